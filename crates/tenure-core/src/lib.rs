@@ -1,1 +1,35 @@
-//! Placeholder.
+//! The words of Tenure and the contract between its rooms.
+//!
+//! This crate has no I/O, reads no clock and knows no runtime. A backend depends on it and on its own
+//! driver, on nothing else of ours; the engine of the crate `tenure` drives any backend through the traits
+//! here. Read [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
+
+mod backend;
+mod claim;
+mod error;
+mod host;
+mod label;
+mod mode;
+mod moment;
+mod name;
+mod owner;
+mod promises;
+mod timing;
+mod token;
+mod view;
+mod wake;
+
+pub use backend::{Backend, BackendHandle, QuorumNode};
+pub use claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
+pub use error::{BackendError, ErrorKind, Outcome};
+pub use host::{BoxFuture, Host};
+pub use label::Label;
+pub use mode::Mode;
+pub use moment::Moment;
+pub use name::{LockName, NameError};
+pub use owner::{OwnerError, OwnerId, ProcessId};
+pub use promises::{EndOfGrant, Order, Promises, WakeUp};
+pub use timing::{Timing, TimingError};
+pub use token::FencingToken;
+pub use view::{Finding, HolderView, LockView, Severity, WaiterView};
+pub use wake::{Audience, Wake, Wakes};

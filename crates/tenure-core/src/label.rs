@@ -1,0 +1,55 @@
+//! `Label`: host, pid, user and command of an owner, for people.
+
+use serde::{Deserialize, Serialize};
+
+/// Who an owner is, for people who ask who holds the lock. Never part of a decision.
+///
+/// Holds the base name of the command only: arguments hold passwords.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Label {
+    /// Host name, at most 63 bytes.
+    pub host: String,
+    /// Process id on that host.
+    pub pid: u32,
+    /// User name, at most 32 bytes.
+    pub user: String,
+    /// Base name of the program, at most 32 bytes.
+    pub command: String,
+}
+
+impl Label {
+    /// A label, with every part cut to its bound and freed of control characters.
+    pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
+        let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
+        Self { host: tame(host, 63), pid, user: tame(user, 32), command: tame(command, 32) }
+    }
+}
+
+fn tame(text: &str, max_bytes: usize) -> String {
+    let mut tamed = String::new();
+    for c in text.chars().map(|c| if c.is_control() { '?' } else { c }) {
+        if tamed.len() + c.len_utf8() > max_bytes {
+            break;
+        }
+        tamed.push(c);
+    }
+    tamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_short_tame_and_without_a_path() {
+        let label = Label::new(&"h".repeat(80), 7, "eve\x1b[2J", "/usr/local/bin/import.sh");
+        assert_eq!(label.host.len(), 63);
+        assert_eq!(label.user, "eve?[2J");
+        assert_eq!(label.command, "import.sh");
+    }
+
+    #[test]
+    fn a_cut_never_splits_a_character() {
+        assert_eq!(Label::new("", 0, &"é".repeat(20), "").user, "é".repeat(16));
+    }
+}

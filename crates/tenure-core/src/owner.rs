@@ -1,0 +1,151 @@
+//! `OwnerId`: who asks, new for every attempt, and the process part that is woken.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// 64 random bits for one connected process: the address to which wake-ups go.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct ProcessId(u64);
+
+impl ProcessId {
+    /// From random bits; the caller draws them from its [`Host`](crate::Host).
+    pub fn from_random(bits: [u8; 8]) -> Self {
+        Self(u64::from_be_bytes(bits))
+    }
+}
+
+/// The identity of one claim: the process part and 128 random bits, **new for every attempt**.
+///
+/// Never reused, so that a release or a renewal that arrives late cannot touch a later claim of the same
+/// program (safety.md H3.4, H5.4; hazards 4, 28, 44). Printed as 48 hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct OwnerId {
+    process: ProcessId,
+    claim: u128,
+}
+
+impl OwnerId {
+    /// A claim of this process, from random bits.
+    pub fn from_random(process: ProcessId, bits: [u8; 16]) -> Self {
+        Self { process, claim: u128::from_be_bytes(bits) }
+    }
+
+    /// The process that is told when asking again may help.
+    pub fn process(self) -> ProcessId {
+        self.process
+    }
+}
+
+/// A text that is no [`OwnerId`] or [`ProcessId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an owner is {digits} hex digits, as printed by `tenure lock`")]
+pub struct OwnerError {
+    digits: usize,
+}
+
+fn hex<T>(
+    text: &str,
+    digits: usize,
+    parse: fn(&str, u32) -> Result<T, std::num::ParseIntError>,
+) -> Result<T, OwnerError> {
+    let well_formed = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if well_formed { parse(text, 16).map_err(|_| OwnerError { digits }) } else { Err(OwnerError { digits }) }
+}
+
+impl FromStr for OwnerId {
+    type Err = OwnerError;
+
+    fn from_str(text: &str) -> Result<Self, OwnerError> {
+        let whole = OwnerError { digits: 48 };
+        let (process, claim) = text.split_at_checked(16).ok_or(whole)?;
+        Ok(Self {
+            process: process.parse().map_err(|_| whole)?,
+            claim: hex(claim, 32, u128::from_str_radix).map_err(|_| whole)?,
+        })
+    }
+}
+
+impl FromStr for ProcessId {
+    type Err = OwnerError;
+
+    fn from_str(text: &str) -> Result<Self, OwnerError> {
+        hex(text, 16, u64::from_str_radix).map(Self)
+    }
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:032x}", self.process, self.claim)
+    }
+}
+
+impl fmt::Debug for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<ProcessId> for String {
+    fn from(id: ProcessId) -> Self {
+        id.to_string()
+    }
+}
+
+impl From<OwnerId> for String {
+    fn from(id: OwnerId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for ProcessId {
+    type Error = OwnerError;
+
+    fn try_from(text: String) -> Result<Self, OwnerError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for OwnerId {
+    type Error = OwnerError;
+
+    fn try_from(text: String) -> Result<Self, OwnerError> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_prints_as_48_hex_digits_and_reads_back() {
+        let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [0xab; 16]);
+        let text = owner.to_string();
+        assert_eq!(text.len(), 48);
+        assert!(text.starts_with("0101010101010101"));
+        assert_eq!(text.parse::<OwnerId>().unwrap(), owner);
+    }
+
+    #[test]
+    fn what_is_no_owner_is_refused() {
+        let sign = format!("{:016x}+{:031x}", 1, 2);
+        for bad in ["", "abc", "ü", &"g".repeat(48), &"a".repeat(49), &sign] {
+            assert!(bad.parse::<OwnerId>().is_err(), "{bad:?}");
+        }
+    }
+}

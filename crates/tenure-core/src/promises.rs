@@ -1,0 +1,58 @@
+//! `Promises`: what a backend promises, as data.
+
+use std::time::Duration;
+
+/// What ends a grant that nobody releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndOfGrant {
+    /// The ttl we asked for, on the server's clock.
+    Ttl,
+    /// A session time-out that the server negotiates.
+    Session,
+}
+
+/// In which order waiters are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Order {
+    /// As they came.
+    Fifo,
+    /// As luck has it.
+    Any,
+}
+
+/// How a waiter learns that asking again helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WakeUp {
+    /// Told at once.
+    Pushed,
+    /// Found by a cheap poll of this period at most.
+    Polled(Duration),
+}
+
+/// What a backend promises. The table in the README is checked against it by a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// The scheme of its URL.
+    pub backend: &'static str,
+    /// Read locks and semaphores, not only mutexes.
+    pub shared: bool,
+    /// In which order waiters are let in.
+    pub order: Order,
+    /// Tokens and leases survive a restart of the server.
+    pub survives_restart: bool,
+    /// Other processes and machines see the same locks.
+    pub reach: &'static str,
+    /// What ends a grant that nobody releases.
+    pub end: EndOfGrant,
+    /// How a waiter learns of its turn.
+    pub wake: WakeUp,
+    /// The longest ttl it accepts.
+    pub max_ttl: Duration,
+    /// The parameter by which that is raised, if there is one.
+    pub max_ttl_parameter: Option<&'static str>,
+    /// The step in which it counts a ttl.
+    pub ttl_grain: Duration,
+}

@@ -1,0 +1,109 @@
+//! `Timing`: the ttl and everything that follows from it.
+
+use std::time::Duration;
+
+use crate::moment::Moment;
+
+/// The ttl of a lease and the durations derived from it. Relations are checked once, here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    ttl: Duration,
+}
+
+impl Timing {
+    /// 100 ms: below it a lease is shorter than scheduling noise.
+    pub const MIN_TTL: Duration = Duration::from_millis(100);
+    /// 24 h: above it nobody waits for the end of a lease.
+    pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+    /// 10 s: a crash blocks the lock for no longer, and two renewals may fail before it is lost.
+    pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+
+    /// Checks a ttl. Whole milliseconds count: a fraction is dropped, so that we never believe longer.
+    ///
+    /// # Errors
+    /// [`TimingError`] if it lies outside [`MIN_TTL`](Self::MIN_TTL) to [`MAX_TTL`](Self::MAX_TTL).
+    pub fn new(ttl: Duration) -> Result<Self, TimingError> {
+        if ttl < Self::MIN_TTL || ttl > Self::MAX_TTL {
+            return Err(TimingError { ttl });
+        }
+        Ok(Self { ttl: whole_millis(ttl) })
+    }
+
+    /// The length of the lease that is asked for.
+    pub fn ttl(self) -> Duration {
+        self.ttl
+    }
+
+    /// Allowance for clocks that run at different *rates*: ttl/100 + 2 ms (assumption A1).
+    pub fn drift(self) -> Duration {
+        self.ttl / 100 + Duration::from_millis(2)
+    }
+
+    /// Until when a lease may be believed whose request was sent at `sent_at` and whose length is `ttl`.
+    ///
+    /// Counted from *before* the request left: delay only ever shortens belief (H1.1, H2.2).
+    pub fn believed_until(self, sent_at: Moment, ttl: Duration) -> Moment {
+        sent_at + ttl.saturating_sub(self.drift())
+    }
+
+    /// How long after it was sent a renewal is followed by the next: ttl/3.
+    pub fn renewal_period(self) -> Duration {
+        self.ttl / 3
+    }
+
+    /// How long a renewal may stay unanswered: ttl/6, so that two tries fit into what is left.
+    pub fn renewal_timeout(self) -> Duration {
+        self.ttl / 6
+    }
+
+    /// How long any other request may stay unanswered: ttl/3, but no less than 250 ms and no more than 5 s.
+    pub fn request_timeout(self) -> Duration {
+        (self.ttl / 3).clamp(Duration::from_millis(250), Duration::from_secs(5))
+    }
+
+    /// How often the watchdog looks at the clock at least: min(ttl/10, 1 s).
+    pub fn look(self) -> Duration {
+        (self.ttl / 10).min(Duration::from_secs(1))
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { ttl: Self::DEFAULT_TTL }
+    }
+}
+
+fn whole_millis(d: Duration) -> Duration {
+    Duration::new(d.as_secs(), d.subsec_millis() * 1_000_000)
+}
+
+/// A ttl outside the bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ttl lies between 100ms and 24h; {ttl:?} does not")]
+pub struct TimingError {
+    /// The ttl that was asked for.
+    pub ttl: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_inclusive_and_fractions_of_a_millisecond_are_dropped() {
+        assert!(Timing::new(Duration::ZERO).is_err());
+        assert!(Timing::new(Duration::from_micros(99_999)).is_err());
+        assert!(Timing::new(Timing::MIN_TTL).is_ok());
+        assert!(Timing::new(Timing::MAX_TTL).is_ok());
+        assert!(Timing::new(Timing::MAX_TTL + Duration::from_nanos(1)).is_err());
+        assert_eq!(Timing::new(Duration::from_micros(150_900)).unwrap().ttl(), Duration::from_millis(150));
+    }
+
+    #[test]
+    fn two_renewals_may_fail_before_validity_ends() {
+        for ttl in [Timing::MIN_TTL, Timing::DEFAULT_TTL, Timing::MAX_TTL] {
+            let t = Timing::new(ttl).unwrap();
+            assert!(t.renewal_period() + 2 * t.renewal_timeout() < t.ttl() - t.drift(), "{ttl:?}");
+        }
+    }
+}

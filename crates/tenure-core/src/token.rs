@@ -1,0 +1,32 @@
+//! `FencingToken`: the number that grows with every grant.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A number that grows with every grant of one lock, on every backend.
+///
+/// Hand it to the resource with each write; a resource that remembers the largest it has seen and refuses
+/// smaller ones cannot be harmed by a former holder (L2, L3). Gaps are normal. Tokens of different locks are
+/// not comparable, and those of different backends neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// A token read back from where it was stored.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number. Below 2^53 until the year 2255, so that it passes through JSON and Lua unharmed.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
