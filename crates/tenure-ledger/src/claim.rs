@@ -1,0 +1,111 @@
+//! The verb `claim`.
+
+use tenure_core::{Claim, ClaimAnswer, Grant, HolderView, Moment, Wait};
+
+use crate::{
+    error::LedgerError,
+    handoff::WakeList,
+    rules::Rules,
+    state::{Change, Holder, Ledger, Place, micros, millis},
+};
+
+impl Ledger {
+    /// Takes the lock, or takes or keeps a place. See the contract of `Backend::claim`.
+    ///
+    /// # Errors
+    /// [`LedgerError::QueueFull`]; nothing but expiry was applied then, and need not be stored.
+    pub fn claim(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        claim: &Claim,
+    ) -> Result<Change<ClaimAnswer>, LedgerError> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
+            // Handed the lock, or its reply was lost: extend *and* mint anew, since the retry's validity counts
+            // from the retry (H1.2, H1.3, H1.5).
+            let answer = self.enter(at, now, claim);
+            return Ok(Change { answer, wakes, changed: true });
+        }
+        let place = self.queue.iter().position(|p| p.owner == claim.owner);
+        if self.has_room_for(claim.mode) && self.barring(place) == 0 {
+            if let Some(at) = place {
+                self.queue.remove(at);
+            }
+            self.holders.push(Holder {
+                owner: claim.owner,
+                mode: claim.mode,
+                ends_us: 0,
+                token: None,
+                since_ms: millis(now.wall),
+                label: claim.label.clone(),
+            });
+            let answer = self.enter(self.holders.len() - 1, now, claim);
+            return Ok(Change { answer, wakes, changed: true });
+        }
+        if claim.wait == Wait::No {
+            let answer =
+                ClaimAnswer::Busy { retry_after: self.retry_after(now, rules, 0), holder: self.one(now) };
+            return Ok(Change { answer, wakes, changed: settled });
+        }
+        let ahead = self.keep_place(place, now, rules, claim)?;
+        let retry_after = self.retry_after(now, rules, ahead);
+        let answer = ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) };
+        Ok(Change { answer, wakes, changed: true })
+    }
+
+    /// Extends the holder at `at` to the full ttl, never shortening, and mints.
+    fn enter(&mut self, at: usize, now: Moment, claim: &Claim) -> ClaimAnswer {
+        let (token, block) = self.mint(now, claim.block);
+        let holder = &mut self.holders[at];
+        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
+        holder.token = Some(token.get() + u64::from(block) - 1);
+        ClaimAnswer::Granted(Grant {
+            name: claim.name.clone(),
+            owner: claim.owner,
+            token,
+            block,
+            ttl: claim.ttl,
+        })
+    }
+
+    /// How many places that wait for a turn stand in front of the place `at`, or in the whole queue.
+    ///
+    /// Anyone waiting bars, whatever its mode: else a waiter with a smaller limit is passed for ever (model
+    /// `shared.mixed limits overtake`), and readers starve a writer.
+    fn barring(&self, at: Option<usize>) -> usize {
+        self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count()
+    }
+
+    fn keep_place(
+        &mut self,
+        at: Option<usize>,
+        now: Moment,
+        rules: &Rules,
+        claim: &Claim,
+    ) -> Result<usize, LedgerError> {
+        let ends_us = micros(now.boot.saturating_add(rules.place_ttl));
+        let ahead = self.barring(at);
+        if let Some(at) = at {
+            self.queue[at].ends_us = ends_us;
+            return Ok(ahead);
+        }
+        if self.queue.len() >= rules.places_max {
+            return Err(LedgerError::QueueFull { waiting: self.queue.len() });
+        }
+        self.queue.push_back(Place {
+            owner: claim.owner,
+            mode: claim.mode,
+            turn: claim.wait == Wait::Turn,
+            ends_us,
+            since_ms: millis(now.wall),
+            label: claim.label.clone(),
+        });
+        Ok(ahead)
+    }
+
+    fn one(&self, now: Moment) -> Option<HolderView> {
+        self.holders.iter().max_by_key(|h| h.ends_us).map(|h| h.view(now))
+    }
+}

@@ -1,0 +1,27 @@
+//! `Rules`: the durations and bounds of the queue.
+
+use std::time::Duration;
+
+/// The durations and bounds of the queue. Safety does not depend on them, and stores need not agree on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How long a waiter may take to enter when its turn has come: 500 ms, several slow round trips.
+    pub claim_ttl: Duration,
+    /// How long a place is kept without asking again: 6 s, three times [`retry_max`](Self::retry_max).
+    pub place_ttl: Duration,
+    /// How long a waiter sleeps at most before it asks again: 2 s.
+    pub retry_max: Duration,
+    /// How many may wait for one lock: 4096.
+    pub places_max: usize,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            claim_ttl: Duration::from_millis(500),
+            place_ttl: Duration::from_secs(6),
+            retry_max: Duration::from_secs(2),
+            places_max: 4096,
+        }
+    }
+}

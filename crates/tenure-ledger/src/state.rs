@@ -1,0 +1,136 @@
+//! `Ledger`: the value itself, how it is stored and how it is shown.
+
+use std::{collections::VecDeque, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tenure_core::{
+    Audience, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment, OwnerId, WaiterView,
+};
+
+use crate::error::LedgerError;
+
+/// The state of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The last token minted.
+    pub(crate) fence: u64,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) queue: VecDeque<Place>,
+}
+
+/// Points in time are µs of the store's lease clock; `since_ms` is ms of its wall clock, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) owner: OwnerId,
+    pub(crate) mode: Mode,
+    pub(crate) ends_us: u64,
+    /// `None` while it was handed the lock but has not entered by its own claim (H1.1).
+    pub(crate) token: Option<u64>,
+    pub(crate) since_ms: u64,
+    pub(crate) label: Label,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) owner: OwnerId,
+    pub(crate) mode: Mode,
+    /// False: it is woken but never made holder.
+    pub(crate) turn: bool,
+    pub(crate) ends_us: u64,
+    pub(crate) since_ms: u64,
+    pub(crate) label: Label,
+}
+
+/// What a verb did.
+#[derive(Debug)]
+#[must_use = "a change that is not stored did not happen"]
+pub struct Change<A> {
+    /// What to tell the caller.
+    pub answer: A,
+    /// Whom to tell that asking again may help, once the change is stored.
+    pub wakes: Vec<(Audience, OwnerId)>,
+    /// False if the ledger is as it was and need not be stored.
+    pub changed: bool,
+}
+
+pub(crate) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Ledger {
+    /// A free lock whose next token is larger than `floor`.
+    pub fn new(floor: u64) -> Self {
+        Self { fence: floor, ..Self::default() }
+    }
+
+    /// True if nobody holds and nobody waits: only the fence is worth keeping.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+
+    /// The last token minted.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Forgets holders and queue but not the fence: every lease is known to be over.
+    pub fn forget_leases(&mut self) {
+        self.holders.clear();
+        self.queue.clear();
+    }
+
+    /// As text, for a row.
+    ///
+    /// # Panics
+    /// Never: the value has no map keys and no numbers that JSON cannot hold.
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).expect("BUG: a ledger is plain data")
+    }
+
+    /// From [`encode`](Self::encode)d text.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unreadable`] if it is something else.
+    pub fn decode(text: &str) -> Result<Self, LedgerError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// What can be seen of it at `now`; expired holders and places are left out.
+    pub fn view(&self, name: LockName, now: Moment) -> LockView {
+        let live = |ends_us: u64| ends_us > micros(now.boot);
+        LockView {
+            name,
+            holders: self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect(),
+            queue: self.queue.iter().filter(|p| live(p.ends_us)).map(|p| p.view(now)).collect(),
+            fence: FencingToken::new(self.fence),
+        }
+    }
+}
+
+impl Holder {
+    pub(crate) fn view(&self, now: Moment) -> HolderView {
+        HolderView {
+            owner: self.owner.to_string(),
+            mode: self.mode,
+            token: self.token.map(FencingToken::new),
+            label: Some(self.label.clone()),
+            since: Duration::from_millis(self.since_ms),
+            expires_in: Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot))),
+        }
+    }
+}
+
+impl Place {
+    fn view(&self, now: Moment) -> WaiterView {
+        WaiterView {
+            owner: self.owner.to_string(),
+            mode: self.mode,
+            label: Some(self.label.clone()),
+            waiting: now.wall.saturating_sub(Duration::from_millis(self.since_ms)),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The verbs `renew`, `release`, `raise` and `break`.
+
+use std::time::Duration;
+
+use tenure_core::{Audience, FencingToken, HolderView, Moment, OwnerId, Raised, Released, Renewal};
+
+use crate::{
+    handoff::WakeList,
+    rules::Rules,
+    state::{Change, Ledger, micros},
+};
+
+impl Ledger {
+    /// Extends the lease of a holder to `ttl` from now; never shortens, never re-creates (L5, hazard 23).
+    ///
+    /// A waiter that was handed the lock has not entered and is `Gone` to a renewal.
+    pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner && h.token.is_some()) else {
+            return Change { answer: Renewal::Gone, wakes, changed: settled };
+        };
+        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(ttl)));
+        Change { answer: Renewal::Renewed, wakes, changed: true }
+    }
+
+    /// Takes an owner out of holders and queue, and hands on (L4, L8).
+    pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let before = self.holders.len() + self.queue.len();
+        self.holders.retain(|h| h.owner != owner);
+        self.queue.retain(|p| p.owner != owner);
+        if self.holders.len() + self.queue.len() == before {
+            return Change { answer: Released::WasGone, wakes, changed: settled };
+        }
+        self.hand_on(now, rules, &mut wakes);
+        // A handed lock that is given back by its own withdrawal needs no wake-up.
+        wakes.retain(|&(_, woken)| woken != owner);
+        Change { answer: Released::Released, wakes, changed: true }
+    }
+
+    /// Lifts the fence to at least `to` while this owner holds (H3.3).
+    pub fn raise(&mut self, now: Moment, rules: &Rules, owner: OwnerId, to: FencingToken) -> Change<Raised> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        if !self.holders.iter().any(|h| h.owner == owner && h.token.is_some()) {
+            return Change { answer: Raised::Gone, wakes, changed: settled };
+        }
+        let raised = self.fence < to.get();
+        self.fence = self.fence.max(to.get());
+        Change { answer: Raised::Raised, wakes, changed: settled || raised }
+    }
+
+    /// Robs the holders, raises the fence, wakes the robbed and hands on.
+    pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Change<Vec<HolderView>> {
+        let mut wakes = WakeList::new();
+        self.settle(now, rules, &mut wakes);
+        let robbed = std::mem::take(&mut self.holders);
+        self.mint(now, 1);
+        wakes.extend(robbed.iter().map(|h| {
+            let audience = if h.token.is_some() { Audience::Holders } else { Audience::Waiters };
+            (audience, h.owner)
+        }));
+        self.hand_on(now, rules, &mut wakes);
+        Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true }
+    }
+}

@@ -1,0 +1,427 @@
+//! Laws L1–L8 as invariants over random histories of one ledger, with clocks that jump.
+
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
+
+use proptest::prelude::*;
+use tenure_core::{
+    Audience, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, ProcessId, Released, Renewal, Timing, Wait,
+};
+use tenure_ledger::{Ledger, Rules};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Claim {
+        client: usize,
+        wait: Wait,
+    },
+    Renew {
+        client: usize,
+    },
+    Release {
+        client: usize,
+    },
+    /// A call of an attempt that is long over arrives now.
+    LateRelease {
+        attempt: usize,
+    },
+    LateRenewal {
+        attempt: usize,
+    },
+    Break,
+    /// Both clocks go on; then the wall clock steps.
+    Pass {
+        ms: u64,
+        step_ms: i64,
+    },
+}
+
+fn modes() -> impl Strategy<Value = Mode> {
+    prop_oneof![
+        Just(Mode::Exclusive),
+        Just(Mode::READ),
+        (1u32..4).prop_map(|n| Mode::Shared { limit: NonZeroU32::new(n) }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let client = 0usize..5;
+    prop_oneof![
+        6 => (client.clone(), prop_oneof![5 => Just(Wait::Turn), 1 => Just(Wait::No), 1 => Just(Wait::Wake)])
+            .prop_map(|(client, wait)| Step::Claim { client, wait }),
+        2 => client.clone().prop_map(|client| Step::Renew { client }),
+        3 => client.prop_map(|client| Step::Release { client }),
+        1 => (0usize..40).prop_map(|attempt| Step::LateRelease { attempt }),
+        1 => (0usize..40).prop_map(|attempt| Step::LateRenewal { attempt }),
+        1 => Just(Step::Break),
+        4 => (0u64..1500, prop_oneof![4 => Just(0i64), 1 => -5000i64..5000])
+            .prop_map(|(ms, step_ms)| Step::Pass { ms, step_ms }),
+    ]
+}
+
+/// One attempt of a client: an owner of its own, and until when it may believe.
+#[derive(Clone)]
+struct Attempt {
+    owner: OwnerId,
+    mode: Mode,
+    wait: Wait,
+    believes_until: Option<Moment>,
+    robbed: bool,
+    over: bool,
+}
+
+struct World {
+    ledger: Ledger,
+    rules: Rules,
+    timing: Timing,
+    now: Moment,
+    modes: Vec<Mode>,
+    attempts: Vec<Attempt>,
+    current: Vec<Option<usize>>,
+    last_token: u64,
+}
+
+impl World {
+    fn new(modes: Vec<Mode>) -> Self {
+        let wall = Duration::from_secs(1_700_000_000);
+        let current = vec![None; modes.len()];
+        Self {
+            ledger: Ledger::new(0),
+            rules: Rules::default(),
+            timing: Timing::new(Duration::from_secs(2)).unwrap(),
+            now: Moment { boot: Duration::from_secs(100), wall },
+            modes,
+            attempts: Vec::new(),
+            current,
+            last_token: 0,
+        }
+    }
+
+    fn attempt_of(&mut self, client: usize, wait: Wait) -> usize {
+        if let Some(at) =
+            self.current[client].filter(|&at| !self.attempts[at].over && self.attempts[at].wait == wait)
+        {
+            return at;
+        }
+        let at = self.attempts.len();
+        let process = ProcessId::from_random([u8::try_from(client).unwrap(); 8]);
+        let owner = OwnerId::from_random(process, (at as u128).to_be_bytes());
+        let mode = self.modes[client];
+        self.attempts.push(Attempt { owner, mode, wait, believes_until: None, robbed: false, over: false });
+        if let Some(old) = self.current[client].replace(at) {
+            // The client gives its former attempt up, as the engine does.
+            self.release(old);
+        }
+        at
+    }
+
+    fn claim_for(&self, at: usize) -> Claim {
+        let Attempt { owner, mode, wait, .. } = self.attempts[at];
+        Claim {
+            name: LockName::new("law").unwrap(),
+            owner,
+            mode,
+            ttl: self.timing.ttl(),
+            label: Default::default(),
+            block: 1,
+            wait,
+        }
+    }
+
+    fn claim(&mut self, client: usize, wait: Wait) {
+        let at = self.attempt_of(client, wait);
+        let claim = self.claim_for(at);
+        let places = self.live_places();
+        let mut ahead = places.iter().take_while(|&o| *o != claim.owner.to_string());
+        let had = self.holds(at);
+        let change = self.ledger.claim(self.now, &self.rules, &claim).unwrap();
+        self.check_wakes(&change.wakes);
+        let ClaimAnswer::Granted(grant) = change.answer else {
+            if wait == Wait::No {
+                assert!(!self.live_places().contains(&claim.owner.to_string()), "L8: a trace was left");
+            }
+            return;
+        };
+        assert!(grant.token.get() > self.last_token, "L2: {} after {}", grant.token, self.last_token);
+        self.last_token = grant.token.get() + u64::from(grant.block) - 1;
+        let still: BTreeSet<String> = self.live_places().into_iter().collect();
+        let passed = ahead.find(|&o| still.contains(o) && self.waits_for_turn(o));
+        assert!(had || passed.is_none(), "L7: granted past {passed:?}, who still waits");
+        let until = self.timing.believed_until(self.now, grant.ttl);
+        let attempt = &mut self.attempts[at];
+        attempt.believes_until = Some(until);
+    }
+
+    fn renew(&mut self, at: usize) {
+        let owner = self.attempts[at].owner;
+        let before = self.settled();
+        let change = self.ledger.renew(self.now, &self.rules, owner, self.timing.ttl());
+        self.check_wakes(&change.wakes);
+        let believed = self.believes(at);
+        match change.answer {
+            Renewal::Renewed => {
+                assert!(!self.attempts[at].over, "L5: renewed after its release");
+                // The machine ignores an answer that comes after the loss; only a believer gains.
+                if believed {
+                    self.attempts[at].believes_until =
+                        Some(self.timing.believed_until(self.now, self.timing.ttl()));
+                }
+            }
+            Renewal::Gone => {
+                assert_eq!(self.ledger, before, "L4: a late renewal changed something");
+                assert!(!believed || self.attempts[at].robbed, "L1: a believer is gone without a break");
+                self.attempts[at].believes_until = None;
+            }
+        }
+    }
+
+    fn release(&mut self, at: usize) {
+        let before = self.settled();
+        let owner = self.attempts[at].owner;
+        let change = self.ledger.release(self.now, &self.rules, owner);
+        self.check_wakes(&change.wakes);
+        if change.answer == Released::WasGone {
+            assert_eq!(self.ledger, before, "L4: a late release changed something");
+        }
+        assert!(
+            !self.holds(at) && !self.live_places().contains(&owner.to_string()),
+            "L8: released but there"
+        );
+        self.attempts[at].over = true;
+        self.attempts[at].believes_until = None;
+    }
+
+    /// The ledger with nothing done but expiry, which any call may notice.
+    fn settled(&self) -> Ledger {
+        let mut ledger = self.ledger.clone();
+        let stranger = OwnerId::from_random(ProcessId::from_random([255; 8]), [255; 16]);
+        let _ = ledger.release(self.now, &self.rules, stranger);
+        ledger
+    }
+
+    fn believes(&self, at: usize) -> bool {
+        self.attempts[at].believes_until.is_some_and(|until| !until.is_over(self.now))
+    }
+
+    fn holds(&self, at: usize) -> bool {
+        let view = self.ledger.view(LockName::new("law").unwrap(), self.now);
+        view.holders.iter().any(|h| h.owner == self.attempts[at].owner.to_string())
+    }
+
+    fn live_places(&self) -> Vec<String> {
+        let view = self.ledger.view(LockName::new("law").unwrap(), self.now);
+        view.queue.into_iter().map(|p| p.owner).collect()
+    }
+
+    fn waits_for_turn(&self, owner: &str) -> bool {
+        self.attempts.iter().any(|a| a.owner.to_string() == owner && a.wait == Wait::Turn)
+    }
+
+    /// A change of owner wakes those who may enter, one behind, and at most two bells; never the crowd.
+    fn check_wakes(&self, wakes: &[(Audience, OwnerId)]) {
+        let view = self.ledger.view(LockName::new("law").unwrap(), self.now);
+        let entering = view.holders.iter().filter(|h| h.token.is_none()).count();
+        let robbed = wakes.iter().filter(|(audience, _)| *audience == Audience::Holders).count();
+        // `settle` and the verb may each hand on once.
+        assert!(wakes.len() <= robbed + entering + 2 * 3, "{} wakes", wakes.len());
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Claim { client, wait } => self.claim(client, wait),
+            Step::Renew { client } => {
+                if let Some(at) = self.current[client] {
+                    self.renew(at);
+                }
+            }
+            Step::Release { client } => {
+                if let Some(at) = self.current[client].take() {
+                    self.release(at);
+                }
+            }
+            Step::LateRelease { attempt } if self.attempts.get(attempt).is_some_and(|a| a.over) => {
+                self.release(attempt);
+            }
+            Step::LateRenewal { attempt } if self.attempts.get(attempt).is_some_and(|a| a.over) => {
+                self.renew(attempt);
+            }
+            Step::LateRelease { .. } | Step::LateRenewal { .. } => {}
+            Step::Break => self.break_lock(),
+            Step::Pass { ms, step_ms } => {
+                self.now = self.now + Duration::from_millis(ms);
+                let step = Duration::from_millis(step_ms.unsigned_abs());
+                self.now.wall = if step_ms < 0 { self.now.wall - step } else { self.now.wall + step };
+            }
+        }
+    }
+
+    fn break_lock(&mut self) {
+        let before = self.last_token.max(self.ledger.fence());
+        let change = self.ledger.break_lock(self.now, &self.rules);
+        assert!(self.ledger.fence() > before, "L2: break raises the fence");
+        for robbed in &change.answer {
+            let attempt = self.attempts.iter_mut().find(|a| a.owner.to_string() == robbed.owner).unwrap();
+            attempt.robbed = true;
+            // Exclusion is overridden from here on; fencing is what protects.
+            attempt.believes_until = None;
+        }
+    }
+
+    fn check(&self) {
+        let believers: Vec<Mode> = (0..self.attempts.len())
+            .filter(|&at| self.believes(at))
+            .map(|at| self.attempts[at].mode)
+            .collect();
+        if let Some((last, others)) = believers.split_last() {
+            assert!(last.fits_beside(others.iter().copied()), "L1: {believers:?} believe at once");
+        }
+        for at in (0..self.attempts.len()).filter(|&at| self.believes(at)) {
+            assert!(self.holds(at), "L1: a believer that the ledger does not know");
+        }
+        let view = self.settled().view(LockName::new("law").unwrap(), self.now);
+        let held: Vec<Mode> = view.holders.iter().map(|h| h.mode).collect();
+        if let Some(first) = view.queue.iter().find(|p| self.waits_for_turn(&p.owner)) {
+            assert!(
+                !first.mode.fits_beside(held.into_iter()),
+                "L6: the first in the queue fits but was not let in"
+            );
+        }
+        assert_eq!(
+            Ledger::decode(&self.ledger.encode()).unwrap(),
+            self.ledger,
+            "a ledger reads back as written"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_history_breaks_a_law(
+        modes in proptest::collection::vec(modes(), 5),
+        history in proptest::collection::vec(steps(), 1..80),
+    ) {
+        let mut world = World::new(modes);
+        for step in &history {
+            world.step(step);
+            world.check();
+        }
+        // L8: when everybody is gone, the lock is free within one ttl or one place.
+        world.now = world.now + world.rules.place_ttl.max(world.timing.ttl());
+        world.modes.push(Mode::Exclusive);
+        world.current.push(None);
+        world.claim(5, Wait::No);
+        prop_assert!(world.holds(world.current[5].unwrap()), "L8: something was left behind");
+    }
+}
+
+fn owner(n: u8) -> OwnerId {
+    OwnerId::from_random(ProcessId::from_random([n; 8]), [n; 16])
+}
+
+fn claim(n: u8, mode: Mode) -> Claim {
+    Claim {
+        name: LockName::new("law").unwrap(),
+        owner: owner(n),
+        mode,
+        ttl: Duration::from_secs(10),
+        label: Default::default(),
+        block: 1,
+        wait: Wait::Turn,
+    }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment { boot: Duration::from_millis(ms), wall: Duration::from_millis(1_700_000_000_000 + ms) }
+}
+
+/// H1.3: the retry of a claim whose reply was lost extends the lease, because its validity counts from the retry.
+#[test]
+fn a_retried_claim_is_granted_anew_and_extended() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    let first = ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap();
+    let ClaimAnswer::Granted(first) = first.answer else { panic!("free") };
+    let again = ledger.claim(at(9_000), &rules, &claim(1, Mode::Exclusive)).unwrap();
+    let ClaimAnswer::Granted(again) = again.answer else { panic!("mine") };
+    assert!(again.token > first.token, "H1.5: minted anew");
+    let other = ledger.claim(at(18_000), &rules, &claim(2, Mode::Exclusive)).unwrap();
+    assert!(matches!(other.answer, ClaimAnswer::Queued { .. }), "still held at 18 s");
+}
+
+/// L6: a waiter that died delays those behind it by one claim ttl at its turn.
+#[test]
+fn a_dead_waiter_costs_one_claim_ttl() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    for n in 1..=3 {
+        let _ = ledger.claim(at(0), &rules, &claim(n, Mode::Exclusive)).unwrap();
+    }
+    let change = ledger.release(at(100), &rules, owner(1));
+    assert_eq!(
+        change.wakes,
+        [(Audience::Waiters, owner(2)), (Audience::Waiters, owner(3))],
+        "the next and one behind"
+    );
+    let asked = ledger.claim(at(101), &rules, &claim(3, Mode::Exclusive)).unwrap();
+    let ClaimAnswer::Queued { ahead: 0, retry_after, .. } = asked.answer else {
+        panic!("{:?}", asked.answer)
+    };
+    assert_eq!(retry_after, Duration::from_millis(499));
+    let asked = ledger.claim(at(600), &rules, &claim(3, Mode::Exclusive)).unwrap();
+    assert!(matches!(asked.answer, ClaimAnswer::Granted(_)));
+}
+
+/// A killed writer ahead of readers costs them its place's lease.
+#[test]
+fn a_dead_writer_bars_readers_until_its_place_ends() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    let _ = ledger.claim(at(0), &rules, &claim(1, Mode::READ)).unwrap();
+    let _ = ledger.claim(at(0), &rules, &claim(2, Mode::Exclusive)).unwrap();
+    for ms in [1, 2_000, 4_000, 5_999] {
+        let asked = ledger.claim(at(ms), &rules, &claim(3, Mode::READ)).unwrap();
+        assert!(matches!(asked.answer, ClaimAnswer::Queued { .. }), "{ms}");
+    }
+    let asked = ledger.claim(at(6_000), &rules, &claim(3, Mode::READ)).unwrap();
+    assert!(matches!(asked.answer, ClaimAnswer::Granted(_)));
+}
+
+/// H1.1: being handed the lock is not holding it; a renewal does not turn the one into the other.
+#[test]
+fn a_handed_lock_is_entered_only_by_a_claim() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    let _ = ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap();
+    let _ = ledger.claim(at(0), &rules, &claim(2, Mode::Exclusive)).unwrap();
+    let _ = ledger.release(at(1), &rules, owner(1));
+    let renewed = ledger.renew(at(2), &rules, owner(2), Duration::from_secs(10));
+    assert_eq!(renewed.answer, Renewal::Gone);
+    let entered = ledger.claim(at(3), &rules, &claim(2, Mode::Exclusive)).unwrap();
+    assert!(matches!(entered.answer, ClaimAnswer::Granted(_)));
+}
+
+/// `Wait::Wake`: woken, never made holder, bars nobody; one release wakes two of them at most.
+#[test]
+fn a_place_without_a_turn_is_woken_and_bars_nobody() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    let _ = ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap();
+    for n in 2..6 {
+        let waker = Claim { wait: Wait::Wake, ..claim(n, Mode::Exclusive) };
+        let _ = ledger.claim(at(0), &rules, &waker).unwrap();
+    }
+    let change = ledger.release(at(1), &rules, owner(1));
+    assert_eq!(change.wakes.len(), 2);
+    assert_eq!(ledger.view(LockName::new("law").unwrap(), at(1)).holders, []);
+    let barging = ledger.claim(at(2), &rules, &claim(9, Mode::Exclusive)).unwrap();
+    assert!(matches!(barging.answer, ClaimAnswer::Granted(_)));
+}
+
+/// Every queue has a bound.
+#[test]
+fn a_full_queue_refuses_and_changes_nothing() {
+    let rules = Rules { places_max: 2, ..Rules::default() };
+    let mut ledger = Ledger::new(0);
+    for n in 1..=3 {
+        let _ = ledger.claim(at(0), &rules, &claim(n, Mode::Exclusive)).unwrap();
+    }
+    let before = ledger.clone();
+    assert!(ledger.claim(at(0), &rules, &claim(4, Mode::Exclusive)).is_err());
+    assert_eq!(ledger, before);
+}
