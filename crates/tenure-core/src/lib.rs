@@ -5,6 +5,7 @@
 //! here. Read [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
 
 mod backend;
+mod bells;
 mod claim;
 mod error;
 mod host;
@@ -20,6 +21,7 @@ mod view;
 mod wake;
 
 pub use backend::{Backend, BackendHandle, QuorumNode};
+pub use bells::{Bells, Ringing};
 pub use claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
 pub use error::{BackendError, ErrorKind, Outcome};
 pub use host::{BoxFuture, Host};

@@ -1,1 +1,11 @@
-//! Placeholder.
+//! What the tests of Tenure share: the conformance suite, a host with simulated time, and a backend with gates.
+//!
+//! Not published. A backend's `tests/conformance.rs` names an [`Arena`](conformance::Arena) and calls
+//! [`conformance!`]; every case there is runs then, chosen by what the backend [promises](tenure_core::Promises).
+
+#![allow(clippy::disallowed_methods, reason = "this crate is where tests get their time and tasks from")]
+
+pub mod conformance;
+pub mod gate;
+pub mod host;
+pub mod patience;

@@ -1,0 +1,90 @@
+//! `Bells`: delivers hints to the streams made in this process.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Poll, Waker},
+};
+
+use async_trait::async_trait;
+
+use crate::{
+    owner::{OwnerId, ProcessId},
+    wake::{Audience, Wake, Wakes},
+};
+
+/// Hints a stream keeps while nobody listens; more are dropped, for a hint may always be lost.
+const KEPT: usize = 1024;
+
+/// The streams of hints made in one process, and the way to ring them. Clones share them.
+#[derive(Clone, Default)]
+pub struct Bells(Arc<Mutex<HashMap<Address, Streams>>>);
+
+type Address = (ProcessId, Audience);
+type Streams = Vec<Weak<Mutex<Stream>>>;
+
+#[derive(Default)]
+struct Stream {
+    hints: VecDeque<Wake>,
+    listener: Option<Waker>,
+}
+
+/// A stream made by [`Bells::listen`].
+pub struct Ringing(Arc<Mutex<Stream>>);
+
+// OK because no code that can panic runs while one of these is locked.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Bells {
+    /// A new stream of hints for this process and audience.
+    pub fn listen(&self, process: ProcessId, audience: Audience) -> Ringing {
+        let stream = Arc::<Mutex<Stream>>::default();
+        locked(&self.0).entry((process, audience)).or_default().push(Arc::downgrade(&stream));
+        Ringing(stream)
+    }
+
+    /// Gives a hint to an owner; false if nobody in this process listens for it.
+    pub fn ring(&self, audience: Audience, owner: OwnerId) -> bool {
+        let mut bells = locked(&self.0);
+        let address = (owner.process(), audience);
+        let Some(streams) = bells.get_mut(&address) else { return false };
+        streams.retain(|stream| stream.upgrade().is_some_and(|stream| push(&stream, Wake::Owner(owner))));
+        let heard = !streams.is_empty();
+        if !heard {
+            bells.remove(&address);
+        }
+        heard
+    }
+}
+
+/// Always true: the stream exists, even if its queue is full.
+fn push(stream: &Mutex<Stream>, wake: Wake) -> bool {
+    let mut stream = locked(stream);
+    if stream.hints.len() < KEPT {
+        stream.hints.push_back(wake);
+    }
+    if let Some(listener) = stream.listener.take() {
+        listener.wake();
+    }
+    true
+}
+
+#[async_trait]
+impl Wakes for Ringing {
+    async fn next(&mut self) -> Wake {
+        poll_fn(|cx| {
+            let mut stream = locked(&self.0);
+            match stream.hints.pop_front() {
+                Some(wake) => Poll::Ready(wake),
+                None => {
+                    stream.listener = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}

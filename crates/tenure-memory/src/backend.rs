@@ -1,0 +1,155 @@
+//! `Memory`: a map of ledgers behind a mutex.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Timing, WakeUp, Wakes,
+};
+use tenure_ledger::{Change, Ledger, LedgerError, Rules};
+
+/// Locks inside one process. Clones share them.
+#[derive(Clone)]
+pub struct Memory {
+    host: Arc<dyn Host>,
+    rules: Rules,
+    world: Arc<Mutex<World>>,
+    bells: Bells,
+}
+
+#[derive(Default)]
+struct World {
+    locks: HashMap<LockName, Ledger>,
+    /// No smaller than the fence of any ledger that was dropped because it was free.
+    floor: u64,
+}
+
+impl Memory {
+    /// An empty world that counts time by `host`.
+    pub fn new(host: Arc<dyn Host>) -> Self {
+        Self { host, rules: Rules::default(), world: Arc::default(), bells: Bells::default() }
+    }
+
+    /// The same with other durations of the queue.
+    #[must_use]
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Runs one verb as one atomic step, then wakes.
+    fn step<A>(&self, name: &LockName, verb: impl FnOnce(&mut Ledger, Moment, &Rules) -> Change<A>) -> A {
+        let now = self.host.now();
+        let change = {
+            // OK because a ledger is whole between any two statements that can panic.
+            let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+            let floor = world.floor;
+            if !world.locks.contains_key(name) {
+                world.locks.insert(name.clone(), Ledger::new(floor));
+            }
+            let ledger = world.locks.get_mut(name).expect("BUG: inserted a line ago");
+            let change = verb(ledger, now, &self.rules);
+            if ledger.is_free() {
+                world.floor = floor.max(ledger.fence());
+                world.locks.remove(name);
+            }
+            change
+        };
+        for (audience, owner) in change.wakes {
+            self.bells.ring(audience, owner);
+        }
+        change.answer
+    }
+
+    fn look<A>(&self, see: impl FnOnce(&World, Moment) -> A) -> A {
+        let now = self.host.now();
+        see(&self.world.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+}
+
+fn refused(error: LedgerError) -> BackendError {
+    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, error.to_string())
+        .with("backend", "memory")
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn promises(&self) -> Promises {
+        Promises {
+            backend: "memory",
+            shared: true,
+            order: Order::Fifo,
+            survives_restart: false,
+            reach: "one process",
+            end: EndOfGrant::Ttl,
+            wake: WakeUp::Pushed,
+            max_ttl: Timing::MAX_TTL,
+            max_ttl_parameter: None,
+            ttl_grain: Duration::from_micros(1),
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        let answer = self.step(&claim.name, |ledger, now, rules| match ledger.claim(now, rules, claim) {
+            Ok(Change { answer, wakes, changed }) => Change { answer: Ok(answer), wakes, changed },
+            Err(refusal) => Change { answer: Err(refusal), wakes: Vec::new(), changed: false },
+        });
+        answer.map_err(refused)
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let renew = |grant: &Grant| {
+            self.step(&grant.name, |ledger, now, rules| ledger.renew(now, rules, grant.owner, grant.ttl))
+        };
+        grants.iter().map(|grant| Ok(renew(grant))).collect()
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        Ok(self.step(name, |ledger, now, rules| ledger.release(now, rules, owner)))
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(self.bells.listen(process, audience))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        Ok(self.look(|world, now| {
+            let fallback = Ledger::new(world.floor);
+            world.locks.get(name).unwrap_or(&fallback).view(name.clone(), now)
+        }))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let mut views: Vec<LockView> = self.look(|world, now| {
+            let chosen = world.locks.iter().filter(|(name, _)| name.as_str().starts_with(prefix));
+            chosen.map(|(name, ledger)| ledger.view(name.clone(), now)).collect()
+        });
+        views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(views)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        Ok(self.step(name, |ledger, now, rules| ledger.break_lock(now, rules)))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl QuorumNode for Memory {
+    async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
+        Ok(self.step(name, |ledger, now, rules| ledger.raise(now, rules, owner, to)))
+    }
+}

@@ -1,0 +1,31 @@
+//! The memory backend keeps the contract.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tenure_core::BackendHandle;
+use tenure_memory::Memory;
+use tenure_testkit::{conformance::Arena, host::PausedHost};
+
+struct OneWorld(Memory);
+
+#[async_trait]
+impl Arena for OneWorld {
+    fn here(&self) -> BackendHandle {
+        Arc::new(self.0.clone())
+    }
+
+    async fn elsewhere(&self) -> BackendHandle {
+        self.here()
+    }
+
+    async fn pass(&self, d: Duration) {
+        tokio::time::sleep(d).await;
+    }
+}
+
+async fn arena() -> OneWorld {
+    OneWorld(Memory::new(PausedHost::new(1)))
+}
+
+tenure_testkit::conformance!(arena);

@@ -1,0 +1,63 @@
+//! The conformance suite: every law that a backend alone can show, one file per law.
+
+pub mod exclusion;
+pub mod late;
+pub mod player;
+pub mod queue;
+pub mod tokens;
+pub mod view;
+pub mod wake;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tenure_core::BackendHandle;
+
+/// A store under test. Every case gets an empty one of its own.
+#[async_trait]
+pub trait Arena: Send + Sync {
+    /// A handle, as one process has it.
+    fn here(&self) -> BackendHandle;
+
+    /// A handle to the same store as another process has it, sharing nothing in memory where that can be.
+    async fn elsewhere(&self) -> BackendHandle;
+
+    /// Lets this much time pass on the server's clock.
+    async fn pass(&self, d: Duration);
+}
+
+/// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes.
+///
+/// A backend cannot miss a case: the list stands here, and a test of the testkit compares it with the sources.
+#[macro_export]
+macro_rules! conformance {
+    ($arena:ident) => {
+        $crate::conformance!(@cases $arena,
+            exclusion: two_exclusive_owners_never_hold_at_once, readers_hold_together_and_a_writer_alone,
+                a_semaphore_lets_in_no_more_than_its_limit, the_smallest_limit_counts,
+                a_lease_ends_on_time_and_not_before, locks_of_different_names_are_independent;
+            tokens: tokens_grow_over_release_expiry_and_break, a_retried_claim_is_granted_with_a_new_token,
+                a_block_of_tokens_lies_above_all_earlier_ones, shared_holders_have_tokens_of_their_own;
+            late: a_late_release_does_not_free_the_next_holder, a_late_renewal_changes_nothing,
+                a_lease_is_renewed_by_its_ttl, a_renewal_never_shortens, release_is_truthful,
+                many_leases_are_renewed_at_once;
+            queue: waiters_enter_in_the_order_they_came, a_waiter_enters_only_by_its_own_claim,
+                a_dead_waiter_delays_by_one_claim_ttl, a_withdrawn_waiter_is_passed,
+                a_place_is_lost_when_it_is_not_kept, busy_leaves_no_trace, a_writer_is_not_starved_by_readers,
+                leading_readers_enter_together, a_place_without_a_turn_never_holds;
+            wake: a_release_wakes_the_next_waiter, a_release_elsewhere_wakes_the_next_waiter,
+                a_break_elsewhere_wakes_the_robbed, one_change_of_owner_wakes_few;
+            view: inspect_shows_holders_and_queue, a_free_lock_shows_its_fence, list_chooses_by_prefix_in_order,
+                break_names_the_robbed_and_lets_the_next_in, break_of_a_free_lock_raises_the_fence,
+                a_handle_sees_the_same_locks;
+        );
+    };
+    (@cases $arena:ident, $($file:ident: $($case:ident),+;)+) => {
+        $(mod $file {
+            $(#[tokio::test(start_paused = true)]
+            async fn $case() {
+                $crate::conformance::$file::$case(&super::$arena().await).await;
+            })+
+        })+
+    };
+}

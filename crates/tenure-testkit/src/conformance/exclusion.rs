@@ -1,0 +1,88 @@
+//! L1: two owners that do not fit beside each other never hold at once.
+
+use std::time::Duration;
+
+use super::{
+    Arena,
+    player::{Player, TTL},
+};
+
+/// L1, hazards 1 and 2.
+pub async fn two_exclusive_owners_never_hold_at_once(arena: &impl Arena) {
+    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
+    a.enter().await;
+    assert!(!b.try_enter().await);
+    assert!(!b.try_enter().await, "asking again does not help");
+    a.leave().await;
+    b.enter().await;
+    let c = Player::new(arena.here(), "one");
+    assert!(!c.try_enter().await);
+}
+
+/// L1 for read-write locks.
+pub async fn readers_hold_together_and_a_writer_alone(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let (a, b) =
+        (Player::new(arena.here(), "rw").reading(), Player::new(arena.elsewhere().await, "rw").reading());
+    a.enter().await;
+    b.enter().await;
+    let writer = Player::new(arena.here(), "rw");
+    writer.queue_behind(0).await;
+    a.leave().await;
+    writer.queue_behind(0).await;
+    b.leave().await;
+    writer.enter().await;
+    let late = Player::new(arena.here(), "rw").reading();
+    late.queue_behind(0).await;
+}
+
+/// L1 for semaphores.
+pub async fn a_semaphore_lets_in_no_more_than_its_limit(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let mut inside = Vec::new();
+    for _ in 0..3 {
+        let player = Player::new(arena.elsewhere().await, "gpu").slots(3);
+        player.enter().await;
+        inside.push(player);
+    }
+    let fourth = Player::new(arena.here(), "gpu").slots(3);
+    fourth.queue_behind(0).await;
+    inside[1].leave().await;
+    fourth.enter().await;
+}
+
+/// Model `shared.limit of the claim only`: the limits of holders count as well.
+pub async fn the_smallest_limit_counts(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let (two, nine) = (Player::new(arena.here(), "gpu").slots(2), Player::new(arena.here(), "gpu").slots(9));
+    two.enter().await;
+    nine.enter().await;
+    let another = Player::new(arena.here(), "gpu").slots(9);
+    another.queue_behind(0).await;
+    two.leave().await;
+    another.enter().await;
+}
+
+/// L1 and L6: a crashed holder bars the lock for its ttl and no longer.
+pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
+    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
+    a.enter().await;
+    arena.pass(TTL - Duration::from_millis(500)).await;
+    let retry_after = b.queue_behind(0).await;
+    assert!(retry_after <= Duration::from_millis(500), "{retry_after:?}");
+    arena.pass(Duration::from_millis(500) + arena.here().promises().ttl_grain).await;
+    b.enter().await;
+}
+
+/// Names are compared whole, and by case.
+pub async fn locks_of_different_names_are_independent(arena: &impl Arena) {
+    for name in ["n", "N", "n ", "n/1", "n%", "ñ", "n'\"\\"] {
+        Player::new(arena.here(), name).enter().await;
+    }
+}

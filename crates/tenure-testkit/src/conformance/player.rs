@@ -1,0 +1,99 @@
+//! `Player`: a process that claims, for the cases.
+
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tenure_core::{
+    BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released, Renewal,
+    Wait,
+};
+
+/// The ttl of every claim that says nothing else.
+pub const TTL: Duration = Duration::from_secs(10);
+
+static COUNT: AtomicU64 = AtomicU64::new(1);
+
+/// Bits that no other call in this process gets.
+pub fn fresh() -> u64 {
+    COUNT.fetch_add(1, Ordering::SeqCst)
+}
+
+/// One claimant with a handle.
+pub struct Player {
+    /// Its way to the store.
+    pub backend: BackendHandle,
+    /// What it claims; change it before claiming.
+    pub claim: Claim,
+}
+
+impl Player {
+    /// A claimant of the lock `name`, exclusive, with a turn.
+    pub fn new(backend: BackendHandle, name: &str) -> Self {
+        let process = ProcessId::from_random(fresh().to_be_bytes());
+        let label = Label::new("test-host", 4711, "tester", "player");
+        let (name, wait) = (LockName::new(name).expect("BUG: a good name"), Wait::Turn);
+        let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
+        Self { backend, claim: Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait } }
+    }
+
+    /// The same as a reader.
+    #[must_use]
+    pub fn reading(mut self) -> Self {
+        self.claim.mode = Mode::READ;
+        self
+    }
+
+    /// The same with a permit of so many.
+    #[must_use]
+    pub fn slots(mut self, limit: u32) -> Self {
+        self.claim.mode = Mode::Shared { limit: NonZeroU32::new(limit) };
+        self
+    }
+
+    /// The same with another way to wait.
+    #[must_use]
+    pub fn waiting(mut self, wait: Wait) -> Self {
+        self.claim.wait = wait;
+        self
+    }
+
+    /// Claims once.
+    pub async fn ask(&self) -> ClaimAnswer {
+        self.backend.claim(&self.claim).await.expect("the store answers")
+    }
+
+    /// Claims once and expects to be let in.
+    pub async fn enter(&self) -> Grant {
+        match self.ask().await {
+            ClaimAnswer::Granted(grant) => grant,
+            other => panic!("{} should have been granted: {other:?}", self.claim.owner),
+        }
+    }
+
+    /// Claims once and expects to be queued behind so many.
+    pub async fn queue_behind(&self, expected: usize) -> Duration {
+        match self.ask().await {
+            ClaimAnswer::Queued { ahead, retry_after, .. } if ahead == expected => retry_after,
+            other => panic!("{} should be queued behind {expected}: {other:?}", self.claim.owner),
+        }
+    }
+
+    /// Claims once and says whether it was let in.
+    pub async fn try_enter(&self) -> bool {
+        matches!(self.ask().await, ClaimAnswer::Granted(_))
+    }
+
+    /// Renews once.
+    pub async fn renew(&self, grant: &Grant) -> Renewal {
+        let answers = self.backend.renew(std::slice::from_ref(grant)).await;
+        answers.into_iter().next().expect("one answer per grant").expect("the store answers")
+    }
+
+    /// Leaves.
+    pub async fn leave(&self) -> Released {
+        self.backend.release(&self.claim.name, self.claim.owner).await.expect("the store answers")
+    }
+}

@@ -1,0 +1,171 @@
+//! L6, L7, L8: whoever waits gets in, in order, and nothing is left behind.
+
+use std::time::Duration;
+
+use tenure_core::{ClaimAnswer, Order, Renewal, Wait};
+
+use super::{
+    Arena,
+    player::{Player, TTL},
+};
+
+/// The claim ttl of every backend under test, and a little.
+const CLAIM_TTL: Duration = Duration::from_millis(510);
+
+async fn crowd(arena: &impl Arena, count: usize) -> Vec<Player> {
+    let mut waiters = Vec::new();
+    for n in 0..count {
+        let waiter = Player::new(arena.elsewhere().await, "one");
+        waiter.queue_behind(n).await;
+        waiters.push(waiter);
+    }
+    waiters
+}
+
+/// L7.
+pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
+    if arena.here().promises().order != Order::Fifo {
+        return;
+    }
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let waiters = crowd(arena, 5).await;
+    holder.leave().await;
+    for (n, waiter) in waiters.iter().enumerate() {
+        for later in waiters[n + 1..].iter().rev() {
+            assert!(!later.try_enter().await, "a later one got in before number {n}");
+        }
+        assert!(
+            !Player::new(arena.here(), "one").waiting(Wait::No).try_enter().await,
+            "a newcomer barged in"
+        );
+        waiter.enter().await;
+        waiter.leave().await;
+    }
+}
+
+/// H1.1: being handed the lock is not holding it.
+pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    let grant = holder.enter().await;
+    let waiters = crowd(arena, 1).await;
+    holder.leave().await;
+    let mut handed = grant.clone();
+    handed.owner = waiters[0].claim.owner;
+    assert_eq!(waiters[0].renew(&handed).await, Renewal::Gone, "a renewal does not let in");
+    let entered = waiters[0].enter().await;
+    assert!(entered.token > grant.token);
+}
+
+/// L6, hazard 33.
+pub async fn a_dead_waiter_delays_by_one_claim_ttl(arena: &impl Arena) {
+    if arena.here().promises().order != Order::Fifo {
+        return;
+    }
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let waiters = crowd(arena, 2).await;
+    holder.leave().await;
+    let retry_after = waiters[1].queue_behind(0).await;
+    assert!(retry_after <= CLAIM_TTL, "{retry_after:?}");
+    arena.pass(CLAIM_TTL).await;
+    waiters[1].enter().await;
+}
+
+/// L8, H1.8.
+pub async fn a_withdrawn_waiter_is_passed(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let waiters = crowd(arena, 3).await;
+    waiters[0].leave().await;
+    waiters[2].queue_behind(1).await;
+    holder.leave().await;
+    waiters[1].leave().await;
+    waiters[2].enter().await;
+}
+
+/// L8: a place that nobody keeps vanishes.
+pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    let grant = holder.enter().await;
+    let waiters = crowd(arena, 2).await;
+    for _ in 0..4 {
+        arena.pass(Duration::from_millis(1900)).await;
+        holder.renew(&grant).await;
+        waiters[1].ask().await;
+    }
+    waiters[1].queue_behind(0).await;
+    holder.leave().await;
+    waiters[1].enter().await;
+}
+
+/// L8: `Wait::No` leaves no trace.
+pub async fn busy_leaves_no_trace(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let passer = Player::new(arena.here(), "one").waiting(Wait::No);
+    match passer.ask().await {
+        ClaimAnswer::Busy { holder: Some(seen), retry_after } => {
+            assert_eq!(seen.owner, holder.claim.owner.to_string());
+            assert_eq!(seen.label.expect("one of ours").command, "player");
+            assert!(retry_after <= TTL);
+        }
+        other => panic!("{other:?}"),
+    }
+    let view = arena.here().inspect(&passer.claim.name).await.expect("the store answers");
+    assert_eq!(view.queue, []);
+    holder.leave().await;
+    Player::new(arena.here(), "one").enter().await;
+}
+
+/// Nobody starves: a reader that comes after a waiting writer waits behind it.
+pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let reader = Player::new(arena.here(), "rw").reading();
+    reader.enter().await;
+    let writer = Player::new(arena.elsewhere().await, "rw");
+    writer.queue_behind(0).await;
+    let later = Player::new(arena.here(), "rw").reading();
+    later.queue_behind(1).await;
+    reader.leave().await;
+    assert!(!later.try_enter().await);
+    writer.enter().await;
+    writer.leave().await;
+    later.enter().await;
+}
+
+/// Hand-off lets in all leading waiters that fit, and no more.
+pub async fn leading_readers_enter_together(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let writer = Player::new(arena.here(), "rw");
+    writer.enter().await;
+    let readers = [0, 1, 2].map(|_| Player::new(arena.here(), "rw").reading());
+    for (n, reader) in readers.iter().enumerate() {
+        reader.queue_behind(n).await;
+    }
+    let second_writer = Player::new(arena.here(), "rw");
+    second_writer.queue_behind(3).await;
+    let last = Player::new(arena.here(), "rw").reading();
+    last.queue_behind(4).await;
+    writer.leave().await;
+    for reader in readers.iter().rev() {
+        reader.enter().await;
+    }
+    second_writer.queue_behind(0).await;
+    last.queue_behind(1).await;
+}
+
+/// `Wait::Wake` (S3.3 g): it never holds without its own claim, and bars nobody.
+pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let waker = Player::new(arena.here(), "one").waiting(Wait::Wake);
+    assert!(matches!(waker.ask().await, ClaimAnswer::Queued { .. }));
+    holder.leave().await;
+    Player::new(arena.here(), "one").enter().await;
+    assert!(!waker.try_enter().await);
+}

@@ -1,0 +1,58 @@
+//! L2: tokens of one lock grow in the order of grants.
+
+use super::{
+    Arena,
+    player::{Player, TTL},
+};
+
+/// L2 over every way a holder can change.
+pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
+    let mut last = None;
+    for round in 0..9 {
+        let player = Player::new(arena.elsewhere().await, "one");
+        let grant = player.enter().await;
+        assert!(Some(grant.token) > last, "{grant:?} after {last:?}");
+        last = Some(grant.token);
+        match round % 3 {
+            0 => drop(player.leave().await),
+            1 => arena.pass(TTL + arena.here().promises().ttl_grain).await,
+            _ => drop(player.backend.break_lock(&player.claim.name).await.expect("the store answers")),
+        }
+    }
+}
+
+/// H1.2, H1.3, H1.5, hazard 14: the reply was lost; asking again is granted, anew and for the full ttl.
+pub async fn a_retried_claim_is_granted_with_a_new_token(arena: &impl Arena) {
+    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let first = a.enter().await;
+    arena.pass(TTL / 2).await;
+    let second = a.enter().await;
+    assert!(second.token > first.token);
+    arena.pass(TTL / 2 + TTL / 4).await;
+    assert!(!b.try_enter().await, "the retry did not extend the lease");
+}
+
+/// Blocks of tokens: every one above all earlier ones, at least one, at most as many as asked for.
+pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
+    let mut last = 0;
+    for _ in 0..5 {
+        let mut player = Player::new(arena.here(), "one");
+        player.claim.block = 8;
+        let grant = player.enter().await;
+        assert!((1..=8).contains(&grant.block), "{grant:?}");
+        assert!(grant.token.get() > last, "{grant:?} after {last}");
+        last = grant.token.get() + u64::from(grant.block) - 1;
+        let view = arena.here().inspect(&player.claim.name).await.expect("the store answers");
+        assert!(view.fence.get() >= last);
+        player.leave().await;
+    }
+}
+
+/// L2 among co-holders.
+pub async fn shared_holders_have_tokens_of_their_own(arena: &impl Arena) {
+    if !arena.here().promises().shared {
+        return;
+    }
+    let (a, b) = (Player::new(arena.here(), "rw").reading(), Player::new(arena.here(), "rw").reading());
+    assert!(a.enter().await.token < b.enter().await.token);
+}

@@ -1,0 +1,90 @@
+//! What can be seen, and breaking.
+
+use std::time::Duration;
+
+use tenure_core::{LockName, Mode, Renewal};
+
+use super::{
+    Arena,
+    player::{Player, TTL},
+};
+
+/// Who holds what, since when, for how long, and who waits.
+pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
+    let (holder, waiter) = (Player::new(arena.here(), "seen"), Player::new(arena.here(), "seen"));
+    let grant = holder.enter().await;
+    waiter.queue_behind(0).await;
+    arena.pass(Duration::from_secs(1)).await;
+    let view = arena.elsewhere().await.inspect(&holder.claim.name).await.expect("the store answers");
+    assert_eq!((view.holders.len(), view.queue.len()), (1, 1));
+    let seen = &view.holders[0];
+    assert_eq!(seen.owner, holder.claim.owner.to_string());
+    assert_eq!((seen.mode, seen.token), (Mode::Exclusive, Some(grant.token)));
+    assert_eq!(seen.label.as_ref(), Some(&holder.claim.label));
+    assert!(
+        seen.expires_in <= TTL - Duration::from_secs(1) && seen.expires_in > TTL / 2,
+        "{:?}",
+        seen.expires_in
+    );
+    assert!(seen.since > Duration::from_secs(1_600_000_000), "since the epoch: {:?}", seen.since);
+    assert_eq!(view.queue[0].owner, waiter.claim.owner.to_string());
+    assert!(view.queue[0].waiting >= Duration::from_millis(900), "{:?}", view.queue[0].waiting);
+    assert!(view.fence >= grant.token);
+}
+
+/// The fence outlives the holder.
+pub async fn a_free_lock_shows_its_fence(arena: &impl Arena) {
+    let player = Player::new(arena.here(), "seen");
+    let grant = player.enter().await;
+    player.leave().await;
+    let view = arena.here().inspect(&player.claim.name).await.expect("the store answers");
+    assert_eq!((view.holders.len(), view.queue.len()), (0, 0));
+    assert!(view.fence >= grant.token);
+}
+
+/// `ls`.
+pub async fn list_chooses_by_prefix_in_order(arena: &impl Arena) {
+    for name in ["b/2", "b/1", "a", "b%", "b_x", "c"] {
+        Player::new(arena.here(), name).enter().await;
+    }
+    let free = Player::new(arena.here(), "b/3");
+    free.enter().await;
+    free.leave().await;
+    let names = |views: Vec<tenure_core::LockView>| -> Vec<String> {
+        views.into_iter().map(|view| view.name.to_string()).collect()
+    };
+    let list = arena.elsewhere().await;
+    assert_eq!(names(list.list("b/").await.expect("the store answers")), ["b/1", "b/2"]);
+    assert_eq!(names(list.list("b%").await.expect("the store answers")), ["b%"]);
+    assert_eq!(names(list.list("").await.expect("the store answers")), ["a", "b%", "b/1", "b/2", "b_x", "c"]);
+}
+
+/// `break` while others wait.
+pub async fn break_names_the_robbed_and_lets_the_next_in(arena: &impl Arena) {
+    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let grant = holder.enter().await;
+    waiter.queue_behind(0).await;
+    let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
+    assert_eq!(robbed.iter().map(|h| h.owner.clone()).collect::<Vec<_>>(), [holder.claim.owner.to_string()]);
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
+    assert!(waiter.enter().await.token > grant.token);
+}
+
+/// `break` of a lock that nobody holds.
+pub async fn break_of_a_free_lock_raises_the_fence(arena: &impl Arena) {
+    let name = LockName::new("never taken").expect("BUG: a good name");
+    let before = arena.here().inspect(&name).await.expect("the store answers").fence;
+    assert_eq!(arena.here().break_lock(&name).await.expect("the store answers"), []);
+    let after = arena.here().inspect(&name).await.expect("the store answers").fence;
+    assert!(after > before, "{after} after {before}");
+    assert!(Player::new(arena.here(), "never taken").enter().await.token > after);
+}
+
+/// The watchdog's own handle.
+pub async fn a_handle_sees_the_same_locks(arena: &impl Arena) {
+    let player = Player::new(arena.here(), "one");
+    let grant = player.enter().await;
+    let other = arena.here().handle().await.expect("the store answers");
+    let answers = other.renew(std::slice::from_ref(&grant)).await;
+    assert!(matches!(answers[..], [Ok(Renewal::Renewed)]), "{answers:?}");
+}

@@ -1,0 +1,83 @@
+//! Hints: they come, and not to everybody.
+
+use std::{future::poll_fn, task::Poll, time::Duration};
+
+use tenure_core::{Audience, Wake, Wakes};
+
+use super::{Arena, player::Player};
+
+/// How long a hint may take: far longer than any does.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn listen(player: &Player, audience: Audience) -> Box<dyn Wakes> {
+    player.backend.wakes(player.claim.owner.process(), audience)
+}
+
+async fn is_woken(stream: &mut Box<dyn Wakes>, player: &Player) {
+    let woken = async {
+        loop {
+            match stream.next().await {
+                Wake::Owner(owner) if owner == player.claim.owner => return,
+                Wake::Owner(_) => {}
+                Wake::All => return,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, woken).await.expect("no hint came");
+}
+
+/// The next waiter in the same process is told.
+pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
+    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let mut stream = listen(&waiter, Audience::Waiters);
+    holder.enter().await;
+    waiter.queue_behind(0).await;
+    holder.leave().await;
+    is_woken(&mut stream, &waiter).await;
+    waiter.enter().await;
+}
+
+/// And so is one in another process.
+pub async fn a_release_elsewhere_wakes_the_next_waiter(arena: &impl Arena) {
+    let (holder, waiter) = (Player::new(arena.elsewhere().await, "one"), Player::new(arena.here(), "one"));
+    let mut stream = listen(&waiter, Audience::Waiters);
+    holder.enter().await;
+    waiter.queue_behind(0).await;
+    holder.leave().await;
+    is_woken(&mut stream, &waiter).await;
+    waiter.enter().await;
+}
+
+/// A holder that is robbed is told.
+pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    let mut stream = listen(&holder, Audience::Holders);
+    holder.enter().await;
+    let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
+    assert_eq!(robbed.len(), 1);
+    is_woken(&mut stream, &holder).await;
+}
+
+/// One change of owner costs a constant number of hints, however many wait.
+pub async fn one_change_of_owner_wakes_few(arena: &impl Arena) {
+    let holder = Player::new(arena.here(), "one");
+    holder.enter().await;
+    let mut waiters = Vec::new();
+    for n in 0..12 {
+        let waiter = Player::new(arena.here(), "one");
+        let stream = listen(&waiter, Audience::Waiters);
+        waiter.queue_behind(n).await;
+        waiters.push((waiter, stream));
+    }
+    holder.leave().await;
+    let (first, stream) = &mut waiters[0];
+    is_woken(stream, first).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut told = 0;
+    for (_, stream) in &mut waiters[1..] {
+        let mut next = stream.next();
+        let ready = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_ready())).await;
+        told += usize::from(ready);
+    }
+    assert!(told <= 2, "{told} waiters were told besides the one who is next");
+}

@@ -1,0 +1,81 @@
+//! `PausedHost`: tokio's paused clock as a host, with a wall clock and a suspend that tests can move.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{BoxFuture, Host, Moment};
+use tokio::time::Instant;
+
+/// Where the paused world starts.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+
+/// A host whose time is tokio's paused time; it goes on by itself while everybody waits.
+pub struct PausedHost {
+    start: Instant,
+    step_ms: AtomicI64,
+    suspended_ms: AtomicU64,
+    chance: Mutex<u64>,
+}
+
+impl PausedHost {
+    /// A host for a `#[tokio::test(start_paused = true)]`.
+    pub fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            start: Instant::now(),
+            step_ms: AtomicI64::new(0),
+            suspended_ms: AtomicU64::new(0),
+            chance: Mutex::new(seed | 1),
+        })
+    }
+
+    /// Steps the wall clock only.
+    pub fn step_wall(&self, ms: i64) {
+        self.step_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    /// The machine slept: both clocks go on, timers do not.
+    pub fn suspend(&self, d: Duration) {
+        self.suspended_ms
+            .fetch_add(u64::try_from(d.as_millis()).expect("BUG: a test's sleep is short"), Ordering::SeqCst);
+    }
+}
+
+impl Host for PausedHost {
+    fn now(&self) -> Moment {
+        let slept = Duration::from_millis(self.suspended_ms.load(Ordering::SeqCst));
+        let boot = Duration::from_secs(1000) + self.start.elapsed() + slept;
+        let step = self.step_ms.load(Ordering::SeqCst);
+        let stepped = Duration::from_millis(step.unsigned_abs());
+        let wall = if step < 0 { EPOCH + boot - stepped } else { EPOCH + boot + stepped };
+        Moment { boot, wall }
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        let wait = until.boot.saturating_sub(self.now().boot);
+        Box::pin(tokio::time::sleep(wait))
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        tokio::spawn(task);
+    }
+
+    fn spawn_apart(&self, _name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
+        tokio::spawn(start());
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        let mut state = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        for byte in bytes {
+            // xorshift64: a test's chance only has to be repeatable.
+            *state ^= *state << 13;
+            *state ^= *state >> 7;
+            *state ^= *state << 17;
+            *byte = state.to_be_bytes()[3];
+        }
+    }
+}
