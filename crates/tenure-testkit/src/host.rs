@@ -45,6 +45,11 @@ impl PausedHost {
     }
 }
 
+/// Lets time pass in a `#[tokio::test(start_paused = true)]`.
+pub async fn pass(d: Duration) {
+    tokio::time::sleep(d).await;
+}
+
 impl Host for PausedHost {
     fn now(&self) -> Moment {
         let slept = Duration::from_millis(self.suspended_ms.load(Ordering::SeqCst));

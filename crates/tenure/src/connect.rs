@@ -1,0 +1,56 @@
+//! `connect`: from a URL to a `Locker`. The only file that names backends.
+
+use std::sync::Arc;
+
+use tenure_core::{BackendHandle, Host};
+
+use crate::{error::ConfigError, host::TokioHost, locker::Locker};
+
+/// Connects to the store that a URL names: `sqlite:PATH`, `memory:`.
+///
+/// Which schemes there are depends on the features of this crate. Nothing is sent yet where the backend can do
+/// without: a store that is down is found by the first request.
+///
+/// # Errors
+/// [`ConfigError`] if the URL names no backend that was compiled in, or has settings that it does not know.
+///
+/// # Cancel safety
+/// Nothing is left behind.
+pub async fn connect(url: &str) -> Result<Locker, ConfigError> {
+    let host: Arc<dyn Host> = Arc::new(TokioHost);
+    let backend = backend(url, &host)?;
+    Ok(Locker::new(backend, host))
+}
+
+fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme).unwrap_or_default();
+    match scheme {
+        #[cfg(feature = "memory")]
+        "memory" if url == "memory:" => Ok(Arc::new(tenure_memory::Memory::new(host.clone()))),
+        #[cfg(feature = "memory")]
+        "memory" => Err(ConfigError::Url("memory: takes no path and no parameters".into())),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let config =
+                tenure_sqlite::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            Ok(Arc::new(tenure_sqlite::Sqlite::new(config, host.clone())))
+        }
+        _ => Err(unknown(scheme, host)),
+    }
+}
+
+fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
+    let known: &[&str] = &[
+        #[cfg(feature = "sqlite")]
+        "sqlite:PATH",
+        #[cfg(feature = "memory")]
+        "memory:",
+    ];
+    // Only the scheme is shown: the rest may hold a password.
+    let what = if scheme.is_empty() {
+        "a URL without a scheme".into()
+    } else {
+        format!("unknown URL scheme `{scheme}:`")
+    };
+    ConfigError::Url(format!("{what}; use one of: {}", known.join(", ")))
+}

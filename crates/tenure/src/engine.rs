@@ -1,0 +1,86 @@
+//! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
+
+pub(crate) mod acquire;
+pub(crate) mod cell;
+mod keeper;
+mod reaper;
+mod request;
+mod roster;
+mod waiters;
+mod watchdog;
+
+use std::sync::{Arc, OnceLock};
+
+use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
+
+use crate::engine::{cell::HoldCell, keeper::Keeper, waiters::Waiters};
+
+/// One connected store: the way to it, its waiters, and the keeper of its leases.
+pub(crate) struct Engine {
+    pub(crate) backend: BackendHandle,
+    pub(crate) host: Arc<dyn Host>,
+    process: ProcessId,
+    waiters: Waiters,
+    keeper: OnceLock<Keeper>,
+}
+
+impl Engine {
+    pub(crate) fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
+        let mut bits = [0; 8];
+        host.random(&mut bits);
+        let process = ProcessId::from_random(bits);
+        let waiters = Waiters::new(&*backend, process);
+        Self { backend, host, process, waiters, keeper: OnceLock::new() }
+    }
+
+    /// A new owner: 128 fresh bits for every attempt (A9).
+    fn new_owner(&self) -> OwnerId {
+        let mut bits = [0; 16];
+        self.host.random(&mut bits);
+        OwnerId::from_random(self.process, bits)
+    }
+
+    fn keeper(&self) -> &Keeper {
+        self.keeper.get_or_init(|| Keeper::start(self.backend.clone(), self.host.clone(), self.process))
+    }
+
+    /// Has this lease renewed for as long as it is believed.
+    pub(crate) fn keep(&self, cell: Arc<HoldCell>) {
+        self.keeper().roster().add(self.host.now(), cell);
+    }
+
+    /// Stops renewing; before a release is sent.
+    pub(crate) fn forget(&self, cell: &HoldCell) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.roster().remove(cell.owner());
+        }
+    }
+
+    /// Has this owner leave in the background; after `until` its lease or place is over anyway.
+    pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
+        self.keeper().reap(name, owner, until);
+    }
+
+    /// Waits until everything that was to be released in the background is, or until the time is over.
+    pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
+        let Some(keeper) = self.keeper.get() else { return true };
+        let over = self.host.sleep_until(self.host.now() + patience);
+        tokio::select! {
+            biased;
+            () = keeper.drained() => true,
+            () = over => false,
+        }
+    }
+
+    /// One request to the store, asked again only while it is busy for a moment.
+    pub(crate) async fn request<A, F>(
+        &self,
+        timeout: std::time::Duration,
+        ask: impl FnMut() -> F,
+    ) -> Result<A, BackendError>
+    where
+        F: Future<Output = Result<A, BackendError>>,
+    {
+        request::request(&*self.host, timeout, ask).await
+    }
+}

@@ -1,0 +1,135 @@
+//! The waiting loop: the only one there is. Drives one `Acquisition`.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_core::{Claim, LockName, Mode, Moment, Timing, Wait};
+
+use crate::{
+    engine::{Engine, cell::HoldCell, waiters::Seat},
+    error::AcquireError,
+    machine::acquisition::{Acquisition, Failure, Todo, Verdict},
+    options::{Options, Waiting},
+};
+
+/// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
+const PLACE_MAX: Duration = Duration::from_secs(6);
+
+/// What is to be acquired, and how.
+pub(crate) struct Request {
+    pub(crate) name: LockName,
+    pub(crate) mode: Mode,
+    pub(crate) timing: Timing,
+    /// How long to wait: zero asks once, `None` waits for ever.
+    pub(crate) budget: Option<Duration>,
+    pub(crate) options: Options,
+}
+
+/// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
+pub(crate) async fn acquire(engine: &Engine, request: Request) -> Result<Arc<HoldCell>, AcquireError> {
+    let mut attempt = Attempt::new(engine, &request);
+    loop {
+        match attempt.machine.poll(engine.host.now()) {
+            Todo::Ask { fresh_owner } => attempt.ask(fresh_owner).await,
+            Todo::Wait { until } => attempt.wait(until).await,
+            Todo::Return => attempt.give_back().await,
+            Todo::Finish(verdict) => return attempt.finish(verdict, &request),
+        }
+    }
+}
+
+/// One acquisition under way.
+struct Attempt<'a> {
+    engine: &'a Engine,
+    machine: Acquisition,
+    claim: Claim,
+    options: &'a Options,
+    /// Where hints arrive; a claim that does not wait needs none.
+    seat: Option<Seat<'a>>,
+    granted: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(engine: &'a Engine, request: &'a Request) -> Self {
+        let mut seed = [0; 8];
+        engine.host.random(&mut seed);
+        let (now, options) = (engine.host.now(), &request.options);
+        let seed = u64::from_be_bytes(seed);
+        let machine = Acquisition::new(now, request.timing, request.budget, options.patience, seed);
+        let claim = Claim {
+            name: request.name.clone(),
+            owner: engine.new_owner(),
+            mode: request.mode,
+            ttl: request.timing.ttl(),
+            label: options.label.clone(),
+            block: 1,
+            wait: machine.wait(),
+        };
+        let seat = (claim.wait != Wait::No).then(|| engine.waiters.seat(claim.owner));
+        Self { engine, machine, claim, options, seat, granted: false }
+    }
+
+    async fn ask(&mut self, fresh_owner: bool) {
+        if fresh_owner {
+            self.claim.owner = self.engine.new_owner();
+            self.seat = self.seat.take().map(|_| self.engine.waiters.seat(self.claim.owner));
+        }
+        let sent_at = self.engine.host.now();
+        let timeout = self.machine.request_timeout(sent_at);
+        self.machine.on_sent(sent_at);
+        let answer = self.engine.request(timeout, || self.engine.backend.claim(&self.claim)).await;
+        if let Err(error) = &answer {
+            tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
+        }
+        let failing = answer.as_ref().err().cloned();
+        self.machine.on_answer(self.engine.host.now(), answer);
+        if let Some(progress) = &self.options.progress {
+            let (ahead, holder) = self.machine.standing();
+            progress.show(Waiting { ahead, holder: holder.cloned(), failing });
+        }
+    }
+
+    async fn wait(&mut self, until: Moment) {
+        let timer = self.engine.host.sleep_until(until);
+        let Some(seat) = &self.seat else { return timer.await };
+        tokio::select! {
+            biased;
+            () = seat.woken() => self.machine.on_wake(),
+            () = timer => {}
+        }
+    }
+
+    async fn give_back(&mut self) {
+        let Claim { name, owner, ttl, .. } = &self.claim;
+        let timeout = self.machine.request_timeout(self.engine.host.now());
+        if self.engine.request(timeout, || self.engine.backend.release(name, *owner)).await.is_err() {
+            self.engine.reap(name.clone(), *owner, self.engine.host.now() + (*ttl).max(PLACE_MAX));
+        }
+        self.machine.on_returned();
+    }
+
+    fn finish(mut self, verdict: Verdict, request: &Request) -> Result<Arc<HoldCell>, AcquireError> {
+        match verdict {
+            Verdict::Granted { grant, until } => {
+                self.granted = true;
+                let host = &self.engine.host;
+                let cap = self.options.max_hold.map(|max_hold| host.now() + max_hold);
+                let cell = Arc::new(HoldCell::new(grant, until, request.timing, cap, host.clone()));
+                self.engine.keep(cell.clone());
+                Ok(cell)
+            }
+            Verdict::TimedOut { waited, ahead, holder } => {
+                Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
+            }
+            Verdict::Failed(Failure(error)) => Err(AcquireError::Backend(error)),
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.machine.may_be_there() && !self.granted {
+            let until = self.engine.host.now() + self.claim.ttl.max(PLACE_MAX);
+            self.engine.reap(self.claim.name.clone(), self.claim.owner, until);
+        }
+    }
+}

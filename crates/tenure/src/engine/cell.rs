@@ -1,0 +1,125 @@
+//! `HoldCell`: one held lease, seen by its guard and by the watchdog.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tenure_core::{Grant, Host, Moment, OwnerId, Renewal, Timing};
+use tokio::sync::Notify;
+
+use crate::{
+    error::{Loss, Lost},
+    machine::hold::{Hold, Todo},
+};
+
+/// One held lease. The machine inside is the only truth; whoever looks first finds the loss.
+pub(crate) struct HoldCell {
+    grant: Grant,
+    timing: Timing,
+    hold: Mutex<Hold>,
+    news: Notify,
+    host: Arc<dyn Host>,
+    pid: u32,
+}
+
+impl HoldCell {
+    pub(crate) fn new(
+        grant: Grant,
+        until: Moment,
+        timing: Timing,
+        cap: Option<Moment>,
+        host: Arc<dyn Host>,
+    ) -> Self {
+        let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
+        Self { grant, timing, hold, news: Notify::new(), host, pid: std::process::id() }
+    }
+
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.grant.owner
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Hold> {
+        // OK because the machine's methods do not panic between two states.
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A fork of the holder holds nothing (hazard 27).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        let now = self.host.now();
+        if !self.is_ours() {
+            return Err(Lost::new(Loss::Forked, self.grant.token, now.wall));
+        }
+        self.hold().check(now)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        self.hold().remaining(self.host.now())
+    }
+
+    pub(crate) fn is_at_risk(&self) -> bool {
+        self.hold().is_at_risk()
+    }
+
+    /// Ends belief by our own will; the loss, if it came before.
+    pub(crate) fn release(&self) -> Result<(), Lost> {
+        self.hold().release(self.host.now())
+    }
+
+    /// Looks at the clock and tells the guard if the lease is lost.
+    pub(crate) fn poll(&self, now: Moment) -> Todo {
+        let todo = self.hold().poll(now);
+        if todo == Todo::Over {
+            self.news.notify_waiters();
+        }
+        todo
+    }
+
+    pub(crate) fn on_sent(&self, now: Moment) {
+        self.hold().on_sent(now);
+    }
+
+    pub(crate) fn on_renewal(&self, now: Moment, answer: Option<Renewal>) {
+        self.hold().on_renewal(now, answer);
+        self.news.notify_waiters();
+    }
+
+    pub(crate) fn on_wake(&self, now: Moment) {
+        self.hold().on_wake(now);
+    }
+
+    /// Ends when no more than `margin` of validity is left, or the lease is lost.
+    ///
+    /// Stands on a timer of its own, not on the watchdog's: it comes on time also when the store hangs.
+    pub(crate) async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            self.check()?;
+            let now = self.host.now();
+            let left = self.hold().remaining(now);
+            if left <= margin {
+                return Ok(());
+            }
+            // No longer than a look: the clock may jump meanwhile.
+            let until = now + (left - margin).min(self.timing.look());
+            tokio::select! {
+                () = news => {}
+                () = self.host.sleep_until(until) => {}
+            }
+        }
+    }
+}

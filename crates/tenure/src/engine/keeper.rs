@@ -1,0 +1,63 @@
+//! `Keeper`: the thread on which leases are renewed and dropped ones released.
+
+use std::sync::Arc;
+
+use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
+use tokio::sync::OnceCell;
+
+use crate::engine::{reaper, reaper::Reaper, roster::Roster, watchdog};
+
+/// The way to the thread; it ends when this is dropped and nothing is left to do.
+pub(crate) struct Keeper {
+    roster: Arc<Roster>,
+    reaper: Reaper,
+}
+
+/// The keeper's own handle to the store, made on its thread when first needed.
+pub(crate) struct Link {
+    main: BackendHandle,
+    own: OnceCell<BackendHandle>,
+}
+
+impl Link {
+    pub(crate) async fn backend(&self) -> Result<BackendHandle, BackendError> {
+        self.own.get_or_try_init(|| self.main.handle()).await.cloned()
+    }
+}
+
+impl Keeper {
+    pub(crate) fn start(main: BackendHandle, host: Arc<dyn Host>, process: ProcessId) -> Self {
+        let roster = Arc::<Roster>::default();
+        let (reaper, orders) = reaper::channel();
+        let (watched, host_there) = (roster.clone(), host.clone());
+        let start = move || -> tenure_core::BoxFuture<'static, ()> {
+            Box::pin(async move {
+                let link = Arc::new(Link { main, own: OnceCell::new() });
+                let renewing = watchdog::run(watched, link.clone(), host_there.clone(), process);
+                let releasing = reaper::run(orders, link, host_there);
+                futures_util::future::join(renewing, releasing).await;
+            })
+        };
+        host.spawn_apart("tenure-keeper", Box::new(start));
+        Self { roster, reaper }
+    }
+
+    pub(crate) fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
+        self.reaper.order(name, owner, until);
+    }
+
+    pub(crate) async fn drained(&self) {
+        self.reaper.drained().await;
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Every guard holds the engine, so the roster is empty by now.
+        self.roster.close();
+    }
+}

@@ -1,0 +1,114 @@
+//! The reaper: releases in the background what was dropped. Bounded; what it cannot take is ended by the ttl.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{Host, LockName, Moment, OwnerId};
+use tokio::sync::{Notify, mpsc};
+
+use crate::{
+    engine::{keeper::Link, request::request},
+    machine::backoff::Backoff,
+};
+
+/// Orders that wait; more are left to the ttl.
+const WAITING_MAX: usize = 1024;
+/// Releases under way at once.
+const UNDER_WAY_MAX: usize = 64;
+/// How long one release may stay unanswered.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An owner that is to leave.
+pub(crate) struct Order {
+    name: LockName,
+    owner: OwnerId,
+    /// After this its lease or place is over anyway.
+    until: Moment,
+    /// Counts this order as pending for as long as it exists.
+    _pending: Ticket,
+}
+
+#[derive(Default)]
+struct Pending {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+struct Ticket(Arc<Pending>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// The way to give orders, from anywhere.
+pub(crate) struct Reaper {
+    orders: mpsc::Sender<Order>,
+    pending: Arc<Pending>,
+}
+
+pub(crate) fn channel() -> (Reaper, mpsc::Receiver<Order>) {
+    let (orders, receiver) = mpsc::channel(WAITING_MAX);
+    (Reaper { orders, pending: Arc::default() }, receiver)
+}
+
+impl Reaper {
+    pub(crate) fn order(&self, name: LockName, owner: OwnerId, until: Moment) {
+        self.pending.count.fetch_add(1, Ordering::AcqRel);
+        let pending = Ticket(self.pending.clone());
+        if self.orders.try_send(Order { name, owner, until, _pending: pending }).is_err() {
+            tracing::warn!("too many locks were dropped at once; some stay until their ttl ends");
+        }
+    }
+
+    pub(crate) async fn drained(&self) {
+        loop {
+            let idle = self.pending.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.pending.count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// Carries orders out until nobody can give any and none is left.
+pub(crate) async fn run(mut orders: mpsc::Receiver<Order>, link: Arc<Link>, host: Arc<dyn Host>) {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next() => {}
+            order = orders.recv(), if under_way.len() < UNDER_WAY_MAX => match order {
+                Some(order) => under_way.push(carry_out(order, &link, &*host)),
+                None => break,
+            },
+        }
+    }
+    while let Some(()) = under_way.next().await {}
+}
+
+async fn carry_out(order: Order, link: &Link, host: &dyn Host) {
+    let mut backoff = Backoff::new(0);
+    loop {
+        let ask = || async { link.backend().await?.release(&order.name, order.owner).await };
+        let Err(error) = request(host, TIMEOUT, ask).await else { return };
+        let again = host.now() + backoff.delay();
+        if !error.kind().is_transient() || order.until.is_over(again) {
+            tracing::warn!(lock = %order.name, %error, "not released; its ttl ends it");
+            return;
+        }
+        host.sleep_until(again).await;
+    }
+}

@@ -1,0 +1,165 @@
+//! `Roster`: all held leases, by when the watchdog must look at them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{Moment, OwnerId, Wake};
+use tokio::sync::Notify;
+
+use crate::{engine::cell::HoldCell, machine::hold::Todo};
+
+/// A wall clock that moved by more than this against the other one has stepped: look at everything.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Renewals that travel together.
+const BATCH: usize = 512;
+
+/// By the clock that does not step, and the order of arrival.
+type Due = (Duration, u64);
+
+/// All held leases of one process.
+#[derive(Default)]
+pub(crate) struct Roster {
+    entries: Mutex<Entries>,
+    /// Rung when the watchdog must look earlier than it planned.
+    pub(crate) bell: Notify,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_due: BTreeMap<Due, Arc<HoldCell>>,
+    by_owner: HashMap<OwnerId, Due>,
+    arrivals: u64,
+    /// When the watchdog will look next; `None` if it sleeps until the bell.
+    planned: Option<Duration>,
+    last: Option<Moment>,
+}
+
+/// What the watchdog must do now.
+pub(crate) struct Plan {
+    /// Leases to renew; each has been told that its renewal is sent.
+    pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
+    /// When to look again.
+    pub(crate) next: Option<Moment>,
+}
+
+impl Roster {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // OK because the maps agree whenever code that can panic runs.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
+    pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
+        let Todo::Wait { until } = cell.poll(now) else { return self.bell.notify_one() };
+        let mut entries = self.entries();
+        entries.insert(until.boot, cell);
+        if entries.planned.is_none_or(|planned| until.boot < planned) {
+            entries.planned = Some(until.boot);
+            self.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn remove(&self, owner: OwnerId) {
+        let mut entries = self.entries();
+        if let Some(due) = entries.by_owner.remove(&owner) {
+            entries.by_due.remove(&due);
+        }
+    }
+
+    /// Nobody will add a lease any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Somebody may have been robbed: look, and ask, at once.
+    pub(crate) fn on_wake(&self, now: Moment, wake: Wake) {
+        let mut entries = self.entries();
+        let chosen: Vec<OwnerId> = match wake {
+            Wake::Owner(owner) => vec![owner],
+            Wake::All => entries.by_owner.keys().copied().collect(),
+        };
+        for owner in chosen {
+            if let Some(cell) = entries.take(owner) {
+                cell.on_wake(now);
+                entries.insert(now.boot, cell);
+            }
+        }
+    }
+
+    /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
+    pub(crate) fn plan(&self, now: Moment) -> Plan {
+        let mut entries = self.entries();
+        let stepped = entries.last.replace(now).is_some_and(|last| has_stepped(last, now));
+        let horizon = if stepped { Duration::MAX } else { now.boot };
+        let mut renew: Vec<Vec<Arc<HoldCell>>> = Vec::new();
+        for cell in entries.take_due(horizon) {
+            let mut todo = cell.poll(now);
+            if todo == Todo::Renew {
+                cell.on_sent(now);
+                match renew.last_mut() {
+                    Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
+                    _ => renew.push(vec![cell.clone()]),
+                }
+                todo = cell.poll(now);
+            }
+            if let Todo::Wait { until } = todo {
+                entries.insert(until.boot, cell);
+            }
+        }
+        entries.planned = entries.by_due.first_key_value().map(|(due, _)| due.0);
+        let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
+        Plan { renew, next }
+    }
+
+    /// A lease was renewed or not: plan it anew, unless it has left meanwhile.
+    pub(crate) fn replan(&self, now: Moment, cell: &Arc<HoldCell>) {
+        let mut entries = self.entries();
+        let Some(cell) = entries.take(cell.owner()) else { return };
+        match cell.poll(now) {
+            Todo::Wait { until } => entries.insert(until.boot, cell),
+            Todo::Renew => entries.insert(now.boot, cell),
+            Todo::Over => {}
+        }
+    }
+}
+
+impl Entries {
+    fn insert(&mut self, due: Duration, cell: Arc<HoldCell>) {
+        self.arrivals += 1;
+        let due = (due, self.arrivals);
+        self.by_owner.insert(cell.owner(), due);
+        self.by_due.insert(due, cell);
+    }
+
+    fn take(&mut self, owner: OwnerId) -> Option<Arc<HoldCell>> {
+        self.by_due.remove(&self.by_owner.remove(&owner)?)
+    }
+
+    fn take_due(&mut self, horizon: Duration) -> Vec<Arc<HoldCell>> {
+        let mut due = Vec::new();
+        while let Some(first) = self.by_due.first_entry().filter(|first| first.key().0 <= horizon) {
+            let cell = first.remove();
+            self.by_owner.remove(&cell.owner());
+            due.push(cell);
+        }
+        due
+    }
+}
+
+fn has_stepped(last: Moment, now: Moment) -> bool {
+    let (boot, wall) = (now.boot.saturating_sub(last.boot), now.wall.saturating_sub(last.wall));
+    boot.abs_diff(wall) > STEP
+}

@@ -1,0 +1,80 @@
+//! `Waiters`: brings hints to those who wait.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tenure_core::{Audience, Backend, OwnerId, ProcessId, Wake, Wakes};
+use tokio::sync::Notify;
+
+/// The waiters of one process. One of them reads the stream of hints for all, while it waits itself: so the stream
+/// needs no task, is read only while somebody waits, and dies with no runtime.
+pub(crate) struct Waiters {
+    seats: Mutex<HashMap<OwnerId, Arc<Notify>>>,
+    stream: tokio::sync::Mutex<Box<dyn Wakes>>,
+}
+
+/// A waiter's seat; given back when dropped.
+pub(crate) struct Seat<'a> {
+    waiters: &'a Waiters,
+    owner: OwnerId,
+    bell: Arc<Notify>,
+}
+
+impl Waiters {
+    pub(crate) fn new(backend: &dyn Backend, process: ProcessId) -> Self {
+        let stream = tokio::sync::Mutex::new(backend.wakes(process, Audience::Waiters));
+        Self { seats: Mutex::default(), stream }
+    }
+
+    /// To be taken before the claim is sent, so that no hint comes too early.
+    pub(crate) fn seat(&self, owner: OwnerId) -> Seat<'_> {
+        let bell = Arc::new(Notify::new());
+        self.seats().insert(owner, bell.clone());
+        Seat { waiters: self, owner, bell }
+    }
+
+    fn seats(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Notify>>> {
+        // OK because a map is whole whenever code that can panic runs.
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self, wake: Wake) {
+        let seats = self.seats();
+        match wake {
+            Wake::Owner(owner) => seats.get(&owner).into_iter().for_each(|bell| bell.notify_one()),
+            Wake::All => seats.values().for_each(|bell| bell.notify_one()),
+        }
+    }
+}
+
+impl Seat<'_> {
+    /// Waits for a hint to this owner, and meanwhile brings the others theirs.
+    ///
+    /// # Cancel safety
+    /// No hint is lost: one that was read has been delivered, and a bell that was rung stays rung.
+    pub(crate) async fn woken(&self) {
+        let read_for_all = async {
+            let mut stream = self.waiters.stream.lock().await;
+            loop {
+                let wake = stream.next().await;
+                self.waiters.ring(wake);
+                if wake == Wake::Owner(self.owner) || wake == Wake::All {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.bell.notified() => {}
+            () = read_for_all => {}
+        }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.waiters.seats().remove(&self.owner);
+    }
+}

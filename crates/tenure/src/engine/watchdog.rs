@@ -1,0 +1,95 @@
+//! The renewing loop: the only one there is. Drives every `Hold` of the process on a thread of its own (H2.5).
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{Audience, BoxFuture, ErrorKind, Grant, Host, ProcessId, Renewal, Timing, Wake, Wakes};
+
+use crate::engine::{cell::HoldCell, keeper::Link, request::request, roster::Roster};
+
+/// Pause between attempts to reach the store.
+const RECONNECT: Duration = Duration::from_millis(250);
+
+enum Finished {
+    /// The stream of hints for the robbed, if the store could be reached.
+    Connected(Option<Box<dyn Wakes>>),
+    Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
+}
+
+/// Renews until the roster is closed. A renewal that hangs delays no other: all are under way at once, and the clock
+/// is looked at meanwhile.
+pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host>, process: ProcessId) {
+    let mut under_way: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
+    let mut robbed: Option<Box<dyn Wakes>> = None;
+    let mut connecting = false;
+    while !roster.is_closed() {
+        let plan = roster.plan(host.now());
+        for batch in plan.renew {
+            under_way.push(Box::pin(renew(&link, &*host, batch)));
+        }
+        let holding = plan.next.is_some();
+        if holding && robbed.is_none() && !connecting {
+            connecting = true;
+            under_way.push(Box::pin(connect(&link, &*host, process)));
+        }
+        tokio::select! {
+            biased;
+            () = roster.bell.notified() => {}
+            Some(finished) = under_way.next() => match finished {
+                Finished::Connected(stream) => (robbed, connecting) = (stream, false),
+                Finished::Renewed(answers) => settle(&roster, &*host, answers),
+            },
+            wake = hint(robbed.as_mut().filter(|_| holding)) => roster.on_wake(host.now(), wake),
+            () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
+        }
+    }
+}
+
+async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
+    match request(host, Timing::default().request_timeout(), || link.backend()).await {
+        Ok(backend) => Finished::Connected(Some(backend.wakes(process, Audience::Holders))),
+        Err(error) => {
+            tracing::warn!(%error, "the store cannot be reached to renew leases");
+            host.sleep_until(host.now() + RECONNECT).await;
+            Finished::Connected(None)
+        }
+    }
+}
+
+async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {
+    let grants: Vec<Grant> = batch.iter().map(|cell| cell.grant().clone()).collect();
+    let timeout = batch.iter().map(|cell| cell.timing().renewal_timeout()).min().unwrap_or_default();
+    let ask = || async {
+        let answers = link.backend().await?.renew(&grants).await;
+        match answers.first() {
+            Some(Err(busy)) if busy.kind() == ErrorKind::Throttled => Err(busy.clone()),
+            _ => Ok(answers),
+        }
+    };
+    let answers = match request(host, timeout, ask).await {
+        Ok(answers) => answers,
+        Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let settled = batch.into_iter().zip(answers).map(|(cell, answer)| {
+        if let Err(error) = &answer {
+            tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed");
+        }
+        (cell, answer.ok())
+    });
+    Finished::Renewed(settled.collect())
+}
+
+fn settle(roster: &Roster, host: &dyn Host, answers: Vec<(Arc<HoldCell>, Option<Renewal>)>) {
+    let now = host.now();
+    for (cell, answer) in answers {
+        cell.on_renewal(now, answer);
+        roster.replan(now, &cell);
+    }
+}

@@ -1,0 +1,154 @@
+//! `AcquireError`, `ReleaseError`, `HoldError`, `Lost`: one small answer per verb.
+
+use std::{fmt, time::Duration};
+
+use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError};
+
+/// A setting that cannot be honoured; found before anything is sent.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A bad name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A ttl outside 100 ms to 24 h.
+    #[error(transparent)]
+    Ttl(#[from] TimingError),
+    /// A ttl above what the backend accepts.
+    #[error("{backend} accepts a ttl of {max:?} at most{}", parameter.map_or(String::new(), |p| format!("; raise it with ?{p}=")))]
+    TtlAboveMaximum {
+        /// Which backend.
+        backend: &'static str,
+        /// Its maximum.
+        max: Duration,
+        /// The parameter of its URL that raises it, if there is one.
+        parameter: Option<&'static str>,
+    },
+    /// A semaphore without a single slot.
+    #[error("a semaphore has at least one slot")]
+    NoSlots,
+    /// A mode that the backend does not have.
+    #[error("{backend} has mutexes only: neither read locks nor semaphores")]
+    NotShared {
+        /// Which backend.
+        backend: &'static str,
+    },
+    /// A URL that names no backend, or one with settings that it does not have.
+    #[error("{0}")]
+    Url(String),
+}
+
+/// Why a lock was not acquired. Nothing is held then.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Somebody else held it all the time.
+    #[error("not acquired within {waited:.1?}{}", Held(.holder))]
+    TimedOut {
+        /// How long we waited.
+        waited: Duration,
+        /// How many were ahead of us when we gave up, if we had a place.
+        ahead: Option<usize>,
+        /// One of the holders, as last seen.
+        holder: Option<Box<HolderView>>,
+    },
+    /// The request cannot be honoured at all.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store failed, for longer than our patience or for good.
+    #[error("the store of locks failed")]
+    Backend(#[from] BackendError),
+}
+
+struct Held<'a>(&'a Option<Box<HolderView>>);
+
+impl fmt::Display for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(holder) = self.0 else { return Ok(()) };
+        match &holder.label {
+            Some(l) => write!(f, ": held by {} pid {} {}", l.host, l.pid, l.command)?,
+            None => write!(f, ": held by {}", holder.owner)?,
+        }
+        write!(f, ", {:.1?} left", holder.expires_in)
+    }
+}
+
+/// How a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its validity ended without a renewal.
+    Expired,
+    /// The store says that somebody else may have it: it was broken, or the store was replaced.
+    Taken,
+    /// `max_hold` is over.
+    MaxHold,
+    /// This process is a fork of the one that holds it (hazard 27).
+    Forked,
+}
+
+/// A lease that ended without our release. A former holder knows it at the latest when its validity ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    cause: Loss,
+    token: FencingToken,
+    at: Duration,
+}
+
+impl Lost {
+    pub(crate) fn new(cause: Loss, token: FencingToken, at: Duration) -> Self {
+        Self { cause, token, at }
+    }
+
+    /// How it was lost.
+    pub fn cause(&self) -> Loss {
+        self.cause
+    }
+
+    /// The token that is now worth nothing.
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// When we noticed, since the Unix epoch on this machine's wall clock.
+    pub fn at(&self) -> Duration {
+        self.at
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.cause {
+            Loss::Expired => "the lease was lost: it could not be renewed in time",
+            Loss::Taken => "the lease was lost: it was broken, or the store forgot it",
+            Loss::Forked => "the lease belongs to the process that this one was forked from",
+            Loss::MaxHold => "the lease was lost: it was held for as long as max_hold allows",
+        })
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// Why a release did not end a lease.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// It had ended before.
+    #[error("nothing was left to release")]
+    AlreadyLost(#[source] Lost),
+    /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it at last.
+    #[error("it is not known whether the lock was released; it is free after its ttl at the latest")]
+    Unknown(#[source] BackendError),
+}
+
+/// Why `hold` has no result of the work.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// The work never began.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The work was dropped because the lease was lost.
+    #[error("the work was stopped")]
+    Lost(#[source] Lost),
+}

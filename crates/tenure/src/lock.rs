@@ -1,0 +1,182 @@
+//! `Lock`: a lock in one mode, ready to be acquired.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_core::{Label, LockName, Mode, Timing};
+
+use crate::{
+    engine::{Engine, acquire},
+    error::{AcquireError, ConfigError, HoldError},
+    guard::Guard,
+    options::{Options, Progress},
+};
+
+/// A lock in one mode, ready to be acquired: made by [`Locker::mutex`](crate::Locker::mutex),
+/// [`Locker::semaphore`](crate::Locker::semaphore) and [`RwLock`](crate::RwLock).
+///
+/// Holds nothing itself. Settings are checked when it is acquired, before anything is sent.
+#[derive(Clone)]
+pub struct Lock {
+    engine: Arc<Engine>,
+    name: Result<LockName, ConfigError>,
+    mode: Result<Mode, ConfigError>,
+    options: Options,
+}
+
+impl Lock {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        name: Result<LockName, ConfigError>,
+        mode: Result<Mode, ConfigError>,
+        label: Label,
+    ) -> Self {
+        Self { engine, name, mode, options: Options::new(label) }
+    }
+
+    pub(crate) fn with_mode(&self, mode: Mode) -> Self {
+        Self { mode: Ok(mode), ..self.clone() }
+    }
+
+    /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail.
+    ///
+    /// # Timing
+    /// 100 ms to 24 h, and no more than the backend's maximum. Renewed every ttl/3 while held.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// Ends the lease after this long whatever the holder does (hazard 25). Default: never.
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// How long the store may fail in a row while we wait. Default 30 s: longer than a fail-over.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.options.patience = patience;
+        self
+    }
+
+    /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.options.label = label;
+        self
+    }
+
+    /// A window on the waiting.
+    #[must_use]
+    pub fn progress(mut self, progress: &Progress) -> Self {
+        self.options.progress = Some(progress.clone());
+        self
+    }
+
+    /// Waits until this process holds the lock, and returns the proof.
+    ///
+    /// # Timing
+    /// Waits for ever, in the order of arrival where the backend promises it. The lease is believed from the moment
+    /// the last request was *sent*.
+    ///
+    /// # Errors
+    /// [`AcquireError::Config`] before anything is sent; [`AcquireError::Backend`] if the store fails for good, or in a
+    /// row for longer than the [`patience`](Self::patience).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses the place in the queue. A grant that was already on its way is released in the
+    /// background; if that fails too, it ends after one ttl.
+    pub async fn acquire(&self) -> Result<Guard, AcquireError> {
+        self.acquire_for(None).await
+    }
+
+    /// Asks once; `None` if somebody else holds the lock. Leaves no place in the queue.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), but without patience.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Guard>, AcquireError> {
+        match self.acquire_for(Some(Duration::ZERO)).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(AcquireError::TimedOut { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for at most `patience`; zero asks once. The error names the holder.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`AcquireError::TimedOut`]; nothing is held or queued then. If the store was
+    /// failing when the time ran out, its error is the answer.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_within(&self, patience: Duration) -> Result<Guard, AcquireError> {
+        self.acquire_for(Some(patience)).await
+    }
+
+    /// Runs `work` while the lock is held, and releases it afterwards.
+    ///
+    /// The future that `work` makes is dropped as soon as the lease is lost, at the end of validity at the latest.
+    /// What it spawned or blocks on is not stopped: give the token to the resource.
+    ///
+    /// # Errors
+    /// [`HoldError::Acquire`] if the work never began, [`HoldError::Lost`] if it was dropped. A release that fails after
+    /// the work is done is not an error of the work: it is tried again in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and then the guard.
+    ///
+    /// # Example: a report that must not run twice at once
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = tenure::connect("memory:").await?;
+    /// let pages = locks.mutex("report").hold(|lease| async move { lease.token().get() }).await?;
+    /// assert!(pages > 0);
+    /// # Ok(()) }
+    /// ```
+    pub async fn hold<F, T>(&self, work: impl FnOnce(Arc<Guard>) -> F) -> Result<T, HoldError>
+    where
+        F: Future<Output = T>,
+    {
+        let guard = Arc::new(self.acquire().await?);
+        let out = {
+            let work = work(guard.clone());
+            tokio::select! {
+                biased;
+                lost = guard.lost() => return Err(HoldError::Lost(lost)),
+                out = work => out,
+            }
+        };
+        guard.check().map_err(HoldError::Lost)?;
+        if let Ok(guard) = Arc::try_unwrap(guard)
+            && let Err(error) = guard.release().await
+        {
+            tracing::warn!(%error, "the work is done, the release failed");
+        }
+        Ok(out)
+    }
+
+    async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+        let cell = acquire::acquire(&self.engine, self.request(budget)?).await?;
+        Ok(Guard::new(self.engine.clone(), cell))
+    }
+
+    fn request(&self, budget: Option<Duration>) -> Result<acquire::Request, ConfigError> {
+        let (name, mode) = (self.name.clone()?, self.mode.clone()?);
+        let promises = self.engine.backend.promises();
+        let timing = Timing::new(self.options.ttl)?;
+        if timing.ttl() > promises.max_ttl {
+            let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
+            return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
+        }
+        if mode != Mode::Exclusive && !promises.shared {
+            return Err(ConfigError::NotShared { backend: promises.backend });
+        }
+        Ok(acquire::Request { name, mode, timing, budget, options: self.options.clone() })
+    }
+}

@@ -1,0 +1,133 @@
+//! `Locker`: a connected store, from which locks are made.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use tenure_core::{
+    BackendError, BackendHandle, FencingToken, Grant, HolderView, Host, Label, LockName, LockView, Mode,
+    OwnerId, Promises, Released, Renewal, Timing,
+};
+
+use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
+
+/// How long a question to the store may stay unanswered: 5 s.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connected store of locks. Clones share the connection and the thread that renews.
+#[derive(Clone)]
+pub struct Locker {
+    engine: Arc<Engine>,
+    label: Label,
+}
+
+impl Locker {
+    /// A locker on a backend of your own; [`connect`](crate::connect) makes one from a URL.
+    pub fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
+        Self { engine: Arc::new(Engine::new(backend, host)), label: label::this_process() }
+    }
+
+    /// The same store, with this label on all locks made from here.
+    #[must_use]
+    pub fn labelled(&self, label: Label) -> Self {
+        Self { engine: self.engine.clone(), label }
+    }
+
+    /// A lock that one owner holds at a time.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Lock {
+        self.lock(name.as_ref(), Ok(Mode::Exclusive))
+    }
+
+    /// A lock that many readers or one writer hold.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(self.mutex(name))
+    }
+
+    /// A lock that up to `slots` owners hold at a time. Everybody should name the same number; the smallest counts.
+    pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
+        let limit = NonZeroU32::new(slots).ok_or(ConfigError::NoSlots);
+        self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
+    }
+
+    fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {
+        let name = LockName::new(name).map_err(ConfigError::Name);
+        Lock::new(self.engine.clone(), name, mode, self.label.clone())
+    }
+
+    /// What the backend promises.
+    pub fn promises(&self) -> Promises {
+        self.engine.backend.promises()
+    }
+
+    /// Holders, queue and fence of one lock.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.inspect(name)).await
+    }
+
+    /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.list(prefix)).await
+    }
+
+    /// Takes the lock from its holders, who are told at once, and says who they were.
+    ///
+    /// **Overrides exclusion**: a robbed holder may work on until it hears of it. Only its token protects then, which
+    /// is smaller than every later one.
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// The lock may or may not be broken.
+    pub async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.break_lock(name)).await
+    }
+
+    /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// It may or may not be extended.
+    pub async fn renew(&self, name: &LockName, owner: OwnerId, ttl: Timing) -> Result<Renewal, BackendError> {
+        let (token, ttl) = (FencingToken::new(0), ttl.ttl());
+        let grants = [Grant { name: name.clone(), owner, token, block: 1, ttl }];
+        let ask = || async {
+            let answer = self.engine.backend.renew(&grants).await.pop();
+            answer.expect("BUG: a backend answers every grant")
+        };
+        self.engine.request(TIMEOUT, ask).await
+    }
+
+    /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
+    ///
+    /// # Errors
+    /// The store's.
+    ///
+    /// # Cancel safety
+    /// It may or may not have left.
+    pub async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.release(name, owner)).await
+    }
+
+    /// Waits until everything that was dropped has been released, for at most `patience`; true if so.
+    ///
+    /// Call it before a process ends that dropped guards or acquisitions.
+    ///
+    /// # Cancel safety
+    /// The releases go on.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        self.engine.drain(patience).await
+    }
+}

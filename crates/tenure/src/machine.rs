@@ -1,0 +1,5 @@
+//! The two machines: decisions without I/O, clock or runtime.
+
+pub(crate) mod acquisition;
+pub(crate) mod backoff;
+pub(crate) mod hold;

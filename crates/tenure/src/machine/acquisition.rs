@@ -1,0 +1,275 @@
+//! `Acquisition`: a claim's life, from the first request until granted or given up.
+
+use std::time::Duration;
+
+use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Wait};
+
+use crate::machine::backoff::Backoff;
+
+/// Grants in a row that came too late to be believed, after which waiting on is pointless (hazard 41).
+const TOO_LATE_MAX: u32 = 3;
+
+/// What the engine must do next.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Todo {
+    /// Send the claim; under a new owner if an earlier one was given back.
+    Ask { fresh_owner: bool },
+    /// Wait until then, or until woken.
+    Wait { until: Moment },
+    /// Send a release: something is, or may be, there that we do not want.
+    Return,
+    /// Over.
+    Finish(Verdict),
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Granted { grant: Grant, until: Moment },
+    TimedOut { waited: Duration, ahead: Option<usize>, holder: Option<HolderView> },
+    Failed(Failure),
+}
+
+/// An error with which it ended; equal if it says the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure(pub(crate) BackendError);
+
+impl PartialEq for Failure {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0.kind(), self.0.outcome()) == (other.0.kind(), other.0.outcome())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum State {
+    Asking {
+        sent_at: Option<Moment>,
+    },
+    Waiting {
+        until: Moment,
+    },
+    /// Giving back: afterwards either over, or asking again under a new owner.
+    Returning {
+        then: Option<Verdict>,
+    },
+    Done(Verdict),
+}
+
+/// A claim's life.
+///
+/// ```text
+///           ┌────────── wake / delay over ──────────┐
+/// Asking ───┤ Queued ──────────────────────► Waiting(until)
+///   │       │ Err(transient) ──────────────► Waiting(back-off), same owner
+///   │       │ Granted, no validity left ───► Returning ─► Asking, new owner
+///   │       │ Granted, validity left ──────► Done(Granted)
+///   │       │ Busy ────────────────────────► Done(TimedOut)
+///   └───────┴ Err(permanent) ──────────────► Returning if it may be there ─► Done(Failed)
+/// deadline, from Asking or Waiting ────────► Returning if it may be there ─► Done(TimedOut)
+/// ```
+#[derive(Clone, Debug)]
+pub(crate) struct Acquisition {
+    state: State,
+    timing: Timing,
+    wait: Wait,
+    started: Moment,
+    /// When to give up waiting; `None` is never.
+    deadline: Option<Moment>,
+    /// How long the store may fail in a row.
+    patience: Duration,
+    /// Since when the store has been failing without a break, and how last.
+    failing: Option<(Moment, BackendError)>,
+    backoff: Backoff,
+    too_late: u32,
+    fresh_owner: bool,
+    /// The owner that is asked for may have a place or the lock.
+    may_be_there: bool,
+    /// The same, before the request that is on its way.
+    was_there: bool,
+    ahead: Option<usize>,
+    holder: Option<HolderView>,
+}
+
+impl Acquisition {
+    /// Begins. `budget` is how long to wait: zero asks once, `None` waits for ever.
+    pub(crate) fn new(
+        now: Moment,
+        timing: Timing,
+        budget: Option<Duration>,
+        patience: Duration,
+        seed: u64,
+    ) -> Self {
+        let wait = if budget.is_some_and(|b| b.is_zero()) { Wait::No } else { Wait::Turn };
+        Self {
+            state: State::Asking { sent_at: None },
+            timing,
+            wait,
+            started: now,
+            deadline: budget.map(|b| now + b),
+            patience,
+            failing: None,
+            backoff: Backoff::new(seed),
+            too_late: 0,
+            fresh_owner: false,
+            may_be_there: false,
+            was_there: false,
+            ahead: None,
+            holder: None,
+        }
+    }
+
+    /// What to do at `now`. Asking twice without an event in between answers the same.
+    pub(crate) fn poll(&mut self, now: Moment) -> Todo {
+        match &self.state {
+            State::Asking { .. } => Todo::Ask { fresh_owner: self.fresh_owner },
+            State::Waiting { .. } if self.is_out_of_time(now) => {
+                let verdict = self.timed_out(now);
+                self.finish(verdict);
+                self.poll(now)
+            }
+            State::Waiting { until } if until.is_over(now) => {
+                self.state = State::Asking { sent_at: None };
+                self.poll(now)
+            }
+            State::Waiting { until } => {
+                Todo::Wait { until: self.deadline.map_or(*until, |deadline| until.earlier(deadline)) }
+            }
+            State::Returning { .. } => Todo::Return,
+            State::Done(verdict) => Todo::Finish(verdict.clone()),
+        }
+    }
+
+    /// How long the request may take: no longer than the caller wants to wait, if the store is slow.
+    pub(crate) fn request_timeout(&self, now: Moment) -> Duration {
+        let usual = self.timing.request_timeout();
+        let left = self.deadline.filter(|_| self.wait != Wait::No).map(|deadline| deadline.remaining(now));
+        left.map_or(usual, |left| left.max(Duration::from_millis(50)).min(usual))
+    }
+
+    /// How the claim is to wait.
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// True if a release is owed should the caller leave now.
+    pub(crate) fn may_be_there(&self) -> bool {
+        self.may_be_there
+    }
+
+    /// How many are ahead and who holds, as last heard.
+    pub(crate) fn standing(&self) -> (Option<usize>, Option<&HolderView>) {
+        (self.ahead, self.holder.as_ref())
+    }
+
+    /// The claim is about to be sent: validity counts from here (H1.1).
+    pub(crate) fn on_sent(&mut self, now: Moment) {
+        if matches!(self.state, State::Asking { .. }) {
+            self.state = State::Asking { sent_at: Some(now) };
+            self.fresh_owner = false;
+            self.was_there = self.may_be_there;
+            self.may_be_there = true;
+        }
+    }
+
+    /// The claim was answered.
+    pub(crate) fn on_answer(&mut self, now: Moment, answer: Result<ClaimAnswer, BackendError>) {
+        let State::Asking { sent_at: Some(sent_at) } = self.state else { return };
+        match answer {
+            Ok(answer) => {
+                self.failing = None;
+                self.backoff.reset();
+                self.on_verdict(now, sent_at, answer);
+            }
+            Err(error) => self.on_error(now, error),
+        }
+    }
+
+    fn on_verdict(&mut self, now: Moment, sent_at: Moment, answer: ClaimAnswer) {
+        match answer {
+            ClaimAnswer::Granted(grant) => self.on_granted(now, sent_at, grant),
+            ClaimAnswer::Queued { ahead, retry_after, holder } => {
+                (self.ahead, self.holder) = (Some(ahead), holder);
+                self.state = State::Waiting { until: now + retry_after };
+            }
+            ClaimAnswer::Busy { holder, .. } => {
+                (self.ahead, self.holder) = (None, holder);
+                self.may_be_there = false;
+                let verdict = self.timed_out(now);
+                self.finish(verdict);
+            }
+        }
+    }
+
+    fn on_granted(&mut self, now: Moment, sent_at: Moment, grant: Grant) {
+        let until = self.timing.believed_until(sent_at, grant.ttl);
+        // Elapsed check after every reply that would let in (hazards 12, 47).
+        if !until.is_over(now) {
+            self.state = State::Done(Verdict::Granted { grant, until });
+            return;
+        }
+        self.too_late += 1;
+        let hopeless = self.too_late >= TOO_LATE_MAX;
+        let verdict =
+            if hopeless { Some(Verdict::Failed(Failure(too_slow(self.timing.ttl())))) } else { None };
+        self.state = State::Returning { then: verdict };
+    }
+
+    fn on_error(&mut self, now: Moment, error: BackendError) {
+        if error.outcome() == Outcome::NotApplied {
+            self.may_be_there = self.was_there;
+        }
+        let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
+        let worth_it = error.kind().is_transient() && self.wait != Wait::No;
+        if !worth_it || since.elapsed(now) >= self.patience {
+            self.finish(Verdict::Failed(Failure(error)));
+        } else {
+            self.failing = Some((since, error.clone()));
+            let delay = self.backoff.delay();
+            let delay = error.retry_hint().map_or(delay, |hint| hint.clamp(delay, Duration::from_secs(2)));
+            self.state = State::Waiting { until: now + delay };
+        }
+    }
+
+    /// A hint came: ask now rather than later.
+    pub(crate) fn on_wake(&mut self) {
+        if matches!(self.state, State::Waiting { .. }) {
+            self.state = State::Asking { sent_at: None };
+        }
+    }
+
+    /// The release was sent; whatever became of it, that owner is done with.
+    pub(crate) fn on_returned(&mut self) {
+        if let State::Returning { then } = &mut self.state {
+            let next = then.take();
+            self.may_be_there = false;
+            self.ahead = None;
+            self.fresh_owner = true;
+            self.state = next.map_or(State::Asking { sent_at: None }, State::Done);
+        }
+    }
+
+    fn finish(&mut self, verdict: Verdict) {
+        self.state =
+            if self.may_be_there { State::Returning { then: Some(verdict) } } else { State::Done(verdict) };
+    }
+
+    fn is_out_of_time(&self, now: Moment) -> bool {
+        self.deadline.is_some_and(|deadline| deadline.is_over(now))
+    }
+
+    fn timed_out(&self, now: Moment) -> Verdict {
+        if let Some((_, error)) = &self.failing {
+            return Verdict::Failed(Failure(error.clone()));
+        }
+        Verdict::TimedOut {
+            waited: self.started.elapsed(now),
+            ahead: self.ahead,
+            holder: self.holder.clone(),
+        }
+    }
+}
+
+fn too_slow(ttl: Duration) -> BackendError {
+    let message = format!("the store answers more slowly than a lease of {ttl:?} lasts; use a longer ttl");
+    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+}

@@ -1,0 +1,171 @@
+//! `Hold`: a grant's life, from belief until released or lost.
+
+use std::time::Duration;
+
+use tenure_core::{FencingToken, Moment, Renewal, Timing};
+
+use crate::error::{Loss, Lost};
+
+/// What the engine must do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Todo {
+    /// Send a renewal now.
+    Renew,
+    /// Nothing until then; look at the clock again.
+    Wait { until: Moment },
+    /// Nothing ever again.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Believing { renew_at: Moment },
+    Renewing { sent_at: Moment },
+    Released,
+    Lost(Lost),
+}
+
+/// A grant's life.
+///
+/// ```text
+/// Believing ── due ──► Renewing ── Renewed ──► Believing     until := max(until, sent_at + ttl − drift)
+///     │                    │  Err(_) ─────────► Believing     until unchanged, try again sooner
+///     │ now ≥ until        │  Gone ───────────► Lost(Taken)
+///     ▼                    ▼
+///   Lost(Expired)       Lost(Expired)
+/// release ─► Released, after which nothing is a loss
+/// ```
+///
+/// * `until` counts from before the request was sent; it never moves back (H2.2).
+/// * Lost is terminal: an answer that comes afterwards is ignored (H2.3, L5).
+/// * The clock decides, not a timer: every method looks first whether `until` is over (L1).
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    state: State,
+    until: Moment,
+    timing: Timing,
+    /// The lease the server gave; a renewal extends by it.
+    ttl: Duration,
+    /// `max_hold`: no renewal reaches beyond (hazard 25).
+    cap: Option<Moment>,
+    failed: u32,
+    token: FencingToken,
+}
+
+impl Hold {
+    /// Begins with a grant whose request was sent so that it is believed `until`.
+    pub(crate) fn new(
+        until: Moment,
+        ttl: Duration,
+        timing: Timing,
+        cap: Option<Moment>,
+        token: FencingToken,
+    ) -> Self {
+        let renew_at = until.minus(ttl.saturating_sub(timing.drift())) + timing.renewal_period();
+        let until = cap.map_or(until, |cap| until.earlier(cap));
+        Self { state: State::Believing { renew_at }, until, timing, ttl, cap, failed: 0, token }
+    }
+
+    /// Looks at the clock, then says what to do.
+    pub(crate) fn poll(&mut self, now: Moment) -> Todo {
+        self.look(now);
+        match self.state {
+            State::Believing { renew_at } if renew_at.is_over(now) && !self.is_capped() => Todo::Renew,
+            State::Believing { renew_at } if !self.is_capped() => self.wait(now, renew_at),
+            State::Believing { .. } | State::Renewing { .. } => self.wait(now, self.until),
+            State::Released | State::Lost(_) => Todo::Over,
+        }
+    }
+
+    fn wait(&self, now: Moment, until: Moment) -> Todo {
+        Todo::Wait { until: until.earlier(self.until).earlier(now + self.timing.look()) }
+    }
+
+    /// A renewal is about to be sent.
+    pub(crate) fn on_sent(&mut self, now: Moment) {
+        self.look(now);
+        if matches!(self.state, State::Believing { .. }) {
+            self.state = State::Renewing { sent_at: now };
+        }
+    }
+
+    /// The renewal was answered; `None` if it failed or stayed unanswered.
+    pub(crate) fn on_renewal(&mut self, now: Moment, answer: Option<Renewal>) {
+        self.look(now);
+        let State::Renewing { sent_at } = self.state else { return };
+        match answer {
+            Some(Renewal::Renewed) => {
+                self.failed = 0;
+                let until = self.timing.believed_until(sent_at, self.ttl);
+                let until = self.cap.map_or(until, |cap| until.earlier(cap));
+                if until.remaining(now) > self.until.remaining(now) {
+                    self.until = until;
+                }
+                self.state = State::Believing { renew_at: sent_at + self.timing.renewal_period() };
+            }
+            Some(Renewal::Gone) => self.lose(now, Loss::Taken),
+            None => {
+                self.failed += 1;
+                // Twice as eager as the time-out, so that what is left of the lease is used.
+                self.state = State::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
+            }
+        }
+    }
+
+    /// Somebody says that we were robbed: ask at once.
+    pub(crate) fn on_wake(&mut self, now: Moment) {
+        if matches!(self.state, State::Believing { .. }) {
+            self.state = State::Believing { renew_at: now };
+        }
+    }
+
+    /// The holder gives it back: from here on nothing is a loss, and nothing is renewed.
+    ///
+    /// Answers the loss if it was lost before.
+    pub(crate) fn release(&mut self, now: Moment) -> Result<(), Lost> {
+        self.look(now);
+        if let State::Lost(lost) = self.state {
+            return Err(lost);
+        }
+        self.state = State::Released;
+        Ok(())
+    }
+
+    /// Whether it may be believed at `now`, by the clock itself.
+    pub(crate) fn check(&mut self, now: Moment) -> Result<(), Lost> {
+        self.look(now);
+        match self.state {
+            State::Lost(lost) => Err(lost),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long it may still be believed.
+    pub(crate) fn remaining(&self, now: Moment) -> Duration {
+        match self.state {
+            State::Lost(_) => Duration::ZERO,
+            _ => self.until.remaining(now),
+        }
+    }
+
+    /// A renewal has failed and none has succeeded since.
+    pub(crate) fn is_at_risk(&self) -> bool {
+        self.failed > 0
+    }
+
+    fn is_capped(&self) -> bool {
+        self.cap.is_some_and(|cap| cap == self.until)
+    }
+
+    fn look(&mut self, now: Moment) {
+        let believing = matches!(self.state, State::Believing { .. } | State::Renewing { .. });
+        if believing && self.until.is_over(now) {
+            let over = self.is_capped();
+            self.lose(now, if over { Loss::MaxHold } else { Loss::Expired });
+        }
+    }
+
+    fn lose(&mut self, now: Moment, cause: Loss) {
+        self.state = State::Lost(Lost::new(cause, self.token, now.wall));
+    }
+}

@@ -1,0 +1,58 @@
+//! Settings of a lock, and a window on its waiting.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tenure_core::{BackendError, HolderView, Label, Timing};
+
+/// Settings; every default with its reason.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) ttl: Duration,
+    /// Never: work ends when it ends.
+    pub(crate) max_hold: Option<Duration>,
+    /// 30 s: longer than a fail-over, shorter than a person waits without a word.
+    pub(crate) patience: Duration,
+    pub(crate) label: Label,
+    pub(crate) progress: Option<Progress>,
+}
+
+impl Options {
+    pub(crate) fn new(label: Label) -> Self {
+        let (ttl, patience) = (Timing::DEFAULT_TTL, Duration::from_secs(30));
+        Self { ttl, max_hold: None, patience, label, progress: None }
+    }
+}
+
+/// What a waiter last heard.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// How many are ahead in the queue; `None` before the first answer.
+    pub ahead: Option<usize>,
+    /// One of the holders.
+    pub holder: Option<HolderView>,
+    /// The error, if the store is failing at present.
+    pub failing: Option<BackendError>,
+}
+
+/// A window on the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), look from elsewhere.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Option<Waiting>>>);
+
+impl Progress {
+    /// A window on nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What the waiter last heard; `None` before it has had to wait.
+    pub fn latest(&self) -> Option<Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn show(&self, waiting: Waiting) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+    }
+}
