@@ -1,1 +1,63 @@
-fn main() {}
+//! The house's own chores: `cargo xtask test`, `ci`, `tidy`.
+
+mod ci;
+mod step;
+mod test;
+mod tidy;
+mod tools;
+mod workspace;
+
+use std::{env, process::ExitCode};
+
+use crate::{step::Failure, workspace::Workspace};
+
+const HELP: &str = "\
+The house's own chores.
+
+Usage: cargo xtask <COMMAND>
+
+Commands:
+  test   Install what the tests need, then run all tests: unit, integration, documentation
+  ci     All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
+  tidy   Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
+  help   Show this text
+";
+
+/// Exit code of a usage error, as sysexits.h has it and as the command `tenure` uses it.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments.as_slice() {
+        ["test"] => run(test::run),
+        ["ci"] => run(ci::run),
+        ["tidy"] => run(tidy::run),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        [] => return usage("which chore?"),
+        other => return usage(&format!("unknown chore: {}", other.join(" "))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a chore on this workspace, from its root.
+fn run(chore: fn(&Workspace) -> Result<(), Failure>) -> Result<(), Failure> {
+    let workspace = Workspace::load()?;
+    env::set_current_dir(&workspace.root)
+        .map_err(|e| Failure::new("start", format!("cannot enter {}: {e}", workspace.root.display())))?;
+    chore(&workspace)
+}
+
+fn usage(complaint: &str) -> ExitCode {
+    eprint!("xtask: {complaint}\n\n{HELP}");
+    ExitCode::from(USAGE)
+}

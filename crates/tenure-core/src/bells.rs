@@ -46,6 +46,13 @@ impl Bells {
         Ringing(stream)
     }
 
+    /// True if somebody in this process listens for hints to this owner.
+    pub fn reach(&self, audience: Audience, owner: OwnerId) -> bool {
+        let bells = locked(&self.0);
+        let streams = bells.get(&(owner.process(), audience));
+        streams.is_some_and(|streams| streams.iter().any(|stream| stream.strong_count() > 0))
+    }
+
     /// Gives a hint to an owner; false if nobody in this process listens for it.
     pub fn ring(&self, audience: Audience, owner: OwnerId) -> bool {
         let mut bells = locked(&self.0);

@@ -1,5 +1,7 @@
 //! Laws L1–L8 as invariants over random histories of one ledger, with clocks that jump.
 
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
 use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;

@@ -1,1 +1,14 @@
-//! Placeholder.
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod clock;
+mod config;
+mod error;
+mod file;
+mod schema;
+mod sql;
+mod store;
+mod wake;
+
+pub use backend::Sqlite;
+pub use config::{Config, ConfigError};

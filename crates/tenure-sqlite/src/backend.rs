@@ -1,0 +1,177 @@
+//! `Sqlite`: the backend.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rusqlite::OptionalExtension;
+use tenure_core::{
+    Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, OwnerId, ProcessId, Promises,
+    QuorumNode, Raised, Released, Renewal, Timing, WakeUp, Wakes,
+};
+use tenure_ledger::Ledger;
+
+use crate::{config::Config, error, sql, store::Store, wake::Hints};
+
+/// Locks in one SQLite file. Nothing is opened before the first request.
+pub struct Sqlite {
+    config: Config,
+    host: Arc<dyn Host>,
+    bells: Bells,
+    store: Arc<Mutex<Store>>,
+}
+
+impl Sqlite {
+    /// A way to the file that `config` names; its leases are counted by `host`.
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        Self::sharing(config, host, Bells::default())
+    }
+
+    fn sharing(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
+        let store = Store::new(config.clone(), host.clone(), bells.clone());
+        Self { config, host, bells, store: Arc::new(Mutex::new(store)) }
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // OK because a transaction that panics is rolled back when its connection is used or closed.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads rows of a lock table that may not be there yet.
+    fn read<A>(
+        &self,
+        nothing: A,
+        read: impl FnOnce(&rusqlite::Connection, Moment) -> rusqlite::Result<A>,
+    ) -> Result<A, BackendError> {
+        let mut store = self.store();
+        if !store.reach(false)? {
+            return Ok(nothing);
+        }
+        let now = store.now();
+        let conn = store.conn().expect("BUG: reached a line ago");
+        read(conn, now).map_err(|e| error::before_commit(&self.config.path, e))
+    }
+
+    fn view(&self, name: LockName, state: &str, now: Moment) -> Result<LockView, BackendError> {
+        let ledger = Ledger::decode(state).map_err(|e| error::ledger(&self.config.path, e))?;
+        Ok(ledger.view(name, now))
+    }
+}
+
+#[async_trait]
+impl Backend for Sqlite {
+    fn promises(&self) -> Promises {
+        Promises {
+            backend: "sqlite",
+            shared: true,
+            order: Order::Fifo,
+            survives_restart: true,
+            reach: "one host",
+            end: EndOfGrant::Ttl,
+            wake: WakeUp::Polled(Duration::from_millis(25)),
+            max_ttl: Timing::MAX_TTL,
+            max_ttl_parameter: None,
+            ttl_grain: Duration::from_micros(1),
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        Ok(Arc::new(Self::sharing(self.config.clone(), self.host.clone(), self.bells.clone())))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        let answer = self.store().transact(true, |tx| {
+            tx.must_be_open()?;
+            tx.remember_ttl(claim.ttl)?;
+            let path = &self.config.path;
+            tx.step(&claim.name, |ledger, now, rules| {
+                ledger.claim(now, rules, claim).map_err(|e| error::ledger(path, e))
+            })
+        })?;
+        Ok(answer.expect("BUG: a claim makes the file"))
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let answers = self.store().transact(false, |tx| {
+            let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
+            tx.remember_ttl(longest)?;
+            let mut renew = |grant: &Grant| {
+                tx.step(&grant.name, |ledger, now, rules| {
+                    Ok(ledger.renew(now, rules, grant.owner, grant.ttl))
+                })
+            };
+            grants.iter().map(&mut renew).collect::<Result<Vec<_>, _>>()
+        });
+        match answers {
+            Ok(Some(answers)) => answers.into_iter().map(Ok).collect(),
+            // The file is gone, and with it the lease.
+            Ok(None) => grants.iter().map(|_| Ok(Renewal::Gone)).collect(),
+            Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let answer = self.store().transact(false, |tx| {
+            tx.step(name, |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
+        })?;
+        Ok(answer.unwrap_or(Released::WasGone))
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        let ringing = self.bells.listen(process, audience);
+        Box::new(Hints::new(self.store.clone(), ringing, process, audience))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let read = self.read(None, |conn, now| {
+            let state: Option<String> =
+                conn.query_row(sql::READ_LOCK, [name.as_str()], |row| row.get(0)).optional()?;
+            let floor: u64 = conn.query_row(sql::READ_FLOOR, [], |row| row.get(0))?;
+            Ok(Some((state.unwrap_or_else(|| Ledger::new(floor).encode()), now)))
+        })?;
+        match read {
+            Some((state, now)) => self.view(name.clone(), &state, now),
+            None => Ok(Ledger::new(0).view(name.clone(), Moment::default())),
+        }
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let (rows, now) = self.read((Vec::new(), Moment::default()), |conn, now| {
+            let mut list = conn.prepare_cached(sql::LIST)?;
+            let rows =
+                list.query_map([prefix], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
+            Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
+        })?;
+        let mut views = Vec::new();
+        for (name, state) in rows {
+            let Ok(name) = LockName::new(name) else { continue };
+            views.push(self.view(name, &state, now)?);
+        }
+        views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
+        Ok(views)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        let robbed = self
+            .store()
+            .transact(true, |tx| tx.step(name, |ledger, now, rules| Ok(ledger.break_lock(now, rules))))?;
+        Ok(robbed.expect("BUG: a break makes the file"))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl QuorumNode for Sqlite {
+    async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
+        let answer = self.store().transact(false, |tx| {
+            tx.step(name, |ledger, now, rules| Ok(ledger.raise(now, rules, owner, to)))
+        })?;
+        Ok(answer.unwrap_or(Raised::Gone))
+    }
+}

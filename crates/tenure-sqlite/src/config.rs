@@ -1,0 +1,93 @@
+//! `Config`: where the file is, from a URL.
+
+use std::path::{Path, PathBuf};
+
+use tenure_ledger::Rules;
+
+/// Where the file is and how its queues behave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) path: PathBuf,
+    pub(crate) rules: Rules,
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl Config {
+    /// The file at `path`, with defaults.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        // Absolute, because a program may change its directory later.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        Self { path, rules: Rules::default() }
+    }
+
+    /// Reads `sqlite:PATH`, with `?claim_ttl=DURATION` after it.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let rest = url.strip_prefix("sqlite:").ok_or_else(|| ConfigError("not a sqlite: URL".into()))?;
+        let (path, parameters) = rest.rsplit_once('?').unwrap_or((rest, ""));
+        if path.is_empty() || path == ":memory:" {
+            return Err(ConfigError(
+                "sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db".into(),
+            ));
+        }
+        let mut config = Self::new(path);
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            config.set(parameter)?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, parameter: &str) -> Result<(), ConfigError> {
+        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        if key != "claim_ttl" {
+            return Err(ConfigError(format!("sqlite: has no parameter `{key}`; it has claim_ttl")));
+        }
+        let claim_ttl = humantime::parse_duration(value)
+            .map_err(|error| ConfigError(format!("claim_ttl={value}: {error}; write it like 500ms")))?;
+        let (least, most) = (std::time::Duration::from_millis(50), self.rules.place_ttl);
+        if claim_ttl < least || claim_ttl > most {
+            return Err(ConfigError(format!("claim_ttl={value} lies outside {least:?} to {most:?}")));
+        }
+        self.rules.claim_ttl = claim_ttl;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_a_path_and_known_parameters() {
+        let config = Config::from_url("sqlite:/a/b.db?claim_ttl=200ms").unwrap();
+        assert_eq!(
+            (config.path.as_path(), config.rules.claim_ttl),
+            (Path::new("/a/b.db"), Duration::from_millis(200))
+        );
+        assert!(Config::from_url("sqlite:b.db").unwrap().path.is_absolute());
+    }
+
+    #[test]
+    fn bad_urls_name_what_is_wrong() {
+        let cases = [
+            ("sqlite:", "needs the path"),
+            ("sqlite::memory:", "needs the path"),
+            ("sqlite:/a?nope=1", "no parameter `nope`"),
+            ("sqlite:/a?claim_ttl=soon", "claim_ttl=soon"),
+            ("sqlite:/a?claim_ttl=1ms", "outside"),
+        ];
+        for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+}

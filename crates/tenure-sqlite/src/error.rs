@@ -1,0 +1,68 @@
+//! The one place where SQLite's errors become ours.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+use tenure_core::{BackendError, ErrorKind, Outcome};
+use tenure_ledger::LedgerError;
+
+/// Before COMMIT nothing was applied: SQLite rolls back.
+pub(crate) fn before_commit(path: &Path, error: rusqlite::Error) -> BackendError {
+    translate(path, error, Outcome::NotApplied)
+}
+
+/// COMMIT itself may have got through when it failed.
+pub(crate) fn at_commit(path: &Path, error: rusqlite::Error) -> BackendError {
+    translate(path, error, Outcome::Unknown)
+}
+
+fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
+    let (kind, message) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            return BackendError::new(
+                ErrorKind::Throttled,
+                Outcome::NotApplied,
+                "the database is locked by another process",
+            )
+            .with("file", path.display());
+        }
+        Some(ErrorCode::ReadOnly) => {
+            (ErrorKind::Denied, "the database file is read-only; give this user write permission")
+        }
+        Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
+            (ErrorKind::Denied, "the database file may not be accessed by this user")
+        }
+        Some(ErrorCode::CannotOpen) => (
+            ErrorKind::Denied,
+            "the database file cannot be opened; check that it and its directory are readable and writable",
+        ),
+        Some(ErrorCode::NotADatabase) => (ErrorKind::Corrupt, "the file is not an SQLite database"),
+        Some(ErrorCode::DatabaseCorrupt) => {
+            (ErrorKind::Corrupt, "the database is damaged; restore or remove it")
+        }
+        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "the disk failed"),
+        _ => (ErrorKind::Corrupt, "SQLite refused"),
+    };
+    BackendError::new(kind, outcome, message).with("file", path.display()).caused_by(error)
+}
+
+pub(crate) fn io(path: &Path, what: &str, error: std::io::Error) -> BackendError {
+    let kind = match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+        _ => ErrorKind::Unavailable,
+    };
+    BackendError::new(kind, Outcome::NotApplied, what).with("file", path.display()).caused_by(error)
+}
+
+pub(crate) fn ledger(path: &Path, error: LedgerError) -> BackendError {
+    let kind = match error {
+        LedgerError::QueueFull { .. } => ErrorKind::Unavailable,
+        _ => ErrorKind::Corrupt,
+    };
+    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("file", path.display())
+}
+
+pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) -> BackendError {
+    BackendError::new(kind, Outcome::NotApplied, message).with("file", path.display())
+}

@@ -1,0 +1,92 @@
+//! Which file it is, and what is remembered beside it in case it vanishes.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+use tenure_core::BackendError;
+
+use crate::error;
+
+/// Device and inode: a file of the same name may be another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of what stands at `path` now, if anything. Opens nothing: closing a database file drops this process's locks on it.
+    pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
+        match fs::metadata(path) {
+            Ok(file) => Ok(Some(Self { device: file.dev(), inode: file.ino() })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(error::io(path, "the database file cannot be reached", e)),
+        }
+    }
+}
+
+/// Makes an empty file, unless there is one.
+pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
+    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(error::io(
+            path,
+            "the database file cannot be made; its directory must exist and be writable",
+            e,
+        )),
+    }
+}
+
+/// What `.NAME.guard` remembers of the file beside it, so that a file that takes its place knows how long to wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Guard {
+    pub(crate) world: String,
+    pub(crate) file: FileId,
+    /// The longest ttl that was ever granted.
+    pub(crate) max_ttl_ms: u64,
+}
+
+impl Guard {
+    pub(crate) fn path(database: &Path) -> PathBuf {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(database.file_name().unwrap_or_default());
+        name.push(".guard");
+        database.with_file_name(name)
+    }
+
+    pub(crate) fn max_ttl(&self) -> Duration {
+        Duration::from_millis(self.max_ttl_ms)
+    }
+
+    /// `None` if there is none: the file was never used, or somebody removed both on purpose.
+    pub(crate) fn read(database: &Path) -> Result<Option<Self>, BackendError> {
+        let path = Self::path(database);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(error::io(&path, "the guard file cannot be read", e)),
+        };
+        serde_json::from_str(&text).map(Some).map_err(|e| {
+            let message = "the guard file is not what tenure writes; remove it once no lease can be alive";
+            error::refused(&path, tenure_core::ErrorKind::Corrupt, message).caused_by(e)
+        })
+    }
+
+    /// Replaces it as a whole. Only inside a write transaction, so that two processes do not undo each other.
+    pub(crate) fn write(&self, database: &Path) -> Result<(), BackendError> {
+        let path = Self::path(database);
+        let draft = path.with_extension(format!("guard.{}", std::process::id()));
+        let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
+        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|e| {
+            let _ = fs::remove_file(&draft);
+            error::io(&path, "the guard file cannot be written", e)
+        })
+    }
+}

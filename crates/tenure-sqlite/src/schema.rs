@@ -1,0 +1,215 @@
+//! Opening the file: is it ours, is it new, is it the one we knew?
+
+use std::{path::Path, time::Duration};
+
+use rusqlite::{Connection, OpenFlags};
+use tenure_core::{BackendError, ErrorKind, Host, Moment};
+use tenure_ledger::Ledger;
+
+use crate::{
+    clock::LeaseClock,
+    config::Config,
+    error,
+    file::{FileId, Guard, create},
+    sql,
+};
+
+/// An open file.
+pub(crate) struct Open {
+    pub(crate) conn: Connection,
+    pub(crate) file: FileId,
+    pub(crate) guard: Guard,
+    /// Before this point on the lease clock nothing is granted.
+    pub(crate) opens_us: u64,
+}
+
+struct Meta {
+    clock: String,
+    world: String,
+    opens_us: u64,
+}
+
+/// Opens the file, or makes it if `may_create`; `None` if there is none and it may not be made.
+pub(crate) fn open(
+    config: &Config,
+    host: &dyn Host,
+    clock: &LeaseClock,
+    may_create: bool,
+) -> Result<Option<Open>, BackendError> {
+    let path = config.path.as_path();
+    if FileId::of(path)?.is_none() {
+        if !may_create {
+            return Ok(None);
+        }
+        create(path)?;
+    }
+    let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
+    let conn = Connection::open_with_flags(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )
+    .map_err(|e| error::before_commit(path, e))?;
+    let guard = settle(&conn, path, file, host, clock)?;
+    // Only now has SQLite surely opened it: was it this file?
+    if FileId::of(path)? != Some(file) {
+        return Err(replaced_meanwhile(path));
+    }
+    let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
+    Ok(Some(Open { conn, file, guard, opens_us: meta.opens_us }))
+}
+
+fn replaced_meanwhile(path: &Path) -> BackendError {
+    error::refused(path, ErrorKind::Throttled, "the database file was replaced while it was opened")
+}
+
+/// Makes the file ours if it is new, and compares it with what we remember.
+fn settle(
+    conn: &Connection,
+    path: &Path,
+    file: FileId,
+    host: &dyn Host,
+    clock: &LeaseClock,
+) -> Result<Guard, BackendError> {
+    let sqlite = |e| error::before_commit(path, e);
+    conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
+    let fresh = check_ownership(conn, path)?;
+    if conn.is_readonly("main").map_err(sqlite)? {
+        return Err(error::refused(
+            path,
+            ErrorKind::Denied,
+            "the database file is read-only; give this user write permission",
+        ));
+    }
+    if fresh {
+        let mode: String =
+            conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
+        if mode != "wal" {
+            let message = "no WAL mode here; put the database on a local file system";
+            return Err(error::refused(path, ErrorKind::Unsupported, message));
+        }
+    }
+    conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
+    if !fresh {
+        let meta = read_meta(conn).map_err(sqlite)?;
+        if let Some(guard) =
+            Guard::read(path)?.filter(|guard| is_known(guard, &meta, file) && meta.clock == clock.id())
+        {
+            return Ok(guard);
+        }
+    }
+    conn.execute_batch(sql::BEGIN).map_err(sqlite)?;
+    let settled = adopt(conn, path, file, host, clock);
+    match settled {
+        Ok(guard) => {
+            conn.execute_batch(sql::COMMIT).map_err(|e| error::at_commit(path, e))?;
+            // After the commit: until then, whoever opens it finds the mismatch again, and waits again.
+            guard.write(path)?;
+            Ok(guard)
+        }
+        Err(error) => {
+            let _ = conn.execute_batch(sql::ROLLBACK);
+            Err(error)
+        }
+    }
+}
+
+/// True if it is empty; an error, with nothing touched, if it is not for us.
+fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError> {
+    let number = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    let read = || -> rusqlite::Result<(i64, i64, i64)> {
+        let tables = number("SELECT count(*) FROM sqlite_schema")?;
+        Ok((number("PRAGMA application_id")?, number("PRAGMA user_version")?, tables))
+    };
+    let (application, version, tables) = read().map_err(|e| error::before_commit(path, e))?;
+    if (application, version, tables) == (0, 0, 0) {
+        return Ok(true);
+    }
+    if application != i64::from(sql::APPLICATION_ID) {
+        return Err(error::refused(
+            path,
+            ErrorKind::Invalid,
+            "the file is the SQLite database of another program; name another file",
+        ));
+    }
+    if version != i64::from(sql::SCHEMA_VERSION) {
+        let known = sql::SCHEMA_VERSION;
+        let message = format!(
+            "the database has schema {version}, this tenure knows {known}; upgrade tenure or name another file"
+        );
+        return Err(error::refused(path, ErrorKind::Unsupported, message));
+    }
+    Ok(false)
+}
+
+fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
+    conn.query_row(sql::READ_META, [], |row| {
+        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)? })
+    })
+}
+
+fn is_known(guard: &Guard, meta: &Meta, file: FileId) -> bool {
+    guard.world == meta.world && guard.file == file
+}
+
+/// Inside a write transaction: makes the tables, ends the leases of another boot, and closes the doors if the file has
+/// taken another's place. Answers what to remember.
+fn adopt(
+    conn: &Connection,
+    path: &Path,
+    file: FileId,
+    host: &dyn Host,
+    clock: &LeaseClock,
+) -> Result<Guard, BackendError> {
+    let sqlite = |e| error::before_commit(path, e);
+    let remembered = Guard::read(path)?;
+    if check_ownership(conn, path)? {
+        make(conn, host, clock).map_err(sqlite)?;
+    }
+    let meta = read_meta(conn).map_err(sqlite)?;
+    if meta.clock != clock.id() {
+        forget_leases(conn, path)?;
+        conn.execute(sql::SET_CLOCK, [clock.id()]).map_err(sqlite)?;
+    }
+    let mut max_ttl_ms = 0;
+    if let Some(remembered) = remembered {
+        max_ttl_ms = remembered.max_ttl_ms;
+        if !is_known(&remembered, &meta, file) {
+            let opens = clock.now(host).boot + remembered.max_ttl();
+            conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
+        }
+    }
+    Ok(Guard { world: meta.world, file, max_ttl_ms })
+}
+
+fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Result<()> {
+    let mut bits = [0; 16];
+    host.random(&mut bits);
+    let world = format!("{:032x}", u128::from_be_bytes(bits));
+    conn.execute_batch(sql::SCHEMA)?;
+    conn.execute(sql::NEW_META, [clock.id(), &world])?;
+    conn.pragma_update(None, "application_id", sql::APPLICATION_ID)?;
+    conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)
+}
+
+/// Another boot: all leases are over, and so are all who held them. Fences stay.
+fn forget_leases(conn: &Connection, path: &Path) -> Result<(), BackendError> {
+    let sqlite = |e| error::before_commit(path, e);
+    let mut all = conn.prepare(sql::ALL_BUSY).map_err(sqlite)?;
+    let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(sqlite)?;
+    let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>().map_err(sqlite)?;
+    for (name, state) in rows {
+        let mut ledger = Ledger::decode(&state).map_err(|e| error::ledger(path, e))?;
+        ledger.forget_leases();
+        conn.execute(sql::WRITE_LOCK, (name, 0, 0, ledger.encode())).map_err(sqlite)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// How long until the doors open.
+pub(crate) fn until_open(open: &Open, now: Moment) -> Option<Duration> {
+    Some(Duration::from_micros(open.opens_us.saturating_sub(micros(now.boot)))).filter(|left| !left.is_zero())
+}

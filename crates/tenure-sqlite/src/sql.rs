@@ -1,0 +1,55 @@
+//! The statements we say to SQLite.
+
+/// Marks a database as ours: "tnur".
+pub(crate) const APPLICATION_ID: i32 = 0x746e_7572;
+/// The schema this version knows.
+pub(crate) const SCHEMA_VERSION: i32 = 1;
+
+/// One row per lock: its ledger. `busy` is 0 if only the fence is worth keeping; `used_s` is the wall clock then.
+/// `wake`: hints for processes that poll; the last 1000 are kept. `meta` has one row:
+/// `clock` by which ledgers count, `world` a random id of this file, `opens_us` the time before which nothing is
+/// granted, `floor` no smaller than the fence of any row that was swept, `swept` up to where.
+pub(crate) const SCHEMA: &str = "
+    CREATE TABLE lock (
+        name TEXT PRIMARY KEY, busy INTEGER NOT NULL, used_s INTEGER NOT NULL, state TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE wake (
+        seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE meta (
+        one INTEGER PRIMARY KEY CHECK (one = 1), clock TEXT NOT NULL, world TEXT NOT NULL, opens_us INTEGER NOT NULL,
+        floor INTEGER NOT NULL, swept TEXT NOT NULL
+    ) STRICT;
+";
+
+pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
+pub(crate) const COMMIT: &str = "COMMIT";
+pub(crate) const ROLLBACK: &str = "ROLLBACK";
+
+pub(crate) const NEW_META: &str = "INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '')";
+pub(crate) const READ_META: &str = "SELECT clock, world, opens_us FROM meta";
+pub(crate) const SET_CLOCK: &str = "UPDATE meta SET clock = ?1, opens_us = 0";
+pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)";
+pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";
+
+pub(crate) const READ_LOCK: &str = "SELECT state FROM lock WHERE name = ?1";
+/// A free lock's row is kept for its fence until it is swept (H6.4).
+pub(crate) const WRITE_LOCK: &str = "
+    INSERT INTO lock VALUES (?1, ?2, ?3, ?4)
+    ON CONFLICT (name) DO UPDATE SET busy = excluded.busy, used_s = excluded.used_s, state = excluded.state";
+pub(crate) const LIST: &str = "
+    SELECT name, state FROM lock WHERE busy = 1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
+pub(crate) const ALL_BUSY: &str = "SELECT name, state FROM lock WHERE busy = 1";
+
+pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";
+/// Never empties the table: the next `seq` is the largest and one.
+pub(crate) const TRIM_WAKES: &str = "DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000";
+pub(crate) const LAST_WAKE: &str = "SELECT coalesce(max(seq), 0) FROM wake";
+pub(crate) const READ_WAKES: &str =
+    "SELECT owner FROM wake WHERE seq > ?1 AND process = ?2 AND audience = ?3";
+pub(crate) const DATA_VERSION: &str = "PRAGMA data_version";
+
+pub(crate) const SWEEP_NEXT: &str = "
+    SELECT name, busy, used_s, state FROM lock WHERE name > (SELECT swept FROM meta) ORDER BY name LIMIT 256";
+pub(crate) const SWEEP_ONE: &str = "DELETE FROM lock WHERE name = ?1";
+pub(crate) const SWEPT: &str = "UPDATE meta SET swept = ?1, floor = max(floor, ?2)";

@@ -1,0 +1,102 @@
+//! Hints: from this process at once, from others by a poll.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tenure_core::{Audience, Host, ProcessId, Ringing, Wake, Wakes};
+
+use crate::{sql, store::Store};
+
+/// The first pause of a waiter, and the longest.
+const WAITER_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
+/// A holder is robbed once in a blue moon.
+const HOLDER_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(100));
+
+/// The stream of hints. Polls only while somebody listens.
+pub(crate) struct Hints {
+    store: Arc<Mutex<Store>>,
+    host: Arc<dyn Host>,
+    ringing: Ringing,
+    process: ProcessId,
+    audience: Audience,
+    /// The version of the data when we last looked, and the last hint that was there then.
+    version: i64,
+    last: i64,
+    found: VecDeque<Wake>,
+}
+
+impl Hints {
+    pub(crate) fn new(
+        store: Arc<Mutex<Store>>,
+        ringing: Ringing,
+        process: ProcessId,
+        audience: Audience,
+    ) -> Self {
+        let host = store.lock().unwrap_or_else(PoisonError::into_inner).host.clone();
+        Self { store, host, ringing, process, audience, version: -1, last: 0, found: VecDeque::new() }
+    }
+
+    /// Reads what others left for us. An error is no hint: the timers see to it.
+    fn look(&mut self) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if !store.is_in_place() {
+            // Another world: everybody must ask again, and the numbers of the old one mean nothing.
+            (self.version, self.last) = (-1, 0);
+            self.found.push_back(Wake::All);
+            return;
+        }
+        let Some(conn) = store.conn() else { return };
+        let seen = (self.version, self.last);
+        if let Ok((version, last, owners)) = read(conn, seen, self.process, self.audience) {
+            (self.version, self.last) = (version, last);
+            self.found.extend(owners.iter().filter_map(|owner| owner.parse().ok()).map(Wake::Owner));
+        }
+    }
+}
+
+type Seen = (i64, i64);
+
+fn read(
+    conn: &Connection,
+    (version, last): Seen,
+    process: ProcessId,
+    audience: Audience,
+) -> rusqlite::Result<(i64, i64, Vec<String>)> {
+    let number = |statement| conn.prepare_cached(statement)?.query_row([], |row| row.get::<_, i64>(0));
+    // Unchanged while only this connection wrote; its hints come by the bell.
+    let now = number(sql::DATA_VERSION)?;
+    if now == version {
+        return Ok((version, last, Vec::new()));
+    }
+    let newest = number(sql::LAST_WAKE)?;
+    let mut hints = conn.prepare_cached(sql::READ_WAKES)?;
+    let owners = hints.query_map((last, process.to_string(), audience as u8), |row| row.get(0))?;
+    Ok((now, newest, owners.collect::<rusqlite::Result<_>>()?))
+}
+
+#[async_trait]
+impl Wakes for Hints {
+    async fn next(&mut self) -> Wake {
+        let (mut pause, longest) = match self.audience {
+            Audience::Waiters => WAITER_PAUSE,
+            Audience::Holders => HOLDER_PAUSE,
+        };
+        loop {
+            if let Some(wake) = self.found.pop_front() {
+                return wake;
+            }
+            let timer = self.host.sleep_until(self.host.now() + pause);
+            tokio::select! {
+                biased;
+                wake = self.ringing.next() => return wake,
+                () = timer => self.look(),
+            }
+            pause = (pause * 2).min(longest);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `cargo xtask test`: what the tests need, then every test.
+
+use std::process::Command;
+
+use crate::{
+    step::{Failure, Steps, succeeds},
+    tools,
+    workspace::{Workspace, cargo},
+};
+
+/// Provides the tools, then runs unit and integration tests, then the examples in the documentation.
+pub(crate) fn run(_workspace: &Workspace) -> Result<(), Failure> {
+    let mut steps = Steps::default();
+    tools::provide(&mut steps)?;
+    let has_nextest = succeeds(cargo().args(["nextest", "--version"]));
+    steps.command("tests", &mut runner(has_nextest))?;
+    steps.last().command("doc tests", cargo().args(["test", "--workspace", "--doc"]))
+}
+
+/// Cargo's own runner knows no process per test and no slow-test report, but is always there.
+fn runner(has_nextest: bool) -> Command {
+    let mut command = cargo();
+    if has_nextest {
+        command.args(["nextest", "run", "--workspace"]);
+    } else {
+        command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(command: &Command) -> Vec<&str> {
+        command.get_args().map(|argument| argument.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn nextest_is_taken_where_it_is_installed() {
+        assert_eq!(arguments(&runner(true)), ["nextest", "run", "--workspace"]);
+    }
+
+    #[test]
+    fn without_it_cargo_runs_all_but_the_doc_tests() {
+        assert_eq!(arguments(&runner(false)), ["test", "--workspace", "--lib", "--bins", "--tests"]);
+    }
+}

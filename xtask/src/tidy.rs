@@ -1,0 +1,85 @@
+//! `cargo xtask tidy`: the house rules, each a function from the tree to its violations.
+
+mod backends;
+mod changelog;
+mod code;
+mod dependencies;
+mod doors;
+mod features;
+mod headers;
+mod house;
+mod laws;
+mod leftovers;
+mod names;
+mod paths;
+mod readme;
+mod rooms;
+mod roots;
+mod rust_file;
+mod sizes;
+
+use crate::{
+    step::Failure,
+    tidy::house::{House, Violation},
+    workspace::Workspace,
+};
+
+/// A house rule: what in this tree breaks it. A file that is not there is a violation, never a panic.
+type Rule = fn(&House<'_>) -> Vec<Violation>;
+
+/// Every rule, by what it says.
+const RULES: &[(&str, Rule)] = &[
+    ("dependencies point down", dependencies::direction),
+    ("fatal variants are off by default", features::fatal_variants),
+    ("every backend has the same rooms", rooms::of_backends),
+    ("only connect.rs names backends", backends::named),
+    ("lib.rs defines nothing", roots::definitions),
+    ("nothing is imported through a crate's own root", roots::imports),
+    ("files stay short", sizes::of_files),
+    ("functions stay short", sizes::of_functions),
+    ("files are named after a noun", names::of_files),
+    ("files say what they are for", headers::of_files),
+    ("time, tasks and threads come through the Host", doors::clocks_and_tasks),
+    ("every law is cited by code and by a test", laws::cited),
+    ("no leftovers", leftovers::of_work),
+    ("the changelog has this version", changelog::has_version),
+    ("the README's commands are the ones that work", readme::commands),
+    ("no path of this machine", paths::of_this_machine),
+];
+
+/// Checks the tree and prints each violation as `file:line: what`.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+    let house = House::load(workspace)?;
+    let violations = violations(&house);
+    for (rule, violation) in &violations {
+        println!("{violation} [{rule}]");
+    }
+    if violations.is_empty() {
+        println!("tidy: {} rules, {} files, no violation", RULES.len(), house.file_count());
+        return Ok(());
+    }
+    Err(Failure::new("tidy", format!("{} violations of {} rules", violations.len(), RULES.len())))
+}
+
+fn violations(house: &House<'_>) -> Vec<(&'static str, Violation)> {
+    RULES
+        .iter()
+        .flat_map(|(name, rule)| rule(house).into_iter().map(move |violation| (*name, violation)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::house::sample;
+
+    #[test]
+    fn an_empty_tree_breaks_rules_and_panics_nowhere() {
+        let workspace = sample::workspace(&[]);
+        let broken: Vec<String> =
+            violations(&House::sample(&workspace, &[])).iter().map(|(_, v)| v.to_string()).collect();
+        for paper in ["docs/laws.md:1", "CHANGELOG.md:1", "README.md:1", ".ci/run:1"] {
+            assert!(broken.iter().any(|violation| violation.starts_with(paper)), "{paper}: {broken:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the tests need beside Rust, and how a Debian machine gets it.
+
+use std::{env, ffi::OsStr, path::Path, process::Command};
+
+use crate::step::{Failure, Steps};
+
+/// A program that the tests start, and the Debian packages that bring it.
+#[derive(Debug)]
+struct Tool {
+    program: &'static str,
+    packages: &'static [&'static str],
+    /// What the tests do with it: shown when it is missing.
+    used_for: &'static str,
+}
+
+/// One line per tool; a backend whose tests need a server adds it here.
+const TOOLS: &[Tool] = &[
+    Tool { program: "cc", packages: &["gcc", "libc6-dev"], used_for: "compiling the bundled SQLite" },
+    Tool { program: "setpriv", packages: &["util-linux"], used_for: "running a command as another user" },
+];
+
+/// Makes sure that every tool is there: installs what is missing if that is ours to do (root, with
+/// apt-get), otherwise says what to install.
+pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
+    let missing = missing(TOOLS, is_on_path);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for tool in &missing {
+        println!("missing: {} ({})", tool.program, tool.used_for);
+    }
+    let packages = packages(&missing);
+    if !is_on_path("apt-get") || !is_root() {
+        return Err(Failure::new("tools", format!("please run: {}", install_line(&packages))));
+    }
+    steps.command("apt-get update", apt_get().arg("update"))?;
+    steps.command(
+        "apt-get install",
+        apt_get().args(["install", "-y", "--no-install-recommends"]).args(&packages),
+    )?;
+    let still = self::missing(TOOLS, is_on_path);
+    if still.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<&str> = still.iter().map(|tool| tool.program).collect();
+    Err(Failure::new("tools", format!("installed, and still not on PATH: {}", programs.join(", "))))
+}
+
+fn missing(tools: &'static [Tool], is_there: impl Fn(&str) -> bool) -> Vec<&'static Tool> {
+    tools.iter().filter(|tool| !is_there(tool.program)).collect()
+}
+
+fn packages(tools: &[&Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = tools.iter().flat_map(|tool| tool.packages).copied().collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// The one line that installs all of it, to be copied into a shell.
+fn install_line(packages: &[&str]) -> String {
+    format!("sudo apt-get install -y --no-install-recommends {}", packages.join(" "))
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn is_on_path(program: &str) -> bool {
+    env::var_os("PATH").is_some_and(|path| is_in(&path, program))
+}
+
+/// Whether a search path has an executable file of this name.
+fn is_in(path: &OsStr, program: &str) -> bool {
+    env::split_paths(path).any(|folder| is_executable(&folder.join(program)))
+}
+
+#[cfg(unix)]
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(file: &Path) -> bool {
+    file.is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_there_is_missing() {
+        let missing = missing(TOOLS, |program| program == "cc");
+        assert_eq!(missing.iter().map(|tool| tool.program).collect::<Vec<_>>(), ["setpriv"]);
+        assert!(self::missing(TOOLS, |_| true).is_empty());
+    }
+
+    #[test]
+    fn the_packages_are_named_once_in_one_line() {
+        let both = [&TOOLS[0], &TOOLS[1], &TOOLS[0]];
+        assert_eq!(
+            install_line(&packages(&both)),
+            "sudo apt-get install -y --no-install-recommends gcc libc6-dev util-linux"
+        );
+    }
+
+    #[test]
+    fn a_program_is_found_on_a_search_path_only_where_it_can_run() {
+        assert!(is_in(OsStr::new("/nowhere:/bin"), "sh"));
+        assert!(!is_in(OsStr::new("/nowhere"), "sh"));
+        assert!(!is_in(OsStr::new("/etc"), "passwd"));
+    }
+}
