@@ -1,1 +1,81 @@
-fn main() {}
+//! The command `tenure`: run a program under a lock, see who holds what, break it.
+
+mod args;
+mod child;
+mod exec;
+mod exit;
+mod group;
+mod lease;
+mod people;
+mod run;
+mod signals;
+mod store;
+mod terminal;
+mod view;
+mod waiting;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{
+    args::{Cli, Verb},
+    exit::Stop,
+};
+
+fn main() -> ExitCode {
+    // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
+        Some(exec::VERB) => return exec::exec(arguments),
+        Some(watch::VERB) => return watch::watch(arguments),
+        _ => {}
+    }
+    match Cli::try_parse() {
+        Ok(cli) => main_loop(cli),
+        Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
+        Err(help) => {
+            // Help and version go to the standard output, which may be closed.
+            let _ = help.print();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
+fn main_loop(cli: Cli) -> ExitCode {
+    init_tracing(cli.global.verbose);
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::say(&Stop::internal(format!("no runtime: {error}"))),
+    };
+    let global = cli.global;
+    let done = runtime.block_on(async {
+        match cli.verb {
+            Verb::Run(args) => run::run(&global, args).await,
+            Verb::Ls(args) => view::ls(&global, &args).await,
+            Verb::Show(args) => view::show(&global, &args).await,
+            Verb::Break(args) => view::break_lock(&global, &args).await,
+            Verb::Lock(args) => lease::lock(&global, args).await,
+            Verb::Renew(args) => lease::renew(&global, &args).await,
+            Verb::Unlock(args) => lease::unlock(&global, &args).await,
+            Verb::Completions { shell } => view::completions(shell),
+        }
+    });
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(stop) => exit::say(&stop),
+    }
+}
+
+fn init_tracing(verbose: u8) {
+    let level = match verbose {
+        0 => return,
+        1 => tracing::Level::INFO,
+        2 => tracing::Level::DEBUG,
+        _ => tracing::Level::TRACE,
+    };
+    let colour = terminal::is_colourful();
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colour).init();
+}

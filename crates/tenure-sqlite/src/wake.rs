@@ -43,11 +43,14 @@ impl Hints {
 
     /// Reads what others left for us. An error is no hint: the timers see to it.
     fn look(&mut self) {
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         if !store.is_in_place() {
             // Another world: everybody must ask again, and the numbers of the old one mean nothing.
             (self.version, self.last) = (-1, 0);
             self.found.push_back(Wake::All);
+            return;
+        }
+        if !store.reach(false).is_ok_and(|there| there) {
             return;
         }
         let Some(conn) = store.conn() else { return };

@@ -1,0 +1,207 @@
+//! The command line: names, flags and their meaning are a contract.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, Parser, Subcommand, value_parser};
+use tenure::{LockName, OwnerId, core::Timing};
+
+/// Distributed locks as leases: a `flock` for a cluster.
+#[derive(Parser, Debug)]
+#[command(name = "tenure", version, about, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Global {
+    /// The store of locks, such as sqlite:/var/lib/app/locks.db [default: a file in the state directory]
+    #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Say what is going on; twice for more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Verb {
+    /// Run a command while holding a lock
+    Run(Run),
+    /// List the locks that are held or waited for
+    Ls(Ls),
+    /// Show who holds a lock and who waits
+    Show(Show),
+    /// Take a lock from its holders: they are stopped, but exclusion is not promised meanwhile
+    Break(Break),
+    /// Take a lease for a script, and print its owner and token as JSON; nothing renews it
+    Lock(Lock),
+    /// Renew a lease taken by `lock`
+    Renew(Renew),
+    /// Give back a lease taken by `lock`
+    Unlock(Unlock),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Do not wait: fail at once if somebody else holds the lock
+    #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+    /// Wait for at most this long [default: for ever]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) wait: Option<Duration>,
+    /// Share the lock with others that share it: many readers, one writer
+    #[arg(short = 's', long, conflicts_with = "slots")]
+    pub(crate) shared: bool,
+    /// Let so many run at once
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) slots: Option<u32>,
+    /// Length of the lease: after a crash the lock is free this much later
+    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Timing,
+    /// Hold the lock for at least this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Stop the command after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit code if the lock was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+    /// Exit code if the lease was lost
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// What to run
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) argv: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Ls {
+    /// Only locks whose names start so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Break {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Lock {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// Length of the lease
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Timing,
+    /// Wait for at most this long [default: for ever]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit code if the lock was not acquired
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Renew {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner that `lock` printed
+    #[arg(value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: OwnerId,
+    /// Length of the lease from now
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Timing,
+    /// Exit code if the lease is gone
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Unlock {
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner that `lock` printed
+    #[arg(value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: OwnerId,
+    /// Exit code if the lease is gone
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "write a duration like 500ms, 30s or 5m".to_owned())
+}
+
+fn ttl(text: &str) -> Result<Timing, String> {
+    Timing::new(duration(text)?).map_err(|error| error.to_string())
+}
+
+fn name(text: &str) -> Result<LockName, String> {
+    LockName::new(text).map_err(|error| error.to_string())
+}
+
+fn owner(text: &str) -> Result<OwnerId, String> {
+    text.parse().map_err(|error: tenure::core::OwnerError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_follows_the_command_belongs_to_it() {
+        let cli =
+            Cli::try_parse_from(["tenure", "run", "-w", "5s", "job", "--", "grep", "-n", "--", "x"]).unwrap();
+        let Verb::Run(run) = cli.verb else { panic!("run") };
+        assert_eq!(run.argv, ["grep", "-n", "--", "x"]);
+        assert!(!run.nonblock);
+        let cli = Cli::try_parse_from(["tenure", "run", "job", "grep", "-n", "x"]).unwrap();
+        let Verb::Run(run) = cli.verb else { panic!("run") };
+        assert_eq!((run.argv.len(), run.nonblock), (3, false));
+    }
+}

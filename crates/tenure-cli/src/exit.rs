@@ -1,0 +1,99 @@
+//! Exit codes, in one table, and the one line that goes with them.
+
+use std::{error::Error, process::ExitCode};
+
+use tenure::{AcquireError, core::BackendError};
+
+/// `-E`, as `flock` does.
+pub(crate) const CONFLICT: u8 = 1;
+/// The command was used wrongly.
+pub(crate) const USAGE: u8 = 64;
+/// The store is unavailable, damaged, read-only, or a newer tenure's.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// A bug or a failing system.
+pub(crate) const INTERNAL: u8 = 70;
+/// `--lost-exit-code`: the lease was lost, or there was nothing to renew or to unlock.
+pub(crate) const LOST: u8 = 79;
+/// The command was found but cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Plus the number of a signal.
+pub(crate) const SIGNAL: u8 = 128;
+
+/// Why we stop, other than with a child's own code.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    code: u8,
+    /// Nothing is said if empty.
+    line: String,
+}
+
+impl Stop {
+    pub(crate) fn new(code: u8, line: impl Into<String>) -> Self {
+        Self { code, line: line.into() }
+    }
+
+    pub(crate) fn usage(line: impl Into<String>) -> Self {
+        Self::new(USAGE, line)
+    }
+
+    pub(crate) fn internal(line: impl Into<String>) -> Self {
+        Self::new(INTERNAL, line)
+    }
+
+    pub(crate) fn signalled(signal: i32) -> Self {
+        Self::new(SIGNAL.wrapping_add(u8::try_from(signal).unwrap_or(0)), "")
+    }
+
+    /// The store failed.
+    pub(crate) fn store(error: &BackendError) -> Self {
+        Self::new(UNAVAILABLE, chain(error))
+    }
+
+    /// Not acquired; `conflict` is the code for a lock that somebody else holds.
+    pub(crate) fn not_acquired(error: &AcquireError, conflict: u8, line: impl FnOnce() -> String) -> Self {
+        match error {
+            AcquireError::TimedOut { .. } => Self::new(conflict, line()),
+            AcquireError::Config(error) => Self::usage(error.to_string()),
+            AcquireError::Backend(error) => Self::store(error),
+            other => Self::internal(chain(other)),
+        }
+    }
+}
+
+/// Says why, in one line, and turns it into an exit code.
+pub(crate) fn say(stop: &Stop) -> ExitCode {
+    if !stop.line.is_empty() {
+        warn(&stop.line);
+    }
+    ExitCode::from(stop.code)
+}
+
+/// One line on the standard error, which may be closed.
+pub(crate) fn warn(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "tenure: {line}");
+}
+
+/// The error and its sources, each said once, in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let text = error.to_string();
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = error.source();
+    }
+    line.replace(['\n', '\r'], " ")
+}
+
+/// Clap's message without its usage block.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect();
+    format!("{}; try `tenure --help`", words.join(" "))
+}

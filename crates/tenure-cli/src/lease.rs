@@ -1,0 +1,71 @@
+//! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tenure::core::{Label, Released, Renewal};
+
+use crate::{
+    args::{Global, Lock, Renew, Unlock},
+    exit::Stop,
+    people,
+    signals::Signals,
+    store, view,
+    waiting::Waiting,
+};
+
+#[derive(Serialize)]
+struct LeaseJson<'a> {
+    name: &'a str,
+    owner: String,
+    token: u64,
+    ttl_ms: u128,
+}
+
+pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
+    let locks = store::connect(global).await?;
+    let mut signals = Signals::listen()?;
+    let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
+    let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
+    let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
+    let (owner, token) = guard.detach();
+    let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
+    view::json(&LeaseJson { name, owner: owner.to_string(), token: token.get(), ttl_ms });
+    Ok(0)
+}
+
+/// The lease outlives this process: what people want to see is the script that asked for it.
+fn caller() -> Label {
+    let ours = tenure::this_process();
+    let parent = std::os::unix::process::parent_id();
+    let name =
+        std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_else(|_| ours.command.clone());
+    Label::new(&ours.host, parent, &ours.user, name.trim())
+}
+
+pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
+    let locks = store::connect(global).await?;
+    let max = locks.promises().max_ttl;
+    if args.ttl.ttl() > max {
+        return Err(Stop::usage(format!("--ttl: this store takes {} at most", people::seconds(max))));
+    }
+    match locks.renew(&args.name, args.owner, args.ttl).await.map_err(|error| Stop::store(&error))? {
+        Renewal::Renewed => Ok(0),
+        Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
+    }
+}
+
+pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
+    let locks = store::connect(global).await?;
+    match locks.release(&args.name, args.owner).await.map_err(|error| Stop::store(&error))? {
+        Released::Released => Ok(0),
+        Released::WasGone => Err(gone(args.name.as_str(), args.lost_exit_code)),
+    }
+}
+
+fn gone(name: &str, code: u8) -> Stop {
+    Stop::new(code, format!("{name}: this owner does not hold the lock; the lease has ended or was broken"))
+}
+
+/// How long a release may take before we go on without its answer.
+pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,71 @@
+//! Text for people: who holds it, since when, for how long.
+
+use std::time::Duration;
+
+use jiff::{Timestamp, tz::TimeZone};
+use tenure::core::{HolderView, Label};
+
+/// `web-3 pid 4711 import.sh since 10:02:07, 6.2 s left`
+pub(crate) fn holder(holder: &HolderView) -> String {
+    let who = who(holder.label.as_ref(), &holder.owner);
+    format!("{who} since {}, {} left", clock(holder.since), seconds(holder.expires_in))
+}
+
+/// `web-3 pid 4711 import.sh`, or the owner of a foreign client.
+pub(crate) fn who(label: Option<&Label>, owner: &str) -> String {
+    match label {
+        Some(label) => format!("{} pid {} {}", label.host, label.pid, label.command),
+        None => owner.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+    }
+}
+
+/// `6.2 s`, `4 min 10 s`, `3 h 5 min`
+pub(crate) fn seconds(d: Duration) -> String {
+    let whole = d.as_secs();
+    match whole {
+        0..60 => format!("{:.1} s", d.as_secs_f64()),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+fn timestamp(since_epoch: Duration) -> Timestamp {
+    let nanos = i128::try_from(since_epoch.as_nanos()).unwrap_or(i128::MAX);
+    Timestamp::from_nanosecond(nanos).unwrap_or(Timestamp::MAX)
+}
+
+/// Local time of day, with the date if it was another day.
+pub(crate) fn clock(since_epoch: Duration) -> String {
+    let then = timestamp(since_epoch).to_zoned(TimeZone::system());
+    let now = Timestamp::now().to_zoned(TimeZone::system());
+    let format = if then.date() == now.date() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
+    then.strftime(format).to_string()
+}
+
+/// RFC 3339 in UTC, to the millisecond.
+pub(crate) fn rfc3339(since_epoch: Duration) -> String {
+    format!("{:.3}", timestamp(since_epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_at_a_glance() {
+        let cases = [(6_230, "6.2 s"), (250_000, "4 min 10 s"), (11_100_000, "3 h 5 min"), (0, "0.0 s")];
+        for (ms, text) in cases {
+            assert_eq!(seconds(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn since_is_rfc_3339() {
+        assert_eq!(rfc3339(Duration::from_millis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
+    }
+
+    #[test]
+    fn a_foreign_owner_cannot_paint_the_terminal() {
+        assert_eq!(who(None, "evil\x1b[31m"), "evil?[31m");
+    }
+}

@@ -1,0 +1,208 @@
+//! `run`: a command under a lock.
+
+use std::{ffi::OsString, time::Duration};
+
+use tenure::{
+    Guard, Lock, Locker, Loss, Lost, ReleaseError, TokioHost,
+    core::{Host, Label, Moment},
+};
+
+use crate::{
+    args::{Global, Run},
+    child::{Change, Child},
+    exit::{self, Stop},
+    lease::RELEASE_PATIENCE,
+    people,
+    signals::Signals,
+    store,
+    waiting::{Waiting, pause},
+};
+
+/// The durations of a stop.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// From TERM to KILL.
+    grace: Duration,
+    /// From KILL until the group is surely gone.
+    slack: Duration,
+}
+
+impl Stopping {
+    fn new(args: &Run) -> Result<Self, Stop> {
+        let ttl = args.ttl.ttl();
+        let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
+        if grace > ttl / 3 {
+            let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
+            return Err(Stop::usage(format!(
+                "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
+            )));
+        }
+        let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
+        Ok(Self { grace, slack })
+    }
+
+    /// The validity that must be left when TERM is sent.
+    fn margin(self) -> Duration {
+        self.grace + self.slack
+    }
+}
+
+pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
+    let stopping = Stopping::new(&args)?;
+    let locks = store::connect(global).await?;
+    check_ttl(&locks, &args)?;
+    let mut signals = Signals::listen()?;
+    let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
+    let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
+    let guard = waiting.acquire(lock(&locks, &args), budget, &mut signals).await?;
+    let since = TokioHost.now();
+    let held = Held { args: &args, stopping, guard, quiet: global.quiet };
+    let code = held.run(&mut signals, since).await;
+    // Whatever is still to be released: two seconds, then its ttl ends it.
+    locks.drain(RELEASE_PATIENCE).await;
+    code
+}
+
+fn check_ttl(locks: &Locker, args: &Run) -> Result<(), Stop> {
+    let promises = locks.promises();
+    if args.ttl.ttl() <= promises.max_ttl {
+        return Ok(());
+    }
+    let raise =
+        promises.max_ttl_parameter.map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
+    let max = people::seconds(promises.max_ttl);
+    Err(Stop::usage(format!("--ttl: {} takes {max} at most{raise}", promises.backend)))
+}
+
+fn lock(locks: &Locker, args: &Run) -> Lock {
+    let ours = tenure::this_process();
+    let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+    // A shell's command line may hold a password; its first word does not.
+    let command = command.split_whitespace().next().unwrap_or_default();
+    let label = Label::new(&ours.host, ours.pid, &ours.user, command);
+    let name = args.name.as_str();
+    let lock = match (args.shared, args.slots) {
+        (true, _) => locks.rwlock(name).read(),
+        (false, Some(slots)) => locks.semaphore(name, slots),
+        (false, None) => locks.mutex(name),
+    };
+    let lock = lock.ttl(args.ttl.ttl()).label(label);
+    match args.max_hold {
+        Some(max_hold) => lock.max_hold(max_hold),
+        None => lock,
+    }
+}
+
+/// A command that runs, or is about to, under a guard.
+struct Held<'a> {
+    args: &'a Run,
+    stopping: Stopping,
+    guard: Guard,
+    quiet: bool,
+}
+
+impl Held<'_> {
+    async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+        let argv = argv(self.args);
+        let mut child = match Child::start(&argv, &self.guard) {
+            Ok(child) => child,
+            Err(error) => {
+                self.release().await;
+                return Err(Stop::internal(format!("the command cannot be started: {error}")));
+            }
+        };
+        let ended = self.attend(&mut child, signals).await;
+        child.bury(ended.is_err());
+        match ended {
+            Ok(code) => {
+                self.stay(since, signals).await;
+                self.release().await;
+                Ok(code)
+            }
+            Err(why) => {
+                let (code, name) = (self.args.lost_exit_code, &self.args.name);
+                let line = format!("{name}: {why}; the command was stopped");
+                self.release().await;
+                Err(Stop::new(code, line))
+            }
+        }
+    }
+
+    /// Until the command has ended by itself, or because the lease is over.
+    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, String> {
+        loop {
+            match child.look() {
+                Change::Ended(code) => {
+                    return self.guard.check().map(|()| code).map_err(|lost| lost.to_string());
+                }
+                Change::Suspended => child.suspend_with(&self.guard),
+                Change::None => {}
+            }
+            tokio::select! {
+                biased;
+                ending = self.guard.nearly_lost(self.stopping.margin()) => {
+                    return Err(self.stop(child, ending).await);
+                }
+                signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+            }
+        }
+    }
+
+    /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
+    async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> String {
+        let (grace, why) = match ending {
+            // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
+            Err(lost) if lost.cause() == Loss::Taken => (self.stopping.grace, lost.to_string()),
+            // Too late already, as after a suspend of the machine.
+            Err(lost) => (Duration::ZERO, lost.to_string()),
+            Ok(()) => {
+                let left = self.guard.remaining().saturating_sub(self.stopping.slack);
+                (left.min(self.stopping.grace), self.why_now().to_owned())
+            }
+        };
+        child.stop(TokioHost.now() + grace).await;
+        why
+    }
+
+    fn why_now(&self) -> &'static str {
+        if self.guard.is_at_risk() || self.args.max_hold.is_none() {
+            "the lease could not be renewed in time"
+        } else {
+            "it was held for as long as --max-hold allows"
+        }
+    }
+
+    /// `--min-hold`, unless a signal or a loss ends it.
+    async fn stay(&self, since: Moment, signals: &mut Signals) {
+        let Some(min_hold) = self.args.min_hold else { return };
+        let left = (since + min_hold).remaining(TokioHost.now());
+        tokio::select! {
+            () = pause(left) => {}
+            _ = signals.asked_to_end() => {}
+            _ = self.guard.lost() => {}
+        }
+    }
+
+    /// At most two seconds; what fails is a warning, for the work is done.
+    async fn release(self) {
+        let (name, quiet) = (self.args.name.clone(), self.quiet);
+        let failed = tokio::select! {
+            released = self.guard.release() => match released {
+                Ok(()) | Err(ReleaseError::AlreadyLost(_)) => None,
+                Err(error) => Some(exit::chain(&error)),
+            },
+            () = pause(RELEASE_PATIENCE) => Some("the store did not answer; the lock is free after its ttl".into()),
+        };
+        if let Some(why) = failed.filter(|_| !quiet) {
+            exit::warn(&format!("{name}: {why}"));
+        }
+    }
+}
+
+fn argv(args: &Run) -> Vec<OsString> {
+    if !args.command {
+        return args.argv.clone();
+    }
+    let shell = ["sh", "-c"].map(OsString::from);
+    shell.into_iter().chain(args.argv.iter().cloned()).collect()
+}

@@ -1,0 +1,45 @@
+//! From `--url` to a store.
+
+use std::path::PathBuf;
+
+use tenure::{ConfigError, Locker};
+
+use crate::{
+    args::Global,
+    exit::{Stop, UNAVAILABLE, chain},
+};
+
+/// Connects to the store that was named, or to the file in the state directory.
+pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
+    let url = match &global.url {
+        Some(url) if url.starts_with("memory:") => {
+            return Err(Stop::usage(
+                "memory: ends with this process; name a store that others see, such as sqlite:PATH",
+            ));
+        }
+        Some(url) => url.clone(),
+        None => default_url()?,
+    };
+    tenure::connect(&url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+}
+
+fn default_url() -> Result<String, Stop> {
+    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let Some(state) = state else {
+        return Err(Stop::usage(
+            "neither HOME nor XDG_STATE_HOME is set; name a store with --url sqlite:PATH",
+        ));
+    };
+    let folder = state.join("tenure");
+    std::fs::create_dir_all(&folder).map_err(|error| {
+        Stop::new(UNAVAILABLE, format!("the state directory {} cannot be made: {error}", folder.display()))
+    })?;
+    let file = folder.join("locks.db");
+    match file.to_str() {
+        Some(path) if !path.contains('?') => Ok(format!("sqlite:{path}")),
+        _ => Err(Stop::usage(
+            "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
+        )),
+    }
+}

@@ -1,0 +1,46 @@
+//! The terminal: whose it is, and giving it to a child and back.
+
+use std::io::{IsTerminal, stderr, stdin};
+
+use nix::{
+    sys::{
+        signal::{SigSet, Signal},
+        termios::{SetArg, Termios, tcgetattr, tcsetattr},
+    },
+    unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
+};
+
+/// Colour only on a terminal and never with `NO_COLOR`.
+pub(crate) fn is_colourful() -> bool {
+    stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// The terminal on the standard input, if we have its foreground to give away.
+pub(crate) struct Terminal {
+    settings: Option<Termios>,
+}
+
+impl Terminal {
+    pub(crate) fn in_foreground() -> Option<Self> {
+        let ours = stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
+        ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
+    }
+
+    /// Makes this process group the one that reads from the terminal and gets its signals.
+    pub(crate) fn give_to(group: Pid) {
+        // Whoever is not in the foreground is stopped by TTOU for this, unless it is blocked.
+        let mut blocked = SigSet::empty();
+        blocked.add(Signal::SIGTTOU);
+        let _ = blocked.thread_block();
+        let _ = tcsetpgrp(stdin(), group);
+        let _ = blocked.thread_unblock();
+    }
+
+    /// Takes the terminal back, and makes it usable if the child was killed in the middle of something.
+    pub(crate) fn take_back(&self, child_was_killed: bool) {
+        Self::give_to(getpgrp());
+        if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
+            let _ = tcsetattr(stdin(), SetArg::TCSADRAIN, settings);
+        }
+    }
+}

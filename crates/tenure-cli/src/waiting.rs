@@ -1,0 +1,141 @@
+//! Waiting for a lock: what a person sees of it, and how a signal ends it.
+
+use std::{
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tenure::{
+    AcquireError, Guard, Lock, LockName, Locker, Progress, TokioHost,
+    core::{Host, Moment},
+};
+
+use crate::{exit::Stop, lease::RELEASE_PATIENCE, people, signals::Signals};
+
+/// How often the line is drawn anew.
+const FRAME: Duration = Duration::from_millis(100);
+/// A wait shorter than this shows nothing.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Waits for one lock.
+pub(crate) struct Waiting<'a> {
+    locks: &'a Locker,
+    name: &'a LockName,
+    quiet: bool,
+    conflict: u8,
+    progress: Progress,
+    started: Moment,
+}
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn new(locks: &'a Locker, name: &'a LockName, quiet: bool, conflict: u8) -> Self {
+        Self { locks, name, quiet, conflict, progress: Progress::new(), started: TokioHost.now() }
+    }
+
+    /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.
+    pub(crate) async fn acquire(
+        &self,
+        lock: Lock,
+        budget: Option<Duration>,
+        signals: &mut Signals,
+    ) -> Result<Guard, Stop> {
+        let lock = lock.progress(&self.progress);
+        let acquired = {
+            let acquire = async {
+                match budget {
+                    Some(budget) => lock.acquire_within(budget).await,
+                    None => lock.acquire().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                acquired = acquire => Ok(acquired),
+                signal = signals.asked_to_end() => Err(signal),
+                () = self.draw() => unreachable!("BUG: drawing never ends"),
+            }
+        };
+        match acquired {
+            Ok(Ok(guard)) => Ok(guard),
+            Ok(Err(error)) => {
+                self.locks.drain(RELEASE_PATIENCE).await;
+                Err(self.stop(&error))
+            }
+            Err(signal) => {
+                self.locks.drain(RELEASE_PATIENCE).await;
+                Err(Stop::signalled(signal as i32))
+            }
+        }
+    }
+
+    fn stop(&self, error: &AcquireError) -> Stop {
+        Stop::not_acquired(error, self.conflict, || match error {
+            _ if self.quiet => String::new(),
+            AcquireError::TimedOut { holder: Some(holder), .. } => {
+                format!("{}: held by {}", self.name, people::holder(holder))
+            }
+            _ => format!("{}: not acquired in time", self.name),
+        })
+    }
+
+    /// Draws until dropped, on a terminal only; wipes the line then.
+    async fn draw(&self) {
+        if self.quiet || !stderr().is_terminal() {
+            std::future::pending::<()>().await;
+        }
+        pause(PATIENCE).await;
+        let bar = ProgressBar::new_spinner();
+        // OK because the template is a constant that a test draws.
+        bar.set_style(
+            ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
+        let _wipe = Wipe(&bar);
+        loop {
+            bar.set_message(self.message());
+            bar.tick();
+            pause(FRAME).await;
+        }
+    }
+
+    fn message(&self) -> String {
+        let waited = people::seconds(self.started.elapsed(TokioHost.now()));
+        let mut line = format!("{}: waiting for {waited}", self.name);
+        let Some(waiting) = self.progress.latest() else { return line };
+        if let Some(holder) = &waiting.holder {
+            line += &format!(", held by {}", people::who(holder.label.as_ref(), &holder.owner));
+            line += &format!(" since {}", people::clock(holder.since));
+        }
+        if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
+            line += &format!(", {ahead} ahead");
+        }
+        if let Some(error) = &waiting.failing {
+            line += &format!(" ({error})");
+        }
+        line
+    }
+}
+
+const TEMPLATE: &str = "{spinner} {wide_msg}";
+
+struct Wipe<'a>(&'a ProgressBar);
+
+impl Drop for Wipe<'_> {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Waits on the clock that counts suspend.
+pub(crate) async fn pause(d: Duration) {
+    TokioHost.sleep_until(TokioHost.now() + d).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_of_the_line_is_one() {
+        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
+    }
+}
