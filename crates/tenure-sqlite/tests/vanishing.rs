@@ -1,0 +1,181 @@
+//! The file is deleted, replaced, or of another boot: never a second world beside the first.
+
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tenure_core::{Audience, BackendHandle, ErrorKind, Outcome, Released, Renewal, Wake};
+use tenure_sqlite::{Config, Sqlite};
+use tenure_testkit::{
+    conformance::player::{Player, TTL},
+    host::{PausedHost, pass},
+};
+
+struct Stage {
+    folder: TempDir,
+    host: Arc<PausedHost>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), host: PausedHost::new(1) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self, name: &str) -> BackendHandle {
+        Arc::new(Sqlite::new(Config::new(self.file(name)), self.host.clone()))
+    }
+
+    fn delete(&self, name: &str) {
+        for part in [name.to_owned(), format!("{name}-wal"), format!("{name}-shm")] {
+            let _ = fs::remove_file(self.file(&part));
+        }
+    }
+
+    fn max_ttl_ms(&self) -> u64 {
+        let text = fs::read_to_string(self.file(".locks.db.guard")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["max_ttl_ms"].as_u64().unwrap()
+    }
+}
+
+async fn assert_shut(player: &Player) {
+    let error = player.backend.claim(&player.claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error}");
+    assert!(error.retry_hint().unwrap() <= TTL, "{error:?}");
+    assert!(error.to_string().contains("deleted or replaced"), "{error}");
+}
+
+/// L1: a new file grants nothing until every lease that the old one may have granted is over.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_file_grants_nothing_until_its_leases_are_over() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    stage.delete("locks.db");
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone, "L5: the holder learns that its lease is lost");
+    assert_eq!(holder.leave().await, Released::WasGone);
+    pass(TTL - Duration::from_millis(1)).await;
+    assert_shut(&other).await;
+    pass(Duration::from_millis(1)).await;
+    assert!(other.enter().await.token > grant.token, "L2: the clock is the floor");
+}
+
+/// A renewal does not make a new file; only a claim does.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_on_a_deleted_file_is_gone_and_makes_nothing() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    stage.delete("locks.db");
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
+    assert_eq!(holder.backend.list("").await.unwrap(), []);
+    assert!(!stage.file("locks.db").exists());
+}
+
+/// L1: the same if another database of ours takes the place, which has a history of its own.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_takes_anothers_place_waits_for_its_leases() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    Player::new(stage.open("other.db"), "elsewhere").enter().await;
+    stage.delete("locks.db");
+    // Closed, so it is one file without a log.
+    fs::rename(stage.file("other.db"), stage.file("locks.db")).unwrap();
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
+    pass(TTL).await;
+    other.enter().await;
+}
+
+/// The longest ttl ever granted decides how long, also one that came by renewal.
+#[tokio::test(start_paused = true)]
+async fn the_longest_ttl_is_remembered_before_it_is_granted() {
+    let stage = Stage::new();
+    let mut holder = Player::new(stage.open("locks.db"), "one");
+    holder.claim.ttl = Duration::from_secs(3);
+    let mut grant = holder.enter().await;
+    assert_eq!(stage.max_ttl_ms(), 3_000);
+    grant.ttl = Duration::from_secs(70);
+    assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
+    assert_eq!(stage.max_ttl_ms(), 70_000);
+    let other = Player::new(stage.open("locks.db"), "two");
+    other.enter().await;
+    assert_eq!(stage.max_ttl_ms(), 70_000, "a shorter one does not take it back");
+}
+
+/// Nobody waits for nothing: the first use, and a file whose guard was removed on purpose.
+#[tokio::test(start_paused = true)]
+async fn without_a_guard_file_nothing_is_waited_for() {
+    let stage = Stage::new();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+    stage.delete("locks.db");
+    fs::remove_file(stage.file(".locks.db.guard")).unwrap();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+}
+
+/// A holder hears at once: its stream looks at the file as well.
+#[tokio::test(start_paused = true)]
+async fn a_vanished_file_rings_all_holders() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
+    holder.enter().await;
+    stage.delete("locks.db");
+    let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+    assert_eq!(heard.unwrap(), Wake::All);
+}
+
+/// Another boot ends every lease and every holder; tokens go on.
+#[tokio::test(start_paused = true)]
+async fn another_boot_ends_all_leases_but_no_fence() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    Player::new(stage.open("locks.db"), "one").queue_behind(0).await;
+    let raw = Connection::open(stage.file("locks.db")).unwrap();
+    raw.execute("UPDATE meta SET clock = 'the boot before'", []).unwrap();
+    let after = Player::new(stage.open("locks.db"), "one");
+    let view = after.backend.inspect(&after.claim.name).await.unwrap();
+    assert_eq!((view.holders.len(), view.queue.len(), view.fence), (0, 0, grant.token));
+    assert!(after.enter().await.token > grant.token);
+}
+
+/// H6.4: rows of free locks are swept in time, and tokens do not go back when they are made anew.
+#[tokio::test(start_paused = true)]
+async fn swept_rows_leave_their_fence_as_the_floor() {
+    let stage = Stage::new();
+    let backend = stage.open("locks.db");
+    let mut last = None;
+    for n in 0..40 {
+        let player = Player::new(backend.clone(), &format!("old/{n}"));
+        last = Some(player.enter().await.token);
+        player.leave().await;
+    }
+    let held = Player::new(backend.clone(), "old/held");
+    let grant = held.enter().await;
+    for _ in 0..1000 {
+        pass(TTL / 2).await;
+        assert_eq!(held.renew(&grant).await, Renewal::Renewed);
+    }
+    for n in 0..40 {
+        Player::new(backend.clone(), &format!("new/{n}")).enter().await;
+    }
+    let raw = Connection::open(stage.file("locks.db")).unwrap();
+    let old: i64 =
+        raw.query_row("SELECT count(*) FROM lock WHERE name GLOB 'old/*'", [], |row| row.get(0)).unwrap();
+    assert_eq!(old, 1, "all but the held one were swept");
+    stage.host.step_wall(-100_000_000);
+    assert!(
+        Player::new(backend, "old/3").enter().await.token > last.unwrap(),
+        "L2 with a clock that went back"
+    );
+}
