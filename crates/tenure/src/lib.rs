@@ -35,6 +35,8 @@ mod lock;
 mod locker;
 mod machine;
 mod options;
+#[cfg(all(doctest, feature = "sqlite"))]
+mod readme;
 mod rwlock;
 
 pub use connect::connect;

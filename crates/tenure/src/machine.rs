@@ -3,3 +3,8 @@
 pub(crate) mod acquisition;
 pub(crate) mod backoff;
 pub(crate) mod hold;
+
+#[cfg(test)]
+mod acquisition_tests;
+#[cfg(test)]
+mod hold_tests;

@@ -58,11 +58,16 @@ impl Roster {
 
     /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
     pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
-        let Todo::Wait { until } = cell.poll(now) else { return self.bell.notify_one() };
+        let due = match cell.poll(now) {
+            Todo::Wait { until } => until.boot,
+            // The grant came so late that its renewal is due.
+            Todo::Renew => now.boot,
+            Todo::Over => return,
+        };
         let mut entries = self.entries();
-        entries.insert(until.boot, cell);
-        if entries.planned.is_none_or(|planned| until.boot < planned) {
-            entries.planned = Some(until.boot);
+        entries.insert(due, cell);
+        if entries.planned.is_none_or(|planned| due < planned) {
+            entries.planned = Some(due);
             self.bell.notify_one();
         }
     }

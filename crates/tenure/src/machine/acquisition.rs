@@ -142,7 +142,8 @@ impl Acquisition {
     /// How long the request may take: no longer than the caller wants to wait, if the store is slow.
     pub(crate) fn request_timeout(&self, now: Moment) -> Duration {
         let usual = self.timing.request_timeout();
-        let left = self.deadline.filter(|_| self.wait != Wait::No).map(|deadline| deadline.remaining(now));
+        let deadline = self.deadline.filter(|_| self.wait != Wait::No);
+        let left = deadline.map(|deadline| deadline.boot.saturating_sub(now.boot));
         left.map_or(usual, |left| left.max(Duration::from_millis(50)).min(usual))
     }
 
@@ -254,7 +255,8 @@ impl Acquisition {
     }
 
     fn is_out_of_time(&self, now: Moment) -> bool {
-        self.deadline.is_some_and(|deadline| deadline.is_over(now))
+        // By the clock that does not step: how long we wait is no matter of safety.
+        self.deadline.is_some_and(|deadline| deadline.boot <= now.boot)
     }
 
     fn timed_out(&self, now: Moment) -> Verdict {

@@ -19,8 +19,14 @@ pub(crate) enum Todo {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Believing { renew_at: Moment },
-    Renewing { sent_at: Moment },
+    Believing {
+        renew_at: Moment,
+    },
+    /// A hint that came after the renewal was sent is not answered by it.
+    Renewing {
+        sent_at: Moment,
+        hinted: bool,
+    },
     Released,
     Lost(Lost),
 }
@@ -61,20 +67,28 @@ impl Hold {
         cap: Option<Moment>,
         token: FencingToken,
     ) -> Self {
-        let renew_at = until.minus(ttl.saturating_sub(timing.drift())) + timing.renewal_period();
+        let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
-        Self { state: State::Believing { renew_at }, until, timing, ttl, cap, failed: 0, token }
+        let state = State::Believing { renew_at: until };
+        let mut hold = Self { state, until, timing, ttl, cap, failed: 0, token };
+        hold.state = State::Believing { renew_at: hold.next_after(sent_at) };
+        hold
     }
 
     /// Looks at the clock, then says what to do.
     pub(crate) fn poll(&mut self, now: Moment) -> Todo {
         self.look(now);
         match self.state {
-            State::Believing { renew_at } if renew_at.is_over(now) && !self.is_capped() => Todo::Renew,
-            State::Believing { renew_at } if !self.is_capped() => self.wait(now, renew_at),
-            State::Believing { .. } | State::Renewing { .. } => self.wait(now, self.until),
+            State::Believing { renew_at } if renew_at.is_over(now) => Todo::Renew,
+            State::Believing { renew_at } => self.wait(now, renew_at),
+            State::Renewing { .. } => self.wait(now, self.until),
             State::Released | State::Lost(_) => Todo::Over,
         }
+    }
+
+    /// When the renewal after the request sent at `sent_at` is due: never, if it could not move the end.
+    fn next_after(&self, sent_at: Moment) -> Moment {
+        if self.is_capped() { self.until } else { sent_at + self.timing.renewal_period() }
     }
 
     fn wait(&self, now: Moment, until: Moment) -> Todo {
@@ -85,14 +99,14 @@ impl Hold {
     pub(crate) fn on_sent(&mut self, now: Moment) {
         self.look(now);
         if matches!(self.state, State::Believing { .. }) {
-            self.state = State::Renewing { sent_at: now };
+            self.state = State::Renewing { sent_at: now, hinted: false };
         }
     }
 
     /// The renewal was answered; `None` if it failed or stayed unanswered.
     pub(crate) fn on_renewal(&mut self, now: Moment, answer: Option<Renewal>) {
         self.look(now);
-        let State::Renewing { sent_at } = self.state else { return };
+        let State::Renewing { sent_at, hinted } = self.state else { return };
         match answer {
             Some(Renewal::Renewed) => {
                 self.failed = 0;
@@ -101,7 +115,8 @@ impl Hold {
                 if until.remaining(now) > self.until.remaining(now) {
                     self.until = until;
                 }
-                self.state = State::Believing { renew_at: sent_at + self.timing.renewal_period() };
+                let renew_at = if hinted { now } else { self.next_after(sent_at) };
+                self.state = State::Believing { renew_at };
             }
             Some(Renewal::Gone) => self.lose(now, Loss::Taken),
             None => {
@@ -114,8 +129,10 @@ impl Hold {
 
     /// Somebody says that we were robbed: ask at once.
     pub(crate) fn on_wake(&mut self, now: Moment) {
-        if matches!(self.state, State::Believing { .. }) {
-            self.state = State::Believing { renew_at: now };
+        match &mut self.state {
+            State::Believing { renew_at } => *renew_at = now,
+            State::Renewing { hinted, .. } => *hinted = true,
+            State::Released | State::Lost(_) => {}
         }
     }
 

@@ -1,0 +1,342 @@
+//! Every sequence of events that an `Acquisition` can meet, to a depth.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tenure_core::{
+    BackendError, ClaimAnswer, ErrorKind, FencingToken, Grant, LockName, Moment, Outcome, OwnerId, ProcessId,
+    Timing, Wait,
+};
+
+use crate::machine::acquisition::{Acquisition, Todo, Verdict};
+
+/// Validity 988 ms.
+const TTL: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(2500);
+const START: Moment = Moment { boot: Duration::from_secs(1_000), wall: Duration::from_secs(1_000_000) };
+const QUICK: Duration = Duration::from_millis(1);
+
+fn timing() -> Timing {
+    Timing::new(TTL).unwrap()
+}
+
+fn acquisition(budget: Option<Duration>) -> Acquisition {
+    Acquisition::new(START, timing(), budget, PATIENCE, 7)
+}
+
+fn error(kind: ErrorKind, outcome: Outcome) -> BackendError {
+    BackendError::new(kind, outcome, "a test says so")
+}
+
+fn queued() -> ClaimAnswer {
+    ClaimAnswer::Queued { ahead: 1, retry_after: Duration::from_millis(600), holder: None }
+}
+
+fn granted(owner: u8) -> ClaimAnswer {
+    let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [owner; 16]);
+    let (name, token) = (LockName::new("x").unwrap(), FencingToken::new(1));
+    ClaimAnswer::Granted(Grant { name, owner, token, block: 1, ttl: TTL })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Answer {
+    Granted,
+    Queued,
+    Busy,
+    Err(ErrorKind, Outcome),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The claim is answered this much after it was sent.
+    Answered(Answer, Duration),
+    /// Time goes on to when the machine wants to look again, or by so much.
+    Waited(Option<Duration>),
+    Woken,
+    /// The release that it wanted is done with, this much later.
+    Returned(Duration),
+}
+
+/// An acquisition, and what an outsider knows of it without looking inside.
+#[derive(Clone)]
+struct World {
+    machine: Acquisition,
+    now: Moment,
+    budget: Option<Duration>,
+    owner: u8,
+    /// Owners that may have a place or the lock at the server, as far as the answers tell.
+    there: BTreeSet<u8>,
+    asked: bool,
+    /// A release was sent since the last claim.
+    returned: bool,
+    failing_since: Option<Moment>,
+    last: Option<Answer>,
+    /// Until when the last grant may be believed.
+    until: Option<Moment>,
+    too_late: u32,
+    /// Claims that were sent though the time was over.
+    asked_late: u32,
+}
+
+impl World {
+    fn new(budget: Option<Duration>) -> Self {
+        Self {
+            machine: acquisition(budget),
+            now: START,
+            budget,
+            owner: 0,
+            there: BTreeSet::new(),
+            asked: false,
+            returned: false,
+            failing_since: None,
+            last: None,
+            until: None,
+            too_late: 0,
+            asked_late: 0,
+        }
+    }
+
+    fn asks_once(&self) -> bool {
+        self.budget == Some(Duration::ZERO)
+    }
+
+    fn is_late(&self) -> bool {
+        self.budget.is_some_and(|budget| START.elapsed(self.now) >= budget)
+    }
+
+    /// The store failed for longer than we bear.
+    fn is_fed_up(&self) -> bool {
+        self.failing_since.is_some_and(|since| since.elapsed(self.now) >= PATIENCE)
+    }
+
+    fn failed_for_good(&self) -> bool {
+        matches!(self.last, Some(Answer::Err(kind, _)) if !kind.is_transient() || self.asks_once())
+    }
+
+    fn is_hopeless(&self) -> bool {
+        self.too_late >= 3
+    }
+
+    fn events(&self, todo: &Todo) -> Vec<Event> {
+        match todo {
+            Todo::Ask { .. } => {
+                let busy = if self.asks_once() { Answer::Busy } else { Answer::Queued };
+                let mut answers = vec![Answer::Granted, busy];
+                for kind in [ErrorKind::Unavailable, ErrorKind::Denied] {
+                    answers.extend([Outcome::NotApplied, Outcome::Unknown].map(|o| Answer::Err(kind, o)));
+                }
+                let after = |delay| answers.clone().into_iter().map(move |a| Event::Answered(a, delay));
+                after(QUICK).chain(after(TTL)).collect()
+            }
+            Todo::Wait { .. } => vec![Event::Waited(None), Event::Waited(Some(PATIENCE)), Event::Woken],
+            Todo::Return => vec![Event::Returned(QUICK), Event::Returned(TTL)],
+            Todo::Finish(_) => Vec::new(),
+        }
+    }
+
+    fn apply(&mut self, todo: &Todo, event: Event) {
+        match (event, todo) {
+            (Event::Answered(answer, delay), Todo::Ask { fresh_owner }) => {
+                self.owner += u8::from(*fresh_owner);
+                self.asked_late += u32::from(self.is_late());
+                self.machine.on_sent(self.now);
+                self.answered(answer, delay);
+            }
+            (Event::Waited(by), Todo::Wait { until }) => {
+                self.now = self.now + by.unwrap_or(until.boot.saturating_sub(self.now.boot));
+            }
+            (Event::Woken, _) => self.machine.on_wake(),
+            (Event::Returned(delay), _) => {
+                self.now = self.now + delay;
+                self.there.remove(&self.owner);
+                self.returned = true;
+                self.machine.on_returned();
+            }
+            _ => unreachable!("{event:?} does not follow {todo:?}"),
+        }
+    }
+
+    fn answered(&mut self, answer: Answer, delay: Duration) {
+        let sent_at = self.now;
+        let was_there = !self.there.insert(self.owner);
+        assert!(self.machine.may_be_there(), "it may be there from when the claim is sent");
+        self.now = self.now + delay;
+        (self.asked, self.returned, self.last) = (true, false, Some(answer));
+        match answer {
+            Answer::Err(_, outcome) => {
+                self.failing_since = self.failing_since.or(Some(self.now));
+                if outcome == Outcome::NotApplied && !was_there {
+                    self.there.remove(&self.owner);
+                }
+            }
+            _ => self.failing_since = None,
+        }
+        if answer == Answer::Busy {
+            self.there.remove(&self.owner);
+        }
+        if answer == Answer::Granted {
+            let until = timing().believed_until(sent_at, TTL);
+            self.until = Some(until);
+            self.too_late += u32::from(until.is_over(self.now));
+        }
+        self.machine.on_answer(
+            self.now,
+            match answer {
+                Answer::Granted => Ok(granted(self.owner)),
+                Answer::Queued => Ok(queued()),
+                Answer::Busy => Ok(ClaimAnswer::Busy { retry_after: QUICK, holder: None }),
+                Answer::Err(kind, outcome) => Err(error(kind, outcome)),
+            },
+        );
+    }
+
+    /// Everything that must be true of what it wants now.
+    fn judge(&self, todo: &Todo) {
+        assert_eq!(self.machine.may_be_there(), self.there.contains(&self.owner), "at {todo:?}");
+        assert!(self.there.range(..self.owner).next().is_none(), "an earlier owner was left behind (L8)");
+        let wait = if self.asks_once() { Wait::No } else { Wait::Turn };
+        assert_eq!(self.machine.wait(), wait);
+        self.judge_noise(todo);
+        let is_good = self.last == Some(Answer::Granted) && self.until.is_some_and(|u| !u.is_over(self.now));
+        match todo {
+            Todo::Ask { fresh_owner } => {
+                assert_eq!(*fresh_owner, self.returned, "a new owner after every release, and only then (H3.4)");
+                assert!(!self.failed_for_good() && !self.is_hopeless() && (!is_good || self.returned));
+                // Woken at the last moment, or a grant that was too late: asked once more each time.
+                assert!(self.asks_once() || self.asked_late <= 1 + self.too_late, "the deadline is not kept");
+            }
+            Todo::Wait { until } => {
+                assert!(!self.asks_once() && !self.is_late() && !self.is_fed_up() && !self.failed_for_good());
+                assert!(until.boot > self.now.boot, "would spin");
+                let deadline = self.budget.map(|budget| START.boot + budget);
+                assert!(deadline.is_none_or(|deadline| until.boot <= deadline));
+            }
+            Todo::Return => assert!(self.machine.may_be_there() && !is_good, "gave back what was ours"),
+            Todo::Finish(verdict) => self.judge_verdict(verdict),
+        }
+    }
+
+    fn judge_verdict(&self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Granted { until, .. } => {
+                assert_eq!((self.last, self.until), (Some(Answer::Granted), Some(*until)), "from on_sent (H1.1)");
+                assert!(!until.is_over(self.now), "entered too late (hazards 12, 47)");
+                return assert_eq!(self.there, BTreeSet::from([self.owner]));
+            }
+            Verdict::TimedOut { waited, .. } => {
+                assert!(self.is_late() && self.failing_since.is_none());
+                assert!(self.asked && *waited <= START.elapsed(self.now));
+            }
+            Verdict::Failed(failure) if self.is_hopeless() => {
+                assert_eq!(failure.0.kind(), ErrorKind::Invalid, "hazard 41");
+            }
+            Verdict::Failed(failure) => {
+                assert!(self.failed_for_good() || self.is_fed_up() || (self.is_late() && self.asked));
+                let Some(Answer::Err(kind, outcome)) = self.last else { panic!("failed without an error") };
+                assert_eq!((failure.0.kind(), failure.0.outcome()), (kind, outcome));
+            }
+        }
+        assert!(self.there.is_empty(), "left behind (L8)");
+    }
+
+    /// What comes at the wrong time changes nothing.
+    fn judge_noise(&self, todo: &Todo) {
+        let mut machine = self.machine.clone();
+        assert_eq!(machine.poll(self.now), *todo, "two answers to one question");
+        if !matches!(todo, Todo::Return) {
+            machine.on_returned();
+        }
+        if !matches!(todo, Todo::Ask { .. }) {
+            machine.on_sent(self.now);
+        }
+        machine.on_answer(self.now, Ok(granted(99)));
+        if !matches!(todo, Todo::Wait { .. }) {
+            machine.on_wake();
+        }
+        assert_eq!(machine.poll(self.now), *todo, "a stray event was heard");
+    }
+
+    /// Plays every continuation, and counts the sequences.
+    fn explore(&self, depth: usize, path: &mut Path) -> usize {
+        let mut here = self.clone();
+        let todo = here.machine.poll(here.now);
+        here.judge(&todo);
+        let events = if depth == 0 { Vec::new() } else { here.events(&todo) };
+        if events.is_empty() {
+            return 1;
+        }
+        let mut sequences = 0;
+        for event in events {
+            path.0.push(event);
+            let mut next = here.clone();
+            next.apply(&todo, event);
+            sequences += next.explore(depth - 1, path);
+            path.0.pop();
+        }
+        sequences
+    }
+}
+
+/// The events so far; told when an assertion fails.
+struct Path(Vec<Event>);
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("after {:?}", self.0);
+        }
+    }
+}
+
+/// L1, L6, L8, H1.1, H3.4, hazards 12, 41, 47: all sequences of 7 events, of which 2 to 12 are possible each time; waiting
+/// for ever, for a while, and not at all.
+#[test]
+fn whatever_happens_it_enters_in_time_or_leaves_nothing_behind() {
+    let budgets = [None, Some(Duration::from_millis(1500)), Some(Duration::ZERO)];
+    let sequences: usize =
+        budgets.map(|budget| World::new(budget).explore(7, &mut Path(Vec::new()))).iter().sum();
+    assert_eq!(sequences, 92_151);
+}
+
+/// Waiting is measured in time that passed. On a machine that starts with a wrong clock the wall clock steps far, and
+/// everybody who waited would have been told that the lock is taken.
+#[test]
+fn a_wall_clock_that_steps_does_not_end_the_waiting() {
+    let mut waiting = acquisition(Some(Duration::from_secs(60)));
+    waiting.on_sent(START);
+    waiting.on_answer(START, Ok(queued()));
+    let stepped = Moment { wall: START.wall + Duration::from_secs(3600), ..START };
+    assert_eq!(waiting.poll(stepped), Todo::Ask { fresh_owner: false }, "asking early does no harm");
+    assert_eq!(waiting.request_timeout(stepped), timing().request_timeout());
+    waiting.on_sent(stepped);
+    waiting.on_answer(stepped, Ok(queued()));
+    assert!(matches!(waiting.poll(stepped), Todo::Wait { .. }));
+}
+
+/// L6: between our own delay and 2 s.
+#[test]
+fn a_store_that_says_when_to_ask_again_is_asked_then() {
+    for (hint, expected) in [(1, None), (700, Some(700)), (60_000, Some(2_000))] {
+        let mut waiting = acquisition(None);
+        waiting.on_sent(START);
+        let hint = Duration::from_millis(hint);
+        waiting.on_answer(START, Err(error(ErrorKind::Unavailable, Outcome::NotApplied).retry_after(hint)));
+        let Todo::Wait { until } = waiting.poll(START) else { panic!("does not wait") };
+        let wait = until.boot - START.boot;
+        match expected {
+            Some(ms) => assert_eq!(wait, Duration::from_millis(ms)),
+            None => assert!(wait >= Duration::from_millis(10), "a hint does not overrule the back-off"),
+        }
+    }
+}
+
+/// A store that hangs must not hold a caller back who wanted to wait for less.
+#[test]
+fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
+    let waiting = acquisition(Some(Duration::from_millis(200)));
+    assert_eq!(waiting.request_timeout(START), Duration::from_millis(200));
+    let late = START + Duration::from_millis(180);
+    assert_eq!(waiting.request_timeout(late), Duration::from_millis(50), "but no less than a slow round trip");
+    for patient in [acquisition(None), acquisition(Some(TTL)), acquisition(Some(Duration::ZERO))] {
+        assert_eq!(patient.request_timeout(START), timing().request_timeout());
+    }
+}

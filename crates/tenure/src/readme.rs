@@ -1,0 +1,3 @@
+//! The README's program, compiled by the doc tests.
+
+#![doc = include_str!("../../../README.md")]
