@@ -5,9 +5,18 @@ use std::{ffi::OsString, time::Duration};
 use clap::{Args, Parser, Subcommand, value_parser};
 use tenure::{LockName, OwnerId, core::Timing};
 
-/// Distributed locks as leases: a `flock` for a cluster.
+const EXIT_CODES: &str = "\
+Exit codes:
+  that of the command   it ran, and the lock was held throughout (128 + n if signal n ended it)
+  1, or -E              somebody else holds the lock
+  64                    wrong usage
+  69                    the store is unavailable, damaged, read-only, or of a newer version
+  79                    the lease was lost, or there was nothing to renew or to unlock
+  126, 127              the command cannot be executed, or was not found";
+
+/// Distributed locks as leases: a `flock` for a cluster
 #[derive(Parser, Debug)]
-#[command(name = "tenure", version, about, propagate_version = true, max_term_width = 100)]
+#[command(name = "tenure", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -52,6 +61,7 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
 pub(crate) struct Run {
     /// Do not wait: fail at once if somebody else holds the lock
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
