@@ -8,14 +8,26 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tenure_core::{Audience, Host, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, Host, Moment, ProcessId, Ringing, Wake, Wakes};
 
 use crate::{sql, store::Store};
 
-/// The first pause of a waiter, and the longest.
-const WAITER_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(25));
-/// A holder is robbed once in a blue moon.
-const HOLDER_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(100));
+/// The first pause between two looks, and the longest.
+struct Pauses {
+    first: Duration,
+    longest: Duration,
+}
+
+impl Pauses {
+    fn of(audience: Audience) -> Self {
+        let (first, longest) = match audience {
+            Audience::Waiters => (1, 25),
+            // A holder is robbed once in a blue moon.
+            Audience::Holders => (100, 100),
+        };
+        Self { first: Duration::from_millis(first), longest: Duration::from_millis(longest) }
+    }
+}
 
 /// The stream of hints. Polls only while somebody listens.
 pub(crate) struct Hints {
@@ -28,6 +40,10 @@ pub(crate) struct Hints {
     version: i64,
     last: i64,
     found: VecDeque<Wake>,
+    pauses: Pauses,
+    pause: Duration,
+    /// When to look next. Kept between calls: a caller that comes and goes must not put the look off for ever.
+    due: Moment,
 }
 
 impl Hints {
@@ -38,7 +54,9 @@ impl Hints {
         audience: Audience,
     ) -> Self {
         let host = store.lock().unwrap_or_else(PoisonError::into_inner).host.clone();
-        Self { store, host, ringing, process, audience, version: -1, last: 0, found: VecDeque::new() }
+        let (pauses, due) = (Pauses::of(audience), host.now());
+        let (pause, found) = (pauses.first, VecDeque::new());
+        Self { store, host, ringing, process, audience, version: -1, last: 0, found, pauses, pause, due }
     }
 
     /// Reads what others left for us. An error is no hint: the timers see to it.
@@ -85,21 +103,25 @@ fn read(
 #[async_trait]
 impl Wakes for Hints {
     async fn next(&mut self) -> Wake {
-        let (mut pause, longest) = match self.audience {
-            Audience::Waiters => WAITER_PAUSE,
-            Audience::Holders => HOLDER_PAUSE,
-        };
         loop {
             if let Some(wake) = self.found.pop_front() {
                 return wake;
             }
-            let timer = self.host.sleep_until(self.host.now() + pause);
+            if self.due.elapsed(self.host.now()) > self.pauses.longest {
+                // Nobody has listened for a while.
+                self.pause = self.pauses.first;
+            }
             tokio::select! {
                 biased;
                 wake = self.ringing.next() => return wake,
-                () = timer => self.look(),
+                () = self.host.sleep_until(self.due) => self.look(),
             }
-            pause = (pause * 2).min(longest);
+            self.pause = if self.found.is_empty() {
+                (self.pause * 2).min(self.pauses.longest)
+            } else {
+                self.pauses.first
+            };
+            self.due = self.host.now() + self.pause;
         }
     }
 }
