@@ -9,39 +9,31 @@ type Stream = tokio::signal::unix::Signal;
 
 /// INT, TERM and HUP, which end a wait and are passed on to a child; CHLD, which says that a child changed.
 ///
-/// A signal that was ignored when we started stays so, for us and for the child: as under `nohup`, or in the background
-/// of a script.
+/// A HUP that was ignored when we started stays so, for us and for the child: we run under `nohup`.
 pub(crate) struct Signals {
-    interrupt: Option<Stream>,
-    terminate: Option<Stream>,
+    interrupt: Stream,
+    terminate: Stream,
     hangup: Option<Stream>,
-    child: Option<Stream>,
+    child: Stream,
 }
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Stop> {
-        let ignored = ignored_mask();
-        let listen = |number: Signal| {
-            // An ignored CHLD would have the system reap our child: that one we always listen to.
-            if number != Signal::SIGCHLD && ignored >> (number as i32 - 1) & 1 == 1 {
-                return Ok(None);
-            }
-            let stream = signal(SignalKind::from_raw(number as i32));
-            stream.map(Some).map_err(|error| Stop::internal(format!("signals: {error}")))
-        };
+        let listen = |kind| signal(kind).map_err(|error| Stop::internal(format!("signals: {error}")));
+        let hangup = if is_ignored(Signal::SIGHUP) { None } else { Some(listen(SignalKind::hangup())?) };
         Ok(Self {
-            interrupt: listen(Signal::SIGINT)?,
-            terminate: listen(Signal::SIGTERM)?,
-            hangup: listen(Signal::SIGHUP)?,
-            child: listen(Signal::SIGCHLD)?,
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup,
+            child: listen(SignalKind::child())?,
         })
     }
 
     /// The next signal that asks us to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         tokio::select! {
-            _ = next(&mut self.interrupt) => Signal::SIGINT,
-            _ = next(&mut self.terminate) => Signal::SIGTERM,
+            _ = self.interrupt.recv() => Signal::SIGINT,
+            _ = self.terminate.recv() => Signal::SIGTERM,
             _ = next(&mut self.hangup) => Signal::SIGHUP,
         }
     }
@@ -50,9 +42,9 @@ impl Signals {
     pub(crate) async fn next(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
-            _ = next(&mut self.child) => None,
-            _ = next(&mut self.interrupt) => Some(Signal::SIGINT),
-            _ = next(&mut self.terminate) => Some(Signal::SIGTERM),
+            _ = self.child.recv() => None,
+            _ = self.interrupt.recv() => Some(Signal::SIGINT),
+            _ = self.terminate.recv() => Some(Signal::SIGTERM),
             _ = next(&mut self.hangup) => Some(Signal::SIGHUP),
         }
     }
@@ -65,9 +57,10 @@ async fn next(stream: &mut Option<Stream>) {
     }
 }
 
-/// Bit n − 1 is set if signal n is ignored. Where there is no `/proc`, nothing is known to be.
-fn ignored_mask() -> u64 {
+/// Where there is no `/proc`, nothing is known to be.
+fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal as i32 - 1) & 1 == 1
 }

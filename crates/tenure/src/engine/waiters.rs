@@ -40,11 +40,16 @@ impl Waiters {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ring(&self, wake: Wake) {
+    /// Brings a hint to those it is for. Not to the `reader`, who knows: a bell that it found later would make it ask
+    /// twice.
+    fn ring(&self, wake: Wake, reader: OwnerId) {
         let seats = self.seats();
         match wake {
-            Wake::Owner(owner) => seats.get(&owner).into_iter().for_each(|bell| bell.notify_one()),
-            Wake::All => seats.values().for_each(|bell| bell.notify_one()),
+            Wake::Owner(woken) if woken == reader => {}
+            Wake::Owner(woken) => seats.get(&woken).into_iter().for_each(|bell| bell.notify_one()),
+            Wake::All => {
+                seats.iter().filter(|&(&owner, _)| owner != reader).for_each(|(_, bell)| bell.notify_one());
+            }
         }
     }
 }
@@ -59,7 +64,7 @@ impl Seat<'_> {
             let mut stream = self.waiters.stream.lock().await;
             loop {
                 let wake = stream.next().await;
-                self.waiters.ring(wake);
+                self.waiters.ring(wake, self.owner);
                 if wake == Wake::Owner(self.owner) || wake == Wake::All {
                     return;
                 }
