@@ -4,6 +4,7 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -78,10 +79,13 @@ impl Guard {
         })
     }
 
-    /// Replaces it as a whole. Only inside a write transaction, so that two processes do not undo each other.
+    /// Replaces it as a whole. Only inside a write transaction of the
+    /// database, so that two processes do not undo each other.
     pub(crate) fn write(&self, database: &Path) -> Result<(), BackendError> {
+        static DRAFTS: AtomicU32 = AtomicU32::new(0);
         let path = Self::path(database);
-        let draft = path.with_extension(format!("guard.{}", std::process::id()));
+        let (pid, number) = (std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed));
+        let draft = path.with_extension(format!("guard.{pid}.{number}"));
         let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
         let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
         written.map_err(|e| {

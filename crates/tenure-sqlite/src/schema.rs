@@ -97,20 +97,29 @@ fn settle(
             return Ok(guard);
         }
     }
-    conn.execute_batch(sql::BEGIN).map_err(sqlite)?;
-    let settled = adopt(conn, path, file, host, clock);
-    match settled {
-        Ok(guard) => {
-            conn.execute_batch(sql::COMMIT).map_err(|e| error::at_commit(path, e))?;
-            // After the commit: until then, whoever opens it finds the mismatch again, and waits again.
-            guard.write(path)?;
-            Ok(guard)
-        }
-        Err(error) => {
-            let _ = conn.execute_batch(sql::ROLLBACK);
-            Err(error)
-        }
-    }
+    let guard = in_transaction(conn, path, || adopt(conn, path, file, host, clock))?;
+    // In a transaction after that one: until it is remembered, whoever opens it finds the mismatch again, and waits
+    // again; and what others have remembered meanwhile is kept.
+    in_transaction(conn, path, || {
+        let remembered = Guard::read(path)?.map_or(0, |guard| guard.max_ttl_ms);
+        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(remembered), ..guard };
+        guard.write(path).map(|()| guard)
+    })
+}
+
+fn in_transaction<A>(
+    conn: &Connection,
+    path: &Path,
+    work: impl FnOnce() -> Result<A, BackendError>,
+) -> Result<A, BackendError> {
+    conn.execute_batch(sql::BEGIN).map_err(|e| error::before_commit(path, e))?;
+    let done = work().and_then(|answer| {
+        conn.execute_batch(sql::COMMIT).map(|()| answer).map_err(|e| error::at_commit(path, e))
+    });
+    done.inspect_err(|_| {
+        // Fails only if SQLite has rolled back already.
+        let _ = conn.execute_batch(sql::ROLLBACK);
+    })
 }
 
 /// True if it is empty; an error, with nothing touched, if it is not for us.

@@ -71,6 +71,16 @@ impl Guard {
         self.cell.is_at_risk()
     }
 
+    /// Ends when a renewal has failed: the first of the two signals, the time to finish quickly.
+    ///
+    /// The lease still holds, and a later renewal may mend it; [`lost`](Self::lost) is the second signal.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping the future.
+    pub async fn at_risk(&self) {
+        self.cell.at_risk().await;
+    }
+
     /// Ends when the lease is lost; never while it is held.
     ///
     /// # Timing

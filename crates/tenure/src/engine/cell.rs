@@ -100,6 +100,23 @@ impl HoldCell {
         self.hold().on_wake(now);
     }
 
+    /// Ends when a renewal has failed and none has succeeded since, or the lease is lost.
+    pub(crate) async fn at_risk(&self) {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if self.is_at_risk() || self.check().is_err() {
+                return;
+            }
+            let until = self.host.now() + self.timing.look();
+            tokio::select! {
+                () = news => {}
+                () = self.host.sleep_until(until) => {}
+            }
+        }
+    }
+
     /// Ends when no more than `margin` of validity is left, or the lease is lost.
     ///
     /// Stands on a timer of its own, not on the watchdog's: it comes on time also when the store hangs.
