@@ -70,7 +70,7 @@ impl Ledger {
         })
     }
 
-    /// How many places that wait for a turn stand in front of the place `at`, or in the whole queue.
+    /// How many places that wait for a turn stand in front of the place `at`, or in the whole queue (L7).
     ///
     /// Anyone waiting bars, whatever its mode: else a waiter with a smaller limit is passed for ever (model
     /// `shared.mixed limits overtake`), and readers starve a writer.

@@ -7,7 +7,7 @@ use tenure_core::{Audience, FencingToken, HolderView, Moment, OwnerId, Raised, R
 use crate::{
     handoff::WakeList,
     rules::Rules,
-    state::{Change, Ledger, micros},
+    state::{Change, Holder, Ledger, micros},
 };
 
 impl Ledger {
@@ -52,16 +52,16 @@ impl Ledger {
         Change { answer: Raised::Raised, wakes, changed: settled || raised }
     }
 
-    /// Robs the holders, raises the fence, wakes the robbed and hands on.
+    /// Robs those who have entered, raises the fence, wakes the robbed and hands on.
     pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Change<Vec<HolderView>> {
         let mut wakes = WakeList::new();
         self.settle(now, rules, &mut wakes);
-        let robbed = std::mem::take(&mut self.holders);
+        // Who was handed the lock but has not entered is no holder yet, and keeps its turn.
+        let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
+            std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
+        self.holders = handed;
         self.mint(now, 1);
-        wakes.extend(robbed.iter().map(|h| {
-            let audience = if h.token.is_some() { Audience::Holders } else { Audience::Waiters };
-            (audience, h.owner)
-        }));
+        wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
         self.hand_on(now, rules, &mut wakes);
         Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true }
     }

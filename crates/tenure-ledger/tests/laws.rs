@@ -427,3 +427,18 @@ fn a_full_queue_refuses_and_changes_nothing() {
     assert!(ledger.claim(at(0), &rules, &claim(4, Mode::Exclusive)).is_err());
     assert_eq!(ledger, before);
 }
+
+/// A waiter whose turn has come is no holder yet: `break` leaves it its turn.
+#[test]
+fn a_break_leaves_the_turn_to_whoever_was_handed_the_lock() {
+    let (mut ledger, rules) = (Ledger::new(0), Rules::default());
+    for n in 1..=3 {
+        let _ = ledger.claim(at(0), &rules, &claim(n, Mode::Exclusive)).unwrap();
+    }
+    let _ = ledger.release(at(1), &rules, owner(1));
+    assert_eq!(ledger.break_lock(at(2), &rules).answer, []);
+    let third = ledger.claim(at(3), &rules, &claim(3, Mode::Exclusive)).unwrap();
+    assert!(matches!(third.answer, ClaimAnswer::Queued { .. }), "L7: {:?}", third.answer);
+    let second = ledger.claim(at(4), &rules, &claim(2, Mode::Exclusive)).unwrap();
+    assert!(matches!(second.answer, ClaimAnswer::Granted(_)));
+}

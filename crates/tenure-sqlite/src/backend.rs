@@ -85,25 +85,32 @@ impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let answer = self.store().transact(true, |tx| {
             tx.must_be_open()?;
-            tx.remember_ttl(claim.ttl)?;
             let path = &self.config.path;
-            tx.step(&claim.name, |ledger, now, rules| {
+            let answer = tx.step(&claim.name, |ledger, now, rules| {
                 ledger.claim(now, rules, claim).map_err(|e| error::ledger(path, e))
-            })
+            })?;
+            if matches!(answer, ClaimAnswer::Granted(_)) {
+                tx.remember_ttl(claim.ttl)?;
+            }
+            Ok(answer)
         })?;
         Ok(answer.expect("BUG: a claim makes the file"))
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let answers = self.store().transact(false, |tx| {
-            let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
+            let mut longest = Duration::ZERO;
+            let mut answers = Vec::with_capacity(grants.len());
+            for Grant { name, owner, ttl, .. } in grants {
+                let answer =
+                    tx.step(name, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
+                if answer == Renewal::Renewed {
+                    longest = longest.max(*ttl);
+                }
+                answers.push(answer);
+            }
             tx.remember_ttl(longest)?;
-            let mut renew = |grant: &Grant| {
-                tx.step(&grant.name, |ledger, now, rules| {
-                    Ok(ledger.renew(now, rules, grant.owner, grant.ttl))
-                })
-            };
-            grants.iter().map(&mut renew).collect::<Result<Vec<_>, _>>()
+            Ok(answers)
         });
         match answers {
             Ok(Some(answers)) => answers.into_iter().map(Ok).collect(),

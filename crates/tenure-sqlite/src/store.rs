@@ -145,7 +145,7 @@ impl Tx<'_> {
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
 
-    /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant.
+    /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
     pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         if ttl_ms <= self.store.opened().guard.max_ttl_ms {

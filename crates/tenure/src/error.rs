@@ -148,7 +148,7 @@ pub enum HoldError {
     /// The work never began.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The work was dropped because the lease was lost.
-    #[error("the work was stopped")]
+    /// The lease was lost before the work was done: it was dropped, or its result came too late.
+    #[error("the work was not done under the lock")]
     Lost(#[source] Lost),
 }

@@ -54,10 +54,11 @@ impl Lock {
         self
     }
 
-    /// How long the store may fail in a row while we wait. Default 30 s: longer than a fail-over.
+    /// How long the store may fail in a row while we wait. Default: for as long as we wait, and 30 s if that is for ever,
+    /// longer than a fail-over.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = patience;
+        self.options.patience = Some(patience);
         self
     }
 
@@ -125,7 +126,8 @@ impl Lock {
     /// What it spawned or blocks on is not stopped: give the token to the resource.
     ///
     /// # Errors
-    /// [`HoldError::Acquire`] if the work never began, [`HoldError::Lost`] if it was dropped. A release that fails after
+    /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before the work was done:
+    /// it was dropped, or its result came too late and is. A release that fails after
     /// the work is done is not an error of the work: it is tried again in the background.
     ///
     /// # Cancel safety

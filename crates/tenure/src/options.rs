@@ -7,22 +7,25 @@ use std::{
 
 use tenure_core::{BackendError, HolderView, Label, Timing};
 
+/// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
+/// than a person waits without a word.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Settings; every default with its reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) ttl: Duration,
     /// Never: work ends when it ends.
     pub(crate) max_hold: Option<Duration>,
-    /// 30 s: longer than a fail-over, shorter than a person waits without a word.
-    pub(crate) patience: Duration,
+    /// `None`: as long as the caller waits, and [`PATIENCE`] if that is for ever.
+    pub(crate) patience: Option<Duration>,
     pub(crate) label: Label,
     pub(crate) progress: Option<Progress>,
 }
 
 impl Options {
     pub(crate) fn new(label: Label) -> Self {
-        let (ttl, patience) = (Timing::DEFAULT_TTL, Duration::from_secs(30));
-        Self { ttl, max_hold: None, patience, label, progress: None }
+        Self { ttl: Timing::DEFAULT_TTL, max_hold: None, patience: None, label, progress: None }
     }
 }
 

@@ -30,7 +30,8 @@ fn row(promises: &Promises) -> Vec<String> {
 
 fn rows_of(file: &str, backend: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)).unwrap();
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let cells =
+        |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let rows = text.lines().filter(|line| line.starts_with('|')).map(cells);
     rows.filter(|row| row.len() == 9 && row[0] == backend).collect()
 }

@@ -8,7 +8,7 @@ use crate::{
     engine::{Engine, cell::HoldCell, waiters::Seat},
     error::AcquireError,
     machine::acquisition::{Acquisition, Failure, Todo, Verdict},
-    options::{Options, Waiting},
+    options::{Options, PATIENCE, Waiting},
 };
 
 /// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
@@ -56,7 +56,8 @@ impl<'a> Attempt<'a> {
         engine.host.random(&mut seed);
         let (now, options) = (engine.host.now(), &request.options);
         let seed = u64::from_be_bytes(seed);
-        let machine = Acquisition::new(now, request.timing, request.budget, options.patience, seed);
+        let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
+        let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
         let claim = Claim {
             name: request.name.clone(),
             owner: engine.new_owner(),

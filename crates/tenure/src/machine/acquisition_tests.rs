@@ -142,7 +142,7 @@ impl World {
                 self.answered(answer, delay);
             }
             (Event::Waited(by), Todo::Wait { until }) => {
-                self.now = self.now + by.unwrap_or(until.boot.saturating_sub(self.now.boot));
+                self.now = self.now + by.unwrap_or_else(|| until.boot.saturating_sub(self.now.boot));
             }
             (Event::Woken, _) => self.machine.on_wake(),
             (Event::Returned(delay), _) => {
@@ -199,7 +199,10 @@ impl World {
         let is_good = self.last == Some(Answer::Granted) && self.until.is_some_and(|u| !u.is_over(self.now));
         match todo {
             Todo::Ask { fresh_owner } => {
-                assert_eq!(*fresh_owner, self.returned, "a new owner after every release, and only then (H3.4)");
+                assert_eq!(
+                    *fresh_owner, self.returned,
+                    "a new owner after every release, and only then (H3.4)"
+                );
                 assert!(!self.failed_for_good() && !self.is_hopeless() && (!is_good || self.returned));
                 // Woken at the last moment, or a grant that was too late: asked once more each time.
                 assert!(self.asks_once() || self.asked_late <= 1 + self.too_late, "the deadline is not kept");
@@ -218,7 +221,11 @@ impl World {
     fn judge_verdict(&self, verdict: &Verdict) {
         match verdict {
             Verdict::Granted { until, .. } => {
-                assert_eq!((self.last, self.until), (Some(Answer::Granted), Some(*until)), "from on_sent (H1.1)");
+                assert_eq!(
+                    (self.last, self.until),
+                    (Some(Answer::Granted), Some(*until)),
+                    "from on_sent (H1.1)"
+                );
                 assert!(!until.is_over(self.now), "entered too late (hazards 12, 47)");
                 return assert_eq!(self.there, BTreeSet::from([self.owner]));
             }
@@ -335,7 +342,11 @@ fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
     let waiting = acquisition(Some(Duration::from_millis(200)));
     assert_eq!(waiting.request_timeout(START), Duration::from_millis(200));
     let late = START + Duration::from_millis(180);
-    assert_eq!(waiting.request_timeout(late), Duration::from_millis(50), "but no less than a slow round trip");
+    assert_eq!(
+        waiting.request_timeout(late),
+        Duration::from_millis(50),
+        "but no less than a slow round trip"
+    );
     for patient in [acquisition(None), acquisition(Some(TTL)), acquisition(Some(Duration::ZERO))] {
         assert_eq!(patient.request_timeout(START), timing().request_timeout());
     }

@@ -121,7 +121,7 @@ impl Hold {
             Some(Renewal::Gone) => self.lose(now, Loss::Taken),
             None => {
                 self.failed += 1;
-                // Twice as eager as the time-out, so that what is left of the lease is used.
+                // ttl/24: soon enough to use what is left of the lease, without hammering a store that refuses.
                 self.state = State::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
             }
         }

@@ -252,7 +252,8 @@ fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
 /// `→ lost: …`; it must say all of it at these times and nothing else. `asleep` is when polling stops until the next
 /// line.
 fn check(timeline: &str) {
-    let mut lines = timeline.lines().map(|line| line.split('#').next().unwrap()).filter(|l| !l.trim().is_empty());
+    let mut lines =
+        timeline.lines().map(|line| line.split('#').next().unwrap()).filter(|l| !l.trim().is_empty());
     let settings: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
     let setting = |name| settings.iter().position(|word| *word == name).map(|at| duration(settings[at + 1]));
     let timing = timing(setting("ttl").unwrap());
@@ -303,7 +304,11 @@ impl Scene {
             }
             self.now = self.now + next.saturating_sub(self.now.boot);
             let said = hold.poll(self.now);
-            assert!(matches!(said, Todo::Wait { .. }), "{said:?} at {:?}, before: {line}", self.now.boot - START.boot);
+            assert!(
+                matches!(said, Todo::Wait { .. }),
+                "{said:?} at {:?}, before: {line}",
+                self.now.boot - START.boot
+            );
         }
         self.now = self.now + then.boot.saturating_sub(self.now.boot);
         self.asleep = false;

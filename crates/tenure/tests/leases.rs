@@ -1,0 +1,367 @@
+//! Held leases: renewed, believed, lost.
+
+#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod stage;
+
+use std::{future::pending, sync::Arc, time::Duration};
+
+use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
+use tenure::{AcquireError, Guard, HoldError, Loss};
+use tenure_testkit::{
+    gate::{Gate, Verb},
+    host::pass,
+};
+
+/// A process that holds the lock, and one that does not.
+async fn holder() -> (Stage, Actor, Guard, Actor) {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor(), stage.actor());
+    let guard = actor.acquire().await;
+    (stage, actor, guard, other)
+}
+
+/// The loss, and how long it took until `lost` told.
+async fn loss(stage: &Stage, guard: &Guard) -> (Loss, Duration) {
+    let began = stage.clock();
+    let lost = in_time(guard.lost()).await;
+    assert_eq!(guard.check(), Err(lost), "both tell the same");
+    (lost.cause(), stage.clock() - began)
+}
+
+fn is_about(found: Duration, expected: Duration) -> bool {
+    found >= expected && found <= expected + SOON
+}
+
+/// L1.
+#[tokio::test(start_paused = true)]
+async fn a_renewed_lease_is_held_for_as_long_as_the_holder_likes() {
+    let (_stage, actor, guard, other) = holder().await;
+    let answer = other.lock().acquire_within(20 * TTL).await;
+    assert!(matches!(answer, Err(AcquireError::TimedOut { holder: Some(_), .. })), "{answer:?}");
+    assert_eq!(guard.check(), Ok(()));
+    assert!(guard.remaining() > TTL / 2 && !guard.is_at_risk());
+    assert!((58..=61).contains(&actor.gates.asked(Verb::Renew)), "{}", actor.gates.asked(Verb::Renew));
+}
+
+/// L1: the holder knows at the instant when its validity ends, and the next one enters after that.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
+    let (stage, actor, guard, other) = holder().await;
+    actor.die();
+    let next = other.waiting();
+    let began = stage.clock();
+    pass(ms(4_900)).await;
+    assert!(!guard.is_at_risk(), "nothing has failed yet");
+    pass(ms(200)).await;
+    assert!(guard.is_at_risk(), "a renewal stayed unanswered for ttl/6");
+    assert_eq!(guard.check(), Ok(()));
+    let (cause, _) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::Expired);
+    assert!(is_about(stage.clock() - began, VALIDITY), "{:?}", stage.clock() - began);
+    assert!(!next.is_finished(), "nobody enters before the holder knows");
+    assert!(next.await.unwrap().token() > guard.token());
+    assert!(is_about(stage.clock() - began, TTL), "{:?}", stage.clock() - began);
+}
+
+/// H2.1: `check` reads the clock itself and needs nobody to tell it.
+#[tokio::test(start_paused = true)]
+async fn check_fails_at_the_instant_when_validity_ends() {
+    let (_stage, actor, guard, _) = holder().await;
+    actor.die();
+    pass(VALIDITY - ms(1)).await;
+    assert_eq!(guard.check(), Ok(()));
+    pass(ms(1)).await;
+    assert_eq!(guard.check().unwrap_err().cause(), Loss::Expired);
+    assert_eq!(guard.remaining(), Duration::ZERO);
+}
+
+/// H2.2.
+#[tokio::test(start_paused = true)]
+async fn a_slow_renewal_counts_from_when_it_was_sent() {
+    let (_stage, actor, guard, _) = holder().await;
+    actor.gates.plan(Verb::Renew, &[Gate::Slow(ms(1_000))], Gate::Hang);
+    pass(ms(4_300)).await;
+    assert!(guard.remaining() < ms(6_000), "not answered yet");
+    pass(ms(100)).await;
+    assert!(guard.remaining() > VALIDITY - ms(1_100) && guard.remaining() < VALIDITY - ms(1_000));
+}
+
+/// H1.1, hazard 12: and the first renewal of a grant whose answer was slow is due at once.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_when_its_renewal_is_due_is_renewed() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    actor.gates.plan(Verb::Claim, &[Gate::Slow(ms(150))], Gate::Open);
+    let guard = actor.locks.mutex("stage").ttl(ms(300)).acquire().await.unwrap();
+    assert!(guard.remaining() < ms(150));
+    pass(10 * TTL).await;
+    assert_eq!(guard.check(), Ok(()));
+}
+
+/// Hazard 24: no renewal waits for another.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_delays_no_other() {
+    let (_stage, actor, guard, _) = holder().await;
+    pass(ms(100)).await;
+    let other = actor.locks.mutex("other").ttl(TTL).acquire().await.unwrap();
+    actor.gates.plan(Verb::Renew, &[Gate::Hang], Gate::Open);
+    pass(ms(3_500)).await;
+    assert!(guard.remaining() < ms(6_500), "its renewal hangs");
+    assert!(other.remaining() > ms(9_500), "that of the other one came through");
+    pass(ms(2_000)).await;
+    assert!(guard.remaining() > ms(9_000) && !guard.is_at_risk(), "the second try came through");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_due_together_are_renewed_together() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let mut guards = Vec::new();
+    for i in 0..1_000 {
+        guards.push(actor.locks.mutex(format!("many/{i}")).acquire().await.unwrap());
+    }
+    pass(TTL).await;
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
+    assert!(actor.gates.asked(Verb::Renew) <= 6, "{} requests", actor.gates.asked(Verb::Renew));
+}
+
+/// A robbed holder is told at once, not when its renewal is due.
+#[tokio::test(start_paused = true)]
+async fn a_broken_lock_is_lost_at_once() {
+    let (stage, _actor, guard, _) = holder().await;
+    pass(ms(500)).await;
+    stage.break_lock().await;
+    let (cause, after) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::Taken);
+    assert!(after <= SOON, "{after:?}");
+}
+
+/// The last lease before `max_hold` needs no renewal, but a robbed holder asks all the same.
+#[tokio::test(start_paused = true)]
+async fn a_broken_lock_is_lost_at_once_in_the_last_lease_too() {
+    let stage = Stage::new();
+    let guard = stage.actor().lock().max_hold(ms(5_000)).acquire().await.unwrap();
+    pass(ms(500)).await;
+    stage.break_lock().await;
+    let (cause, after) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::Taken);
+    assert!(after <= SOON, "{after:?}");
+}
+
+/// A hint makes us faster, never right (H1.6).
+#[tokio::test(start_paused = true)]
+async fn a_broken_lock_is_lost_by_the_next_renewal_if_the_hint_was_lost() {
+    let stage = Stage::new();
+    let guard = stage.actor_on(Arc::new(Deaf::new(&stage.store))).acquire().await;
+    pass(ms(500)).await;
+    stage.break_lock().await;
+    let (cause, after) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::Taken);
+    assert!(after <= TTL / 3 && after > ms(2_500), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_holder_asks_when_hints_may_have_been_missed() {
+    let stage = Stage::new();
+    let deaf = Deaf::new(&stage.store);
+    let actor = stage.actor_on(Arc::new(deaf.clone()));
+    let (guard, unhurt) = (actor.acquire().await, actor.locks.mutex("other").acquire().await.unwrap());
+    pass(ms(500)).await;
+    stage.break_lock().await;
+    pass(ms(500)).await;
+    assert_eq!(guard.check(), Ok(()), "it has not heard of it");
+    deaf.missed.notify_waiters();
+    let (cause, after) = loss(&stage, &guard).await;
+    assert!(cause == Loss::Taken && after <= SOON, "{cause:?} after {after:?}");
+    assert_eq!(unhurt.check(), Ok(()));
+}
+
+/// Hazard 25.
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_lease_that_is_renewed() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.lock().max_hold(3 * TTL).acquire().await.unwrap();
+    let (cause, after) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::MaxHold);
+    assert!(is_about(after, 3 * TTL), "{after:?}");
+    let asked = actor.gates.asked(Verb::Renew);
+    pass(TTL).await;
+    assert_eq!(actor.gates.asked(Verb::Renew), asked);
+}
+
+/// Hazard 25.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_was_leaked_blocks_for_max_hold_and_one_ttl_at_most() {
+    let stage = Stage::new();
+    std::mem::forget(stage.actor().lock().max_hold(2 * TTL).acquire().await.unwrap());
+    let other = stage.actor().lock().acquire_within(3 * TTL + RETRY_MAX).await;
+    assert!(other.is_ok(), "{other:?}");
+}
+
+/// H2.1, hazard 26: timers do not run in suspend, so no task can have told.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_slept_for_too_long_learns_it_at_the_first_check() {
+    let (stage, _actor, guard, other) = holder().await;
+    pass(ms(500)).await;
+    stage.host.suspend(2 * TTL);
+    assert_eq!(guard.check().unwrap_err().cause(), Loss::Expired);
+    Court::default().admit(other.acquire().await);
+    let (cause, after) = loss(&stage, &guard).await;
+    assert_eq!(cause, Loss::Expired);
+    assert!(after <= SOON, "{after:?}");
+}
+
+/// H2.1: whoever only waits for `lost` is told within a look.
+#[tokio::test(start_paused = true)]
+async fn lost_tells_of_a_jump_of_either_clock_within_a_second() {
+    for jump in [|stage: &Stage| stage.host.suspend(2 * TTL), |stage: &Stage| stage.host.step_wall(20_000)] {
+        let (stage, _actor, guard, _) = holder().await;
+        let watched = Arc::new(guard);
+        let lost = tokio::spawn({
+            let watched = watched.clone();
+            async move { in_time(watched.lost()).await.cause() }
+        });
+        pass(ms(2_500)).await;
+        jump(&stage);
+        pass(ms(1_001)).await;
+        assert!(lost.is_finished());
+        assert_eq!(lost.await.unwrap(), Loss::Expired);
+    }
+}
+
+/// H2.1, hazard 26: a virtual machine that was resumed from a snapshot shows it by its wall clock only.
+#[tokio::test(start_paused = true)]
+async fn a_wall_clock_that_steps_forward_ends_the_lease() {
+    let (stage, _actor, guard, _) = holder().await;
+    pass(ms(500)).await;
+    stage.host.step_wall(20_000);
+    assert_eq!(guard.check().unwrap_err().cause(), Loss::Expired);
+    stage.host.step_wall(-20_000);
+    assert!(guard.check().is_err(), "L5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wall_clock_that_steps_back_changes_nothing() {
+    let (stage, actor, guard, _) = holder().await;
+    pass(ms(500)).await;
+    stage.host.step_wall(-3_600_000);
+    pass(3 * TTL).await;
+    assert_eq!(guard.check(), Ok(()));
+    actor.die();
+    assert!(loss(&stage, &guard).await.1 <= VALIDITY);
+}
+
+/// H2.3, L5: the machine slept while a renewal was on its way, and the answer comes afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_answered_after_the_loss_does_not_resurrect() {
+    let (stage, actor, guard, _) = holder().await;
+    actor.set(Verb::Renew, Gate::Slow(ms(1_000)));
+    pass(ms(3_500)).await;
+    assert_eq!(actor.gates.asked(Verb::Renew), 1);
+    stage.host.suspend(2 * TTL);
+    pass(TTL).await;
+    assert_eq!(guard.check().unwrap_err().cause(), Loss::Expired);
+    assert_eq!(actor.gates.asked(Verb::Renew), 1, "what is lost is not renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_at_risk_from_the_first_failure_to_the_next_success() {
+    for gate in [Gate::Refuse, Gate::LoseReply, Gate::Hang] {
+        let (_stage, actor, guard, _) = holder().await;
+        actor.gates.plan(Verb::Renew, &[gate], Gate::Open);
+        pass(ms(3_300)).await;
+        assert!(!guard.is_at_risk());
+        let patience = if gate == Gate::Hang { ms(1_750) } else { ms(50) };
+        pass(patience).await;
+        assert!(guard.is_at_risk(), "{gate:?}");
+        pass(ms(500)).await;
+        assert!(!guard.is_at_risk(), "{gate:?}");
+        assert_eq!(guard.check(), Ok(()));
+    }
+}
+
+/// The time to stop work that needs as long to stop.
+#[tokio::test(start_paused = true)]
+async fn nearly_lost_ends_when_no_more_than_the_margin_is_left() {
+    let (stage, actor, guard, _) = holder().await;
+    tokio::select! {
+        _ = guard.nearly_lost(TTL / 3) => panic!("renewals keep more than that ahead"),
+        () = pass(5 * TTL) => {}
+    }
+    actor.die();
+    in_time(guard.nearly_lost(TTL / 3)).await.unwrap();
+    assert!(guard.remaining() <= TTL / 3 && guard.remaining() > TTL / 3 - SOON);
+    assert_eq!(loss(&stage, &guard).await.0, Loss::Expired);
+    assert!(guard.nearly_lost(TTL / 3).await.is_err());
+}
+
+/// True once it was dropped.
+struct Flag(Arc<std::sync::atomic::AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// L1: work is stopped before another holder can start.
+#[tokio::test(start_paused = true)]
+async fn hold_drops_the_work_when_the_lease_is_lost() {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor(), stage.actor());
+    let stopped = Arc::<std::sync::atomic::AtomicBool>::default();
+    let (lock, flag, began) = (actor.lock(), Flag(stopped.clone()), stage.clock());
+    let held = tokio::spawn(async move {
+        lock.hold(|_lease| async move {
+            let _flag = flag;
+            pending::<()>().await;
+        })
+        .await
+    });
+    stage.settle(1, 0).await;
+    actor.die();
+    let next = other.acquire().await;
+    assert!(stopped.load(std::sync::atomic::Ordering::SeqCst), "the work went on beside the next holder");
+    let answer = in_time(held).await.unwrap();
+    assert!(matches!(answer, Err(HoldError::Lost(lost)) if lost.cause() == Loss::Expired), "{answer:?}");
+    assert!(is_about(stage.clock() - began, TTL));
+    assert_eq!(next.check(), Ok(()));
+}
+
+/// L8.
+#[tokio::test(start_paused = true)]
+async fn hold_returns_what_the_work_returns_and_releases() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let work = async |lease: Arc<Guard>| {
+        pass(3 * TTL).await;
+        lease.check().map(|()| lease.token())
+    };
+    let token = actor.lock().hold(work).await.unwrap();
+    assert!(token.unwrap().get() > 0);
+    assert!(stage.is_free().await);
+}
+
+/// L8: a caller that gives up drops the work and the lease.
+#[tokio::test(start_paused = true)]
+async fn hold_that_is_dropped_drops_the_work_and_releases() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let stopped = Arc::<std::sync::atomic::AtomicBool>::default();
+    let flag = Flag(stopped.clone());
+    let lock = actor.lock();
+    let held = lock.hold(|_lease| async move {
+        let _flag = flag;
+        pending::<()>().await;
+    });
+    tokio::select! {
+        _ = held => panic!("the work does not end"),
+        () = pass(TTL) => {}
+    }
+    assert!(stopped.load(std::sync::atomic::Ordering::SeqCst));
+    assert!(actor.locks.drain(TTL).await);
+    assert!(stage.is_free().await);
+}

@@ -1,0 +1,306 @@
+//! Guards and acquisitions that are given back, dropped, or given up halfway.
+
+#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod stage;
+
+use std::time::Duration;
+
+use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, dropped_after, ms, name};
+use tenure::core::{Released, Renewal, Timing};
+use tenure::{Guard, Loss, ReleaseError};
+use tenure_testkit::{
+    gate::{Gate, Verb},
+    host::pass,
+};
+
+/// A holder, somebody who waits, and since when.
+async fn holder_and_waiter() -> (Stage, Actor, Guard, tokio::task::JoinHandle<Guard>) {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    let waiting = stage.actor().waiting();
+    stage.settle(1, 1).await;
+    (stage, actor, guard, waiting)
+}
+
+/// How long it takes until the waiter enters.
+async fn entry(stage: &Stage, waiting: tokio::task::JoinHandle<Guard>) -> (Guard, Duration) {
+    let began = stage.clock();
+    let guard = waiting.await.unwrap();
+    guard.check().unwrap();
+    (guard, stage.clock() - began)
+}
+
+/// L8, hazard 63: no ttl has to pass.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_is_released_in_the_background() {
+    let (stage, _actor, guard, waiting) = holder_and_waiter().await;
+    drop(guard);
+    let (next, after) = entry(&stage, waiting).await;
+    assert!(after <= SOON, "{after:?}");
+    assert_eq!(stage.view().await.holders[0].owner, next.owner().to_string());
+}
+
+/// L8: the store may fail just then.
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_dropped_guard_is_tried_until_the_store_answers() {
+    for gate in [Gate::Refuse, Gate::Hang] {
+        let (stage, actor, guard, waiting) = holder_and_waiter().await;
+        actor.gates.plan(Verb::Release, &[gate; 3], Gate::Open);
+        drop(guard);
+        let (_next, after) = entry(&stage, waiting).await;
+        let patience = if gate == Gate::Hang { ms(6_300) } else { ms(200) };
+        assert!(after <= patience, "{gate:?}: {after:?}");
+        assert_eq!(actor.gates.asked(Verb::Release), 4, "{gate:?}");
+        assert!(actor.locks.drain(SOON).await);
+    }
+}
+
+/// L8: in vain, when the lease is over anyway.
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_dropped_guard_is_given_up_when_its_lease_is_over() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    actor.set(Verb::Release, Gate::Refuse);
+    drop(guard);
+    assert!(!actor.locks.drain(ms(100)).await, "it is still being tried");
+    let (_next, after) = entry(&stage, waiting).await;
+    assert!(after <= TTL + SOON, "{after:?}");
+    assert!(actor.locks.drain(RETRY_MAX).await);
+    let asked = actor.gates.asked(Verb::Release);
+    pass(2 * TTL).await;
+    assert_eq!(actor.gates.asked(Verb::Release), asked);
+    assert_eq!(actor.gates.asked(Verb::Renew), 0, "a dropped guard is not renewed");
+}
+
+/// L4: a guard is dropped late, when somebody else holds.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_dropped_after_its_loss_does_not_free_the_next_holder() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    actor.set(Verb::Renew, Gate::Hang);
+    let (next, _) = entry(&stage, waiting).await;
+    assert!(guard.check().is_err());
+    drop(guard);
+    assert!(actor.locks.drain(TTL).await);
+    assert_eq!(stage.view().await.holders[0].owner, next.owner().to_string());
+    pass(2 * TTL).await;
+    assert_eq!(next.check(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_frees_the_lock_at_once() {
+    let (stage, _actor, guard, waiting) = holder_and_waiter().await;
+    guard.release().await.unwrap();
+    let (next, after) = entry(&stage, waiting).await;
+    assert!(after <= SOON, "{after:?}");
+    next.release().await.unwrap();
+    assert!(stage.is_free().await);
+}
+
+/// L4: and says so (hazard 15).
+#[tokio::test(start_paused = true)]
+async fn releasing_what_is_lost_says_so_and_harms_nobody() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    actor.set(Verb::Renew, Gate::Hang);
+    let (next, _) = entry(&stage, waiting).await;
+    let answer = guard.release().await;
+    assert!(
+        matches!(answer, Err(ReleaseError::AlreadyLost(lost)) if lost.cause() == Loss::Expired),
+        "{answer:?}"
+    );
+    pass(TTL).await;
+    assert_eq!(next.check(), Ok(()));
+}
+
+/// Before the hint arrives that it was broken.
+#[tokio::test(start_paused = true)]
+async fn releasing_what_was_broken_says_so() {
+    let stage = Stage::new();
+    let guard = stage.actor().acquire().await;
+    stage.break_lock().await;
+    assert_eq!(guard.check(), Ok(()), "it has not heard of it");
+    let answer = guard.release().await;
+    assert!(
+        matches!(answer, Err(ReleaseError::AlreadyLost(lost)) if lost.cause() == Loss::Taken),
+        "{answer:?}"
+    );
+}
+
+/// L9, hazard 15: nobody can say; the truth is that it was done.
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_is_lost_is_unknown_and_tried_again() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    actor.set(Verb::Release, Gate::LoseReply);
+    let answer = guard.release().await;
+    assert!(matches!(answer, Err(ReleaseError::Unknown(_))), "{answer:?}");
+    let (next, after) = entry(&stage, waiting).await;
+    assert!(after <= SOON, "{after:?}");
+    pass(ms(500)).await;
+    assert!(actor.gates.asked(Verb::Release) >= 4, "tried again in the background");
+    assert_eq!(next.check(), Ok(()), "which touches nobody else (L4)");
+}
+
+/// L8: a store that hangs holds no caller back for longer than a request may take.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_answered_is_unknown() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    actor.gates.plan(Verb::Release, &[Gate::Hang], Gate::Open);
+    let began = stage.clock();
+    let answer = guard.release().await;
+    assert!(matches!(answer, Err(ReleaseError::Unknown(_))), "{answer:?}");
+    assert!(stage.clock() - began <= TTL / 3 + SOON);
+    assert!(entry(&stage, waiting).await.1 <= SOON, "the second try, in the background, came through");
+}
+
+/// L5, hazard 53: the renewal arrives after the release, and its answer after the next grant.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_arrives_after_the_release_resurrects_nothing() {
+    for gate in [Gate::Late(ms(800)), Gate::Slow(ms(800))] {
+        let (stage, actor, guard, waiting) = holder_and_waiter().await;
+        actor.set(Verb::Renew, gate);
+        pass(ms(3_500)).await;
+        assert_eq!(actor.gates.asked(Verb::Renew), 1, "on its way");
+        guard.release().await.unwrap();
+        let (next, after) = entry(&stage, waiting).await;
+        assert!(after <= SOON, "{gate:?}: {after:?}");
+        pass(ms(2_000)).await;
+        let view = stage.view().await;
+        assert_eq!(view.holders.len(), 1);
+        assert_eq!(view.holders[0].owner, next.owner().to_string());
+        assert_eq!(next.check(), Ok(()));
+        assert_eq!(actor.gates.asked(Verb::Renew), 1, "what was released is not renewed");
+    }
+}
+
+/// For leases that outlive their process.
+#[tokio::test(start_paused = true)]
+async fn a_detached_lease_ends_by_its_ttl_or_by_its_owner() {
+    let (stage, actor, guard, waiting) = holder_and_waiter().await;
+    let (owner, token) = guard.detach();
+    pass(TTL / 2).await;
+    assert_eq!(actor.gates.asked(Verb::Renew) + actor.gates.asked(Verb::Release), 0);
+    let half = Timing::new(TTL).unwrap();
+    assert_eq!(actor.locks.renew(&name(), owner, half).await.unwrap(), Renewal::Renewed);
+    let (next, after) = entry(&stage, waiting).await;
+    assert!(after > TTL - SOON && after <= TTL + SOON, "{after:?}");
+    assert!(next.token() > token);
+    assert_eq!(actor.locks.release(&name(), owner).await.unwrap(), Released::WasGone);
+    let (owner, _) = next.detach();
+    assert_eq!(actor.locks.release(&name(), owner).await.unwrap(), Released::Released);
+    assert!(stage.is_free().await);
+}
+
+const GATES: [Gate; 6] =
+    [Gate::Open, Gate::Refuse, Gate::LoseReply, Gate::Slow(ms(700)), Gate::Late(ms(700)), Gate::Hang];
+
+/// Every way in which the release of what was dropped can go.
+fn release_gates() -> [(&'static [Gate], Gate); 4] {
+    [(&[], Gate::Open), (&[], Gate::LoseReply), (&[Gate::Refuse], Gate::Open), (&[], Gate::Hang)]
+}
+
+/// After a drop: everything but the `others` is gone as soon as the store answers, and after one ttl in any case (L8).
+async fn nothing_is_left_behind(stage: &Stage, actor: &Actor, others: usize, answers: bool, case: &str) {
+    let drained = actor.locks.drain(ms(500)).await;
+    if answers {
+        assert!(drained, "{case}: not drained");
+        assert_eq!(stage.crowd().await, (others, 0), "{case}: left behind");
+    }
+    pass(TTL).await;
+    assert_eq!(stage.crowd().await, (others, 0), "{case}: left behind for longer than a ttl");
+}
+
+/// What somebody else does meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Other {
+    IsAbsent,
+    Holds,
+    /// And hands the lock to whoever waits.
+    LeavesAfter(Duration),
+}
+
+impl Other {
+    fn plays(self, stage: &Stage) -> tokio::task::JoinHandle<Option<Guard>> {
+        let lock = stage.actor().lock();
+        tokio::spawn(async move {
+            match self {
+                Self::IsAbsent => None,
+                Self::Holds => Some(lock.acquire().await.unwrap()),
+                Self::LeavesAfter(d) => {
+                    let guard = lock.acquire().await.unwrap();
+                    pass(d).await;
+                    guard.release().await.unwrap();
+                    None
+                }
+            }
+        })
+    }
+}
+
+/// L8, H1.8, hazard 33: an acquisition may be dropped wherever it awaits, whatever the store does with its claim and with
+/// the release that follows; the lock free, held, or handed on meanwhile.
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_that_is_dropped_anywhere_leaves_nothing_behind() {
+    let mut cases = 0;
+    for claim in GATES {
+        for (first, then) in release_gates() {
+            for other in [Other::IsAbsent, Other::Holds, Other::LeavesAfter(ms(300))] {
+                for polls in 0.. {
+                    let case = format!("{claim:?}, release {first:?} {then:?}, {other:?}, {polls} polls");
+                    let is_over = drop_an_acquisition(claim, (first, then), other, polls, &case).await;
+                    cases += 1;
+                    if is_over {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    assert!(cases > 250, "only {cases} cases");
+}
+
+async fn drop_an_acquisition(
+    claim: Gate,
+    (first, then): (&[Gate], Gate),
+    other: Other,
+    polls: usize,
+    case: &str,
+) -> bool {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let played = other.plays(&stage);
+    stage.settle(usize::from(other != Other::IsAbsent), 0).await;
+    actor.gates.plan(Verb::Claim, &[claim], Gate::Open);
+    actor.gates.plan(Verb::Release, first, then);
+    let lock = actor.lock();
+    let done = dropped_after(polls, lock.acquire_within(ms(3_000))).await;
+    let is_over = done.is_some();
+    drop(done);
+    let holder = played.await.unwrap();
+    nothing_is_left_behind(&stage, &actor, usize::from(holder.is_some()), then == Gate::Open, case).await;
+    assert!(holder.is_none_or(|holder| holder.check().is_ok()), "{case}: the holder was hurt");
+    is_over
+}
+
+/// L8: so may a release.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_dropped_anywhere_leaves_nothing_behind() {
+    let mut cases = 0;
+    for gate in GATES {
+        for polls in 0.. {
+            let stage = Stage::new();
+            let actor = stage.actor();
+            let guard = actor.acquire().await;
+            actor.gates.plan(Verb::Release, &[gate], Gate::Open);
+            let is_over = dropped_after(polls, guard.release()).await.is_some();
+            // The reaper's own request may be the one that hangs.
+            pass(if polls == 0 && gate == Gate::Hang { ms(2_050) } else { ms(750) }).await;
+            nothing_is_left_behind(&stage, &actor, 0, true, &format!("{gate:?}, {polls} polls")).await;
+            cases += 1;
+            if is_over {
+                break;
+            }
+        }
+    }
+    assert!(cases > 12, "only {cases} cases");
+}

@@ -1,0 +1,87 @@
+//! Settings that cannot be honoured are refused before anything is sent.
+
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod stage;
+
+use std::{sync::Arc, time::Duration};
+
+use stage::{Actor, Deaf, Stage, ms};
+use tenure::{AcquireError, ConfigError, HoldError, Lock};
+use tenure_testkit::gate::Verb;
+
+/// The refusal, which every way to acquire gives.
+async fn refusal(actor: &Actor, lock: Lock) -> ConfigError {
+    let answers = [
+        lock.acquire().await.map(drop),
+        lock.acquire_within(ms(1_000)).await.map(drop),
+        lock.try_acquire().await.map(drop),
+        lock.hold(|_| async {}).await.map_err(|error| match error {
+            HoldError::Acquire(error) => error,
+            other => panic!("{other:?}"),
+        }),
+    ];
+    assert_eq!(actor.gates.asked(Verb::Claim), 0, "something was sent");
+    let errors = answers.map(|answer| match answer {
+        Err(AcquireError::Config(error)) => error,
+        other => panic!("{other:?}"),
+    });
+    assert!(errors.iter().all(|error| error.to_string() == errors[0].to_string()));
+    errors[0].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_name_is_refused() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for bad in ["", "a\nb", "a\0", &"x".repeat(513)] {
+        let error = refusal(&actor, actor.locks.mutex(bad)).await;
+        assert!(matches!(error, ConfigError::Name(_)), "{bad:?}: {error:?}");
+        let error = refusal(&actor, actor.locks.rwlock(bad).read()).await;
+        assert!(matches!(error, ConfigError::Name(_)), "{bad:?}: {error:?}");
+    }
+}
+
+/// Hazard 40.
+#[tokio::test(start_paused = true)]
+async fn a_ttl_outside_the_bounds_is_refused() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for bad in [Duration::ZERO, ms(99), Duration::from_secs(25 * 3600), Duration::MAX] {
+        let error = refusal(&actor, actor.locks.mutex("x").ttl(bad)).await;
+        assert!(matches!(error, ConfigError::Ttl(_)), "{bad:?}: {error:?}");
+    }
+    for good in [ms(100), Duration::from_secs(24 * 3600)] {
+        assert!(actor.locks.mutex("x").ttl(good).try_acquire().await.unwrap().is_some(), "{good:?}");
+        assert!(actor.locks.drain(ms(1_000)).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_semaphore_without_slots_is_refused() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let error = refusal(&actor, actor.locks.semaphore("x", 0)).await;
+    assert!(matches!(error, ConfigError::NoSlots), "{error:?}");
+}
+
+/// The message names the parameter that helps.
+#[tokio::test(start_paused = true)]
+async fn what_the_backend_does_not_promise_is_refused() {
+    let stage = Stage::new();
+    let mut store = Deaf::new(&stage.store);
+    store.promises.shared = false;
+    store.promises.max_ttl = ms(30_000);
+    store.promises.max_ttl_parameter = Some("max_ttl");
+    let actor = stage.actor_on(Arc::new(store));
+    let error = refusal(&actor, actor.locks.mutex("x").ttl(ms(30_001))).await;
+    assert!(matches!(error, ConfigError::TtlAboveMaximum { .. }), "{error:?}");
+    assert!(error.to_string().ends_with("raise it with ?max_ttl="), "{error}");
+    for lock in [actor.locks.rwlock("x").read(), actor.locks.semaphore("x", 3)] {
+        let error = refusal(&actor, lock).await;
+        assert!(matches!(error, ConfigError::NotShared { .. }), "{error:?}");
+    }
+    for lock in [actor.locks.rwlock("x").write(), actor.locks.mutex("y").ttl(ms(30_000))] {
+        assert!(lock.try_acquire().await.unwrap().is_some());
+    }
+}
