@@ -4,6 +4,7 @@ mod backends;
 mod changelog;
 mod code;
 mod dependencies;
+mod docs;
 mod doors;
 mod features;
 mod headers;
@@ -41,6 +42,7 @@ const RULES: &[(&str, Rule)] = &[
     ("files say what they are for", headers::of_files),
     ("time, tasks and threads come through the Host", doors::clocks_and_tasks),
     ("every law is cited by code and by a test", laws::cited),
+    ("the API says what cancelling and dropping do", docs::of_api),
     ("no leftovers", leftovers::of_work),
     ("the changelog has this version", changelog::has_version),
     ("the README's commands are the ones that work", readme::commands),
