@@ -4,10 +4,10 @@ use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, ti
 
 use nix::{
     sys::{
-        signal::{Signal, raise},
+        signal::{Signal, killpg, raise},
         wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::Pid,
+    unistd::{Pid, getpgrp},
 };
 use tenure::{
     Guard, TokioHost,
@@ -22,7 +22,10 @@ const LOOK: Duration = Duration::from_millis(5);
 /// A running command.
 pub(crate) struct Child {
     group: Group,
+    /// The terminal, while the command has its foreground.
     terminal: Option<Terminal>,
+    /// We were asked to stop, and have asked the command.
+    stopping: bool,
     watcher: Option<Watcher>,
     /// The exit code, once it has ended.
     code: Option<u8>,
@@ -32,7 +35,7 @@ pub(crate) struct Child {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Ended(u8),
-    /// Stopped by job control; the terminal is ours again.
+    /// Stopped by job control.
     Suspended,
     None,
 }
@@ -57,7 +60,7 @@ impl Child {
         if let Err(error) = &watcher {
             exit::warn(&format!("no watcher: if tenure is killed, only the command dies with it: {error}"));
         }
-        Ok(Self { group, terminal, watcher: watcher.ok(), code: None })
+        Ok(Self { group, terminal, stopping: false, watcher: watcher.ok(), code: None })
     }
 
     /// What has changed since the last look.
@@ -68,7 +71,7 @@ impl Child {
         let code = match waitpid(self.group.0, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
             Ok(WaitStatus::Exited(_, code)) => u8::try_from(code & 0xff).expect("BUG: masked to a byte"),
             Ok(WaitStatus::Signaled(_, signal, _)) => exit::SIGNAL + u8::try_from(signal as i32).unwrap_or(0),
-            Ok(WaitStatus::Stopped(..)) if self.terminal.is_some() => return Change::Suspended,
+            Ok(WaitStatus::Stopped(_, why)) if self.is_job_control(why) => return Change::Suspended,
             Ok(_) => return Change::None,
             // Nobody else reaps it; were it so, it has ended all the same.
             Err(_) => exit::INTERNAL,
@@ -77,23 +80,37 @@ impl Child {
         Change::Ended(code)
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Or somebody else stopped it, who will let it go on without us: then we go on as well.
+    fn is_job_control(&self, why: Signal) -> bool {
+        self.terminal.is_some() || self.stopping || matches!(why, Signal::SIGTTIN | Signal::SIGTTOU)
+    }
+
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        self.stopping |= signal == Signal::SIGTSTP;
         self.group.signal(signal);
     }
 
-    /// The user suspended the command: suspend ourselves as well, so that the shell gets its terminal. No renewal
-    /// happens meanwhile, and when we are continued the command is, unless the lease is lost.
-    pub(crate) fn suspend_with(&self, guard: &Guard) {
-        if let Some(terminal) = &self.terminal {
+    /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
+    /// meanwhile, and when we are continued the command is, unless the lease is lost.
+    pub(crate) fn suspend_with(&mut self, guard: &Guard) {
+        // Stops as TSTP does, which we listen to: not where no shell could ever continue us.
+        let stop = Signal::SIGTTIN;
+        if std::mem::take(&mut self.stopping) {
+            let _ = raise(stop);
+        } else if let Some(terminal) = self.terminal.take() {
             terminal.take_back(false);
+            // Ctrl-Z came to the command's group; it was meant for all of the job.
+            let _ = killpg(getpgrp(), stop);
+        } else if Terminal::in_foreground().is_none() {
+            let _ = killpg(getpgrp(), stop);
         }
-        let _ = raise(Signal::SIGSTOP);
         if guard.check().is_err() {
             // Not a moment more, not even to handle a signal: another may run by now.
             self.group.signal(Signal::SIGKILL);
             return;
         }
-        if Terminal::in_foreground().is_some() {
+        self.terminal = Terminal::in_foreground();
+        if self.terminal.is_some() {
             Terminal::give_to(self.group.0);
         }
         self.group.signal(Signal::SIGCONT);

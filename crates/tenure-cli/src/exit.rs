@@ -90,10 +90,16 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     line.replace(['\n', '\r'], " ")
 }
 
-/// Clap's message without its usage block.
+/// Clap's message without its tips and its usage block, and with nothing in it that paints the terminal.
 pub(crate) fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    let words: Vec<&str> = first.strip_prefix("error: ").unwrap_or(first).split_whitespace().collect();
-    format!("{}; try `tenure --help`", words.join(" "))
+    let text = match error.kind() {
+        clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing".to_owned(),
+        _ => error.to_string(),
+    };
+    // What the user wrote is part of the message and may have empty lines of its own.
+    let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
+    let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
+    let words: Vec<&str> = message.split_whitespace().collect();
+    format!("{}; try `tenure --help`", words.join(" ").replace(char::is_control, "?"))
 }

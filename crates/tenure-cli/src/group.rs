@@ -16,8 +16,29 @@ impl Group {
         let _ = killpg(self.0, signal);
     }
 
-    /// True once nobody is left; the leader counts until it has been waited for.
+    /// True once nobody is left who could do anything; the leader counts until it has been waited for.
     pub(crate) fn is_gone(self) -> bool {
-        kill(Pid::from_raw(-self.0.as_raw()), None) == Err(Errno::ESRCH)
+        kill(Pid::from_raw(-self.0.as_raw()), None) == Err(Errno::ESRCH) || self.is_dead().unwrap_or(false)
+    }
+
+    /// Whether all are dead that `/proc` shows. They stay in the group until their parent waits for them, which the
+    /// first process of a container may never do.
+    fn is_dead(self) -> std::io::Result<bool> {
+        let mut found = false;
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            // Gone meanwhile, or no process at all.
+            let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+            // "pid (any name) state ppid pgrp ..."
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            let (state, group) = (fields.next(), fields.nth(1));
+            if group != Some(&self.0.to_string()) {
+                continue;
+            }
+            if !matches!(state, Some("Z" | "X")) {
+                return Ok(false);
+            }
+            found = true;
+        }
+        Ok(found)
     }
 }

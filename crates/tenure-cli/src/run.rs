@@ -54,13 +54,10 @@ pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
     let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(lock(&locks, &args), budget, &mut signals).await?;
+    let guard = waiting.acquire(lock(&locks, &args, stopping), budget, &mut signals).await?;
     let since = TokioHost.now();
-    let held = Held { args: &args, stopping, guard, quiet: global.quiet };
-    let code = held.run(&mut signals, since).await;
-    // Whatever is still to be released: two seconds, then its ttl ends it.
-    locks.drain(RELEASE_PATIENCE).await;
-    code
+    let held = Held { args: &args, stopping, guard, locks: &locks, quiet: global.quiet };
+    held.run(&mut signals, since).await
 }
 
 fn check_ttl(locks: &Locker, args: &Run) -> Result<(), Stop> {
@@ -74,11 +71,10 @@ fn check_ttl(locks: &Locker, args: &Run) -> Result<(), Stop> {
     Err(Stop::usage(format!("--ttl: {} takes {max} at most{raise}", promises.backend)))
 }
 
-fn lock(locks: &Locker, args: &Run) -> Lock {
+fn lock(locks: &Locker, args: &Run, stopping: Stopping) -> Lock {
     let ours = tenure::this_process();
     let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    // A shell's command line may hold a password; its first word does not.
-    let command = command.split_whitespace().next().unwrap_or_default();
+    let command = if args.command { first_word(&command) } else { &command };
     let label = Label::new(&ours.host, ours.pid, &ours.user, command);
     let name = args.name.as_str();
     let lock = match (args.shared, args.slots) {
@@ -88,9 +84,16 @@ fn lock(locks: &Locker, args: &Run) -> Lock {
     };
     let lock = lock.ttl(args.ttl.ttl()).label(label);
     match args.max_hold {
-        Some(max_hold) => lock.max_hold(max_hold),
+        // The command may run for so long: the time to stop it comes on top.
+        Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
         None => lock,
     }
+}
+
+/// The program of a shell's command line, if its first word is plainly one: anything else may hold a password.
+fn first_word(line: &str) -> &str {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
+    line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
 }
 
 /// A command that runs, or is about to, under a guard.
@@ -98,11 +101,13 @@ struct Held<'a> {
     args: &'a Run,
     stopping: Stopping,
     guard: Guard,
+    locks: &'a Locker,
     quiet: bool,
 }
 
 impl Held<'_> {
     async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+        signals.listen_to_stop();
         let argv = argv(self.args);
         let mut child = match Child::start(&argv, &self.guard) {
             Ok(child) => child,
@@ -183,9 +188,10 @@ impl Held<'_> {
         }
     }
 
-    /// At most two seconds; what fails is a warning, for the work is done.
+    /// At most two seconds in all; what fails is a warning, for the work is done.
     async fn release(self) {
-        let (name, quiet) = (self.args.name.clone(), self.quiet);
+        let (name, quiet, locks) = (self.args.name.clone(), self.quiet, self.locks);
+        let over = TokioHost.now() + RELEASE_PATIENCE;
         let failed = tokio::select! {
             released = self.guard.release() => match released {
                 Ok(()) | Err(ReleaseError::AlreadyLost(_)) => None,
@@ -196,6 +202,8 @@ impl Held<'_> {
         if let Some(why) = failed.filter(|_| !quiet) {
             exit::warn(&format!("{name}: {why}"));
         }
+        // What failed goes on in the background for what is left of the time, then its ttl ends it.
+        locks.drain(over.remaining(TokioHost.now())).await;
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct Signals {
     interrupt: Stream,
     terminate: Stream,
     hangup: Option<Stream>,
+    /// TSTP, from when there is a command that must not run on while we are stopped.
+    stop: Option<Stream>,
     child: Stream,
 }
 
@@ -25,8 +27,16 @@ impl Signals {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
             hangup,
+            stop: None,
             child: listen(SignalKind::child())?,
         })
+    }
+
+    /// Listens to TSTP as well. Until then it stops us as any other program.
+    pub(crate) fn listen_to_stop(&mut self) {
+        if !is_ignored(Signal::SIGTSTP) {
+            self.stop = signal(SignalKind::from_raw(Signal::SIGTSTP as i32)).ok();
+        }
     }
 
     /// The next signal that asks us to end.
@@ -46,6 +56,7 @@ impl Signals {
             _ = self.interrupt.recv() => Some(Signal::SIGINT),
             _ = self.terminate.recv() => Some(Signal::SIGTERM),
             _ = next(&mut self.hangup) => Some(Signal::SIGHUP),
+            _ = next(&mut self.stop) => Some(Signal::SIGTSTP),
         }
     }
 }

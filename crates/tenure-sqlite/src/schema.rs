@@ -72,7 +72,7 @@ fn settle(
 ) -> Result<Guard, BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
-    let fresh = check_ownership(conn, path)?;
+    // Before anything is read: reading in WAL mode makes files beside it.
     if conn.is_readonly("main").map_err(sqlite)? {
         return Err(error::refused(
             path,
@@ -80,6 +80,7 @@ fn settle(
             "the database file is read-only; give this user write permission",
         ));
     }
+    let fresh = check_ownership(conn, path)?;
     if fresh {
         let mode: String =
             conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;

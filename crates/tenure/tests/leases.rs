@@ -8,10 +8,11 @@ mod stage;
 use std::{future::pending, sync::Arc, time::Duration};
 
 use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
-use tenure::{AcquireError, Guard, HoldError, Loss};
+use tenure::core::{BoxFuture, Host, Moment};
+use tenure::{AcquireError, Guard, HoldError, Locker, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
-    host::pass,
+    host::{PausedHost, pass},
 };
 
 /// A process that holds the lock, and one that does not.
@@ -232,6 +233,59 @@ async fn lost_tells_of_a_jump_of_either_clock_within_a_second() {
     }
 }
 
+/// H2.1: whichever lease is looked at first, all are looked at.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_wall_clock_that_one_lease_shows_is_noticed_for_all() {
+    let (stage, actor, guard, _) = holder().await;
+    let _often = actor.locks.mutex("often").ttl(ms(100)).acquire().await.unwrap();
+    let ((cause, after), ()) = tokio::join!(loss(&stage, &guard), async {
+        pass(ms(2_500)).await;
+        stage.host.step_wall(20_000);
+    });
+    assert!(cause == Loss::Expired && after <= ms(2_515), "{cause:?} after {after:?}");
+}
+
+/// A host on which no thread can be started: nothing is renewed.
+struct Threadless(Arc<PausedHost>);
+
+impl Host for Threadless {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(until)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.0.spawn(task);
+    }
+
+    fn spawn_apart(&self, _: &'static str, _: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {}
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
+
+/// L1, H2.1, hazard 24: to hear of a loss, a holder needs nobody but the clock.
+#[tokio::test(start_paused = true)]
+async fn a_holder_without_a_watchdog_hears_of_the_loss_on_time() {
+    for slept in [Duration::ZERO, 2 * TTL] {
+        let stage = Stage::new();
+        let host = Arc::new(Threadless(stage.host.clone()));
+        let lock = Locker::new(Arc::new(stage.store.clone()), host).mutex("stage").ttl(TTL);
+        let guard = lock.acquire().await.unwrap();
+        let ((cause, after), ()) = tokio::join!(loss(&stage, &guard), async {
+            pass(ms(2_500)).await;
+            stage.host.suspend(slept);
+        });
+        assert_eq!(cause, Loss::Expired);
+        let expected = if slept.is_zero() { VALIDITY } else { ms(3_000) + slept };
+        assert!(is_about(after, expected), "{after:?}");
+    }
+}
+
 /// H2.1, hazard 26: a virtual machine that was resumed from a snapshot shows it by its wall clock only.
 #[tokio::test(start_paused = true)]
 async fn a_wall_clock_that_steps_forward_ends_the_lease() {
@@ -281,6 +335,23 @@ async fn a_lease_is_at_risk_from_the_first_failure_to_the_next_success() {
         assert!(!guard.is_at_risk(), "{gate:?}");
         assert_eq!(guard.check(), Ok(()));
     }
+}
+
+/// The first of the two signals; without a failure it does not come.
+#[tokio::test(start_paused = true)]
+async fn at_risk_tells_of_the_first_failure() {
+    let (stage, actor, guard, _) = holder().await;
+    tokio::select! {
+        () = guard.at_risk() => panic!("nothing has failed"),
+        () = pass(5 * TTL) => {}
+    }
+    actor.set(Verb::Renew, Gate::Refuse);
+    let began = stage.clock();
+    in_time(guard.at_risk()).await;
+    assert!(stage.clock() - began <= TTL / 3 + SOON);
+    assert_eq!(guard.check(), Ok(()), "it holds as yet");
+    assert_eq!(loss(&stage, &guard).await.0, Loss::Expired);
+    in_time(guard.at_risk()).await;
 }
 
 /// The time to stop work that needs as long to stop.

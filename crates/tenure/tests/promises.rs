@@ -1,5 +1,6 @@
 //! The tables of promises in README and docs/choosing.md say what the backends promise; the README's program compiles.
 
+#![cfg(all(feature = "memory", feature = "sqlite"))]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, path::Path};

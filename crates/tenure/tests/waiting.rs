@@ -267,6 +267,24 @@ async fn a_store_that_fails_is_borne_for_the_patience() {
     }
 }
 
+/// By default as long as one waits, and 30 s if that is for ever.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_borne_for_as_long_as_one_waits() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    actor.set(Verb::Claim, Gate::Refuse);
+    let (short, long) = (actor.lock(), actor.lock());
+    let began = stage.clock();
+    let patient = tokio::spawn(async move { long.acquire_within(ms(60_000)).await });
+    let answer = in_time(short.acquire()).await;
+    assert!(matches!(answer, Err(AcquireError::Backend(_))), "{answer:?}");
+    let took = stage.clock() - began;
+    assert!(took >= ms(30_000) && took <= ms(30_000) + RETRY_MAX, "{took:?}");
+    pass(ms(15_000)).await;
+    actor.set(Verb::Claim, Gate::Open);
+    assert!(in_time(patient).await.unwrap().is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_a_while_is_waited_for() {
     for gate in [Gate::Refuse, Gate::LoseReply, Gate::Hang, Gate::Late(ms(9_000))] {

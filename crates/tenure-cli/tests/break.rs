@@ -1,0 +1,150 @@
+//! `break`: the robbed are stopped, the next holder's token is larger.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::{
+    PATIENCE, Stage, assert_within,
+    files::{BEAT, HOLD},
+    now,
+    process::is_alive,
+};
+use tenure_testkit::patience::eventually;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn token(stage: &Stage, name: &str) -> u64 {
+    stage.show(name)["holders"][0]["token"].as_u64().unwrap()
+}
+
+/// L2; issue 2, point 5: TERM within a second, 79, and a larger token for whoever comes next.
+#[test]
+fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger() {
+    let stage = Stage::new();
+    let polite = "exec 2>/dev/null; trap 'date +%s%N >termed; exit 5' TERM; echo $0 >>beats; while :; do sleep 0.01; done";
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", polite, "robbed"]);
+    stage.beats("robbed");
+    let old = token(&stage, "job");
+    let before = now();
+    let broken = stage.run(&["break", "job"]);
+    broken.silent(0);
+    assert!(broken.out.contains("job was taken from") && broken.out.contains(" sh since "), "{broken:?}");
+    holder.ended().complained(79, "broken");
+    let termed = Duration::from_nanos(stage.number("termed"));
+    assert_within(SECOND, termed - before, "TERM after the break");
+    let next = stage.run(&["run", "-n", "job", "--", "printenv", "TENURE_TOKEN"]);
+    next.silent(0);
+    assert!(next.out.trim().parse::<u64>().unwrap() > old);
+}
+
+/// Issue 2, point 5: the whole group, and not before it had its grace.
+#[test]
+fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group() {
+    let stage = Stage::new();
+    let grace = SECOND;
+    // What is ignored stays so in a child.
+    let family = format!("trap '' TERM; sh -c '{BEAT}' child & {BEAT}");
+    let command = ["run", "--ttl", "4s", "--grace", "1s", "job", "--", "sh", "-c", &family, "leader"];
+    let holder = stage.start(&command);
+    stage.beats("leader");
+    stage.beats("child");
+    let (leader, child) = (stage.number("pid.leader"), stage.number("pid.child"));
+    let broken = Instant::now();
+    stage.run(&["break", "job"]).silent(0);
+    eventually("the group is dead", PATIENCE, || (!is_alive(leader) && !is_alive(child)).then_some(()));
+    assert!(broken.elapsed() >= grace, "killed after {:?}: before the grace was over", broken.elapsed());
+    assert_within(grace + SECOND, broken.elapsed(), "killing the group");
+    holder.ended().complained(79, "broken");
+}
+
+/// L4, L5; issue 2, point 5.
+#[test]
+fn renew_and_unlock_by_the_robbed_say_that_it_is_gone() {
+    let stage = Stage::new();
+    let lease: serde_json::Value =
+        serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "30s"]).out).unwrap();
+    let owner = lease["owner"].as_str().unwrap();
+    stage.run(&["break", "job"]).silent(0);
+    let next = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "next"]);
+    stage.beats("next");
+    let held = stage.show("job");
+    stage.run(&["renew", "job", owner, "--ttl", "30s"]).complained(79, "has ended or was broken");
+    stage.run(&["unlock", "job", owner]).complained(79, "has ended or was broken");
+    stage.run(&["unlock", "--lost-exit-code", "7", "job", owner]).complained(7, "has ended or was broken");
+    assert_eq!(
+        held["holders"][0]["owner"],
+        stage.show("job")["holders"][0]["owner"],
+        "nothing happened to it"
+    );
+    stage.touch("go");
+    next.ended().silent(0);
+}
+
+/// L2, L6: a waiter need not find out by itself.
+#[test]
+fn whoever_waits_for_a_broken_lock_gets_it_at_once() {
+    let stage = Stage::new();
+    let lease: serde_json::Value =
+        serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "1h"]).out).unwrap();
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "printenv", "TENURE_TOKEN"]);
+    let broken = Instant::now();
+    stage.run(&["break", "-q", "job"]).silent(0);
+    let ended = waiter.ended();
+    assert_within(stage::START, broken.elapsed(), "the hand-off by a break");
+    ended.silent(0);
+    assert!(ended.out.trim().parse::<u64>().unwrap() > lease["token"].as_u64().unwrap());
+}
+
+/// Design §8: `break` of a free lock is 0; it raises the fence all the same.
+#[test]
+fn breaking_a_free_lock_is_no_error_and_raises_its_fence() {
+    let stage = Stage::new();
+    let broken = stage.run(&["break", "job"]);
+    broken.silent(0);
+    assert_eq!(broken.out, "job was free\n");
+    let fence = stage.show("job")["fence"].as_u64().unwrap();
+    let next = stage.run(&["run", "job", "--", "printenv", "TENURE_TOKEN"]);
+    assert!(next.out.trim().parse::<u64>().unwrap() > fence);
+    let quiet = stage.run(&["-q", "break", "job"]);
+    assert_eq!((quiet.code, quiet.out.as_str()), (0, ""));
+}
+
+/// Co-holders of a semaphore are robbed together.
+#[test]
+fn all_holders_of_slots_are_robbed() {
+    let stage = Stage::new();
+    let start = |name| stage.start(&["run", "--slots", "2", "gpu", "--", "sh", "-c", BEAT, name]);
+    let holders = ["one", "two"].map(start);
+    stage.beats("one");
+    stage.beats("two");
+    assert_eq!(stage.run(&["break", "gpu"]).out.lines().count(), 2);
+    for holder in holders {
+        holder.ended().complained(79, "broken");
+    }
+    assert_eq!(stage.show("gpu")["holders"].as_array().unwrap().len(), 0);
+}
+
+/// A group is gone when all in it are dead, also where their new parent never waits for them: as the first process of many
+/// a container does not. `run` used to wait for such a group for ever.
+#[test]
+fn the_dead_of_a_group_need_not_be_buried() {
+    nix::sys::prctl::set_child_subreaper(true).unwrap();
+    let stage = Stage::new();
+    let family = "sleep 60 & echo $! >pid.child; echo $0 >>beats; wait";
+    let holder = stage.start(&["run", "--ttl", "30s", "job", "--", "sh", "-c", family, "leader"]);
+    stage.beats("leader");
+    let broken = Instant::now();
+    stage.run(&["break", "job"]).silent(0);
+    holder.ended().complained(79, "broken");
+    assert_within(SECOND, broken.elapsed(), "the end of a group that died at once");
+    let child: i32 = stage.number("pid.child");
+    assert!(std::fs::exists(format!("/proc/{child}")).unwrap(), "it was ours to bury");
+}

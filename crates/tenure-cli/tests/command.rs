@@ -1,0 +1,190 @@
+//! The command under the lock: what it finds, what reaches it, how long it may and must run.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use stage::{Stage, assert_within, files::HOLD};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Design §8; issue 2, point 7: what an outer `tenure run` left in the environment does not reach the inner command.
+#[test]
+fn the_command_finds_its_own_lock_token_and_owner() {
+    let stage = Stage::new();
+    let say = "echo $TENURE_LOCK; echo $TENURE_TOKEN; echo $TENURE_OWNER; echo >started; until [ -e go ]; do sleep 0.01; done";
+    let mut command = stage.command(&["run", "jobs/ä b", "--", "sh", "-c", say]);
+    for variable in ["TENURE_LOCK", "TENURE_TOKEN", "TENURE_OWNER"] {
+        command.env(variable, "inherited");
+    }
+    let holder = stage.start_command(command);
+    stage.has_lines("started", 1);
+    let view = stage.show("jobs/ä b");
+    stage.touch("go");
+    let ended = holder.ended();
+    ended.silent(0);
+    let held = &view["holders"][0];
+    let expected =
+        ["jobs/ä b".to_owned(), held["token"].to_string(), held["owner"].as_str().unwrap().to_owned()];
+    assert_eq!(ended.out.lines().collect::<Vec<_>>(), expected);
+}
+
+/// Design §8: an inner lock is another lock.
+#[test]
+fn a_command_may_take_another_lock() {
+    let stage = Stage::new();
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let inner = format!("echo $TENURE_LOCK; {tenure} run inner -- printenv TENURE_LOCK");
+    let ended = stage.run(&["run", "outer", "--", "sh", "-c", &inner]);
+    ended.silent(0);
+    assert_eq!(ended.out, "outer\ninner\n");
+}
+
+/// Design §8: never a shell unless it was asked for.
+#[test]
+fn a_shell_comes_only_with_c() {
+    let stage = Stage::new();
+    stage.run(&["run", "job", "--", "exit 4"]).complained(127, "exit 4: not found");
+    stage.run(&["run", "-c", "job", "exit 4"]).silent(4);
+    let ended = stage.run(&["run", "-c", "job", "echo \"$0 $1\" | tr a-z A-Z", "zero", "one"]);
+    assert_eq!((ended.code, ended.out.as_str()), (0, "ZERO ONE\n"));
+    let ended = stage.run(&["run", "job", "echo", "-n", "--", "$HOME"]);
+    assert_eq!((ended.code, ended.out.as_str()), (0, "-- $HOME"));
+}
+
+/// Design §8: a label names the program, never its arguments nor what stands before it: they hold passwords.
+#[test]
+fn no_argument_of_the_command_is_shown_to_others() {
+    let stage = Stage::new();
+    let url = "postgres://joe:hunter2@db/x";
+    let secret = format!("PASSWORD=hunter2 sh -c 'echo >started; sleep 60' {url}");
+    let quoted = "'hunter2' 2>/dev/null; echo >started; sleep 60";
+    let plain = format!("echo >started; sleep 60 # {url}");
+    for (command, shown) in [
+        (vec!["/bin/sh", "-c", "echo >started; sleep 60", url], "sh"),
+        (vec!["-c", &secret], "sh"),
+        (vec!["-c", quoted], "sh"),
+        (vec!["-c", &plain], "echo"),
+    ] {
+        let (flags, argv) =
+            if command[0] == "-c" { (&command[..1], &command[1..]) } else { (&[][..], &command[..]) };
+        let holder = stage.start(&[&["run"], flags, &["job", "--"], argv].concat());
+        stage.has_lines("started", 1);
+        let shown_to_others = [
+            stage.run(&["show", "job"]).out,
+            stage.run(&["show", "job", "--json"]).out,
+            stage.run(&["ls"]).out,
+            stage.run(&["run", "-n", "job", "--", "true"]).err,
+            String::from_utf8_lossy(&fs::read(stage.database()).unwrap()).into_owned(),
+            stage.run(&["break", "job"]).out,
+        ];
+        assert!(shown_to_others.iter().all(|text| !text.contains("hunter2")), "{shown_to_others:#?}");
+        assert!(
+            shown_to_others[0].contains(&format!("pid {} {shown} since", holder.pid())),
+            "{shown_to_others:#?}"
+        );
+        fs::remove_file(stage.path("started")).unwrap();
+    }
+}
+
+/// Says that it is there, and that the signal `$2` came; then ends.
+const LISTENER: &str =
+    "exec 2>/dev/null; trap 'echo $1 >>$2; exit 1' $2; echo $1 >>beats; while :; do sleep 0.01; done";
+
+/// Issue 2, point 7; design §8: to the whole group, and the command decides what becomes of it.
+#[test]
+fn signals_are_passed_on_to_the_whole_group() {
+    for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP")] {
+        let stage = Stage::new();
+        fs::write(stage.path("listener"), LISTENER).unwrap();
+        let family = format!(
+            "trap 'echo leader >>{name}; exit 7' {name}; sh listener one {name} | sh listener two {name}"
+        );
+        let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+        stage.has_lines("beats", 2);
+        holder.signal(signal);
+        holder.ended().silent(7);
+        let mut heard = stage.lines(name);
+        heard.sort();
+        assert_eq!(heard, ["leader", "one", "two"], "{name}");
+    }
+}
+
+/// Design §8: the lock stays held until then, and the code is the command's all the same.
+#[test]
+fn min_hold_keeps_the_lock_after_a_short_command() {
+    let stage = Stage::new();
+    let min_hold = Duration::from_millis(800);
+    let started = Instant::now();
+    let holder =
+        stage.start(&["run", "--min-hold", "800ms", "job", "--", "sh", "-c", "echo >started; exit 3"]);
+    stage.has_lines("started", 1);
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    let waiter = stage.start(&["run", "job", "--", "true"]);
+    holder.ended().silent(3);
+    assert!(started.elapsed() >= min_hold, "{:?}", started.elapsed());
+    waiter.ended().silent(0);
+    assert_within(min_hold + stage::START, started.elapsed(), "a hold of 800 ms");
+    // A signal ends it: the work is done.
+    let holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo >ended"]);
+    stage.has_lines("ended", 1);
+    holder.signal(Signal::SIGTERM);
+    holder.ended().silent(0);
+}
+
+/// Design §8, hazard 25: the command runs for as long as it may, is stopped, and that is a loss. It was stopped at once
+/// where the time to stop it was longer than the time it had.
+#[test]
+fn max_hold_stops_the_command_then_and_not_before() {
+    let stage = Stage::new();
+    let max_hold = Duration::from_millis(600);
+    let stopped =
+        "exec 2>/dev/null; trap 'echo >termed; exit 0' TERM; echo >started; while :; do sleep 0.01; done";
+    let holder = stage.start(&["run", "--max-hold", "600ms", "job", "--", "sh", "-c", stopped]);
+    stage.has_lines("started", 1);
+    let started = Instant::now();
+    let ended = holder.ended();
+    // What passed between the grant and the first word of the command counts.
+    assert!(started.elapsed() + stage::START / 2 >= max_hold, "{:?}", started.elapsed());
+    assert_within(max_hold + SECOND, started.elapsed(), "a hold of at most 600 ms");
+    ended.complained(79, "as long as --max-hold allows");
+    assert!(stage.path("termed").exists(), "it could tidy up");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    // A command that ends in time never hears of it.
+    stage.run(&["run", "--max-hold", "1h", "job", "--", "sh", "-c", "exit 3"]).silent(3);
+}
+
+/// A program started by `tenure` finds its signals as any other parent would have left them.
+#[test]
+fn the_command_starts_with_the_signals_of_a_fresh_process() {
+    let stage = Stage::new();
+    let look = ["-E", "^Sig(Blk|Ign|Cgt):", "/proc/self/status"];
+    let direct = std::process::Command::new("grep").args(look).output().unwrap();
+    let ended = stage.run(&[&["run", "job", "--", "grep"], &look[..]].concat());
+    ended.silent(0);
+    assert_eq!(ended.out, String::from_utf8(direct.stdout).unwrap());
+}
+
+/// Two that hold different locks do not meet.
+#[test]
+fn other_locks_are_not_concerned() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    for name in ["jo", "job2", "JOB", "job/", "job ", "ĵob"] {
+        stage.run(&["run", "-n", name, "--", "true"]).silent(0);
+    }
+    stage.touch("go");
+    holder.ended().silent(0);
+}

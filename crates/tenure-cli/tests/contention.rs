@@ -1,0 +1,149 @@
+//! Many processes at one lock: mutex, slots, readers and writers.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use stage::{PATIENCE, Process, Stage, assert_within};
+use tenure_testkit::patience::eventually;
+
+/// Says in `log` that it (`$0`) came, waits until as many as `$1` came in all, and says that it goes.
+const MEET: &str =
+    "echo + $0 >>log; until [ $(grep -c '^+' log) -ge $1 ]; do sleep 0.01; done; echo - $0 >>log";
+
+/// Says in `log` that it (`$0`) came, stays for `$1`, and says that it goes.
+const STAY: &str = "echo + $0 >>log; sleep $1; echo - $0 >>log";
+
+/// How many were inside together at most, of those whose name starts so.
+fn most_together(log: &[String], names: &str) -> usize {
+    let (mut inside, mut most) = (0_usize, 0);
+    for line in log.iter().filter(|line| line[2..].starts_with(names)) {
+        inside = if line.starts_with('+') { inside + 1 } else { inside - 1 };
+        most = most.max(inside);
+    }
+    most
+}
+
+/// Asserts that nobody was inside while one whose name starts so was.
+fn assert_alone(log: &[String], names: &str) {
+    let mut inside: Vec<&str> = Vec::new();
+    for line in log {
+        let who = &line[2..];
+        if line.starts_with('+') {
+            inside.push(who);
+        } else {
+            inside.retain(|other| *other != who);
+        }
+        let alone = inside.len() < 2 || !inside.iter().any(|who| who.starts_with(names));
+        assert!(alone, "{inside:?} were inside together: {log:#?}");
+    }
+}
+
+fn all_succeed(processes: Vec<Process>) {
+    for process in processes {
+        process.ended_within(Duration::from_secs(60)).silent(0);
+    }
+}
+
+/// L1; issue 2, point 2: the counter of the issue, read, slept over and written by each.
+#[test]
+fn fifty_processes_lose_no_increment_and_none_fails() {
+    let stage = Stage::new();
+    fs::write(stage.path("f"), "0\n").unwrap();
+    let increment = "n=$(cat f); sleep 0.01; echo $((n+1)) >f";
+    let command = ["run", "-w", "60s", "counter", "--", "sh", "-c", increment];
+    all_succeed((0..50).map(|_| stage.start(&command)).collect());
+    assert_eq!(stage.lines("f"), ["50"]);
+}
+
+/// L1; issue 2, point 2. Three go only when three have met, so that three did run together.
+#[test]
+fn as_many_run_together_as_there_are_slots_and_never_more() {
+    let stage = Stage::new();
+    let start = |n: u32| {
+        stage.start(&["run", "--slots", "3", "gpu", "--", "sh", "-c", MEET, &format!("slot{n}"), "3"])
+    };
+    all_succeed((0..12).map(start).collect());
+    let log = stage.lines("log");
+    assert_eq!((log.len(), most_together(&log, "slot")), (24, 3), "{log:#?}");
+}
+
+/// L1; issue 2, point 2. Readers go only when all four have met; the writers come before, between and after.
+#[test]
+fn readers_run_together_and_a_writer_runs_alone() {
+    let stage = Stage::new();
+    let writer = |n: u32| stage.start(&["run", "cfg", "--", "sh", "-c", STAY, &format!("writer{n}"), "0.05"]);
+    let reader = |n: u32| {
+        stage.start_waiter("cfg", &["run", "-s", "cfg", "--", "sh", "-c", MEET, &format!("reader{n}"), "4"])
+    };
+    // Whoever holds it while they queue decides that all readers are let in by one hand-off.
+    let first = stage.start(&["run", "cfg", "--", "sh", "-c", stage::files::HOLD, "first"]);
+    stage.beats("first");
+    let readers: Vec<Process> = (0..4).map(reader).collect();
+    let writers: Vec<Process> = (0..4).map(writer).collect();
+    stage.touch("go");
+    all_succeed([vec![first], readers, writers].into_iter().flatten().collect());
+    let log = stage.lines("log");
+    assert_eq!(most_together(&log, "reader"), 4, "{log:#?}");
+    assert_alone(&log, "writer");
+}
+
+/// L6, L7; issue 2, point 2: readers come one after the other, and there is always one inside. A writer waits for those
+/// who were there before it, and for nobody else.
+#[test]
+fn a_stream_of_readers_does_not_starve_a_writer() {
+    let stage = Stage::new();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stream = scope.spawn(|| {
+            let mut readers = Vec::new();
+            while !is_over.load(Ordering::Relaxed) && readers.len() < 200 {
+                let name = format!("reader{}", readers.len());
+                readers.push(stage.start(&["run", "-s", "cfg", "--", "sh", "-c", STAY, &name, "0.4"]));
+                thread::sleep(Duration::from_millis(80));
+            }
+            readers
+        });
+        eventually("readers overlap", PATIENCE, || {
+            (most_together(&stage.lines("log"), "reader") >= 2).then_some(())
+        });
+        let came = Instant::now();
+        let writer = stage.start(&["run", "cfg", "--", "sh", "-c", STAY, "writer", "0"]);
+        let ended = writer.ended();
+        let took = came.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        let readers = stream.join().unwrap();
+        ended.silent(0);
+        assert_within(
+            Duration::from_millis(400) + stage::START,
+            took,
+            "the writer's turn behind the readers",
+        );
+        all_succeed(readers);
+    });
+    assert_alone(&stage.lines("log"), "writer");
+}
+
+/// L1: one name is one lock, whatever the modes of those who want it.
+#[test]
+fn a_mutex_excludes_the_slots_and_the_readers_of_its_name() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", stage::files::HOLD, "mutex"]);
+    stage.beats("mutex");
+    for mode in [&["-s"][..], &["--slots", "9"], &[]] {
+        stage.run(&[&["run", "-n"], mode, &["job", "--", "true"]].concat()).complained(1, "held by");
+    }
+    stage.touch("go");
+    holder.ended().silent(0);
+}

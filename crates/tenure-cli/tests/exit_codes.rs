@@ -1,0 +1,187 @@
+//! Exit codes are a contract: one test per row of the table in `exit.rs`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use stage::{PATIENCE, Stage, assert_within, files::HOLD};
+use tenure_testkit::patience::eventually;
+
+/// Issue 2, point 7: its own code, or 128 and the signal that ended it.
+#[test]
+fn the_commands_own_code_is_the_code() {
+    let stage = Stage::new();
+    let cases =
+        [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143)];
+    for (script, code) in cases {
+        stage.run(&["run", "job", "--", "sh", "-c", script]).silent(code);
+    }
+    assert_eq!(stage.show("job")["holders"].as_array().unwrap().len(), 0, "all of them gave it back");
+}
+
+/// Issue 2, point 7: as `flock` does, and the line names the holder.
+#[test]
+fn a_conflict_is_one_or_what_was_asked_for() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    let who = format!("pid {} sh since", holder.pid());
+    for (arguments, code) in [
+        (&["run", "-n"][..], 1),
+        (&["run", "-n", "-E", "5"], 5),
+        (&["run", "-n", "--conflict-exit-code", "0"], 0),
+        (&["run", "-w", "0s"], 1),
+        (&["run", "-w", "100ms", "-E", "75"], 75),
+    ] {
+        stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
+    }
+    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "100ms", "-E", "75"], 75)] {
+        stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
+    }
+    stage.run(&["run", "-q", "-n", "job", "--", "touch", "ran"]).silent(1);
+    assert!(!stage.path("ran").exists());
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
+/// Issue 2, point 7: a wait lasts as long as was asked, no shorter and not much longer.
+#[test]
+fn a_wait_lasts_as_long_as_was_asked() {
+    let stage = Stage::new();
+    stage.run(&["lock", "job", "--ttl", "1h"]);
+    let wait = Duration::from_millis(700);
+    let came = Instant::now();
+    stage.run(&["run", "-w", "700ms", "job", "--", "true"]).complained(1, "held by");
+    assert!(came.elapsed() >= wait, "{:?}", came.elapsed());
+    assert_within(wait + stage::START, came.elapsed(), "a wait of 700 ms");
+    assert!(stage.queue("job").is_empty());
+}
+
+const USAGE: &[(&[&str], &str)] = &[
+    (&[], "a command is missing"),
+    (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
+    (&["run"], "<NAME>"),
+    (&["run", "job"], "<COMMAND>"),
+    (&["run", "job", "--"], "<COMMAND>"),
+    (&["run", "-n", "-w", "1s", "job", "--", "true"], "cannot be used with"),
+    (&["run", "-s", "--slots", "2", "job", "--", "true"], "cannot be used with"),
+    (&["run", "--slots", "0", "job", "--", "true"], "'--slots <N>'"),
+    (&["run", "--slots", "-1", "job", "--", "true"], "'-1'"),
+    (&["run", "--slots", "many", "job", "--", "true"], "'--slots <N>'"),
+    (&["run", "--slots", "4294967296", "job", "--", "true"], "'--slots <N>'"),
+    (&["run", "-w", "soon", "job", "--", "true"], "write a duration like 500ms, 30s or 5m"),
+    (&["run", "-w", "5", "job", "--", "true"], "write a duration like"),
+    (&["run", "-w", "-5s", "job", "--", "true"], "write a duration like"),
+    (&["run", "--min-hold", "-5s", "job", "--", "true"], "write a duration like"),
+    (&["run", "--max-hold", "long", "job", "--", "true"], "write a duration like"),
+    (&["run", "--ttl", "9s", "--grace", "3001ms", "job", "--", "true"], "more than a third of the ttl"),
+    (&["run", "--grace", "-1s", "job", "--", "true"], "write a duration like"),
+    (&["run", "-E", "256", "job", "--", "true"], "'--conflict-exit-code <CODE>'"),
+    (&["run", "-E", "-1", "job", "--", "true"], "'-1'"),
+    (&["run", "--lost-exit-code", "x", "job", "--", "true"], "'--lost-exit-code <CODE>'"),
+    (&["run", "--no-such-flag", "job", "--", "true"], "'--no-such-flag'"),
+    (&["show"], "<NAME>"),
+    (&["show", "one", "two"], "'two'"),
+    (&["break"], "<NAME>"),
+    (&["ls", "one", "two"], "'two'"),
+    (&["lock", "job"], "--ttl <DUR>"),
+    (&["renew", "job", "not-an-owner", "--ttl", "5s"], "48 hex digits"),
+    (&["renew", "job", "--ttl", "5s"], "<OWNER>"),
+    (&["unlock", "job"], "<OWNER>"),
+    (&["unlock", "job", ""], "48 hex digits"),
+    (&["completions", "klingon"], "'klingon'"),
+    (&["completions"], "<SHELL>"),
+];
+
+/// Issue 2, point 7: each in one line, and nothing is run or written.
+#[test]
+fn wrong_usage_is_64() {
+    let stage = Stage::new();
+    for (arguments, part) in USAGE {
+        stage.run(arguments).complained(64, part);
+    }
+    assert!(!stage.path(".local").exists(), "no store was made for any of it");
+}
+
+/// Issue 2, point 7: a third of the ttl is still right.
+#[test]
+fn a_grace_of_a_third_of_the_ttl_is_right() {
+    let stage = Stage::new();
+    stage.run(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "true"]).silent(0);
+    stage.run(&["run", "--ttl", "9s", "--grace", "0s", "job", "--", "true"]).silent(0);
+}
+
+/// Issue 2, point 7, for every verb that needs a store.
+#[test]
+fn a_store_that_cannot_be_made_is_69() {
+    let stage = Stage::new();
+    let owner = "0".repeat(48);
+    for arguments in [
+        &["run", "-n", "job", "--", "touch", "ran"][..],
+        &["run", "-w", "200ms", "job", "--", "touch", "ran"],
+        &["lock", "job", "--ttl", "5s", "-w", "200ms"],
+        &["break", "job"],
+    ] {
+        let arguments = [&["--url", "sqlite:no/such/folder/locks.db"], arguments].concat();
+        stage.run(&arguments).complained(69, "its directory must exist");
+    }
+    // Where there is no store, there is no lock: reading and leaving need not make one.
+    stage
+        .run(&["--url", "sqlite:no/such/folder/locks.db", "unlock", "job", &owner])
+        .complained(79, "has ended");
+    assert!(!stage.path("ran").exists() && !stage.path("no").exists());
+}
+
+/// Issue 2, point 7: 126 and 127, as a shell says it; the lock was given back.
+#[test]
+fn a_command_that_cannot_be_run_is_126_or_127() {
+    let stage = Stage::new();
+    fs::write(stage.path("data"), "no program").unwrap();
+    fs::set_permissions(stage.path("data"), fs::Permissions::from_mode(0o644)).unwrap();
+    stage.run(&["run", "job", "--", "./data"]).complained(126, "./data: ");
+    stage.run(&["run", "job", "--", "/"]).complained(126, "/: ");
+    stage.run(&["run", "job", "--", "no-such-program"]).complained(127, "no-such-program: not found");
+    stage.run(&["run", "job", "--", "./no/such/program"]).complained(127, "not found");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// Issue 2, point 7: lost is 79, or what was asked for.
+#[test]
+fn a_lost_lease_is_79_or_what_was_asked_for() {
+    let stage = Stage::new();
+    for (arguments, code) in [(&["run"][..], 79), (&["run", "--lost-exit-code", "7"], 7)] {
+        let holder = stage.start(&[arguments, &["job", "--", "sh", "-c", HOLD, "holder"]].concat());
+        stage.beats("holder");
+        stage.run(&["break", "job"]).silent(0);
+        holder.ended().complained(code, "job: the lease was lost");
+        fs::remove_file(stage.path("beats")).unwrap();
+    }
+}
+
+/// L8; issue 2, point 7: a signal ends a wait, and the next in the queue never knows that somebody stood there.
+#[test]
+fn a_signal_while_waiting_leaves_no_waiter_behind() {
+    let stage = Stage::new();
+    stage.run(&["lock", "job", "--ttl", "1h"]);
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        for verb in [&["run", "job", "--", "touch", "ran"][..], &["lock", "job", "--ttl", "5s"]] {
+            let waiter = stage.start(verb);
+            eventually("somebody waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+            waiter.signal(signal);
+            waiter.ended().silent(code);
+            assert!(stage.queue("job").is_empty(), "after {signal}");
+        }
+    }
+    assert!(!stage.path("ran").exists());
+}

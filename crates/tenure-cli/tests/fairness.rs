@@ -1,0 +1,105 @@
+//! Who comes first is served first, and the dead hold nobody up for long.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::{
+    Process, START, Stage, assert_within,
+    files::{ENTER, HOLD},
+};
+
+/// A waiter that has been handed the lock has so long to enter.
+const CLAIM_TTL: Duration = Duration::from_millis(500);
+/// A place in the queue lives so long without being asked for.
+const PLACE_TTL: Duration = Duration::from_secs(6);
+/// Whoever waits asks again after so long at the latest.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+fn holder(stage: &Stage, mode: &[&str]) -> Process {
+    let holder = stage.start(&[&["run"], mode, &["job", "--", "sh", "-c", HOLD, "holder"]].concat());
+    stage.beats("holder");
+    holder
+}
+
+fn waiter(stage: &Stage, mode: &[&str], name: &str) -> Process {
+    stage.start_waiter("job", &[&["run"], mode, &["job", "--", "sh", "-c", ENTER, name]].concat())
+}
+
+/// L7; issue 2, point 3. The next one starts only when the one before it stands in the queue.
+#[test]
+fn twenty_waiters_enter_in_the_order_of_their_arrival() {
+    let stage = Stage::new();
+    let holder = holder(&stage, &[]);
+    let names: Vec<String> = (0..20).map(|n| format!("waiter{n}")).collect();
+    let waiters: Vec<Process> = names.iter().map(|name| waiter(&stage, &[], name)).collect();
+    let pids: Vec<u64> = waiters.iter().map(|waiter| u64::from(waiter.pid())).collect();
+    assert_eq!(stage.queue("job"), pids);
+    stage.touch("go");
+    for process in waiters.into_iter().chain([holder]) {
+        process.ended().silent(0);
+    }
+    assert_eq!(stage.lines("beats")[1..], names);
+}
+
+/// L6, hazard 33; issue 2, point 3.
+#[test]
+fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn() {
+    let stage = Stage::new();
+    let holder = holder(&stage, &[]);
+    let mut dead = waiter(&stage, &[], "dead");
+    let next = waiter(&stage, &[], "next");
+    let last = waiter(&stage, &[], "last");
+    dead.kill();
+    let freed = Instant::now();
+    stage.touch("go");
+    next.ended().silent(0);
+    assert_within(CLAIM_TTL + START, freed.elapsed(), "the turn behind a dead waiter");
+    for process in [holder, last] {
+        process.ended().silent(0);
+    }
+    assert_eq!(stage.turns(), ["holder", "next", "last"]);
+}
+
+/// L6; issue 2, point 3: while readers hold it, the readers behind a writer wait for it. If it is dead they find out when
+/// its place ends; at what time they look is their own, so that up to the longest pause comes on top.
+#[test]
+fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most() {
+    let stage = Stage::new();
+    let holder = holder(&stage, &["-s"]);
+    let mut writer = waiter(&stage, &[], "writer");
+    let readers = ["reader0", "reader1"].map(|name| waiter(&stage, &["-s"], name));
+    writer.kill();
+    let killed = Instant::now();
+    for reader in readers {
+        reader.ended().silent(0);
+    }
+    assert_within(PLACE_TTL + RETRY_MAX + START, killed.elapsed(), "the turn behind a dead writer");
+    assert!(!stage.turns().contains(&"writer".to_owned()));
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
+/// L6, L8: whoever gives up leaves no place behind that others would have to wait for.
+#[test]
+fn a_waiter_that_gives_up_holds_nobody_up() {
+    let stage = Stage::new();
+    let holder = holder(&stage, &["-s"]);
+    let writer = stage.start(&["run", "-w", "300ms", "job", "--", "sh", "-c", ENTER, "writer"]);
+    stage.queued("job", &writer);
+    let reader = waiter(&stage, &["-s"], "reader");
+    writer.ended().complained(1, "held by");
+    let gone = Instant::now();
+    reader.ended().silent(0);
+    assert_within(START, gone.elapsed(), "the turn behind one who gave up");
+    assert_eq!(stage.queue("job"), Vec::<u64>::new());
+    stage.touch("go");
+    holder.ended().silent(0);
+    assert_eq!(stage.turns(), ["holder", "reader"]);
+}

@@ -1,0 +1,229 @@
+//! Under a shell with job control: Ctrl-Z, `fg`, `bg`, `&`.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod screen;
+mod stage;
+
+use std::{fs, time::Duration};
+
+use screen::Screen;
+use stage::{
+    PATIENCE, Stage,
+    process::{is_alive, state},
+    scaled_ttl,
+};
+use tenure_testkit::patience::eventually;
+
+/// A command that says its pid in `pid.job` and that it is there, and then reads a line.
+const READER: &str = "echo $$ >pid.job; echo started; read x; echo got $x";
+/// A command that beats until `go` is there.
+const BEATER: &str =
+    "echo $$ >pid.job; echo started; until [ -e go ]; do echo x >>beats; sleep 0.02; done; echo finished";
+
+/// A stage with these programs as scripts, so that what is typed has none of the words that are waited for.
+fn stage() -> Stage {
+    let stage = Stage::new();
+    fs::write(stage.path("reader"), READER).unwrap();
+    fs::write(stage.path("beater"), BEATER).unwrap();
+    stage
+}
+
+fn is_stopped(stage: &Stage) {
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command is stopped", PATIENCE, || (state(pid) == 'T').then_some(()));
+}
+
+/// Types a line that shows the exit code of the one before.
+fn code(shell: &mut Screen, code: u8) {
+    shell.types("echo co''de $?.\n");
+    shell.sees(&format!("code {code}."));
+}
+
+/// Issue 2, point 9: suspended and continued as any other program.
+#[test]
+fn ctrl_z_suspends_and_fg_goes_on() {
+    let stage = stage();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh reader\n");
+    shell.sees("started");
+    for _ in 0..2 {
+        shell.types("\x1a");
+        shell.sees("Stopped");
+        shell.sees("ready> ");
+        is_stopped(&stage);
+        assert_eq!(shell.foreground(), shell.pid());
+        shell.types("fg\n");
+        let pid: i32 = stage.number("pid.job");
+        eventually("the command has the terminal", PATIENCE, || {
+            (shell.foreground() == pid && state(pid) != 'T').then_some(())
+        });
+    }
+    shell.types("hello\n");
+    shell.sees("got hello");
+    code(&mut shell, 0);
+}
+
+/// L1, L5: what is suspended is not renewed; once the lease is over, the command does not run on for a single step.
+#[test]
+fn a_command_that_was_suspended_past_its_lease_is_killed_by_fg() {
+    let stage = stage();
+    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
+    let mut shell = Screen::shell(&stage);
+    shell.types(&format!("$tenure run --ttl {text} job -- sh beater\n"));
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    is_stopped(&stage);
+    let beats = stage.lines("beats").len();
+    eventually("the lease is over", 3 * ttl, || {
+        stage.show("job")["holders"].as_array().unwrap().is_empty().then_some(())
+    });
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    shell.types("fg\n");
+    shell.sees("the lease was lost");
+    code(&mut shell, 79);
+    assert!(!is_alive(stage.number("pid.job")));
+    assert_eq!(stage.lines("beats").len(), beats);
+}
+
+/// A job that goes on in the background leaves the terminal to the shell, also when it ends.
+#[test]
+fn bg_leaves_the_terminal_to_the_shell() {
+    let stage = stage();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh beater\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.types("bg\n");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    stage.touch("go");
+    shell.sees("finished");
+    eventually("the job has ended", PATIENCE, || {
+        stage.json(&["ls"]).as_array().unwrap().is_empty().then_some(())
+    });
+    shell.types("wait; echo sti''ll here\n");
+    shell.sees("still here");
+    assert_eq!(shell.foreground(), shell.pid());
+}
+
+/// What goes on in the background and wants to read is stopped, and `fg` gives it what it wants.
+#[test]
+fn a_job_in_the_background_that_reads_waits_for_fg() {
+    let stage = stage();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh reader &\n");
+    shell.sees("started");
+    is_stopped(&stage);
+    shell.types("jobs\n");
+    shell.sees("Stopped");
+    shell.types("fg\n");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command has the terminal", PATIENCE, || (shell.foreground() == pid).then_some(()));
+    shell.types("hello\n");
+    shell.sees("got hello");
+    code(&mut shell, 0);
+}
+
+/// L1: what stops `tenure`, and with it the renewals, stops the command as well: here it has no terminal to read from,
+/// so that Ctrl-Z comes to `tenure` alone.
+#[test]
+fn ctrl_z_stops_a_command_that_does_not_read_from_the_terminal() {
+    let stage = stage();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh beater </dev/null\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    is_stopped(&stage);
+    shell.types("fg\n");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    stage.touch("go");
+    shell.sees("finished");
+    code(&mut shell, 0);
+}
+
+/// L1: sent into the background and fetched again without having stopped, so that nobody told `tenure`.
+#[test]
+fn ctrl_z_after_bg_and_fg_stops_the_command() {
+    let stage = stage();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh beater\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.types("bg\n");
+    shell.sees("ready> ");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    shell.types("fg\n");
+    eventually("the job has the terminal", PATIENCE, || (shell.foreground() != shell.pid()).then_some(()));
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    is_stopped(&stage);
+    stage.touch("go");
+    shell.types("fg\n");
+    shell.sees("finished");
+    code(&mut shell, 0);
+}
+
+/// Waiting is suspended and continued as well.
+#[test]
+fn ctrl_z_suspends_a_wait() {
+    let stage = stage();
+    let lease: serde_json::Value =
+        serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "1h"]).out).unwrap();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh reader\n");
+    eventually("it waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.types("fg\n");
+    stage.run(&["unlock", "job", lease["owner"].as_str().unwrap()]).silent(0);
+    shell.sees("started");
+    shell.types("hello\n");
+    shell.sees("got hello");
+    code(&mut shell, 0);
+}
+
+/// Ctrl-Z is meant for all of the job: here for the script as well that started `tenure`.
+#[test]
+fn ctrl_z_suspends_a_script_with_the_command_that_it_runs() {
+    let stage = stage();
+    fs::write(stage.path("script"), "$tenure run job -- sh reader; echo scri''pt done").unwrap();
+    let mut shell = Screen::shell(&stage);
+    shell.types("sh script\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    is_stopped(&stage);
+    shell.types("fg\n");
+    let pid: i32 = stage.number("pid.job");
+    eventually("the command has the terminal", PATIENCE, || (shell.foreground() == pid).then_some(()));
+    shell.types("hello\n");
+    shell.sees("got hello");
+    shell.sees("script done");
+    code(&mut shell, 0);
+}
+
+/// Where no shell could ever continue it, nothing is suspended for good: as with any other program there.
+#[test]
+fn ctrl_z_without_a_shell_does_not_hang_the_terminal() {
+    let stage = stage();
+    let mut screen =
+        Screen::start(&stage, &[env!("CARGO_BIN_EXE_tenure"), "run", "job", "--", "sh", "reader"]);
+    screen.sees("started");
+    screen.types("\x1a");
+    screen.sees("^Z");
+    screen.types("hello\n");
+    screen.sees("got hello");
+    assert_eq!(screen.ended(), 0);
+}

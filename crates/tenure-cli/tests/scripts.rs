@@ -1,0 +1,133 @@
+//! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use stage::{PATIENCE, Stage, assert_within, now};
+use tenure_testkit::patience::eventually;
+
+/// Takes a lease and answers its JSON.
+fn lock(stage: &Stage, ttl: &str) -> Value {
+    let ended = stage.run(&["lock", "job", "--ttl", ttl]);
+    ended.silent(0);
+    assert_eq!(ended.out.lines().count(), 1);
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+fn owner(lease: &Value) -> &str {
+    lease["owner"].as_str().unwrap()
+}
+
+/// Design §8: a contract for scripts.
+#[test]
+fn a_lease_is_json_with_its_owner_and_token() {
+    let stage = Stage::new();
+    let lease = lock(&stage, "30s");
+    let fields: BTreeSet<&str> = lease.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, BTreeSet::from(["name", "owner", "token", "ttl_ms"]));
+    assert_eq!((&lease["name"], &lease["ttl_ms"]), (&"job".into(), &30_000.into()));
+    let held = &stage.show("job")["holders"][0];
+    assert_eq!((&held["owner"], &held["token"]), (&lease["owner"], &lease["token"]));
+    assert_eq!(owner(&lease).len(), 48);
+    assert_eq!(held["label"]["pid"], std::process::id(), "people want to see the script that asked for it");
+}
+
+/// L1, L8.
+#[test]
+fn it_keeps_others_out_until_it_is_unlocked() {
+    let stage = Stage::new();
+    let lease = lock(&stage, "1h");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
+    let unlocked = stage.run(&["unlock", "job", owner(&lease)]);
+    unlocked.silent(0);
+    assert_eq!(unlocked.out, "");
+    waiter.ended().silent(0);
+    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
+}
+
+/// L4, L5: what is gone stays gone, whoever holds it now.
+#[test]
+fn a_second_unlock_and_a_late_renewal_say_that_it_is_gone() {
+    let stage = Stage::new();
+    let old = lock(&stage, "1h");
+    stage.run(&["unlock", "job", owner(&old)]).silent(0);
+    let gone = "this owner does not hold the lock";
+    stage.run(&["unlock", "job", owner(&old)]).complained(79, gone);
+    stage.run(&["renew", "job", owner(&old), "--ttl", "1h"]).complained(79, gone);
+    stage.run(&["renew", "job", owner(&old), "--ttl", "1h", "--lost-exit-code", "9"]).complained(9, gone);
+    let new = lock(&stage, "1h");
+    stage.run(&["unlock", "job", owner(&old)]).complained(79, gone);
+    stage.run(&["renew", "job", owner(&old), "--ttl", "24h"]).complained(79, gone);
+    let view = stage.show("job");
+    assert_eq!(view["holders"].as_array().unwrap().len(), 1);
+    assert_eq!(view["holders"][0]["owner"], new["owner"]);
+    assert!(view["holders"][0]["expires_in_ms"].as_u64().unwrap() <= 3_600_000);
+    stage.run(&["unlock", "other", owner(&new)]).complained(79, gone);
+    assert!(new["token"].as_u64() > old["token"].as_u64(), "L2");
+}
+
+/// L6, L8: nothing renews it, and it ends by itself: no sooner and not much later.
+#[test]
+fn it_ends_with_its_ttl() {
+    let stage = Stage::new();
+    let (before, _) = (now(), lock(&stage, "1s"));
+    let end = stage.lease_end("job");
+    assert!(end.earliest < now() + Duration::from_secs(1));
+    let ended = stage.run(&["run", "job", "--", "date", "+%s%N"]);
+    ended.silent(0);
+    let entered = Duration::from_nanos(ended.out.trim().parse().unwrap());
+    assert!(
+        entered >= end.earliest && entered >= before + Duration::from_secs(1),
+        "{:?}",
+        end.earliest - entered
+    );
+    assert_within(
+        Duration::from_secs(1),
+        entered.saturating_sub(end.latest),
+        "entering after the lease's end",
+    );
+}
+
+/// Design §8: a renewal counts from now and never shortens.
+#[test]
+fn a_renewal_extends_it_and_never_shortens_it() {
+    let stage = Stage::new();
+    let lease = lock(&stage, "1s");
+    let owner = owner(&lease);
+    let started = Instant::now();
+    eventually("it was held for two ttls", PATIENCE, || {
+        let renewed = stage.run(&["renew", "job", owner, "--ttl", "5s"]);
+        renewed.silent(0);
+        assert_eq!(renewed.out, "");
+        stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+        (started.elapsed() > Duration::from_secs(2)).then_some(())
+    });
+    let before = stage.lease_end("job");
+    stage.run(&["renew", "job", owner, "--ttl", "100ms"]).silent(0);
+    assert!(stage.lease_end("job").latest >= before.earliest, "a renewal does not shorten");
+    stage.run(&["renew", "job", owner, "--ttl", "25h"]).complained(64, "24h");
+    stage.run(&["unlock", "job", owner]).silent(0);
+}
+
+/// Of many scripts at once, one.
+#[test]
+fn of_many_that_try_at_once_one_gets_it() {
+    let stage = Stage::new();
+    let tries: Vec<_> =
+        (0..10).map(|_| stage.start(&["lock", "job", "--ttl", "1h", "-w", "0s", "-E", "5"])).collect();
+    let mut codes: Vec<i32> = tries.into_iter().map(|attempt| attempt.ended().code).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, [&[0][..], &[5; 9]].concat());
+}

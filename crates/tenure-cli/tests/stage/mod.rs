@@ -1,0 +1,165 @@
+//! A stage for the real binary: a home of its own, processes that end with the test, and what they left in files.
+
+#![allow(dead_code, reason = "every test file uses its own part of the stage")]
+
+pub(crate) mod files;
+pub(crate) mod process;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tenure_testkit::patience::{eventually, slowness};
+
+pub(crate) use process::{Ended, Process};
+
+/// How long a test waits for what must come: long, because nobody waits for it unless it does not come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What may pass between an event and the first word of the program that it lets start.
+pub(crate) const START: Duration = Duration::from_millis(500);
+
+/// A home of its own in which `tenure` runs; it goes with the test.
+pub(crate) struct Stage {
+    folder: TempDir,
+    started: AtomicU32,
+}
+
+/// When a lease ends on the store, as exactly as it can be seen from outside; wall clock since the epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseEnd {
+    pub(crate) earliest: Duration,
+    pub(crate) latest: Duration,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0) }
+    }
+
+    /// In the working directory of all that runs here, which is also its home.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Where the locks are if nobody says otherwise.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.path(".local/state/tenure/locks.db")
+    }
+
+    /// `tenure` with these arguments, and nothing of the outer world but the search path.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        command.args(arguments).current_dir(self.folder.path()).env_clear();
+        for (key, value) in self.environment() {
+            command.env(key, value);
+        }
+        command
+    }
+
+    /// What a program on this stage finds in its environment.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
+        vec![("PATH", path), ("HOME", self.folder.path().to_str().unwrap().into()), ("LC_ALL", "C".into())]
+    }
+
+    /// Starts `tenure`; it is killed with its command when the test ends.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Process {
+        self.start_command(self.command(arguments))
+    }
+
+    pub(crate) fn start_command(&self, mut command: Command) -> Process {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        let [out, err] = ["out", "err"].map(|kind| self.path(&format!(".{number}.{kind}")));
+        let file = |path| fs::File::create(path).unwrap();
+        command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err));
+        Process::new(command.spawn().unwrap(), out, err)
+    }
+
+    /// Runs `tenure` to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        self.start(arguments).ended()
+    }
+
+    pub(crate) fn run_command(&self, command: Command) -> Ended {
+        self.start_command(command).ended()
+    }
+
+    /// What `tenure` says with these arguments and `--json`.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let (verb, rest) = arguments.split_first().unwrap();
+        let ended = self.run(&[&[verb, "--json"], rest].concat());
+        assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{arguments:?}");
+        serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
+    }
+
+    pub(crate) fn show(&self, name: &str) -> Value {
+        self.json(&["show", name])
+    }
+
+    /// The pids of those who wait for a lock, first come first.
+    pub(crate) fn queue(&self, name: &str) -> Vec<u64> {
+        let view = self.show(name);
+        view["queue"].as_array().unwrap().iter().map(|w| w["label"]["pid"].as_u64().unwrap()).collect()
+    }
+
+    /// Waits until this process stands in the queue.
+    pub(crate) fn queued(&self, name: &str, process: &Process) {
+        eventually("a waiter is in the queue", PATIENCE, || {
+            self.queue(name).contains(&u64::from(process.pid())).then_some(())
+        });
+    }
+
+    /// Starts `tenure` and waits until it stands in the queue of `name`.
+    pub(crate) fn start_waiter(&self, name: &str, arguments: &[&str]) -> Process {
+        let waiter = self.start(arguments);
+        self.queued(name, &waiter);
+        waiter
+    }
+
+    /// When the only holder's lease ends. True for as long as nobody renews it.
+    pub(crate) fn lease_end(&self, name: &str) -> LeaseEnd {
+        let before = now();
+        let view = self.show(name);
+        let after = now();
+        let left = view["holders"][0]["expires_in_ms"].as_u64().unwrap_or_else(|| panic!("not held: {view}"));
+        let left = Duration::from_millis(left);
+        LeaseEnd { earliest: before + left, latest: after + left + Duration::from_millis(1) }
+    }
+
+    /// When the only holder's lease of length `ttl` ends, seen just after a renewal: the next one is far away.
+    pub(crate) fn fresh_lease_end(&self, name: &str, ttl: Duration) -> LeaseEnd {
+        eventually("a lease has just been renewed", PATIENCE, || {
+            let end = self.lease_end(name);
+            (end.earliest + ttl / 10 > now() + ttl).then_some(end)
+        })
+    }
+}
+
+/// The wall clock, which the scripts of the tests read as well.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
+}
+
+/// Asserts that something that took `took` was quick enough for a bound that is scaled with the slowness.
+#[track_caller]
+pub(crate) fn assert_within(bound: Duration, took: Duration, what: &str) {
+    let scaled = bound * slowness();
+    assert!(
+        took <= scaled,
+        "{what} took {took:?}, more than {bound:?} (× {} for a slow machine)",
+        slowness()
+    );
+}
+
+/// A ttl for a lease that must not be lost, however slow the machine.
+pub(crate) fn scaled_ttl(ttl: Duration) -> (Duration, String) {
+    let ttl = ttl * slowness();
+    (ttl, format!("{}ms", ttl.as_millis()))
+}

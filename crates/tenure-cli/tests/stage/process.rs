@@ -1,0 +1,138 @@
+//! A running `tenure`, and what is left of one.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, ExitStatus},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
+use tenure_testkit::patience::eventually;
+
+use super::PATIENCE;
+
+/// A process that does not outlive the test, nor do the groups of its children.
+pub(crate) struct Process {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+/// What a process said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The exit code; -1 if a signal ended it.
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Process {
+    pub(crate) fn new(child: Child, out: PathBuf, err: PathBuf) -> Self {
+        Self { child, out, err, status: None }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn raw(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.pid()).unwrap())
+    }
+
+    /// Sends a signal to this process alone.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.raw(), signal).unwrap();
+    }
+
+    /// Kills it with -9 and reaps it.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.status = Some(self.child.wait().unwrap());
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.status = self.status.or_else(|| self.child.try_wait().unwrap());
+        self.status.is_none()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn ended(self) -> Ended {
+        self.ended_within(PATIENCE)
+    }
+
+    pub(crate) fn ended_within(mut self, patience: Duration) -> Ended {
+        let what = format!("the process ends; it says: {}", self.said());
+        eventually(&what, patience, || (!self.is_running()).then_some(()));
+        let code = self.status.and_then(|status| status.code()).unwrap_or(-1);
+        Ended { code, out: fs::read_to_string(&self.out).unwrap(), err: self.said() }
+    }
+
+    /// What stands on its standard error by now.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.err).unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.is_running() {
+            return;
+        }
+        kill_descendants(self.pid());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// It ended with this code and said nothing.
+    #[track_caller]
+    pub(crate) fn silent(&self, code: i32) {
+        assert_eq!((self.code, self.err.as_str()), (code, ""), "{self:?}");
+    }
+
+    /// It ended with this code and one line that has `part` in it; nothing went to the standard output.
+    #[track_caller]
+    pub(crate) fn complained(&self, code: i32, part: &str) {
+        assert_eq!((self.code, self.out.as_str()), (code, ""), "{self:?}");
+        let lines: Vec<&str> = self.err.lines().collect();
+        assert_eq!(lines.len(), 1, "one line: {self:?}");
+        assert!(lines[0].starts_with("tenure: ") && lines[0].contains(part), "{part}: {self:?}");
+        assert!(!lines[0].contains(char::is_control), "{self:?}");
+    }
+}
+
+/// Whether a process lives; one that is dead but not reaped does not.
+pub(crate) fn is_alive(pid: i32) -> bool {
+    !matches!(state(pid), 'Z' | 'X')
+}
+
+/// Kills the children of a process and theirs, and the groups that they lead.
+pub(crate) fn kill_descendants(pid: u32) {
+    for child in children(pid) {
+        kill_descendants(u32::try_from(child).unwrap());
+        let _ = killpg(Pid::from_raw(child), Signal::SIGKILL);
+        let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+    }
+}
+
+/// The state of a process, as one letter of `/proc`; `X` if there is none.
+pub(crate) fn state(pid: i32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()).unwrap_or('X')
+}
+
+/// The children of a process; empty where there is no `/proc`.
+pub(crate) fn children(pid: u32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads.flatten().map(|t| fs::read_to_string(t.path().join("children")).unwrap_or_default());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}

@@ -1,0 +1,191 @@
+//! The store out of reach while a command runs: locked, deleted, replaced.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use stage::{
+    LeaseEnd, PATIENCE, Process, Stage, assert_within,
+    files::{DEAF_BEAT, ENTER},
+    now, scaled_ttl,
+};
+use tenure_testkit::patience::eventually;
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// A command that hears no TERM, so that only KILL in time saves the day.
+fn deaf_holder(stage: &Stage, ttl: &str) -> Process {
+    let holder = stage.start(&["run", "--ttl", ttl, "job", "--", "sh", "-c", DEAF_BEAT, "first"]);
+    stage.beats("first");
+    holder
+}
+
+/// The command is dead, and the lease is not over yet.
+fn died_in_time(stage: &Stage, end: LeaseEnd) {
+    stage.dies("pid.first");
+    let died = now();
+    assert!(died < end.earliest, "alive {:?} after the lease's end", died - end.earliest);
+}
+
+/// L1, L5; issue 2, point 6: another process holds the store for longer than the ttl.
+#[test]
+fn a_store_that_is_locked_past_the_ttl_ends_the_command_before_its_lease() {
+    let stage = Stage::new();
+    let (ttl, text) = scaled_ttl(TTL);
+    let holder = deaf_holder(&stage, &text);
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
+    let hog = stage.hog();
+    let end = stage.lease_end("job");
+    died_in_time(&stage, end);
+    eventually("the lease is over", ttl, || (now() > end.latest).then_some(()));
+    drop(hog);
+    holder.ended().complained(79, "could not be renewed in time");
+    waiter.ended().silent(0);
+    assert!(stage.entered("second") >= end.earliest);
+    assert_eq!(stage.turns(), ["first", "second"]);
+}
+
+/// The file and what SQLite keeps beside it.
+fn delete(stage: &Stage) {
+    let database = stage.database();
+    for suffix in ["-wal", "-shm", ""] {
+        let _ = fs::remove_file(format!("{}{suffix}", database.display()));
+    }
+    assert!(!database.exists());
+}
+
+/// Another tenure's file, with a lock in it, that nobody has open.
+fn other_store() -> (Stage, std::path::PathBuf) {
+    let other = Stage::new();
+    other.run(&["lock", "elsewhere", "--ttl", "1h"]);
+    other.sql().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let file = other.database();
+    (other, file)
+}
+
+/// Takes the store away while a deaf command runs, another waits, and a third comes afterwards.
+fn survives_without_overlap(vanish: impl FnOnce(&Stage)) {
+    let stage = Stage::new();
+    let (ttl, text) = scaled_ttl(TTL);
+    let enter = |name| ["run", "--ttl", &text, "job", "--", "sh", "-c", ENTER, name];
+    let holder = deaf_holder(&stage, &text);
+    let waiter = stage.start_waiter("job", &enter("second"));
+    let end = stage.fresh_lease_end("job", ttl);
+    vanish(&stage);
+    let late = stage.start(&enter("third"));
+    died_in_time(&stage, end);
+    holder.ended().complained(79, "lost");
+    for (process, name) in [(waiter, "second"), (late, "third")] {
+        process.ended().silent(0);
+        let entered = stage.entered(name);
+        assert!(
+            entered >= end.earliest,
+            "{name} came {:?} before the old lease's end",
+            end.earliest - entered
+        );
+    }
+    assert_eq!(stage.turns().len(), 3, "{:?}", stage.turns());
+}
+
+/// L1; issue 2, point 6.
+#[test]
+fn a_deleted_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {
+    survives_without_overlap(delete);
+}
+
+/// L1; issue 2, point 6.
+#[test]
+fn a_replaced_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {
+    let (_other, file) = other_store();
+    survives_without_overlap(|stage| {
+        delete(stage);
+        fs::rename(&file, stage.database()).unwrap();
+    });
+}
+
+/// L1; issue 2, point 6: moved over the old one in a single step, the old log still beside it. SQLite makes of both what it
+/// can, so that the old lock may live on in the new file or be lost with it; nobody else gets in either way.
+#[test]
+fn a_store_that_another_was_moved_over_lets_nobody_in_beside_the_holder() {
+    let (_other, file) = other_store();
+    let stage = Stage::new();
+    let (ttl, text) = scaled_ttl(TTL);
+    let _holder = deaf_holder(&stage, &text);
+    fs::rename(&file, stage.database()).unwrap();
+    let came = Instant::now();
+    eventually("half a lease has passed", ttl, || {
+        let late =
+            stage.run(&["run", "-w", "200ms", "--ttl", &text, "job", "--", "sh", "-c", ENTER, "second"]);
+        assert!(matches!(late.code, 1 | 69), "{late:?}");
+        (came.elapsed() > ttl / 2).then_some(())
+    });
+    assert_eq!(stage.turns(), ["first"]);
+}
+
+/// Issue 2, point 7; design §8: the work is done, and its code is what counts. Two seconds and a warning.
+#[test]
+fn a_store_that_is_locked_at_the_end_costs_a_warning_and_two_seconds() {
+    let stage = Stage::new();
+    let finish = "echo >started; until [ -e go ]; do sleep 0.01; done; exit 3";
+    for (ttl, quiet) in [("1s", false), ("10s", false), ("10s", true)] {
+        let arguments = ["run", "--ttl", ttl, "job", "--", "sh", "-c", finish];
+        let arguments = if quiet { [&["-q"], &arguments[..]].concat() } else { arguments.to_vec() };
+        let holder = stage.start(&arguments);
+        stage.has_lines("started", 1);
+        let hog = stage.hog();
+        stage.touch("go");
+        let ending = Instant::now();
+        let ended = holder.ended();
+        assert_within(Duration::from_secs(2) + stage::START, ending.elapsed(), "ending with a locked store");
+        if quiet {
+            ended.silent(3);
+        } else {
+            ended.complained(3, "free after its ttl");
+        }
+        drop(hog);
+        for file in ["go", "started"] {
+            fs::remove_file(stage.path(file)).unwrap();
+        }
+        stage.run(&["break", "job"]);
+    }
+}
+
+/// Design §8: while waiting, a store out of reach is tried again for as long as `-w` says, and then is an error.
+#[test]
+fn a_store_that_stays_locked_is_an_error_when_the_wait_is_over() {
+    let stage = Stage::new();
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    let hog = stage.hog();
+    stage.run(&["run", "-w", "300ms", "job", "--", "true"]).complained(69, "locked by another process");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "locked by another process");
+    stage.run(&["lock", "job", "--ttl", "5s", "-w", "100ms"]).complained(69, "locked by another process");
+    drop(hog);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// L6: and one that comes back in time was never missed.
+#[test]
+fn a_store_that_comes_back_lets_the_waiter_in() {
+    let stage = Stage::new();
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    let hog = stage.hog();
+    let mut waiter = stage.start(&["run", "job", "--", "sh", "-c", ENTER, "first"]);
+    let locked = Instant::now();
+    eventually("the store was locked for longer than a request lasts", PATIENCE, || {
+        assert!(waiter.is_running(), "it must wait: {}", waiter.said());
+        (locked.elapsed() > Duration::from_secs(4)).then_some(())
+    });
+    drop(hog);
+    waiter.ended().silent(0);
+    assert_eq!(stage.turns(), ["first"]);
+}
