@@ -10,8 +10,14 @@
 mod screen;
 mod stage;
 
-use std::{fs, time::Duration};
+use std::{
+    fs::{self, File},
+    io::Write,
+    ops::Deref,
+    time::Duration,
+};
 
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use screen::Screen;
 use stage::{
     PATIENCE, Stage,
@@ -21,22 +27,48 @@ use stage::{
 use tenure_testkit::patience::eventually;
 
 /// A command that says its pid in `pid.job` and that it is there, and then reads a line.
-const READER: &str = "echo $$ >pid.job; echo started; read x; echo got $x";
-/// A command that beats until `go` is there.
-const BEATER: &str =
-    "echo $$ >pid.job; echo started; until [ -e go ]; do echo x >>beats; sleep 0.02; done; echo finished";
+const READER: &str = "echo $PPID >pid.tenure; echo $$ >pid.job; echo started; read x; echo got $x";
+/// A command that says so as well and ends when somebody writes to `go`. It starts no other program: a shell that is about
+/// to, by `vfork`, cannot be stopped if the other is stopped first.
+const IDLER: &str = "echo $PPID >pid.tenure; echo $$ >pid.job; echo started; read x <go; echo finished";
 
 /// A stage with these programs as scripts, so that what is typed has none of the words that are waited for.
-fn stage() -> Stage {
-    let stage = Stage::new();
-    fs::write(stage.path("reader"), READER).unwrap();
-    fs::write(stage.path("beater"), BEATER).unwrap();
-    stage
+struct Jobs {
+    stage: Stage,
+    /// Kept open, so that what is written waits for its reader.
+    go: File,
 }
 
+impl Jobs {
+    fn new() -> Self {
+        let stage = Stage::new();
+        fs::write(stage.path("reader"), READER).unwrap();
+        fs::write(stage.path("idler"), IDLER).unwrap();
+        mkfifo(&stage.path("go"), Mode::S_IRWXU).unwrap();
+        let go = File::options().read(true).write(true).open(stage.path("go")).unwrap();
+        Self { stage, go }
+    }
+
+    /// Lets the idler end.
+    fn go(&self) {
+        (&self.go).write_all(b"\n").unwrap();
+    }
+}
+
+impl Deref for Jobs {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
+}
+
+/// The command and `tenure`, so that the shell can know.
 fn is_stopped(stage: &Stage) {
-    let pid: i32 = stage.number("pid.job");
-    eventually("the command is stopped", PATIENCE, || (state(pid) == 'T').then_some(()));
+    for process in ["pid.job", "pid.tenure"] {
+        let pid = stage.number(process);
+        eventually(&format!("{process} is stopped"), PATIENCE, || (state(pid) == 'T').then_some(()));
+    }
 }
 
 /// Types a line that shows the exit code of the one before.
@@ -48,7 +80,7 @@ fn code(shell: &mut Screen, code: u8) {
 /// Issue 2, point 9: suspended and continued as any other program.
 #[test]
 fn ctrl_z_suspends_and_fg_goes_on() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut shell = Screen::shell(&stage);
     shell.types("$tenure run job -- sh reader\n");
     shell.sees("started");
@@ -72,39 +104,40 @@ fn ctrl_z_suspends_and_fg_goes_on() {
 /// L1, L5: what is suspended is not renewed; once the lease is over, the command does not run on for a single step.
 #[test]
 fn a_command_that_was_suspended_past_its_lease_is_killed_by_fg() {
-    let stage = stage();
+    let stage = Jobs::new();
     let (ttl, text) = scaled_ttl(Duration::from_secs(1));
     let mut shell = Screen::shell(&stage);
-    shell.types(&format!("$tenure run --ttl {text} job -- sh beater\n"));
+    shell.types(&format!("$tenure run --ttl {text} job -- sh idler\n"));
     shell.sees("started");
     shell.types("\x1a");
     shell.sees("Stopped");
     is_stopped(&stage);
-    let beats = stage.lines("beats").len();
     eventually("the lease is over", 3 * ttl, || {
         stage.show("job")["holders"].as_array().unwrap().is_empty().then_some(())
     });
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    // It would end at once if it went on at all.
+    stage.go();
     shell.types("fg\n");
     shell.sees("the lease was lost");
     code(&mut shell, 79);
     assert!(!is_alive(stage.number("pid.job")));
-    assert_eq!(stage.lines("beats").len(), beats);
+    assert!(!shell.all().contains("finished"));
 }
 
 /// A job that goes on in the background leaves the terminal to the shell, also when it ends.
 #[test]
 fn bg_leaves_the_terminal_to_the_shell() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut shell = Screen::shell(&stage);
-    shell.types("$tenure run job -- sh beater\n");
+    shell.types("$tenure run job -- sh idler\n");
     shell.sees("started");
     shell.types("\x1a");
     shell.sees("Stopped");
     shell.types("bg\n");
     let pid: i32 = stage.number("pid.job");
     eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
-    stage.touch("go");
+    stage.go();
     shell.sees("finished");
     eventually("the job has ended", PATIENCE, || {
         stage.json(&["ls"]).as_array().unwrap().is_empty().then_some(())
@@ -117,7 +150,7 @@ fn bg_leaves_the_terminal_to_the_shell() {
 /// What goes on in the background and wants to read is stopped, and `fg` gives it what it wants.
 #[test]
 fn a_job_in_the_background_that_reads_waits_for_fg() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut shell = Screen::shell(&stage);
     shell.types("$tenure run job -- sh reader &\n");
     shell.sees("started");
@@ -136,9 +169,9 @@ fn a_job_in_the_background_that_reads_waits_for_fg() {
 /// so that Ctrl-Z comes to `tenure` alone.
 #[test]
 fn ctrl_z_stops_a_command_that_does_not_read_from_the_terminal() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut shell = Screen::shell(&stage);
-    shell.types("$tenure run job -- sh beater </dev/null\n");
+    shell.types("$tenure run job -- sh idler </dev/null\n");
     shell.sees("started");
     shell.types("\x1a");
     shell.sees("Stopped");
@@ -146,7 +179,7 @@ fn ctrl_z_stops_a_command_that_does_not_read_from_the_terminal() {
     shell.types("fg\n");
     let pid: i32 = stage.number("pid.job");
     eventually("the command goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
-    stage.touch("go");
+    stage.go();
     shell.sees("finished");
     code(&mut shell, 0);
 }
@@ -154,9 +187,9 @@ fn ctrl_z_stops_a_command_that_does_not_read_from_the_terminal() {
 /// L1: sent into the background and fetched again without having stopped, so that nobody told `tenure`.
 #[test]
 fn ctrl_z_after_bg_and_fg_stops_the_command() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut shell = Screen::shell(&stage);
-    shell.types("$tenure run job -- sh beater\n");
+    shell.types("$tenure run job -- sh idler\n");
     shell.sees("started");
     shell.types("\x1a");
     shell.sees("Stopped");
@@ -169,7 +202,7 @@ fn ctrl_z_after_bg_and_fg_stops_the_command() {
     shell.types("\x1a");
     shell.sees("Stopped");
     is_stopped(&stage);
-    stage.touch("go");
+    stage.go();
     shell.types("fg\n");
     shell.sees("finished");
     code(&mut shell, 0);
@@ -178,7 +211,7 @@ fn ctrl_z_after_bg_and_fg_stops_the_command() {
 /// Waiting is suspended and continued as well.
 #[test]
 fn ctrl_z_suspends_a_wait() {
-    let stage = stage();
+    let stage = Jobs::new();
     let lease: serde_json::Value =
         serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "1h"]).out).unwrap();
     let mut shell = Screen::shell(&stage);
@@ -197,7 +230,7 @@ fn ctrl_z_suspends_a_wait() {
 /// Ctrl-Z is meant for all of the job: here for the script as well that started `tenure`.
 #[test]
 fn ctrl_z_suspends_a_script_with_the_command_that_it_runs() {
-    let stage = stage();
+    let stage = Jobs::new();
     fs::write(stage.path("script"), "$tenure run job -- sh reader; echo scri''pt done").unwrap();
     let mut shell = Screen::shell(&stage);
     shell.types("sh script\n");
@@ -217,7 +250,7 @@ fn ctrl_z_suspends_a_script_with_the_command_that_it_runs() {
 /// Where no shell could ever continue it, nothing is suspended for good: as with any other program there.
 #[test]
 fn ctrl_z_without_a_shell_does_not_hang_the_terminal() {
-    let stage = stage();
+    let stage = Jobs::new();
     let mut screen =
         Screen::start(&stage, &[env!("CARGO_BIN_EXE_tenure"), "run", "job", "--", "sh", "reader"]);
     screen.sees("started");

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tenure_core::BackendHandle;
 use tenure_memory::Memory;
-use tenure_testkit::{conformance::Arena, host::{PausedHost, pass}};
+use tenure_testkit::{
+    conformance::Arena,
+    host::{PausedHost, pass},
+};
 
 struct OneWorld(Memory);
 
