@@ -124,8 +124,14 @@ impl Child {
         while !self.is_gone() && !kill_at.is_over(TokioHost.now()) {
             pause(LOOK).await;
         }
+        let mut in_reach = true;
         while !self.is_gone() {
-            self.group.signal(Signal::SIGKILL);
+            if in_reach && !self.group.kill() {
+                in_reach = false;
+                exit::warn(
+                    "the command runs as another user and cannot be killed: it may run beside the next holder",
+                );
+            }
             pause(LOOK).await;
         }
     }

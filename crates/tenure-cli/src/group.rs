@@ -16,6 +16,11 @@ impl Group {
         let _ = killpg(self.0, signal);
     }
 
+    /// Kills everybody in it; false if nobody there may be killed by us, as after a change of user.
+    pub(crate) fn kill(self) -> bool {
+        killpg(self.0, Signal::SIGKILL) != Err(Errno::EPERM)
+    }
+
     /// True once nobody is left who could do anything; the leader counts until it has been waited for.
     pub(crate) fn is_gone(self) -> bool {
         kill(Pid::from_raw(-self.0.as_raw()), None) == Err(Errno::ESRCH) || self.is_dead().unwrap_or(false)
