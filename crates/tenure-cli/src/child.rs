@@ -1,6 +1,12 @@
 //! The command under the lock: started in a group of its own, watched, stopped as a whole.
 
-use std::{ffi::OsString, io, os::unix::process::CommandExt, process::Command, time::Duration};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    os::unix::process::CommandExt,
+    process::Command,
+    time::Duration,
+};
 
 use nix::{
     sys::{
@@ -43,7 +49,8 @@ pub(crate) enum Change {
 impl Child {
     /// Starts `argv`. Call on the main thread: the death signal comes when the starting *thread* ends.
     pub(crate) fn start(argv: &[OsString], guard: &Guard) -> io::Result<Self> {
-        let terminal = Terminal::in_foreground();
+        // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
+        let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
         let foreground = if terminal.is_some() { "1" } else { "0" };
         let process = Command::new(exec::ourselves()?)
             .arg0("tenure")

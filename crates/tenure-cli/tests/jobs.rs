@@ -260,3 +260,22 @@ fn ctrl_z_without_a_shell_does_not_hang_the_terminal() {
     screen.sees("got hello");
     assert_eq!(screen.ended(), 0);
 }
+
+/// In a pipeline the keyboard may be somebody else's, as a pager's; a command that reads gets it when it does.
+#[test]
+fn a_pager_behind_the_command_keeps_the_keyboard() {
+    let stage = Jobs::new();
+    fs::write(stage.path("pager"), "read line; echo page of $line; read key </dev/tty; echo key is $key")
+        .unwrap();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh idler | sh pager\n");
+    shell.sees("page of started");
+    shell.types("up\n");
+    shell.sees("key is up");
+    stage.go();
+    shell.sees("ready> ");
+    shell.types("$tenure run job -- sh reader | cat\n");
+    shell.sees("started");
+    shell.types("down\n");
+    shell.sees("got down");
+}

@@ -71,7 +71,11 @@ impl Ledger {
         let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
         let left = Duration::from_micros(ends_us.saturating_sub(micros(now.boot)));
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
+        // A place that nobody keeps any more ends before the 2 s are over: those behind it go on then, not later.
+        let dies_us = self.queue.iter().map(|p| p.ends_us).min().unwrap_or(u64::MAX);
+        let dies = Duration::from_micros(dies_us.saturating_sub(micros(now.boot)));
         left.saturating_add(rules.claim_ttl.saturating_mul(turns))
+            .min(dies)
             .clamp(Duration::from_millis(1), rules.retry_max)
     }
 }

@@ -31,6 +31,13 @@ impl FileId {
     }
 }
 
+/// Whether there is a write-ahead log beside the database with anything in it.
+pub(crate) fn has_log(database: &Path) -> bool {
+    let mut log = database.as_os_str().to_owned();
+    log.push("-wal");
+    fs::metadata(log).is_ok_and(|log| log.len() > 0)
+}
+
 /// Makes an empty file, unless there is one.
 pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tenure_core::{BackendError, ErrorKind, Host, Moment};
 use tenure_ledger::Ledger;
 
@@ -10,7 +10,7 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{FileId, Guard, create},
+    file::{FileId, Guard, create, has_log},
     sql,
 };
 
@@ -72,6 +72,10 @@ fn settle(
 ) -> Result<Guard, BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
+    // Another program's log is not ours to move into its file; one that only our reading makes is ours to remove.
+    let keep_log =
+        |keep| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map_err(sqlite);
+    keep_log(has_log(path))?;
     // Before anything is read: reading in WAL mode makes files beside it.
     if conn.is_readonly("main").map_err(sqlite)? {
         return Err(error::refused(
@@ -81,6 +85,7 @@ fn settle(
         ));
     }
     let fresh = check_ownership(conn, path)?;
+    keep_log(false)?;
     if fresh {
         let mode: String =
             conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
@@ -126,9 +131,13 @@ fn in_transaction<A>(
 /// True if it is empty; an error, with nothing touched, if it is not for us.
 fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError> {
     let number = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    // One snapshot: another process may be making the tables meanwhile.
     let read = || -> rusqlite::Result<(i64, i64, i64)> {
+        let snapshot = if conn.is_autocommit() { Some(conn.unchecked_transaction()?) } else { None };
         let tables = number("SELECT count(*) FROM sqlite_schema")?;
-        Ok((number("PRAGMA application_id")?, number("PRAGMA user_version")?, tables))
+        let facts = (number("PRAGMA application_id")?, number("PRAGMA user_version")?, tables);
+        snapshot.map_or(Ok(()), rusqlite::Transaction::commit)?;
+        Ok(facts)
     };
     let (application, version, tables) = read().map_err(|e| error::before_commit(path, e))?;
     if (application, version, tables) == (0, 0, 0) {

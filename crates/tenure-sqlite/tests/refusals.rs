@@ -36,6 +36,20 @@ async fn another_programs_database_is_refused_untouched() {
     is_refused_untouched(&path, ErrorKind::Invalid, "another program").await;
 }
 
+/// Nor is its log moved into its file: that program will do so itself.
+#[tokio::test(start_paused = true)]
+async fn another_programs_unfinished_log_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, log) = (folder.path().join("app.db"), folder.path().join("app.db-wal"));
+    let conn = Connection::open(&path).unwrap();
+    conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE customer (name TEXT)").unwrap();
+    conn.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
+    drop(conn);
+    let before = (fs::read(&path).unwrap(), fs::read(&log).unwrap());
+    assert_eq!(refusal(&path).await.kind(), ErrorKind::Invalid);
+    assert_eq!((fs::read(&path).unwrap(), fs::read(&log).unwrap()), before);
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_is_refused_untouched() {
     let folder = tempfile::tempdir().unwrap();
