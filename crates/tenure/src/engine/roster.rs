@@ -46,8 +46,10 @@ struct Entries {
 pub(crate) struct Plan {
     /// Leases to renew; each has been told that its renewal is sent.
     pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
-    /// When to look again.
+    /// When to look again; `None` when the bell rings.
     pub(crate) next: Option<Moment>,
+    /// Whether there is any lease at all.
+    pub(crate) holding: bool,
 }
 
 impl Roster {
@@ -124,9 +126,13 @@ impl Roster {
                 entries.insert(until.boot, cell);
             }
         }
-        entries.planned = entries.by_due.first_key_value().map(|(due, _)| due.0);
+        let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
+        // A look that was planned stays planned when its lease has left: who acquires and releases in a loop wakes the
+        // watchdog once per look, not once per lease.
+        let kept = entries.planned.filter(|planned| *planned > now.boot);
+        entries.planned = [first, kept].into_iter().flatten().min();
         let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
-        Plan { renew, next }
+        Plan { renew, next, holding: first.is_some() }
     }
 
     /// A lease was renewed or not: plan it anew, unless it has left meanwhile.

@@ -27,7 +27,7 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
         for batch in plan.renew {
             under_way.push(Box::pin(renew(&link, &*host, batch)));
         }
-        let holding = plan.next.is_some();
+        let holding = plan.holding;
         if holding && robbed.is_none() && !connecting {
             connecting = true;
             under_way.push(Box::pin(connect(&link, &*host, process)));
