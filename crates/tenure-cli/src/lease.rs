@@ -28,9 +28,17 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
     let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
-    let (owner, token) = guard.detach();
     let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
-    view::json(&LeaseJson { name, owner: owner.to_string(), token: token.get(), ttl_ms });
+    let lease = LeaseJson { name, owner: guard.owner().to_string(), token: guard.token().get(), ttl_ms };
+    if let Err(error) = view::json(&lease) {
+        // A lease whose owner nobody knows could be neither renewed nor given back.
+        drop(guard);
+        locks.drain(RELEASE_PATIENCE).await;
+        return Err(Stop::internal(format!(
+            "{name}: the owner could not be printed: {error}; the lock was given back"
+        )));
+    }
+    guard.detach();
     Ok(0)
 }
 

@@ -108,6 +108,13 @@ struct Held<'a> {
 impl Held<'_> {
     async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
         signals.listen_to_stop();
+        // We may have been stopped since the grant: nothing is started that would have to be killed at once.
+        if let Err(lost) = self.guard.check() {
+            let (code, line) =
+                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.args.name));
+            self.release().await;
+            return Err(Stop::new(code, line));
+        }
         let argv = argv(self.args);
         let mut child = match Child::start(&argv, &self.guard) {
             Ok(child) => child,

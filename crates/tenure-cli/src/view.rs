@@ -1,6 +1,6 @@
 //! `ls`, `show`, `break`, `completions`.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
@@ -81,20 +81,27 @@ fn lock(view: &LockView) -> LockJson<'_> {
 }
 
 /// Prints to the standard output; a reader that has gone is no error.
-pub(crate) fn print(text: &str) {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.trim_end().as_bytes()).and_then(|()| out.write_all(b"\n"));
+fn print(text: &str) {
+    let _ = try_print(text);
 }
 
-pub(crate) fn json<T: Serialize>(value: &T) {
-    print(&serde_json::to_string(value).expect("BUG: a view is plain data"));
+fn try_print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    out.write_all(text.trim_end().as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Prints what the reader must not miss.
+pub(crate) fn json<T: Serialize>(value: &T) -> io::Result<()> {
+    try_print(&serde_json::to_string(value).expect("BUG: a view is plain data"))
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let views = locks.list(&args.prefix).await.map_err(|error| Stop::store(&error))?;
     if args.json {
-        json(&views.iter().map(lock).collect::<Vec<_>>());
+        let _ = json(&views.iter().map(lock).collect::<Vec<_>>());
     } else if !views.is_empty() {
         print(&table(&views));
     }
@@ -132,7 +139,7 @@ pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let view = locks.inspect(&args.name).await.map_err(|error| Stop::store(&error))?;
     if args.json {
-        json(&lock(&view));
+        let _ = json(&lock(&view));
         return Ok(0);
     }
     let mut text =
