@@ -11,6 +11,7 @@ Exit codes:
   1, or -E              somebody else holds the lock
   64                    wrong usage
   69                    the store is unavailable, damaged, read-only, or of a newer version
+  70                    a failing system, or a bug of ours
   79                    the lease was lost, or there was nothing to renew or to unlock
   126, 127              the command cannot be executed, or was not found";
 
