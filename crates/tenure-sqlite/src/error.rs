@@ -50,6 +50,10 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
 pub(crate) fn io(path: &Path, what: &str, error: std::io::Error) -> BackendError {
     let kind = match error.kind() {
         std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+        // Nobody makes it while we wait: a path like that is a mistake, and said at once.
+        std::io::ErrorKind::NotFound
+        | std::io::ErrorKind::NotADirectory
+        | std::io::ErrorKind::IsADirectory => ErrorKind::Invalid,
         _ => ErrorKind::Unavailable,
     };
     BackendError::new(kind, Outcome::NotApplied, what).with("file", path.display()).caused_by(error)

@@ -102,6 +102,7 @@ async fn a_locked_database_is_throttled_with_a_hint() {
 async fn a_missing_directory_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = refusal(&folder.path().join("nowhere/locks.db")).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid, "not worth waiting for");
     assert!(
         error.to_string().contains("its directory must exist") && error.to_string().contains("nowhere"),
         "{error}"
