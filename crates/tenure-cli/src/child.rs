@@ -100,6 +100,8 @@ impl Child {
     /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
     /// meanwhile, and when we are continued the command is, unless the lease is lost.
     pub(crate) fn suspend_with(&mut self, guard: &Guard) {
+        // All of it: whoever in the group did not stop would run on, unrenewed (L1).
+        self.group.signal(Signal::SIGSTOP);
         // Stops as TSTP does, which we listen to: not where no shell could ever continue us.
         let stop = Signal::SIGTTIN;
         if std::mem::take(&mut self.stopping) {
@@ -143,7 +145,8 @@ impl Child {
         }
     }
 
-    fn is_gone(&mut self) -> bool {
+    /// Whether the command has ended and everything it started in its group.
+    pub(crate) fn is_gone(&mut self) -> bool {
         matches!(self.look(), Change::Ended(_)) && self.group.is_gone()
     }
 

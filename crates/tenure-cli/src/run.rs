@@ -18,6 +18,9 @@ use crate::{
     waiting::{Waiting, pause},
 };
 
+/// How often we look whether anybody is left in the group of a command that has ended.
+const GROUP_LOOK: Duration = Duration::from_millis(50);
+
 /// The durations of a stop.
 #[derive(Clone, Copy)]
 struct Stopping {
@@ -145,7 +148,14 @@ impl Held<'_> {
         loop {
             match child.look() {
                 Change::Ended(code) => {
-                    return self.guard.check().map(|()| code).map_err(|lost| lost.to_string());
+                    if let Err(lost) = self.guard.check() {
+                        child.stop(TokioHost.now()).await;
+                        return Err(lost.to_string());
+                    }
+                    // What it left in its group still works under the lock.
+                    if child.is_gone() {
+                        return Ok(code);
+                    }
                 }
                 Change::Suspended => child.suspend_with(&self.guard),
                 Change::None => {}
@@ -156,6 +166,8 @@ impl Held<'_> {
                     return Err(self.stop(child, ending).await);
                 }
                 signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+                // Nobody tells us when the last of a group has gone.
+                () = pause(GROUP_LOOK) => {}
             }
         }
     }

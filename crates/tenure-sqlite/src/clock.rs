@@ -13,6 +13,11 @@ impl LeaseClock {
         Self { boot: boot.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()) }
     }
 
+    /// False where there should be a boot id and is none: another process would count on another clock.
+    pub(crate) fn is_known(&self) -> bool {
+        self.boot.is_some() || !cfg!(target_os = "linux")
+    }
+
     /// Another id: another boot, and every lease of the former one is over.
     pub(crate) fn id(&self) -> &str {
         self.boot.as_deref().unwrap_or("wall")

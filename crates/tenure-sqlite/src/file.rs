@@ -1,11 +1,11 @@
 //! Which file it is, and what is remembered beside it in case it vanishes.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -33,15 +33,30 @@ impl FileId {
 
 /// Whether there is a write-ahead log beside the database with anything in it.
 pub(crate) fn has_log(database: &Path) -> bool {
-    let mut log = database.as_os_str().to_owned();
-    log.push("-wal");
-    fs::metadata(log).is_ok_and(|log| log.len() > 0)
+    fs::metadata(beside(database, "-wal")).is_ok_and(|log| log.len() > 0)
+}
+
+fn beside(database: &Path, part: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(part);
+    name.into()
+}
+
+/// Whether the file has other names: SQLite would keep a log for each, and we a guard, and none would see the other's.
+pub(crate) fn has_other_names(database: &Path) -> bool {
+    fs::metadata(database).is_ok_and(|file| file.nlink() > 1)
 }
 
 /// Makes an empty file, unless there is one.
 pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
     match fs::OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            // What an older file of this name left behind is none of the new one's.
+            for part in ["-wal", "-shm"] {
+                let _ = fs::remove_file(beside(path, part));
+            }
+            Ok(())
+        }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(error::io(
             path,
@@ -68,8 +83,9 @@ impl Guard {
         database.with_file_name(name)
     }
 
-    pub(crate) fn max_ttl(&self) -> Duration {
-        Duration::from_millis(self.max_ttl_ms)
+    /// Whether both speak of the same file.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.world == other.world && self.file == other.file
     }
 
     /// `None` if there is none: the file was never used, or somebody removed both on purpose.
@@ -94,7 +110,14 @@ impl Guard {
         let (pid, number) = (std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed));
         let draft = path.with_extension(format!("guard.{pid}.{number}"));
         let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
-        let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, &path));
+        let write = || {
+            let mut file = fs::File::create(&draft)?;
+            file.write_all(text.as_bytes())?;
+            // Else a power cut may leave an empty one.
+            file.sync_all()?;
+            fs::rename(&draft, &path)
+        };
+        let written = write();
         written.map_err(|e| {
             let _ = fs::remove_file(&draft);
             error::io(&path, "the guard file cannot be written", e)

@@ -10,7 +10,7 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{FileId, Guard, create, has_log},
+    file::{FileId, Guard, create, has_log, has_other_names},
     sql,
 };
 
@@ -19,12 +19,18 @@ pub(crate) struct Open {
     pub(crate) conn: Connection,
     pub(crate) file: FileId,
     pub(crate) guard: Guard,
+    /// Which guard file that was: it is replaced whenever it is written.
+    pub(crate) seen_guard: Option<FileId>,
     /// Before this point on the lease clock nothing is granted.
     pub(crate) opens_us: u64,
 }
 
+/// No machine boots twice within so many seconds.
+const REBOOT_S: u64 = 10;
+
 struct Meta {
     clock: String,
+    booted_s: u64,
     world: String,
     opens_us: u64,
 }
@@ -44,6 +50,16 @@ pub(crate) fn open(
         create(path)?;
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
+    if has_other_names(path) {
+        let message =
+            "the database file has other names (hard links), and each would be a world of its own; keep one";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
+    if !clock.is_known() {
+        let message =
+            "the id of this boot cannot be read from /proc, and without it leases cannot be counted";
+        return Err(error::refused(path, ErrorKind::Unsupported, message));
+    }
     let conn = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -55,7 +71,8 @@ pub(crate) fn open(
         return Err(replaced_meanwhile(path));
     }
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
-    Ok(Some(Open { conn, file, guard, opens_us: meta.opens_us }))
+    let seen_guard = FileId::of(&Guard::path(path))?;
+    Ok(Some(Open { conn, file, guard, seen_guard, opens_us: meta.opens_us }))
 }
 
 fn replaced_meanwhile(path: &Path) -> BackendError {
@@ -162,7 +179,7 @@ fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError>
 
 fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
     conn.query_row(sql::READ_META, [], |row| {
-        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)? })
+        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)?, booted_s: row.get(3)? })
     })
 }
 
@@ -185,17 +202,18 @@ fn adopt(
         make(conn, host, clock).map_err(sqlite)?;
     }
     let meta = read_meta(conn).map_err(sqlite)?;
+    let now = clock.now(host);
+    let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
+    let mut must_wait = remembered.as_ref().is_some_and(|remembered| !is_known(remembered, &meta, file));
     if meta.clock != clock.id() {
         forget_leases(conn, path)?;
-        conn.execute(sql::SET_CLOCK, [clock.id()]).map_err(sqlite)?;
+        conn.execute(sql::SET_CLOCK, (clock.id(), booted_s(now))).map_err(sqlite)?;
+        // Another id, but no later boot: a container that was given an id of its own, and holders may be alive.
+        must_wait |= booted_s(now) <= meta.booted_s + REBOOT_S;
     }
-    let mut max_ttl_ms = 0;
-    if let Some(remembered) = remembered {
-        max_ttl_ms = remembered.max_ttl_ms;
-        if !is_known(&remembered, &meta, file) {
-            let opens = clock.now(host).boot + remembered.max_ttl();
-            conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
-        }
+    if must_wait {
+        let opens = now.boot + Duration::from_millis(max_ttl_ms);
+        conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
     }
     Ok(Guard { world: meta.world, file, max_ttl_ms })
 }
@@ -205,7 +223,7 @@ fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Res
     host.random(&mut bits);
     let world = format!("{:032x}", u128::from_be_bytes(bits));
     conn.execute_batch(sql::SCHEMA)?;
-    conn.execute(sql::NEW_META, [clock.id(), &world])?;
+    conn.execute(sql::NEW_META, (clock.id(), &world, booted_s(clock.now(host))))?;
     conn.pragma_update(None, "application_id", sql::APPLICATION_ID)?;
     conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)
 }
@@ -222,6 +240,11 @@ fn forget_leases(conn: &Connection, path: &Path) -> Result<(), BackendError> {
         conn.execute(sql::WRITE_LOCK, (name, 0, 0, ledger.encode())).map_err(sqlite)?;
     }
     Ok(())
+}
+
+/// When this machine was booted, by its wall clock.
+fn booted_s(now: Moment) -> u64 {
+    now.wall.saturating_sub(now.boot).as_secs()
 }
 
 pub(crate) fn micros(d: Duration) -> u64 {

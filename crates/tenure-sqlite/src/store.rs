@@ -10,7 +10,7 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::FileId,
+    file::{FileId, Guard},
     schema::{self, Open},
     sql,
 };
@@ -27,6 +27,10 @@ pub(crate) struct Store {
     clock: LeaseClock,
     bells: Bells,
     open: Option<Open>,
+    /// How often a file was opened: hints of another one mean nothing.
+    pub(crate) generation: u64,
+    /// What is open must be opened anew.
+    stale: bool,
     inserts: u8,
 }
 
@@ -43,7 +47,16 @@ impl Store {
         let mut chance = [0];
         host.random(&mut chance);
         let inserts = chance[0] % SWEEP_EVERY;
-        Self { config, host, clock: LeaseClock::new(), bells, open: None, inserts }
+        Self {
+            config,
+            host,
+            clock: LeaseClock::new(),
+            bells,
+            open: None,
+            generation: 0,
+            stale: false,
+            inserts,
+        }
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -53,20 +66,22 @@ impl Store {
     /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
     pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
         let there = FileId::of(&self.config.path)?;
-        if self.open.as_ref().is_some_and(|open| Some(open.file) != there) {
-            self.open = None;
+        if self.stale || self.open.as_ref().is_some_and(|open| Some(open.file) != there) {
+            (self.open, self.stale) = (None, false);
         }
         if self.open.is_none() {
             let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
             self.open = opened.map_err(|error| self.jittered(error))?;
+            self.generation += u64::from(self.open.is_some());
         }
         Ok(self.open.is_some())
     }
 
     /// Whether the file at the path is the one that is open.
     pub(crate) fn is_in_place(&self) -> bool {
-        let there = FileId::of(&self.config.path).ok().flatten();
-        self.open.as_ref().is_none_or(|open| Some(open.file) == there)
+        let is_other =
+            |open: &Open| FileId::of(&self.config.path).is_ok_and(|there| there != Some(open.file));
+        !self.open.as_ref().is_some_and(is_other)
     }
 
     /// For reading; `None` before the file is there.
@@ -86,6 +101,10 @@ impl Store {
     ) -> Result<Option<A>, BackendError> {
         if !self.reach(may_create)? {
             return Ok(None);
+        }
+        if !self.opened().conn.is_autocommit() {
+            // A panic left a transaction open.
+            self.roll_back();
         }
         self.say(sql::BEGIN)?;
         let now = self.now();
@@ -135,14 +154,45 @@ impl Tx<'_> {
         &self.store.opened().conn
     }
 
-    /// Refuses while leases of a file that stood here before may be alive.
-    pub(crate) fn must_be_open(&self) -> Result<(), BackendError> {
+    /// Refuses while leases of a file that stood here before may be alive; also if this one was away meanwhile.
+    pub(crate) fn must_be_open(&mut self) -> Result<(), BackendError> {
+        let seen = FileId::of(&Guard::path(self.path()))?;
+        if seen != self.store.opened().seen_guard {
+            self.adjust_to_guard()?;
+        }
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
         let message = format!(
             "the database file was deleted or replaced; nothing is granted for another {left:.1?}, until every lease \
              that was forgotten is over",
         );
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
+    }
+
+    /// Somebody has remembered something since we looked: a longer ttl, or another file in this one's place.
+    fn adjust_to_guard(&mut self) -> Result<(), BackendError> {
+        let path = self.path().to_owned();
+        let guard = Guard::read(&path)?;
+        let seen_guard = FileId::of(&Guard::path(&path))?;
+        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
+        match guard {
+            Some(guard) if !guard.is_of(&open.guard) => Err(self.must_reopen()),
+            Some(guard) => {
+                (open.guard.max_ttl_ms, open.seen_guard) = (guard.max_ttl_ms, seen_guard);
+                Ok(())
+            }
+            // Removed on purpose: the next longest ttl writes it anew.
+            None => {
+                (open.guard.max_ttl_ms, open.seen_guard) = (0, None);
+                Ok(())
+            }
+        }
+    }
+
+    /// The file that is open is not the one that stands at the path: nothing was done, ask again.
+    fn must_reopen(&mut self) -> BackendError {
+        self.store.stale = true;
+        let message = "the database file was replaced meanwhile";
+        self.store.jittered(error::refused(self.path(), ErrorKind::Throttled, message))
     }
 
     /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
@@ -152,10 +202,22 @@ impl Tx<'_> {
             return Ok(());
         }
         let path = self.path().to_owned();
-        let known = crate::file::Guard::read(&path)?.map_or(0, |guard| guard.max_ttl_ms);
+        let remembered = Guard::read(&path)?;
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
-        open.guard.max_ttl_ms = known.max(ttl_ms);
-        open.guard.write(&path)
+        if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
+            return Err(self.must_reopen());
+        }
+        let known = remembered.map_or(0, |guard| guard.max_ttl_ms);
+        let guard = Guard { max_ttl_ms: known.max(ttl_ms), ..open.guard.clone() };
+        guard.write(&path)?;
+        // Only what is written is known.
+        open.guard = guard;
+        open.seen_guard = FileId::of(&Guard::path(&path))?;
+        // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.
+        if FileId::of(&path)? != Some(open.file) {
+            return Err(self.must_reopen());
+        }
+        Ok(())
     }
 
     /// Runs one verb of a ledger and stores what it changed.

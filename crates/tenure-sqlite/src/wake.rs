@@ -39,6 +39,8 @@ pub(crate) struct Hints {
     /// The version of the data when we last looked, and the last hint that was there then.
     version: i64,
     last: i64,
+    /// Of which file that was.
+    generation: u64,
     found: VecDeque<Wake>,
     pauses: Pauses,
     pause: Duration,
@@ -56,20 +58,40 @@ impl Hints {
         let host = store.lock().unwrap_or_else(PoisonError::into_inner).host.clone();
         let (pauses, due) = (Pauses::of(audience), host.now());
         let (pause, found) = (pauses.first, VecDeque::new());
-        Self { store, host, ringing, process, audience, version: -1, last: 0, found, pauses, pause, due }
+        Self {
+            store,
+            host,
+            ringing,
+            process,
+            audience,
+            version: -1,
+            last: 0,
+            generation: 0,
+            found,
+            pauses,
+            pause,
+            due,
+        }
     }
 
     /// Reads what others left for us. An error is no hint: the timers see to it.
     fn look(&mut self) {
         let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         if !store.is_in_place() {
-            // Another world: everybody must ask again, and the numbers of the old one mean nothing.
-            (self.version, self.last) = (-1, 0);
+            // Another world: everybody must ask again.
             self.found.push_back(Wake::All);
             return;
         }
         if !store.reach(false).is_ok_and(|there| there) {
             return;
+        }
+        if store.generation != self.generation {
+            // The numbers of the old world mean nothing.
+            (self.version, self.last) = (-1, 0);
+            if self.generation != 0 {
+                self.found.push_back(Wake::All);
+            }
+            self.generation = store.generation;
         }
         let Some(conn) = store.conn() else { return };
         let seen = (self.version, self.last);

@@ -142,11 +142,119 @@ async fn another_boot_ends_all_leases_but_no_fence() {
     let grant = holder.enter().await;
     Player::new(stage.open("locks.db"), "one").queue_behind(0).await;
     let raw = Connection::open(stage.file("locks.db")).unwrap();
-    raw.execute("UPDATE meta SET clock = 'the boot before'", []).unwrap();
+    raw.execute("UPDATE meta SET clock = 'the boot before', booted_s = booted_s - 100", []).unwrap();
     let after = Player::new(stage.open("locks.db"), "one");
     let view = after.backend.inspect(&after.claim.name).await.unwrap();
     assert_eq!((view.holders.len(), view.queue.len(), view.fence), (0, 0, grant.token));
     assert!(after.enter().await.token > grant.token);
+}
+
+/// L1: a container with a boot id of its own on the same boot: holders may be alive, so nothing is granted for a ttl.
+#[tokio::test(start_paused = true)]
+async fn another_boot_id_without_another_boot_waits_for_the_leases() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    let raw = Connection::open(stage.file("locks.db")).unwrap();
+    raw.execute("UPDATE meta SET clock = 'a container'", []).unwrap();
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
+    pass(TTL).await;
+    other.enter().await;
+}
+
+/// L1: what was not written is not remembered: a claim that failed for that reason is not granted when it asks again.
+#[tokio::test(start_paused = true)]
+async fn a_ttl_that_could_not_be_remembered_is_not_granted() {
+    let stage = Stage::new();
+    let mut holder = Player::new(stage.open("locks.db"), "one");
+    holder.enter().await;
+    holder.leave().await;
+    holder.claim.ttl = 2 * TTL;
+    let guard = stage.file(".locks.db.guard");
+    let text = fs::read(&guard).unwrap();
+    fs::remove_file(&guard).unwrap();
+    fs::create_dir(&guard).unwrap();
+    for _ in 0..3 {
+        assert!(holder.backend.claim(&holder.claim).await.is_err());
+    }
+    fs::remove_dir(&guard).unwrap();
+    fs::write(&guard, text).unwrap();
+    holder.enter().await;
+    assert_eq!(stage.max_ttl_ms(), 20_000);
+}
+
+/// L1: a file that was away, while another stood in its place, is not believed by a handle that saw nothing of it.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_away_waits_for_the_leases_of_the_other() {
+    let stage = Stage::new();
+    let idle = Player::new(stage.open("locks.db"), "one");
+    idle.enter().await;
+    idle.leave().await;
+    let parts = ["", "-wal", "-shm"];
+    for part in parts {
+        fs::rename(stage.file(&format!("locks.db{part}")), stage.file(&format!("away.db{part}"))).unwrap();
+    }
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    pass(TTL).await;
+    other.enter().await;
+    stage.delete("locks.db");
+    for part in parts {
+        fs::rename(stage.file(&format!("away.db{part}")), stage.file(&format!("locks.db{part}"))).unwrap();
+    }
+    let error = idle.backend.claim(&idle.claim).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
+    assert_shut(&idle).await;
+    pass(TTL).await;
+    idle.enter().await;
+}
+
+/// Only the database itself is deleted: what is left of its log is none of the new one's.
+#[tokio::test(start_paused = true)]
+async fn a_log_without_its_database_is_not_taken_over() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let grant = holder.enter().await;
+    fs::remove_file(stage.file("locks.db")).unwrap();
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
+    pass(TTL).await;
+    assert!(other.enter().await.token > grant.token);
+}
+
+/// A hard link is a second world.
+#[tokio::test(start_paused = true)]
+async fn a_file_with_other_names_is_refused() {
+    let stage = Stage::new();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+    fs::hard_link(stage.file("locks.db"), stage.file("linked.db")).unwrap();
+    let other = Player::new(stage.open("linked.db"), "one");
+    let error = other.backend.claim(&other.claim).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+/// The first hint in a new file is heard, also when a request of ours opened it.
+#[tokio::test(start_paused = true)]
+async fn hints_of_a_new_file_are_heard_from_the_first() {
+    let stage = Stage::new();
+    let holder = Player::new(stage.open("locks.db"), "one");
+    let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
+    for _ in 0..3 {
+        holder.enter().await;
+        stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+        assert_eq!(heard.unwrap(), Wake::Owner(holder.claim.owner));
+    }
+    stage.delete("locks.db");
+    assert_shut(&holder).await;
+    pass(TTL).await;
+    holder.enter().await;
+    stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
+    let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+    assert!(matches!(heard.unwrap(), Wake::All | Wake::Owner(_)), "L6");
 }
 
 /// H6.4: rows of free locks are swept in time, and tokens do not go back when they are made anew.

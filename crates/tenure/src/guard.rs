@@ -119,6 +119,9 @@ impl Guard {
     /// # Cancel safety
     /// If the future is dropped, the release goes on in the background, as if the guard had been dropped.
     pub async fn release(self) -> Result<(), ReleaseError> {
+        if !self.cell.is_ours() {
+            self.cell.check().map_err(ReleaseError::AlreadyLost)?;
+        }
         // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
         self.engine.forget(&self.cell);
         self.cell.release().map_err(ReleaseError::AlreadyLost)?;
