@@ -279,3 +279,27 @@ fn a_pager_behind_the_command_keeps_the_keyboard() {
     shell.types("down\n");
     shell.sees("got down");
 }
+
+/// L1: somebody in the group who is deaf to Ctrl-Z is stopped as well: nobody renews the lease meanwhile.
+#[test]
+fn ctrl_z_stops_those_who_are_deaf_to_it() {
+    let stage = Jobs::new();
+    let deaf = "(trap '' TSTP; while :; do sleep 0.02; done) & echo $! >pid.deaf; read x <go; kill $!; wait";
+    fs::write(
+        stage.path("family"),
+        format!("echo $PPID >pid.tenure; echo $$ >pid.job; echo started; {deaf}"),
+    )
+    .unwrap();
+    let mut shell = Screen::shell(&stage);
+    shell.types("$tenure run job -- sh family\n");
+    shell.sees("started");
+    let pid: i32 = stage.number("pid.deaf");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    is_stopped(&stage);
+    eventually("the deaf one is stopped", PATIENCE, || (state(pid) == 'T').then_some(()));
+    shell.types("fg\n");
+    eventually("it goes on", PATIENCE, || (state(pid) != 'T').then_some(()));
+    stage.go();
+    shell.sees("ready> ");
+}

@@ -17,7 +17,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use stage::{
-    PATIENCE, Stage, assert_within,
+    Stage, assert_within,
     files::{BEAT, ENTER, HOLD},
     process::is_alive,
     scaled_ttl,
@@ -126,14 +126,28 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token() {
     assert_eq!(stage.lines("writes"), ["first written", "second written", "first refused"]);
 }
 
-/// L1: the watcher that kills a command's group is never in the way of one that ends by itself.
+/// L1: what a command leaves running in its group works under the lock, so the lock is held until it has ended.
 #[test]
-fn what_a_command_leaves_running_outlives_a_normal_end() {
+fn the_lock_is_held_while_anybody_of_the_commands_group_lives() {
     let stage = Stage::new();
-    let leave = "sleep 60 >/dev/null 2>&1 & echo $! >pid.left";
-    stage.run(&["run", "job", "--", "sh", "-c", leave]).silent(0);
-    let left: i32 = stage.number("pid.left");
-    assert!(is_alive(left));
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(left), Signal::SIGKILL).unwrap();
-    eventually("it is dead", PATIENCE, || (!is_alive(left)).then_some(()));
+    let family = format!("sh -c '{HOLD}' left & exit 3");
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+    stage.beats("left");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
+    stage.touch("go");
+    holder.ended().silent(3);
+    waiter.ended().silent(0);
+    assert_eq!(stage.turns(), ["left", "second"]);
+}
+
+/// L1: the same if it is the lease that ends: nobody of the group is forgotten because the command itself has ended.
+#[test]
+fn what_a_command_left_running_is_stopped_when_the_lease_is_lost() {
+    let stage = Stage::new();
+    let family = format!("sh -c '{BEAT}' left & exit 0");
+    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
+    stage.beats("left");
+    stage.run(&["-q", "break", "job"]).silent(0);
+    holder.ended().complained(79, "the lease was lost");
+    assert!(!is_alive(stage.number("pid.left")));
 }

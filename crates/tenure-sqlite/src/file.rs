@@ -44,7 +44,7 @@ fn beside(database: &Path, part: &str) -> PathBuf {
 
 /// Whether the file has other names: SQLite would keep a log for each, and we a guard, and none would see the other's.
 pub(crate) fn has_other_names(database: &Path) -> bool {
-    fs::metadata(database).is_ok_and(|file| file.nlink() > 1)
+    fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
 /// Makes an empty file, unless there is one.
