@@ -20,11 +20,24 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
+/// When an inode last changed: seconds and nanoseconds.
+pub(crate) type Changed = (i64, i64);
+
 impl FileId {
-    /// Of what stands at `path` now, if anything. Opens nothing: closing a database file drops this process's locks on it.
+    /// Of what stands at `path` now, if anything.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
+        Ok(Self::with_change(path)?.map(|(file, _)| file))
+    }
+
+    /// The same, and when its inode last changed: by a rename, or when SQLite moved its log into it, which is rare.
+    ///
+    /// Opens nothing: closing a database file drops this process's locks on it.
+    pub(crate) fn with_change(path: &Path) -> Result<Option<(Self, Changed)>, BackendError> {
         match fs::metadata(path) {
-            Ok(file) => Ok(Some(Self { device: file.dev(), inode: file.ino() })),
+            Ok(file) => {
+                let changed = (file.ctime(), file.ctime_nsec());
+                Ok(Some((Self { device: file.dev(), inode: file.ino() }, changed)))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(error::io(path, "the database file cannot be reached", e)),
         }

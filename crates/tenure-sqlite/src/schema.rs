@@ -10,7 +10,7 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{FileId, Guard, create, has_log, has_other_names},
+    file::{Changed, FileId, Guard, create, has_log, has_other_names},
     sql,
 };
 
@@ -19,8 +19,10 @@ pub(crate) struct Open {
     pub(crate) conn: Connection,
     pub(crate) file: FileId,
     pub(crate) guard: Guard,
-    /// Which guard file that was: it is replaced whenever it is written.
-    pub(crate) seen_guard: Option<FileId>,
+    /// When the file's inode last changed, as last seen.
+    pub(crate) changed: Changed,
+    /// It may have been away since we read the guard.
+    pub(crate) is_unsure: bool,
     /// Before this point on the lease clock nothing is granted.
     pub(crate) opens_us: u64,
 }
@@ -71,8 +73,7 @@ pub(crate) fn open(
         return Err(replaced_meanwhile(path));
     }
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
-    let seen_guard = FileId::of(&Guard::path(path))?;
-    Ok(Some(Open { conn, file, guard, seen_guard, opens_us: meta.opens_us }))
+    Ok(Some(Open { conn, file, guard, changed: (0, 0), is_unsure: true, opens_us: meta.opens_us }))
 }
 
 fn replaced_meanwhile(path: &Path) -> BackendError {

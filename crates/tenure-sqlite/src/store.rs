@@ -65,9 +65,14 @@ impl Store {
 
     /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
     pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
-        let there = FileId::of(&self.config.path)?;
-        if self.stale || self.open.as_ref().is_some_and(|open| Some(open.file) != there) {
-            (self.open, self.stale) = (None, false);
+        let there = FileId::with_change(&self.config.path)?;
+        match (&mut self.open, there) {
+            (Some(open), Some((file, changed))) if open.file == file && !self.stale => {
+                // It may have been away: what is remembered beside it says so.
+                open.is_unsure |= open.changed != changed;
+                open.changed = changed;
+            }
+            _ => (self.open, self.stale) = (None, false),
         }
         if self.open.is_none() {
             let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
@@ -156,8 +161,7 @@ impl Tx<'_> {
 
     /// Refuses while leases of a file that stood here before may be alive; also if this one was away meanwhile.
     pub(crate) fn must_be_open(&mut self) -> Result<(), BackendError> {
-        let seen = FileId::of(&Guard::path(self.path()))?;
-        if seen != self.store.opened().seen_guard {
+        if self.store.opened().is_unsure {
             self.adjust_to_guard()?;
         }
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
@@ -168,21 +172,16 @@ impl Tx<'_> {
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
 
-    /// Somebody has remembered something since we looked: a longer ttl, or another file in this one's place.
+    /// What is remembered beside the file may be another one in its place, or a longer ttl.
     fn adjust_to_guard(&mut self) -> Result<(), BackendError> {
-        let path = self.path().to_owned();
-        let guard = Guard::read(&path)?;
-        let seen_guard = FileId::of(&Guard::path(&path))?;
+        let guard = Guard::read(self.path())?;
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
         match guard {
             Some(guard) if !guard.is_of(&open.guard) => Err(self.must_reopen()),
-            Some(guard) => {
-                (open.guard.max_ttl_ms, open.seen_guard) = (guard.max_ttl_ms, seen_guard);
-                Ok(())
-            }
-            // Removed on purpose: the next longest ttl writes it anew.
-            None => {
-                (open.guard.max_ttl_ms, open.seen_guard) = (0, None);
+            // If it was removed on purpose, the next grant writes it anew.
+            guard => {
+                open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
+                open.is_unsure = false;
                 Ok(())
             }
         }
@@ -212,7 +211,6 @@ impl Tx<'_> {
         guard.write(&path)?;
         // Only what is written is known.
         open.guard = guard;
-        open.seen_guard = FileId::of(&Guard::path(&path))?;
         // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.
         if FileId::of(&path)? != Some(open.file) {
             return Err(self.must_reopen());

@@ -35,9 +35,17 @@ impl Engine {
 
     /// A new owner: 128 fresh bits for every attempt (A9).
     fn new_owner(&self) -> OwnerId {
-        let mut bits = [0; 16];
+        self.new_owner_and_seed().0
+    }
+
+    /// A new owner, and chance for its pauses: drawn at once, since drawing costs a system call.
+    fn new_owner_and_seed(&self) -> (OwnerId, u64) {
+        let mut bits = [0; 24];
         self.host.random(&mut bits);
-        OwnerId::from_random(self.process, bits)
+        let (mut owner, mut seed) = ([0; 16], [0; 8]);
+        owner.copy_from_slice(&bits[..16]);
+        seed.copy_from_slice(&bits[16..]);
+        (OwnerId::from_random(self.process, owner), u64::from_be_bytes(seed))
     }
 
     fn keeper(&self) -> &Keeper {

@@ -52,15 +52,13 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(engine: &'a Engine, request: &'a Request) -> Self {
-        let mut seed = [0; 8];
-        engine.host.random(&mut seed);
+        let (owner, seed) = engine.new_owner_and_seed();
         let (now, options) = (engine.host.now(), &request.options);
-        let seed = u64::from_be_bytes(seed);
         let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
         let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
         let claim = Claim {
             name: request.name.clone(),
-            owner: engine.new_owner(),
+            owner,
             mode: request.mode,
             ttl: request.timing.ttl(),
             label: options.label.clone(),
