@@ -8,3 +8,7 @@ pub(crate) mod hold;
 mod acquisition_tests;
 #[cfg(test)]
 mod hold_tests;
+#[cfg(test)]
+mod hold_timeline_tests;
+#[cfg(test)]
+mod trail;

@@ -26,9 +26,7 @@ async fn is_woken(stream: &mut Box<dyn Wakes>, player: &Player) {
     tokio::time::timeout(PATIENCE, woken).await.expect("no hint came");
 }
 
-/// The next waiter in the same process is told.
-pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+async fn a_release_is_heard(holder: Player, waiter: Player) {
     let mut stream = listen(&waiter, Audience::Waiters);
     holder.enter().await;
     waiter.queue_behind(0).await;
@@ -37,15 +35,14 @@ pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
     waiter.enter().await;
 }
 
+/// The next waiter in the same process is told.
+pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
+    a_release_is_heard(Player::new(arena.here(), "one"), Player::new(arena.here(), "one")).await;
+}
+
 /// And so is one in another process.
 pub async fn a_release_elsewhere_wakes_the_next_waiter(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.elsewhere().await, "one"), Player::new(arena.here(), "one"));
-    let mut stream = listen(&waiter, Audience::Waiters);
-    holder.enter().await;
-    waiter.queue_behind(0).await;
-    holder.leave().await;
-    is_woken(&mut stream, &waiter).await;
-    waiter.enter().await;
+    a_release_is_heard(Player::new(arena.elsewhere().await, "one"), Player::new(arena.here(), "one")).await;
 }
 
 /// A holder that is robbed is told.

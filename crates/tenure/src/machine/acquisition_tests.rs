@@ -7,7 +7,10 @@ use tenure_core::{
     Timing, Wait,
 };
 
-use crate::machine::acquisition::{Acquisition, Todo, Verdict};
+use crate::machine::{
+    acquisition::{Acquisition, Todo, Verdict},
+    trail::Trail,
+};
 
 /// Validity 988 ms.
 const TTL: Duration = Duration::from_secs(1);
@@ -263,7 +266,7 @@ impl World {
     }
 
     /// Plays every continuation, and counts the sequences.
-    fn explore(&self, depth: usize, path: &mut Path) -> usize {
+    fn explore(&self, depth: usize, trail: &mut Trail<Event>) -> usize {
         let mut here = self.clone();
         let todo = here.machine.poll(here.now);
         here.judge(&todo);
@@ -273,24 +276,13 @@ impl World {
         }
         let mut sequences = 0;
         for event in events {
-            path.0.push(event);
+            trail.0.push(event);
             let mut next = here.clone();
             next.apply(&todo, event);
-            sequences += next.explore(depth - 1, path);
-            path.0.pop();
+            sequences += next.explore(depth - 1, trail);
+            trail.0.pop();
         }
         sequences
-    }
-}
-
-/// The events so far; told when an assertion fails.
-struct Path(Vec<Event>);
-
-impl Drop for Path {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("after {:?}", self.0);
-        }
     }
 }
 
@@ -300,7 +292,7 @@ impl Drop for Path {
 fn whatever_happens_it_enters_in_time_or_leaves_nothing_behind() {
     let budgets = [None, Some(Duration::from_millis(1500)), Some(Duration::ZERO)];
     let sequences: usize =
-        budgets.map(|budget| World::new(budget).explore(7, &mut Path(Vec::new()))).iter().sum();
+        budgets.map(|budget| World::new(budget).explore(7, &mut Trail(Vec::new()))).iter().sum();
     assert_eq!(sequences, 92_151);
 }
 
