@@ -8,7 +8,13 @@ use tenure::core::{HolderView, Label};
 /// `web-3 pid 4711 import.sh since 10:02:07, 6.2 s left`
 pub(crate) fn holder(holder: &HolderView) -> String {
     let who = who(holder.label.as_ref(), &holder.owner);
-    format!("{who} since {}, {} left", clock(holder.since), seconds(holder.expires_in))
+    let since = holder.since.map_or(String::new(), |since| format!(" since {}", clock(since)));
+    format!("{who}{since}, {} left", left(holder.expires_in))
+}
+
+/// `6.2 s`, or that it never ends by itself.
+pub(crate) fn left(left: Option<Duration>) -> String {
+    left.map_or_else(|| "no end".to_owned(), seconds)
 }
 
 /// `web-3 pid 4711 import.sh`, or the owner of a foreign client.

@@ -27,8 +27,9 @@ struct HolderJson<'a> {
     mode: String,
     token: Option<u64>,
     label: Option<LabelJson<'a>>,
-    since: String,
-    expires_in_ms: u128,
+    since: Option<String>,
+    /// `null` if it never ends by itself.
+    expires_in_ms: Option<u128>,
 }
 
 #[derive(Serialize)]
@@ -57,8 +58,8 @@ fn holder(holder: &HolderView) -> HolderJson<'_> {
         mode: holder.mode.to_string(),
         token: holder.token.map(tenure::FencingToken::get),
         label: holder.label.as_ref().map(label),
-        since: people::rfc3339(holder.since),
-        expires_in_ms: holder.expires_in.as_millis(),
+        since: holder.since.map(people::rfc3339),
+        expires_in_ms: holder.expires_in.map(|left| left.as_millis()),
     }
 }
 
@@ -119,8 +120,8 @@ fn table(views: &[LockView]) -> String {
                 held.mode.to_string(),
                 people::who(held.label.as_ref(), &held.owner),
                 held.token.map_or_else(|| "-".into(), |token| token.to_string()),
-                people::clock(held.since),
-                people::seconds(held.expires_in),
+                held.since.map_or_else(String::new, people::clock),
+                people::left(held.expires_in),
                 waiting.clone(),
             ]);
         }

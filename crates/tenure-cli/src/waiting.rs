@@ -103,7 +103,8 @@ impl<'a> Waiting<'a> {
         let Some(waiting) = self.progress.latest() else { return line };
         if let Some(holder) = &waiting.holder {
             line += &format!(", held by {}", people::who(holder.label.as_ref(), &holder.owner));
-            line += &format!(" since {}", people::clock(holder.since));
+            line +=
+                &holder.since.map_or_else(String::new, |since| format!(" since {}", people::clock(since)));
         }
         if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
             line += &format!(", {ahead} ahead");

@@ -28,10 +28,10 @@ pub struct HolderView {
     pub token: Option<FencingToken>,
     /// Who that is.
     pub label: Option<Label>,
-    /// Since when, in time since the Unix epoch on the server's wall clock.
-    pub since: Duration,
-    /// Time left on the server.
-    pub expires_in: Duration,
+    /// Since when, in time since the Unix epoch, for people; `None` for foreign holders.
+    pub since: Option<Duration>,
+    /// Time left on the server; `None` for a foreign holder whose lock never ends by itself.
+    pub expires_in: Option<Duration>,
 }
 
 /// One waiter.

@@ -118,8 +118,8 @@ impl Holder {
             mode: self.mode,
             token: self.token.map(FencingToken::new),
             label: Some(self.label.clone()),
-            since: Duration::from_millis(self.since_ms),
-            expires_in: Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot))),
+            since: Some(Duration::from_millis(self.since_ms)),
+            expires_in: Some(Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot)))),
         }
     }
 }

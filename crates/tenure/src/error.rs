@@ -69,7 +69,10 @@ impl fmt::Display for Held<'_> {
             Some(l) => write!(f, ": held by {} pid {} {}", l.host, l.pid, l.command)?,
             None => write!(f, ": held by {}", holder.owner)?,
         }
-        write!(f, ", {:.1?} left", holder.expires_in)
+        match holder.expires_in {
+            Some(left) => write!(f, ", {left:.1?} left"),
+            None => f.write_str(", without an end"),
+        }
     }
 }
 
