@@ -53,6 +53,13 @@ impl Bells {
         streams.is_some_and(|streams| streams.iter().any(|stream| stream.strong_count() > 0))
     }
 
+    /// Tells every stream of this process and audience that hints may have been missed.
+    pub fn ring_all(&self, process: ProcessId, audience: Audience) {
+        let mut bells = locked(&self.0);
+        let Some(streams) = bells.get_mut(&(process, audience)) else { return };
+        streams.retain(|stream| stream.upgrade().is_some_and(|stream| push(&stream, Wake::All)));
+    }
+
     /// Gives a hint to an owner; false if nobody in this process listens for it.
     pub fn ring(&self, audience: Audience, owner: OwnerId) -> bool {
         let mut bells = locked(&self.0);

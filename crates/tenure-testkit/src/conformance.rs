@@ -26,13 +26,20 @@ pub trait Arena: Send + Sync {
     async fn pass(&self, d: Duration);
 }
 
-/// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes.
+/// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes: under tokio's
+/// paused clock, or, for a store with a server and a clock of its own, in `real_time`.
 ///
 /// A backend cannot miss a case: the list stands here, and a test of the testkit compares it with the sources.
 #[macro_export]
 macro_rules! conformance {
     ($arena:ident) => {
-        $crate::conformance!(@cases $arena,
+        $crate::conformance!(@list $arena, (start_paused = true));
+    };
+    ($arena:ident, real_time) => {
+        $crate::conformance!(@list $arena, (flavor = "current_thread"));
+    };
+    (@list $arena:ident, $runtime:tt) => {
+        $crate::conformance!(@cases $arena, $runtime,
             exclusion: two_exclusive_owners_never_hold_at_once, readers_hold_together_and_a_writer_alone,
                 a_semaphore_lets_in_no_more_than_its_limit, the_smallest_limit_counts,
                 a_lease_ends_on_time_and_not_before, locks_of_different_names_are_independent;
@@ -52,12 +59,15 @@ macro_rules! conformance {
                 a_handle_sees_the_same_locks;
         );
     };
-    (@cases $arena:ident, $($file:ident: $($case:ident),+;)+) => {
+    (@cases $arena:ident, $runtime:tt, $($file:ident: $($case:ident),+;)+) => {
         $(mod $file {
-            $(#[tokio::test(start_paused = true)]
-            async fn $case() {
-                $crate::conformance::$file::$case(&super::$arena().await).await;
-            })+
+            $($crate::conformance!(@case $arena, $runtime, $file, $case);)+
         })+
+    };
+    (@case $arena:ident, ($($runtime:tt)+), $file:ident, $case:ident) => {
+        #[tokio::test($($runtime)+)]
+        async fn $case() {
+            $crate::conformance::$file::$case(&super::$arena().await).await;
+        }
     };
 }

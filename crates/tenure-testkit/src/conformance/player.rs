@@ -7,8 +7,8 @@ use std::{
 };
 
 use tenure_core::{
-    BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released, Renewal,
-    Wait,
+    Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released,
+    Renewal, Wait, Wakes,
 };
 
 /// The ttl of every claim that says nothing else.
@@ -27,6 +27,8 @@ pub struct Player {
     pub backend: BackendHandle,
     /// What it claims; change it before claiming.
     pub claim: Claim,
+    /// A process that waits listens: whose hints reach nobody may be taken for dead.
+    _listens: Box<dyn Wakes>,
 }
 
 impl Player {
@@ -36,7 +38,9 @@ impl Player {
         let label = Label::new("test-host", 4711, "tester", "player");
         let (name, wait) = (LockName::new(name).expect("BUG: a good name"), Wait::Turn);
         let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
-        Self { backend, claim: Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait } }
+        let _listens = backend.wakes(process, Audience::Waiters);
+        let claim = Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait };
+        Self { backend, claim, _listens }
     }
 
     /// The same as a reader.

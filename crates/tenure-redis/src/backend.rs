@@ -1,0 +1,405 @@
+//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that.
+
+use std::{
+    collections::HashSet,
+    fmt::Write,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use tenure_core::{
+    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId,
+    ProcessId, Promises, Released, Renewal, Wait, WakeUp, Wakes,
+};
+
+use crate::{
+    check::Gate,
+    config::{Config, Place},
+    error,
+    keys::Keys,
+    reply::{Reply, number},
+    script::{Script, Scripts},
+    session::{Session, Sessions, Shared, closed, locked},
+    value,
+    wake::Hints,
+};
+
+/// Leases that one call renews.
+const BATCH: usize = 128;
+
+/// How many may wait for one lock.
+const PLACES_MAX: usize = 4096;
+
+/// Names that are remembered as contended; more, and all are forgotten.
+const CONTENDED_MAX: usize = 4096;
+
+/// Locks in Redis: one master, behind Sentinel, or a Cluster.
+pub struct Redis {
+    pub(crate) sessions: Arc<Sessions>,
+    /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
+    contended: Mutex<HashSet<LockName>>,
+}
+
+impl Redis {
+    /// A handle; the first request connects.
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        let scripts = Scripts::new(matches!(config.place, Place::Cluster(_)));
+        Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default() }))
+    }
+
+    fn sharing(shared: Arc<Shared>) -> Self {
+        Self { sessions: Arc::new(Sessions::new(shared)), contended: Mutex::default() }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.sessions.shared.config
+    }
+
+    pub(crate) fn scripts(&self) -> &Scripts {
+        &self.sessions.shared.scripts
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.config().place, Place::Cluster(_))
+    }
+
+    pub(crate) fn keys(&self, name: &LockName) -> Result<Keys, BackendError> {
+        Keys::new(&self.config().key, name, self.is_cluster())
+    }
+
+    /// A call of a script that looks at everything: its keys, the gate and the durations of the queue.
+    pub(crate) fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
+        let all = keys.all();
+        let mut call = script.call(&all.each_ref().map(String::as_str));
+        let Config { claim_ttl, place_ttl, retry_max, .. } = self.config();
+        // Elsewhere in a Cluster somebody may listen of whom this node does not know.
+        let drop = u8::from(!self.is_cluster());
+        let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
+        call.arg(gate).arg(format!("{claim}:{place}:{retry}:{}:{drop}", PLACES_MAX));
+        call
+    }
+
+    fn is_contended(&self, name: &LockName) -> bool {
+        let contended = locked(&self.contended);
+        !contended.is_empty() && contended.contains(name)
+    }
+
+    fn set_contended(&self, name: &LockName, is_contended: bool) {
+        let mut contended = locked(&self.contended);
+        if !is_contended {
+            contended.remove(name);
+        } else if !contended.contains(name) {
+            if contended.len() >= CONTENDED_MAX {
+                contended.clear();
+            }
+            contended.insert(name.clone());
+        }
+    }
+
+    /// One attempt to be let in through an open gate. `None`: it is closed.
+    async fn claim_through(
+        &self,
+        session: &Session,
+        gate: &str,
+        claim: &Claim,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let keys = self.keys(&claim.name)?;
+        let plain = claim.mode == Mode::Exclusive && claim.block <= 1;
+        if plain && !self.is_cluster() && !self.is_contended(&claim.name) {
+            match self.acquire(session, gate, &keys, claim).await? {
+                -1 => return Ok(None),
+                0 => self.set_contended(&claim.name, true),
+                token => return Ok(Some(granted(claim, token, 1))),
+            }
+        }
+        let script = &self.scripts().claim;
+        let mut call = self.full_call(script, &keys, gate);
+        call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
+        call.arg(match claim.wait {
+            Wait::No => "n",
+            Wait::Wake => "w",
+            Wait::Turn => "t",
+        });
+        let (mut label, since) = (String::new(), self.sessions.host().now().wall.as_millis());
+        value::encode_label(&claim.label, &mut label);
+        call.arg(claim.block.max(1)).arg(since.to_string()).arg(label);
+        let answer = self.sessions.ask(session, script, &call).await?;
+        let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
+        match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
+            Claimed::Answer(answer) => Ok(Some(answer)),
+            Claimed::Closed => Ok(None),
+            Claimed::Full(waiting) => {
+                let message = format!("{waiting} owners wait for this lock already; the queue takes no more");
+                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
+            }
+        }
+    }
+
+    /// The plain path: nobody holds and nobody waits.
+    async fn acquire(
+        &self,
+        session: &Session,
+        gate: &str,
+        keys: &Keys,
+        claim: &Claim,
+    ) -> Result<i64, BackendError> {
+        let script = &self.scripts().acquire;
+        let mut call = script.call(&[&keys.lock, &keys.queue, crate::keys::ONE]);
+        let mut tail = String::with_capacity(64);
+        // OK because writing to a String cannot fail.
+        let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
+        value::encode_label(&claim.label, &mut tail);
+        call.arg(gate).arg(claim.owner.to_string()).arg(tail).arg(millis(claim.ttl));
+        let answer = self.sessions.ask(session, script, &call).await?;
+        number(&answer).ok_or_else(|| error::unreadable(session.place(), "a claim"))
+    }
+
+    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
+    async fn renew_plain(&self, session: &Session, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
+        let locks: Result<Vec<String>, _> =
+            grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
+        let locks = locks?;
+        let script = &self.scripts().renew;
+        let mut call = script.call(&locks.iter().map(String::as_str).collect::<Vec<_>>());
+        for grant in grants {
+            call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
+        }
+        let answer = self.sessions.ask(session, script, &call).await?;
+        match answer {
+            Value::Array(items) if items.len() == grants.len() => {
+                Ok(items.iter().map(|item| number(item) == Some(1)).collect())
+            }
+            _ => Err(error::unreadable(session.place(), "a renewal")),
+        }
+    }
+
+    async fn keep(&self, session: &Session, grant: &Grant) -> Result<Renewal, BackendError> {
+        let script = &self.scripts().keep;
+        let keys = self.keys(&grant.name)?;
+        let mut call = self.full_call(script, &keys, &open_gate(session));
+        call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
+        match number(&self.sessions.ask(session, script, &call).await?) {
+            Some(1) => Ok(Renewal::Renewed),
+            Some(0) => Ok(Renewal::Gone),
+            _ => Err(error::unreadable(session.place(), "a renewal")),
+        }
+    }
+
+    async fn renew_batch(&self, session: &Session, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let plain = match self.renew_plain(session, grants).await {
+            Ok(plain) => plain,
+            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let rest = grants.iter().zip(plain).map(|(grant, is_renewed)| async move {
+            if is_renewed { Ok(Renewal::Renewed) } else { self.keep(session, grant).await }
+        });
+        join_all(rest).await
+    }
+
+    /// Leaves where there may be waiters; remembers whether there were.
+    async fn leave(
+        &self,
+        session: &Session,
+        keys: &Keys,
+        name: &LockName,
+        owner: OwnerId,
+    ) -> Result<Released, BackendError> {
+        let script = &self.scripts().leave;
+        let mut call = self.full_call(script, keys, &open_gate(session));
+        call.arg(owner.to_string());
+        let answer = number(&self.sessions.ask(session, script, &call).await?);
+        self.set_contended(name, answer == Some(1));
+        match answer {
+            Some(1 | 2) => Ok(Released::Released),
+            Some(0) => Ok(Released::WasGone),
+            _ => Err(error::unreadable(session.place(), "a release")),
+        }
+    }
+}
+
+/// The text of the gate if it is open as far as we know. A wrong one only keeps the script from handing on.
+pub(crate) fn open_gate(session: &Session) -> Arc<str> {
+    match session.gate() {
+        Gate::Open(text) => text,
+        Gate::Closed { .. } => Arc::from("closed"),
+    }
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+fn granted(claim: &Claim, token: i64, count: u64) -> ClaimAnswer {
+    ClaimAnswer::Granted(Grant {
+        name: claim.name.clone(),
+        owner: claim.owner,
+        token: FencingToken::new(token.unsigned_abs()),
+        block: u32::try_from(count).unwrap_or(1),
+        ttl: claim.ttl,
+    })
+}
+
+enum Claimed {
+    Answer(ClaimAnswer),
+    Closed,
+    Full(u64),
+}
+
+/// See the contract of `claim.lua`.
+fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
+    let kind = reply.number()?;
+    Some(match kind {
+        0 => Claimed::Closed,
+        1 => Claimed::Answer(granted(claim, reply.number()?, reply.count()?)),
+        4 => Claimed::Full(reply.count()?),
+        _ => {
+            let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
+            let holder = read_holder(&mut reply);
+            Claimed::Answer(if kind == 3 {
+                ClaimAnswer::Busy { retry_after, holder }
+            } else {
+                ClaimAnswer::Queued { ahead, retry_after, holder }
+            })
+        }
+    })
+}
+
+/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
+pub(crate) fn read_holder(reply: &mut Reply) -> Option<HolderView> {
+    let (value, left) = (reply.bytes()?, reply.number()?);
+    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    if value == value::SHARED.as_bytes()
+        && let (Some(owner), Some(details)) = (reply.text(), reply.text())
+    {
+        return value::shared_holder(&owner, &details, left.unwrap_or_default());
+    }
+    Some(value::sole_holder(&value, left))
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn promises(&self) -> Promises {
+        let is_cluster = self.is_cluster();
+        Promises {
+            backend: if is_cluster { "redis-cluster" } else { "redis" },
+            shared: true,
+            order: Order::Fifo,
+            survives_restart: false,
+            reach: "all clients of the server",
+            end: EndOfGrant::Ttl,
+            wake: WakeUp::Pushed,
+            max_ttl: self.config().max_ttl,
+            max_ttl_parameter: (!is_cluster).then_some("max_ttl"),
+            ttl_grain: Duration::from_millis(1),
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        let handle = Self::sharing(self.sessions.shared.clone());
+        handle.sessions.session().await?;
+        Ok(Arc::new(handle))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        for _ in 0..3 {
+            let listens = claim.wait != Wait::No;
+            let session =
+                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
+            let gate = session.gate();
+            match &gate {
+                Gate::Open(text) => {
+                    if let Some(answer) = self.claim_through(&session, text, claim).await? {
+                        return Ok(answer);
+                    }
+                }
+                Gate::Closed { until, .. } => {
+                    let now = self.sessions.host().now();
+                    if !until.is_over(now) {
+                        return Err(closed(session.place(), &gate, now));
+                    }
+                }
+            }
+            self.sessions.recheck(&session, &gate).await?;
+        }
+        let session = self.sessions.session().await?;
+        Err(closed(session.place(), &session.gate(), self.sessions.host().now()))
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let session = match self.sessions.session().await {
+            Ok(session) => session,
+            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
+        };
+        // In a Cluster every lock has its own slot.
+        let batch = if self.is_cluster() { 1 } else { BATCH };
+        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, batch));
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let keys = self.keys(name)?;
+        let session = self.sessions.session().await?;
+        if !self.is_contended(name) {
+            let script = &self.scripts().release;
+            let mut call = script.call(&[&keys.lock]);
+            call.arg(owner.to_string());
+            if number(&self.sessions.ask(&session, script, &call).await?) == Some(1) {
+                return Ok(Released::Released);
+            }
+        }
+        self.leave(&session, &keys, name, owner).await
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(Hints::new(self.sessions.clone(), process, audience))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let session = self.sessions.session().await?;
+        self.look(&session, name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        self.walk(prefix).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        let session = self.sessions.session().await?;
+        let keys = self.keys(name)?;
+        let script = &self.scripts().break_lock;
+        let call = self.full_call(script, &keys, &open_gate(&session));
+        let answer = self.sessions.ask(&session, script, &call).await?;
+        let robbed = Reply::new(answer).and_then(read_robbed);
+        robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.examine().await
+    }
+
+    async fn adopt(&self) -> Result<Adoption, BackendError> {
+        self.sessions.adopt().await
+    }
+}
+
+fn read_robbed(mut reply: Reply) -> Option<Vec<HolderView>> {
+    let now = reply.millis()?;
+    let mut robbed = Vec::new();
+    robbed.extend(read_sole(&mut reply));
+    while !reply.is_empty() {
+        let (owner, details, end) = (reply.text()?, reply.text()?, reply.millis()?);
+        robbed.extend(value::shared_holder(&owner, &details, end.saturating_sub(now)));
+    }
+    Some(robbed)
+}
+
+/// `value, ms left`; no value is nobody.
+fn read_sole(reply: &mut Reply) -> Option<HolderView> {
+    let (value, left) = (reply.bytes(), reply.number());
+    let left = left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_millis);
+    value.map(|value| value::sole_holder(&value, left))
+}

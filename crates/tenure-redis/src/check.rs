@@ -1,0 +1,208 @@
+//! Looking at a server: reading its facts and its record in one step, and writing what was judged if they are the same.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
+
+use crate::{
+    connect::Wire,
+    error,
+    guard::{self, Decision, Facts, Record, Refusal, Terms, Why},
+    reply::Reply,
+    script::Script,
+    session::{Shared, closed, locked},
+};
+
+/// How often facts may change while they are judged.
+const ROUNDS: usize = 8;
+
+/// Whether this client may be granted something over this connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Gate {
+    /// With this text; a claim without it is refused by the script.
+    Open(Arc<str>),
+    /// Not before then.
+    Closed { why: Why, until: Moment },
+}
+
+impl Gate {
+    /// Where there is no gate.
+    pub(crate) fn always() -> Self {
+        Self::Open(Arc::from("-"))
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Open(a), Self::Open(b)) => Arc::ptr_eq(a, b),
+            (Self::Closed { until: a, .. }, Self::Closed { until: b, .. }) => a == b,
+            _ => false,
+        }
+    }
+}
+
+/// What was read in one step.
+struct Reading {
+    facts: Facts,
+    record: Option<Record>,
+    said: String,
+    recorded: String,
+}
+
+/// Looks at the server, and opens its gate if it may be opened.
+pub(crate) async fn check(shared: &Shared, wire: &Wire, place: &str) -> Result<Gate, BackendError> {
+    judge_by(shared, wire, place, guard::decide).await
+}
+
+/// Has the settings of this client adopted in place of those in the record.
+pub(crate) async fn adopt(shared: &Shared, wire: &Wire, place: &str) -> Result<Gate, BackendError> {
+    judge_by(shared, wire, place, guard::adopt).await
+}
+
+type Rule = fn(&Terms, &Facts, Option<&Record>) -> Decision;
+
+async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Result<Gate, BackendError> {
+    let terms = Terms::of(&shared.config);
+    for _ in 0..ROUNDS {
+        let backlog_ttl = backlog_ttl(wire).await;
+        let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
+        let gate = gate_of(&reading.facts, &terms);
+        match rule(&terms, &reading.facts, reading.record.as_ref()) {
+            Decision::Open => return Ok(opened(shared, &reading.facts, gate)),
+            Decision::Wait(wait) => {
+                return Ok(Gate::Closed { why: Why::Waiting, until: shared.host.now() + wait });
+            }
+            Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
+            Decision::Write { why, wait, settings, next } => {
+                let now = shared.host.now();
+                if !write(shared, wire, place, &reading, wait, &gate, (&settings, next.as_deref())).await? {
+                    continue;
+                }
+                if wait.is_zero() {
+                    tracing::info!(%place, %why, "a Redis server may grant");
+                    return Ok(opened(shared, &reading.facts, gate));
+                }
+                tracing::warn!(%place, %why, ?wait, "a Redis server must wait before it grants");
+                return Ok(Gate::Closed { why, until: now + wait });
+            }
+        }
+    }
+    Err(closed(place, &Gate::always(), shared.host.now()))
+}
+
+fn opened(shared: &Shared, facts: &Facts, gate: String) -> Gate {
+    locked(&shared.seen).clone_from(&facts.run_id);
+    Gate::Open(Arc::from(gate))
+}
+
+/// 16 digits of each id are 64 random bits: enough that no two are ever equal by chance.
+fn gate_of(facts: &Facts, terms: &Terms) -> String {
+    let short = |id: &str| id.chars().take(16).collect::<String>();
+    format!("{}.{}.{terms}", short(&facts.run_id), short(&facts.replid))
+}
+
+fn refused(place: &str, refusal: &Refusal) -> BackendError {
+    let (kind, message) = match refusal {
+        Refusal::NotMaster => {
+            (ErrorKind::Unavailable, "the Redis server is a replica and takes no writes".to_owned())
+        }
+        Refusal::Mismatch { theirs, ours } => (
+            ErrorKind::Invalid,
+            format!(
+                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere, or \
+                 have the server adopt these with `tenure doctor --adopt`"
+            ),
+        ),
+    };
+    BackendError::new(kind, Outcome::NotApplied, message).with("redis", place)
+}
+
+/// `None` if it cannot be read; then no shortcut is taken.
+async fn backlog_ttl(wire: &Wire) -> Option<Duration> {
+    let mut cmd = redis::cmd("CONFIG");
+    let answer = wire.ask(cmd.arg("GET").arg("repl-backlog-ttl")).await.ok()?;
+    let seconds = match &answer {
+        Value::Map(pairs) => crate::reply::number(&pairs.first()?.1),
+        Value::Array(items) => crate::reply::number(items.get(1)?),
+        _ => None,
+    }?;
+    u64::try_from(seconds).ok().map(Duration::from_secs)
+}
+
+async fn eval(wire: &Wire, place: &str, script: &Script, call: &redis::Cmd) -> Result<Value, BackendError> {
+    let answer = match wire.ask(call).await {
+        Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
+            wire.ask(&script.in_full(call)).await
+        }
+        answer => answer,
+    };
+    answer.map_err(|error| error::asked(place, error).1)
+}
+
+async fn read(
+    shared: &Shared,
+    wire: &Wire,
+    place: &str,
+    terms: &Terms,
+    backlog_ttl: Option<Duration>,
+) -> Result<Reading, BackendError> {
+    let script = &shared.scripts.check;
+    let mut call = script.call(&[crate::keys::ONE]);
+    call.arg(terms.to_string());
+    let answer = eval(wire, place, script, &call).await?;
+    let seen = locked(&shared.seen).clone();
+    let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl, &seen));
+    reading.ok_or_else(|| error::unreadable(place, "what it is"))
+}
+
+fn parse(mut reply: Reply, backlog_ttl: Option<Duration>, seen: &str) -> Option<Reading> {
+    let (said, up, version) = (reply.text()?, reply.text()?, reply.text()?);
+    let (recorded, now, is_open) = (reply.text()?, reply.text()?, reply.count()? == 1);
+    let mut fields = said.split('|');
+    let (run_id, role) = (fields.next()?.to_owned(), fields.next()?);
+    let (replid, second_offset) = (fields.next()?.to_owned(), fields.next()?);
+    let mut count = || fields.next()?.parse::<u64>().ok();
+    let (evicted, flushes, resets) = (count()?, count()?, count()?);
+    // Before 7.0 the statistics do not tell CONFIG RESETSTAT from other CONFIG commands.
+    let is_old = version.split('.').next()?.parse::<u32>().ok()? < 7;
+    let facts = Facts {
+        was_seen: run_id == seen,
+        is_master: role == "master",
+        is_promoted: second_offset != "-1",
+        up: Duration::from_secs(up.parse().ok()?),
+        is_lossy: evicted + flushes > 0,
+        is_reset: resets > 0 || is_old,
+        backlog_ttl,
+        now: Duration::from_micros(now.parse().ok()?),
+        run_id,
+        replid,
+    };
+    let record = parse_record(&recorded, is_open);
+    Some(Reading { facts, record, said, recorded })
+}
+
+fn parse_record(text: &str, is_open: bool) -> Option<Record> {
+    let mut fields = text.split('|').map(str::to_owned);
+    let (run_id, replid) = (fields.next()?, fields.next()?);
+    let ready = Duration::from_millis(fields.next()?.parse().ok()?);
+    let (settings, next) = (fields.next()?, fields.next()?);
+    Some(Record { run_id, replid, ready, settings, next: Some(next).filter(|n| !n.is_empty()), is_open })
+}
+
+/// True if facts and record were still what was judged.
+async fn write(
+    shared: &Shared,
+    wire: &Wire,
+    place: &str,
+    judged: &Reading,
+    wait: Duration,
+    gate: &str,
+    (settings, next): (&str, Option<&str>),
+) -> Result<bool, BackendError> {
+    let script = &shared.scripts.judge;
+    let mut call = script.call(&[crate::keys::ONE]);
+    call.arg(&judged.said).arg(&judged.recorded).arg(wait.as_millis().to_string()).arg(gate);
+    call.arg(&judged.facts.run_id).arg(&judged.facts.replid).arg(settings).arg(next.unwrap_or_default());
+    let answer = eval(wire, place, script, &call).await?;
+    Ok(crate::reply::number(&answer) == Some(1))
+}

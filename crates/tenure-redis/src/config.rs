@@ -1,0 +1,363 @@
+//! `Config`: which servers, how to reach them, and the settings that all clients must share; from a URL.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+
+/// Where Redis is and how its locks behave.
+///
+/// `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) place: Place,
+    pub(crate) tls: bool,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) login: Login,
+    /// For the Sentinels themselves.
+    pub(crate) sentinel_login: Login,
+    pub(crate) db: i64,
+    /// `%s` is the name of the lock.
+    pub(crate) key: String,
+    pub(crate) guard: GuardMode,
+    pub(crate) max_ttl: Duration,
+    /// Whether RESP3 may be spoken; without it, hints come over a connection of their own.
+    pub(crate) resp3: bool,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) claim_ttl: Duration,
+    pub(crate) place_ttl: Duration,
+    pub(crate) retry_max: Duration,
+}
+
+/// Which servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host(String, u16),
+    Socket(PathBuf),
+    Sentinel { sentinels: Vec<(String, u16)>, master: String },
+    Cluster(Vec<(String, u16)>),
+}
+
+/// User and password.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+/// What a server that may have forgotten locks is allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardMode {
+    /// It grants nothing until every lease it may have forgotten is over.
+    On,
+    /// It grants at once: two holders may be there after a restart or a fail-over.
+    Off,
+    /// As `On`, and a missing record is never taken for a server that was not used before.
+    Strict,
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+const PARAMETERS: &str = "key, guard, max_ttl, claim_ttl, connect_timeout, response_timeout, retry_max, ca, protocol, \
+                          db, and for Sentinel master, sentinel_user, sentinel_password";
+
+impl Config {
+    /// The schemes of URLs that [`from_url`](Self::from_url) reads.
+    pub const SCHEMES: &'static [&'static str] = &[
+        "redis",
+        "rediss",
+        "redis+unix",
+        "redis-sentinel",
+        "rediss-sentinel",
+        "redis-cluster",
+        "rediss-cluster",
+    ];
+
+    /// Reads `redis://`, `rediss://`, `redis+unix://`, `redis-sentinel://…?master=` and `redis-cluster://`; with two
+    /// `s`, over TLS.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong, and never a password.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("a Redis URL begins like redis://"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) => (Login::parse(login)?, rest),
+            None => (Login::default(), rest),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let place = match scheme {
+            "redis" | "rediss" => {
+                let mut hosts = parse_hosts(hosts, 6379)?;
+                if hosts.len() != 1 {
+                    return Err(bad(
+                        "redis:// names one server; several are redis-cluster:// or redis-sentinel://",
+                    ));
+                }
+                let (host, port) = hosts.remove(0);
+                Place::Host(host, port)
+            }
+            "redis+unix" if hosts.is_empty() && !path.is_empty() => {
+                Place::Socket(PathBuf::from(format!("/{}", decode(path, "the path of the socket")?)))
+            }
+            "redis+unix" => return Err(bad("redis+unix: needs a path, as in redis+unix:///run/redis.sock")),
+            "redis-sentinel" | "rediss-sentinel" => {
+                Place::Sentinel { sentinels: parse_hosts(hosts, 26379)?, master: String::new() }
+            }
+            "redis-cluster" | "rediss-cluster" => Place::Cluster(parse_hosts(hosts, 6379)?),
+            _ => {
+                return Err(bad(format!(
+                    "unknown scheme `{scheme}`; use one of {}",
+                    Self::SCHEMES.join(", ")
+                )));
+            }
+        };
+        let mut config = Self::at(place, scheme.starts_with("rediss"), login);
+        if !matches!(config.place, Place::Socket(_)) && !path.is_empty() {
+            config.db = parse_db(path)?;
+        }
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            config.set(key, &decode(value, key)?)?;
+        }
+        config.checked()
+    }
+
+    fn at(place: Place, tls: bool, login: Login) -> Self {
+        Self {
+            place,
+            tls,
+            ca: None,
+            login,
+            sentinel_login: Login::default(),
+            db: 0,
+            key: "%s".into(),
+            guard: GuardMode::On,
+            max_ttl: Duration::from_secs(30),
+            resp3: true,
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_secs(1),
+            claim_ttl: Duration::from_millis(500),
+            place_ttl: Duration::from_secs(6),
+            retry_max: Duration::from_secs(2),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let ms = |least: u64, most: u64| {
+            duration(key, value, Duration::from_millis(least), Duration::from_millis(most))
+        };
+        match key {
+            "key" if value.matches("%s").count() == 1 => self.key = value.into(),
+            "key" => return Err(bad("key= is a template with one %s for the name, as in key=lock:%25s")),
+            "guard" => {
+                self.guard = match value {
+                    "on" => GuardMode::On,
+                    "off" => GuardMode::Off,
+                    "strict" => GuardMode::Strict,
+                    _ => return Err(bad("guard= is on, off or strict")),
+                }
+            }
+            "max_ttl" => self.max_ttl = ms(1_000, 600_000)?,
+            "claim_ttl" => self.claim_ttl = ms(50, 6_000)?,
+            "connect_timeout" => self.connect_timeout = ms(10, 60_000)?,
+            "response_timeout" => self.response_timeout = ms(10, 60_000)?,
+            "retry_max" => self.retry_max = ms(10, 2_000)?,
+            "ca" if self.tls => self.ca = Some(value.into()),
+            "ca" => return Err(bad("ca= is for TLS: begin the URL with rediss")),
+            "protocol" => {
+                self.resp3 = match value {
+                    "3" => true,
+                    "2" => false,
+                    _ => return Err(bad("protocol= is 3, or 2 for a server that does not know RESP3")),
+                }
+            }
+            "db" => self.db = parse_db(value)?,
+            "master" | "sentinel_user" | "sentinel_password" => return self.set_sentinel(key, value),
+            _ => return Err(bad(format!("redis has no parameter `{key}`; it has {PARAMETERS}"))),
+        }
+        Ok(())
+    }
+
+    fn set_sentinel(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let Place::Sentinel { master, .. } = &mut self.place else {
+            return Err(bad(format!("{key}= is for redis-sentinel://")));
+        };
+        match key {
+            "master" => *master = value.into(),
+            "sentinel_user" => self.sentinel_login.user = Some(value.into()),
+            _ => self.sentinel_login.password = Some(value.into()),
+        }
+        Ok(())
+    }
+
+    fn checked(mut self) -> Result<Self, ConfigError> {
+        match &self.place {
+            Place::Sentinel { master, .. } if master.is_empty() => {
+                return Err(bad("redis-sentinel:// needs the name of the master, as in ?master=mymaster"));
+            }
+            Place::Cluster(_) if self.db != 0 => return Err(bad("a Redis Cluster has the database 0 only")),
+            Place::Cluster(_) if self.guard == GuardMode::Strict => {
+                return Err(bad("a Redis Cluster has no restart guard: guard=strict cannot be kept"));
+            }
+            _ => {}
+        }
+        // Without a guard nothing waits for the longest ttl.
+        if matches!(self.place, Place::Cluster(_)) || self.guard == GuardMode::Off {
+            self.max_ttl = tenure_core::Timing::MAX_TTL;
+        }
+        Ok(self)
+    }
+
+    /// For people: where it is, without a secret.
+    pub(crate) fn place_name(&self) -> String {
+        let list = |hosts: &[(String, u16)]| {
+            hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
+        };
+        match &self.place {
+            Place::Host(host, port) => format!("{host}:{port}"),
+            Place::Socket(path) => path.display().to_string(),
+            Place::Sentinel { sentinels, master } => format!("{master} of {}", list(sentinels)),
+            Place::Cluster(nodes) => list(nodes),
+        }
+    }
+
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("place", &self.place_name())
+            .field("db", &self.db)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    fn parse(text: &str) -> Result<Self, ConfigError> {
+        let (user, password) = match text.split_once(':') {
+            Some((user, password)) => (user, Some(password)),
+            None => (text, None),
+        };
+        let user = Some(decode(user, "the user")?).filter(|user| !user.is_empty());
+        Ok(Self { user, password: password.map(|p| decode(p, "the password")).transpose()? })
+    }
+}
+
+fn bad(what: impl Into<String>) -> ConfigError {
+    ConfigError(what.into())
+}
+
+fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
+}
+
+fn parse_db(text: &str) -> Result<i64, ConfigError> {
+    text.parse()
+        .ok()
+        .filter(|db| *db >= 0)
+        .ok_or_else(|| bad("the database is a number, as in redis://host/2"))
+}
+
+fn parse_hosts(text: &str, port: u16) -> Result<Vec<(String, u16)>, ConfigError> {
+    text.split(',').map(|host| parse_host(host, port)).collect()
+}
+
+fn parse_host(text: &str, default: u16) -> Result<(String, u16), ConfigError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(bad("a host is missing, as in redis://127.0.0.1:6379/"));
+    }
+    match port.map_or(Ok(default), str::parse) {
+        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
+        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
+    }
+}
+
+fn duration(key: &str, text: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
+    if parsed < least || parsed > most {
+        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Config {
+        Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_servers_login_and_settings() {
+        let c =
+            read("rediss://app:p%40ss@db.example:7000/3?key=lock:%25s&guard=strict&max_ttl=1m&ca=/ca.pem");
+        assert_eq!((c.place, c.db, c.tls), (Place::Host("db.example".into(), 7000), 3, true));
+        assert_eq!((c.login.user.as_deref(), c.login.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!(
+            (c.key.as_str(), c.guard, c.max_ttl),
+            ("lock:%s", GuardMode::Strict, Duration::from_secs(60))
+        );
+        assert_eq!(read("redis://h").place, Place::Host("h".into(), 6379));
+        assert_eq!(read("redis://[::1]:7/").place, Place::Host("::1".into(), 7));
+        assert_eq!(read("redis://:pw@h").login.user, None);
+        assert_eq!(read("redis+unix:///run/r.sock?db=1").place, Place::Socket("/run/r.sock".into()));
+        let sentinels = vec![("a".into(), 26379), ("b".into(), 5)];
+        assert_eq!(
+            read("redis-sentinel://a,b:5/0?master=m").place,
+            Place::Sentinel { sentinels, master: "m".into() }
+        );
+        assert_eq!(
+            read("redis-cluster://a,b").place,
+            Place::Cluster(vec![("a".into(), 6379), ("b".into(), 6379)])
+        );
+    }
+
+    #[test]
+    fn bad_urls_name_what_is_wrong() {
+        let cases = [
+            ("redis:h", "redis://"),
+            ("redis://", "a host is missing"),
+            ("redis://a,b", "names one server"),
+            ("redis://h:0", "port of h"),
+            ("redis://h:x", "port of h"),
+            ("redis://h/x", "database"),
+            ("redis://h?nope=1", "no parameter `nope`"),
+            ("redis://h?key=x", "template"),
+            ("redis://h?guard=maybe", "guard="),
+            ("redis://h?max_ttl=11m", "outside"),
+            ("redis://h?max_ttl=soon", "max_ttl=soon"),
+            ("redis://h?ca=/x", "rediss"),
+            ("redis://h?protocol=4", "protocol="),
+            ("redis://h?master=m", "redis-sentinel"),
+            ("redis-sentinel://h", "?master="),
+            ("redis-cluster://h/1", "database 0"),
+            ("redis-cluster://h?guard=strict", "no restart guard"),
+            ("redis+unix://x", "needs a path"),
+            ("ftp://x", "unknown scheme"),
+        ];
+        for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    /// No secret is ever printed.
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = read("redis-sentinel://u:secret1@h?master=m&sentinel_password=secret2");
+        assert!(!format!("{config:?} {}", config.place_name()).contains("secret"));
+        let error = Config::from_url("redis://u:secret1@h:x/?a=b").unwrap_err();
+        assert!(!error.to_string().contains("secret"));
+    }
+}

@@ -1,0 +1,278 @@
+//! `Wire`: a connection of the driver, to one server or to a Cluster.
+
+use std::sync::Arc;
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
+    aio::{MultiplexedConnection, PubSubStream},
+    cluster::ClusterClientBuilder,
+    cluster_async::ClusterConnection,
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
+    io::tcp::TcpSettings,
+    sentinel::{SentinelClientBuilder, SentinelServerType},
+};
+use tenure_core::{BackendError, ErrorKind, Outcome};
+
+use crate::{
+    config::{Config, Login, Place},
+    error,
+    wake::Ears,
+};
+
+/// One connection; clones share it.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    /// To one server, with the way to make a second connection to the same.
+    One(MultiplexedConnection, Client),
+    Cluster(Box<ClusterConnection>),
+}
+
+impl Wire {
+    pub(crate) async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::One(connection, _) => cmd.query_async(&mut connection.clone()).await,
+            Self::Cluster(connection) => cmd.query_async(&mut (**connection).clone()).await,
+        }
+    }
+
+    /// Has messages of this channel pushed to the ears; only over RESP3.
+    pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::One(connection, _) => connection.clone().subscribe(channel).await,
+            Self::Cluster(connection) => connection.clone().subscribe(channel).await,
+        }
+    }
+
+    /// The servers that hold locks: this one, or the masters of the Cluster.
+    pub(crate) async fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Self::Cluster(_) = self else { return Ok(vec![Node::Here]) };
+        let mut cmd = redis::cmd("CLUSTER");
+        let answer = self.ask(cmd.arg("NODES")).await?;
+        let text: String = redis::from_redis_value(answer)?;
+        Ok(text.lines().filter_map(read_node).collect())
+    }
+
+    pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> RedisResult<Value> {
+        match (self, node) {
+            (Self::Cluster(connection), Node::At(host, port)) => {
+                let node = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
+                let value =
+                    connection.clone().route_command(cmd.clone(), RoutingInfo::SingleNode(node)).await?;
+                value.extract_error()
+            }
+            _ => self.ask(cmd).await,
+        }
+    }
+
+    /// A connection of its own for messages, for servers that do not push them.
+    pub(crate) async fn listen(&self, channels: &[String]) -> RedisResult<PubSubStream> {
+        let Self::One(_, client) = self else {
+            return Err(RedisError::from((redis::ErrorKind::InvalidClientConfig, "a Cluster speaks RESP3")));
+        };
+        let mut connection = client.get_async_pubsub().await?;
+        for channel in channels {
+            connection.subscribe(channel).await?;
+        }
+        Ok(connection.into_on_message())
+    }
+}
+
+/// A server that holds locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Here,
+    At(String, u16),
+}
+
+/// A living master of a line of `CLUSTER NODES`: `id host:port@bus flags …`.
+fn read_node(line: &str) -> Option<Node> {
+    let mut words = line.split(' ');
+    let (address, flags) = (words.nth(1)?, words.next()?);
+    let (host, port) = address.split(['@', ',']).next()?.rsplit_once(':')?;
+    let is_master = flags.split(',').any(|flag| flag == "master") && !flags.contains("fail");
+    is_master.then_some(Node::At(host.to_owned(), port.parse().ok()?))
+}
+
+/// Connects once; what the server pushes goes to `ears`. Answers whether it speaks RESP3.
+pub(crate) async fn open(config: &Config, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+    let place = config.place_name();
+    let certificates = certificates(config)?;
+    let failed = |error| error::connecting(&place, error);
+    if let Place::Cluster(nodes) = &config.place {
+        let connection = cluster(config, nodes, certificates, ears).await.map_err(failed)?;
+        return Ok((Wire::Cluster(Box::new(connection)), true));
+    }
+    if config.resp3 {
+        match single(config, &certificates, Some(ears)).await {
+            Err(error) if knows_no_resp3(&error) => {}
+            answer => return answer.map(|wire| (wire, true)).map_err(failed),
+        }
+    }
+    single(config, &certificates, None).await.map(|wire| (wire, false)).map_err(failed)
+}
+
+/// Redis before 6 has no HELLO, and some services rename it away.
+fn knows_no_resp3(error: &RedisError) -> bool {
+    let text = error.to_string().to_lowercase();
+    error.kind() == redis::ErrorKind::RESP3NotSupported || text.contains("hello") || text.contains("noproto")
+}
+
+async fn single(
+    config: &Config,
+    tls: &Option<TlsCertificates>,
+    ears: Option<&Arc<Ears>>,
+) -> RedisResult<Wire> {
+    let client = client(config, tls, ears.is_some()).await?;
+    let mut settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(Some(config.response_timeout));
+    if let Some(ears) = ears {
+        let ears = ears.clone();
+        settings = settings.set_push_sender(move |push: PushInfo| {
+            ears.on_push(push);
+            Ok::<(), ()>(())
+        });
+    }
+    let connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+    Ok(Wire::One(connection, client))
+}
+
+async fn client(config: &Config, tls: &Option<TlsCertificates>, resp3: bool) -> RedisResult<Client> {
+    let login = server_info(config, resp3);
+    let address = match &config.place {
+        Place::Sentinel { sentinels, master } => {
+            let found = sentinel(config, sentinels, master, tls, resp3).await?;
+            found.get_connection_info().addr().clone()
+        }
+        Place::Socket(path) => ConnectionAddr::Unix(path.clone()),
+        Place::Host(host, port) => address(config.tls, host, *port),
+        Place::Cluster(_) => unreachable!("BUG: a Cluster is not connected to as one server"),
+    };
+    let info = address.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp());
+    open_client(info, tls)
+}
+
+fn open_client(info: ConnectionInfo, tls: &Option<TlsCertificates>) -> RedisResult<Client> {
+    match tls {
+        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+        None => Client::open(info),
+    }
+}
+
+fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
+    let host = host.to_owned();
+    if tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+fn tcp() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+fn server_info(config: &Config, resp3: bool) -> RedisConnectionInfo {
+    let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
+    let mut info = RedisConnectionInfo::default()
+        .set_db(config.db)
+        .set_protocol(protocol)
+        .set_lib_name("tenure", env!("CARGO_PKG_VERSION"));
+    if let Some(user) = &config.login.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &config.login.password {
+        info = info.set_password(password);
+    }
+    info
+}
+
+/// The client of the master, found by asking the Sentinels, and asked itself whether it is one.
+async fn sentinel(
+    config: &Config,
+    sentinels: &[(String, u16)],
+    master: &str,
+    tls: &Option<TlsCertificates>,
+    resp3: bool,
+) -> RedisResult<Client> {
+    let addresses = sentinels.iter().map(|(host, port)| address(config.tls, host, *port));
+    let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?
+        .set_client_to_redis_db(config.db)
+        .set_client_to_redis_tcp_settings(tcp())
+        .set_client_to_redis_protocol(if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 });
+    let Login { user, password } = &config.login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_redis_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_redis_password(password);
+    }
+    let Login { user, password } = &config.sentinel_login;
+    if let Some(user) = user {
+        builder = builder.set_client_to_sentinel_username(user);
+    }
+    if let Some(password) = password {
+        builder = builder.set_client_to_sentinel_password(password);
+    }
+    if config.tls {
+        builder = builder
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_sentinel_tls_mode(TlsMode::Secure);
+    }
+    if let Some(certificates) = tls {
+        builder = builder
+            .set_client_to_redis_certificates(certificates.clone())
+            .set_client_to_sentinel_certificates(certificates.clone());
+    }
+    builder.build()?.async_get_client().await
+}
+
+async fn cluster(
+    config: &Config,
+    nodes: &[(String, u16)],
+    tls: Option<TlsCertificates>,
+    ears: &Arc<Ears>,
+) -> RedisResult<ClusterConnection> {
+    let ears = ears.clone();
+    let mut builder =
+        ClusterClientBuilder::new(nodes.iter().map(|(host, port)| address(config.tls, host, *port)))
+            .connection_timeout(config.connect_timeout)
+            .response_timeout(config.response_timeout)
+            .overall_response_timeout(Some(config.response_timeout * 2))
+            .use_protocol(ProtocolVersion::RESP3)
+            .tcp_settings(tcp())
+            .push_sender(move |push: PushInfo| {
+                ears.on_push(push);
+                Ok::<(), ()>(())
+            });
+    if let Some(user) = &config.login.user {
+        builder = builder.username(user);
+    }
+    if let Some(password) = &config.login.password {
+        builder = builder.password(password);
+    }
+    if config.tls {
+        builder = builder.tls(TlsMode::Secure);
+    }
+    if let Some(certificates) = tls {
+        builder = builder.certs(certificates);
+    }
+    builder.build()?.get_async_connection().await
+}
+
+/// The own CA, if there is one. Without it the system's are taken.
+fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
+    if !config.tls {
+        return Ok(None);
+    }
+    // OK because an error says that the program has chosen a provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let Some(path) = &config.ca else { return Ok(None) };
+    let pem = std::fs::read(path).map_err(|error| {
+        BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "the file of the CA cannot be read")
+            .with("ca", path.display())
+            .caused_by(error)
+    })?;
+    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+}

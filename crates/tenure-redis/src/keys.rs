@@ -1,0 +1,130 @@
+//! `Keys`: where a lock and what is beside it are stored.
+
+use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
+
+/// What our own keys begin with; no lock may.
+pub(crate) const PREFIX: &str = "tenure:";
+
+/// The record and the one counter of a server.
+pub(crate) const ONE: &str = "tenure:one";
+
+/// The keys of one lock. All have its hash tag, so that they lie in one slot of a Cluster (H1.11).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// The lock itself: plain, as other libraries expect it.
+    pub(crate) lock: String,
+    pub(crate) queue: String,
+    /// Where the tag and the name stand in `queue`, to make the others from it.
+    tag: String,
+    has_own_counter: bool,
+}
+
+impl Keys {
+    /// Under a template in which `%s` is the name.
+    ///
+    /// # Errors
+    /// `Invalid` if the key is one of ours, or cannot be tagged (H1.10, H1.11, hazards 38 and 39).
+    pub(crate) fn new(template: &str, name: &LockName, has_own_counter: bool) -> Result<Self, BackendError> {
+        let lock = if template == "%s" {
+            name.as_str().to_owned()
+        } else {
+            template.replacen("%s", name.as_str(), 1)
+        };
+        let refused = |why: &str| {
+            BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_owned()).with("lock", name)
+        };
+        if lock.starts_with(PREFIX) {
+            return Err(refused("on Redis the name of a lock must not begin with `tenure:`, which is ours"));
+        }
+        let Some(tag) = tag(&lock) else {
+            return Err(refused(
+                "on Redis a name with `}` needs a hash tag: a pair of braces with something in it, before any other",
+            ));
+        };
+        let queue = side(tag, "queue", &lock);
+        let tag = tag.to_owned();
+        Ok(Self { lock, queue, tag, has_own_counter })
+    }
+
+    /// The third key of every script: the record with the one counter, or this lock's own counter.
+    pub(crate) fn counter(&self) -> String {
+        if self.has_own_counter { side(&self.tag, "fence", &self.lock) } else { ONE.to_owned() }
+    }
+
+    /// The keys of the scripts that look at everything, in their order.
+    pub(crate) fn all(&self) -> [String; 6] {
+        let side = |kind| side(&self.tag, kind, &self.lock);
+        [self.lock.clone(), self.queue.clone(), self.counter(), side("places"), side("shared"), side("who")]
+    }
+}
+
+/// `tenure:{tag}:queue:lock`
+fn side(tag: &str, kind: &str, lock: &str) -> String {
+    let mut key = String::with_capacity(PREFIX.len() + tag.len() + kind.len() + lock.len() + 4);
+    for part in [PREFIX, "{", tag, "}:", kind, ":", lock] {
+        key.push_str(part);
+    }
+    key
+}
+
+/// The lock that a queue belongs to, from the queue's key.
+pub(crate) fn lock_of_queue(key: &str) -> Option<&str> {
+    // The tag may hold anything but `}`.
+    key.strip_prefix(PREFIX)?.strip_prefix('{')?.split_once("}:queue:").map(|(_, lock)| lock)
+}
+
+/// The name of the lock with this key.
+pub(crate) fn name_of(template: &str, lock: &str) -> Option<LockName> {
+    let (before, after) = template.split_once("%s")?;
+    LockName::new(lock.strip_prefix(before)?.strip_suffix(after)?).ok()
+}
+
+/// The part of a key that Redis Cluster hashes, if it can be put between braces and stay that.
+fn tag(key: &str) -> Option<&str> {
+    let hashed = match key.split_once('{') {
+        Some((_, rest)) => rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty()),
+        None => None,
+    };
+    Some(hashed.unwrap_or(key)).filter(|tag| !tag.contains('}'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(name: &str) -> Result<Keys, BackendError> {
+        Keys::new("%s", &LockName::new(name).unwrap(), false)
+    }
+
+    #[test]
+    fn side_keys_have_the_tag_of_the_lock() {
+        let cases = [
+            ("orders/42", "tenure:{orders/42}:queue:orders/42"),
+            ("{user}:a", "tenure:{user}:queue:{user}:a"),
+            ("a{b}c{d}", "tenure:{b}:queue:a{b}c{d}"),
+            ("{foo{x}y}", "tenure:{foo{x}:queue:{foo{x}y}"),
+            ("open{", "tenure:{open{}:queue:open{"),
+            ("a}b{c}", "tenure:{c}:queue:a}b{c}"),
+        ];
+        for (name, queue) in cases {
+            assert_eq!(keys(name).unwrap().queue, queue);
+            assert_eq!(lock_of_queue(queue), Some(name));
+        }
+    }
+
+    /// Hazards 38 and 39.
+    #[test]
+    fn what_cannot_be_tagged_and_what_is_ours_is_refused() {
+        for name in ["a}b", "{}", "x{}y", "}", "tenure:one", "tenure:{a}:queue:a"] {
+            assert_eq!(keys(name).unwrap_err().kind(), ErrorKind::Invalid, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_undone() {
+        let name = LockName::new("a").unwrap();
+        assert_eq!(Keys::new("lock:%s!", &name, false).unwrap().lock, "lock:a!");
+        assert_eq!(name_of("lock:%s!", "lock:a!"), Some(name));
+        assert_eq!(name_of("lock:%s!", "other:a!"), None);
+    }
+}

@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod check;
+mod config;
+mod connect;
+mod diagnose;
+mod error;
+mod guard;
+mod keys;
+mod list;
+mod reply;
+mod script;
+mod session;
+mod value;
+mod wake;
+
+pub use backend::Redis;
+pub use config::{Config, ConfigError, GuardMode};
+pub use guard::{Decision, Facts, Record, Refusal, Terms, Why, decide};

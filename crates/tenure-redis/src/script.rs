@@ -1,0 +1,100 @@
+//! The scripts: called by hash, and by their text where the server has forgotten them (hazard 29).
+
+use redis::{Arg, Cmd};
+
+/// A script: its text and its hash.
+pub(crate) struct Script {
+    text: String,
+    hash: String,
+}
+
+/// All scripts, for one way of minting tokens.
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) renew: Script,
+    pub(crate) claim: Script,
+    pub(crate) leave: Script,
+    pub(crate) keep: Script,
+    pub(crate) break_lock: Script,
+    pub(crate) inspect: Script,
+    pub(crate) check: Script,
+    pub(crate) judge: Script,
+}
+
+impl Scripts {
+    /// With one counter for all locks in the hash of the record, which is the gate as well; or, for a Cluster, with a
+    /// counter per lock and no gate.
+    pub(crate) fn new(has_own_counters: bool) -> Self {
+        let mint = if has_own_counters {
+            include_str!("scripts/mint.own.lua")
+        } else {
+            include_str!("scripts/mint.one.lua")
+        };
+        let state = include_str!("scripts/state.lua");
+        let facts = include_str!("scripts/facts.lua");
+        Self {
+            acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
+            release: Script::new(&[include_str!("scripts/release.lua")]),
+            renew: Script::new(&[include_str!("scripts/renew.lua")]),
+            claim: Script::new(&[mint, state, include_str!("scripts/claim.lua")]),
+            leave: Script::new(&[mint, state, include_str!("scripts/leave.lua")]),
+            keep: Script::new(&[mint, state, include_str!("scripts/keep.lua")]),
+            break_lock: Script::new(&[mint, state, include_str!("scripts/break.lua")]),
+            inspect: Script::new(&[mint, include_str!("scripts/inspect.lua")]),
+            check: Script::new(&[facts, include_str!("scripts/check.lua")]),
+            judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
+        }
+    }
+}
+
+impl Script {
+    fn new(parts: &[&str]) -> Self {
+        let text = parts.concat();
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// A call with these keys; arguments are added to it.
+    pub(crate) fn call(&self, keys: &[&str]) -> Cmd {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(self.hash.as_bytes()).arg(keys.len());
+        for key in keys {
+            cmd.arg(key.as_bytes());
+        }
+        cmd
+    }
+
+    /// The same call with the text instead of the hash.
+    pub(crate) fn in_full(&self, call: &Cmd) -> Cmd {
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(self.text.as_bytes());
+        for arg in call.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = arg {
+                cmd.arg(bytes);
+            }
+        }
+        cmd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_full_has_the_text_and_the_same_arguments() {
+        let script = Script::new(&["return 1"]);
+        let mut call = script.call(&["k"]);
+        call.arg("a").arg(7);
+        let args = |cmd: &Cmd| -> Vec<String> {
+            let text = |arg| match arg {
+                Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                _ => String::new(),
+            };
+            cmd.args_iter().map(text).collect()
+        };
+        assert_eq!(args(&call), ["EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "1", "k", "a", "7"]);
+        assert_eq!(args(&script.in_full(&call)), ["EVAL", "return 1", "1", "k", "a", "7"]);
+    }
+}

@@ -1,0 +1,34 @@
+-- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After mint and state.
+-- ARGV  none beside those of state
+-- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
+--       owner, details, end
+-- Who was handed the lock and has not entered keeps it: it holds nothing yet.
+local value = call('GET', lock)
+local robbed = {now, false, 0}
+if value and value ~= SHARED and not (string.sub(value, 49, 51) == ':0:') then
+  robbed[2], robbed[3] = value, call('PTTL', lock)
+  call('DEL', lock)
+  if string.match(value, '^%x+:%d+:') and string.byte(value, 49) == 58 then
+    call('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
+  end
+  value = nil
+end
+value = settle(value)
+if value == SHARED then
+  local all = call('ZRANGE', shared, 0, -1, 'WITHSCORES')
+  if not all[1] then
+    robbed[2], robbed[3] = value, call('PTTL', lock)
+  end
+  for i = 1, #all, 2 do
+    local owner, details = all[i], call('HGET', who, all[i]) or 's:0:0:'
+    if string.match(details, '^[^:]*:([^:]*):') ~= '0' then
+      drop_shared(owner)
+      robbed[#robbed + 1], robbed[#robbed + 2], robbed[#robbed + 3] = owner, details, all[i + 1]
+      call('PUBLISH', 'tenure:h:' .. string.sub(owner, 1, 16), 'a' .. string.sub(owner, 17))
+    end
+  end
+  value = cover_shared()
+end
+raise()
+hand_on(value, nil)
+return robbed

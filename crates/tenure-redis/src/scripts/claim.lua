@@ -1,0 +1,100 @@
+-- Takes a lock, or takes or keeps a place. After mint and state.
+-- ARGV  3 owner  4 ttl in ms  5 mode  6 wait (n none, w wake, t turn)  7 tokens wanted  8 since in ms  9 label
+-- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
+--       {4, how many wait} the queue is full · {0} the gate is closed
+--       ... is one holder: value, ms left (-1 no end), or SHARED, ms left, owner, details
+-- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
+local owner, ttl, mode, wait = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+-- An owner that holds already is granted again: extended to the full ttl and with a new token (H1.2, H1.3, H1.5).
+local function enter_alone(value)
+  local token, count = mint(tonumber(ARGV[7]))
+  if not token then return {0} end
+  local flag = value and string.byte(value, -1) == 43 and '+' or ''
+  if not value and call('EXISTS', queue) == 1 then flag = '+' end
+  local left = value and call('PTTL', lock) or 0
+  local text = owner .. ':' .. string.format('%.0f', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9] .. flag
+  call('SET', lock, text, 'PX', math.max(ttl, left))
+  return {1, token, count}
+end
+
+local function enter_shared(ends)
+  local token, count = mint(tonumber(ARGV[7]))
+  if not token then return {0} end
+  local last = string.format('%.0f', token + count - 1)
+  if not ends then count_limit(limit_of(mode)) end
+  call('HSET', who, owner, mode .. ':' .. last .. ':' .. ARGV[8] .. ':' .. ARGV[9])
+  call('ZADD', shared, math.max(now + ttl, ends or 0), owner)
+  touch(shared)
+  cover_shared()
+  return {1, token, count}
+end
+
+-- True if somebody live that waits for a turn is in front of this rank, whatever its mode (L7).
+local function is_barred(rank)
+  for at = 0, rank - 1, 32 do
+    local owners = call('ZRANGE', queue, at, math.min(at + 31, rank - 1))
+    if not owners[1] then return false end
+    for _, details in ipairs(call('HMGET', who, unpack(owners))) do
+      if details and string.match(details, '^[^:]*:t:') then return true end
+    end
+  end
+  return false
+end
+
+local function standing(kind, ahead, value)
+  local left = value and call('PTTL', lock) or 0
+  local seen, soonest = {}, left < 0 and retry_max or left
+  if value == SHARED then
+    local first = call('ZRANGE', shared, 0, 0, 'WITHSCORES')
+    local last = call('ZRANGE', shared, -1, -1)[1]
+    if first[2] then soonest = first[2] - now end
+    seen = {last, last and call('HGET', who, last)}
+  end
+  local dies = call('ZRANGE', places, 0, 0, 'WITHSCORES')[2]
+  local after = math.min(soonest + claim_ttl * ahead, dies and dies - now or retry_max, retry_max)
+  return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
+end
+
+local value = call('GET', lock)
+if mode == 'x' and is_owner(value, owner) then return enter_alone(value) end
+if not may_grant() then return {0} end
+
+local changed
+value, changed = settle(value)
+if changed then value = hand_on(value, owner) end
+if is_owner(value, owner) then return enter_alone(value) end
+local ends = value == SHARED and call('ZSCORE', shared, owner)
+if ends then return enter_shared(tonumber(ends)) end
+
+local rank = call('ZRANK', queue, owner)
+local count, smallest = holders(value)
+if count < math.min(smallest, limit_of(mode)) and not is_barred(rank or call('ZCARD', queue)) then
+  if rank then drop_place(owner) end
+  if mode == 'x' then return enter_alone(nil) end
+  return enter_shared(nil)
+end
+
+if wait == 'n' then return standing(3, 0, value) end
+if rank then
+  call('ZADD', places, now + place_ttl, owner)
+  touch(places)
+  touch(queue)
+else
+  rank = call('ZCARD', queue)
+  if rank >= tonumber(places_max) then return {4, rank} end
+  local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  local arrival = (tonumber(last) or 0) + 1
+  call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
+  call('ZADD', places, now + place_ttl, owner)
+  call('ZADD', queue, arrival, owner)
+  if arrival % 64 == 1 then
+    touch(places)
+    touch(queue)
+  end
+  -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
+  if string.match(value or '', '^%x+:%d+:%d+:[^+]*$') and string.byte(value, 49) == 58 then
+    call('APPEND', lock, '+')
+  end
+end
+return standing(2, wait == 't' and rank or 0, value)

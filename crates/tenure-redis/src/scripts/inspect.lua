@@ -1,0 +1,21 @@
+-- What can be seen of a lock; changes nothing. After mint.
+-- KEYS  as in state
+-- ARGV  1 gate
+-- reply {now in ms, fence, value, ms left, {places: owner, details, end, ...}, {shared: owner, details, end, ...}}
+-- What is over is still in it; the reader leaves it out.
+local call = redis.call
+local time = call('TIME')
+local function list(order, ends)
+  local rows = {}
+  for _, owner in ipairs(call('ZRANGE', order, 0, -1)) do
+    rows[#rows + 1] = owner
+    rows[#rows + 1] = call('HGET', KEYS[6], owner) or ''
+    rows[#rows + 1] = call('ZSCORE', ends, owner) or '0'
+  end
+  return rows
+end
+local value = call('GET', KEYS[1])
+local held = value == 'tenure:shared' and list(KEYS[5], KEYS[5]) or {}
+return {
+  time[1] * 1000 + math.floor(time[2] / 1000), fence(), value, call('PTTL', KEYS[1]), list(KEYS[2], KEYS[4]), held,
+}

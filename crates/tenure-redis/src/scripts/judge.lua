@@ -1,0 +1,20 @@
+-- Writes the record as it was judged, if facts and record are still what was judged. After facts.
+-- KEYS  1 one
+-- ARGV  1 facts  2 record  3 wait in ms  4 gate  5 run  6 replid  7 settings  8 next
+-- reply 1 written; 0 something has changed (ask check.lua again)
+-- The gate opens with the counter on its floor: the largest of all counters, now, and the end of the wait.
+if facts() ~= ARGV[1] or record() ~= ARGV[2] then return 0 end
+local time, wait = redis.call('TIME'), tonumber(ARGV[3])
+local floor = time[1] * 1000000 + time[2] + wait * 1000
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  if all[i] == 'token' or string.find(all[i], '.', 1, true) then
+    floor = math.max(floor, tonumber(all[i + 1]) or 0)
+    redis.call('HDEL', KEYS[1], all[i])
+  end
+end
+local ready = math.floor((time[1] * 1000000 + time[2]) / 1000) + wait
+redis.call('HSET', KEYS[1], 'run', ARGV[5], 'replid', ARGV[6], 'ready', string.format('%.0f', ready),
+  'settings', ARGV[7], 'next', ARGV[8])
+redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor))
+return 1

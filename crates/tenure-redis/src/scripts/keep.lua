@@ -1,0 +1,17 @@
+-- Extends one lease that renew.lua could not; never shortens, never re-creates (H2.4, hazard 23). After mint and state.
+-- ARGV  3 owner  4 ttl in ms
+-- reply 1 extended; 0 does not hold
+-- The lock first: extending it passes a full memory, and then the rest does.
+local owner, ttl = ARGV[3], tonumber(ARGV[4])
+local value, changed = settle(call('GET', lock))
+if changed then value = hand_on(value, nil) end
+if is_owner(value, owner) and string.sub(value, 50, 51) ~= '0:' then
+  if call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end
+  return 1
+end
+local ends = value == SHARED and call('ZSCORE', shared, owner)
+if not ends or string.match(call('HGET', who, owner) or '', '^[^:]*:([^:]*):') == '0' then return 0 end
+if call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end
+call('ZADD', shared, math.max(tonumber(ends), now + ttl), owner)
+touch(shared)
+return 1

@@ -1,0 +1,22 @@
+-- Leaves a lock, whether holding or waiting, and hands on. After mint and state.
+-- ARGV  3 owner
+-- reply 1 has left; 0 neither held nor waited
+-- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
+local owner = ARGV[3]
+local value = call('GET', lock)
+local left = false
+if is_owner(value, owner) then
+  call('DEL', lock)
+  value, left = nil, true
+end
+local changed
+value, changed = settle(value)
+if value == SHARED and call('ZSCORE', shared, owner) then
+  drop_shared(owner)
+  value, left = cover_shared(), true
+elseif call('ZREM', queue, owner) == 1 then
+  drop_place(owner)
+  left = true
+end
+if changed or left then hand_on(value, owner) end
+return left and 1 or 0

@@ -1,0 +1,333 @@
+//! `Session`: one connection that has looked at its server, and `Sessions`, which makes a new one when it ends.
+//!
+//! Reconnecting is ours, never silent inside the driver: every new connection reads who the server is and judges its
+//! record before its first claim (H4.3).
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use redis::{Cmd, Value, aio::PubSubStream};
+use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome};
+use tokio::sync::Notify;
+
+use crate::{
+    check::{self, Gate},
+    config::{Config, Place},
+    connect::{self, Node, Wire},
+    error::{self, Fate},
+    guard::Terms,
+    script::{Script, Scripts},
+    wake::Ears,
+};
+
+/// What all handles of one process share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) scripts: Scripts,
+    /// The process of the server by which something was granted to us last.
+    pub(crate) seen: Mutex<String>,
+}
+
+/// One handle's way to the server.
+pub(crate) struct Sessions {
+    pub(crate) shared: Arc<Shared>,
+    ears: Arc<Ears>,
+    current: Mutex<Option<Arc<Session>>>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// One connection that has looked at its server.
+pub(crate) struct Session {
+    wire: Wire,
+    place: String,
+    gate: Mutex<Gate>,
+    checking: tokio::sync::Mutex<()>,
+    /// How many of the channels it is subscribed to.
+    subscribed: AtomicUsize,
+    subscribing: tokio::sync::Mutex<()>,
+    /// The connection for messages, where they are not pushed.
+    messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
+    /// Since when no request has been answered, in ms of the host's clock; 0 if all were.
+    unanswered_since: AtomicU64,
+    is_over: AtomicBool,
+    over: Notify,
+    /// How many connections had been lost when this one was made.
+    born: u64,
+}
+
+// OK because no code that can panic runs while one of these is locked.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sessions {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let ears = Arc::new(Ears::new(shared.host.clone(), shared.config.claim_ttl));
+        Self { shared, ears, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn host(&self) -> &dyn Host {
+        &*self.shared.host
+    }
+
+    pub(crate) fn ears(&self) -> &Ears {
+        &self.ears
+    }
+
+    /// The connection; a new one if there is none, or the one there was is dead.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+        if let Some(session) = self.alive() {
+            return Ok(session);
+        }
+        let _only_one = self.connecting.lock().await;
+        if let Some(session) = self.alive() {
+            return Ok(session);
+        }
+        let session = Arc::new(self.open().await?);
+        *locked(&self.current) = Some(session.clone());
+        Ok(session)
+    }
+
+    /// The same, subscribed to every channel that somebody listens to (hazard 31: before the claim is sent).
+    pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
+        let session = self.session().await?;
+        if session.subscribed.load(Ordering::Acquire) != self.ears.channel_count() {
+            session.subscribe(&self.ears).await.map_err(|error| self.failed(&session, error))?;
+        }
+        Ok(session)
+    }
+
+    fn alive(&self) -> Option<Arc<Session>> {
+        let mut current = locked(&self.current);
+        let session = current.as_ref()?;
+        if !session.is_over.load(Ordering::Acquire) && session.born == self.ears.breaks() {
+            return Some(session.clone());
+        }
+        session.end();
+        *current = None;
+        None
+    }
+
+    /// A connection that has looked at nothing yet; true if it speaks RESP3.
+    pub(crate) async fn wire(&self) -> Result<(Wire, bool), BackendError> {
+        let Shared { config, host, .. } = &*self.shared;
+        // Finding the master takes a question to a Sentinel and two to the server.
+        let over = host.sleep_until(host.now() + config.connect_timeout * 4);
+        tokio::select! {
+            biased;
+            opened = connect::open(config, &self.ears) => opened,
+            () = over => Err(error::no_answer(&config.place_name())),
+        }
+    }
+
+    /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
+    pub(crate) async fn adopt(&self) -> Result<Adoption, BackendError> {
+        let place = self.shared.config.place_name();
+        if matches!(self.shared.config.place, Place::Cluster(_)) {
+            let message = "a Redis Cluster keeps no record of settings";
+            let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message);
+            return Err(error.with("redis", place));
+        }
+        let (wire, _) = self.wire().await?;
+        let terms = Terms::of(&self.shared.config);
+        Ok(match check::adopt(&self.shared, &wire, &place).await? {
+            Gate::Open(_) => {
+                Adoption { wait: Duration::ZERO, what: format!("{place}: the record says {terms}") }
+            }
+            Gate::Closed { until, .. } => Adoption {
+                wait: until.remaining(self.host().now()),
+                what: format!(
+                    "{place}: grants nothing until the leases of the old settings are over, then {terms}"
+                ),
+            },
+        })
+    }
+
+    async fn open(&self) -> Result<Session, BackendError> {
+        let config = &self.shared.config;
+        let place = config.place_name();
+        let born = self.ears.breaks();
+        let (wire, resp3) = self.wire().await?;
+        let is_cluster = matches!(config.place, Place::Cluster(_));
+        let gate =
+            if is_cluster { Gate::always() } else { check::check(&self.shared, &wire, &place).await? };
+        Ok(Session {
+            wire,
+            place,
+            gate: Mutex::new(gate),
+            checking: tokio::sync::Mutex::default(),
+            subscribed: AtomicUsize::new(0),
+            subscribing: tokio::sync::Mutex::default(),
+            messages: (!resp3).then(tokio::sync::Mutex::default),
+            unanswered_since: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            over: Notify::new(),
+            born,
+        })
+    }
+
+    /// Looks at the server again: its gate was not what we thought.
+    pub(crate) async fn recheck(&self, session: &Session, seen: &Gate) -> Result<(), BackendError> {
+        let _only_one = session.checking.lock().await;
+        if !session.gate_is(seen) {
+            return Ok(());
+        }
+        let gate = check::check(&self.shared, &session.wire, &session.place).await?;
+        *locked(&session.gate) = gate;
+        Ok(())
+    }
+
+    /// Asks, by hash first.
+    pub(crate) async fn ask(
+        &self,
+        session: &Session,
+        script: &Script,
+        call: &Cmd,
+    ) -> Result<Value, BackendError> {
+        match self.send(session, call).await {
+            Err(error) if is_unknown_script(&error) => self.send(session, &script.in_full(call)).await,
+            answer => answer,
+        }
+        .map_err(|error| self.failed(session, error))
+    }
+
+    /// Sends a command that is no script.
+    pub(crate) async fn command(&self, session: &Session, cmd: &Cmd) -> Result<Value, BackendError> {
+        self.send(session, cmd).await.map_err(|error| self.failed(session, error))
+    }
+
+    async fn send(&self, session: &Session, cmd: &Cmd) -> redis::RedisResult<Value> {
+        let since = session.unanswered_since.load(Ordering::Relaxed);
+        let now = || u64::try_from(self.host().now().boot.as_millis()).unwrap_or(u64::MAX).max(1);
+        if since == 0 {
+            session.unanswered_since.store(now(), Ordering::Relaxed);
+        } else if u128::from(now().saturating_sub(since)) > self.shared.config.response_timeout.as_millis() {
+            // Callers with less patience than the driver would wait for a dead connection for ever.
+            self.forget(session);
+        }
+        let answer = session.wire.ask(cmd).await;
+        if answer.as_ref().err().is_none_or(|error| !error.is_timeout()) {
+            session.unanswered_since.store(0, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
+        let (fate, error) = error::asked(&session.place, error);
+        if fate == Fate::Drop {
+            self.forget(session);
+        }
+        error
+    }
+
+    /// The next request makes a new connection; those who listen to this one ask again.
+    fn forget(&self, session: &Session) {
+        if session.end() {
+            self.ears.on_break();
+        }
+    }
+}
+
+impl Session {
+    /// True the first time.
+    fn end(&self) -> bool {
+        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
+        self.over.notify_waiters();
+        is_first
+    }
+
+    pub(crate) fn place(&self) -> &str {
+        &self.place
+    }
+
+    pub(crate) fn gate(&self) -> Gate {
+        locked(&self.gate).clone()
+    }
+
+    fn gate_is(&self, seen: &Gate) -> bool {
+        locked(&self.gate).is_same(seen)
+    }
+
+    /// The servers that hold locks.
+    pub(crate) async fn nodes(&self) -> redis::RedisResult<Vec<Node>> {
+        self.wire.nodes().await
+    }
+
+    pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> redis::RedisResult<Value> {
+        self.wire.ask_node(node, cmd).await
+    }
+
+    async fn subscribe(&self, ears: &Ears) -> redis::RedisResult<()> {
+        let _only_one = self.subscribing.lock().await;
+        let channels = ears.channels();
+        let from = self.subscribed.load(Ordering::Acquire);
+        match &self.messages {
+            None => {
+                for channel in channels.iter().skip(from) {
+                    self.wire.subscribe(channel).await?;
+                }
+            }
+            Some(messages) => {
+                let stream = self.wire.listen(&channels).await?;
+                *messages.lock().await = Some(stream);
+            }
+        }
+        self.subscribed.store(channels.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Listens until the connection ends, or there is another one.
+    pub(crate) async fn hear(&self, ears: &Ears) {
+        let over = self.over.notified();
+        tokio::pin!(over);
+        over.as_mut().enable();
+        if self.is_over.load(Ordering::Acquire) {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = over => {}
+            () = self.read_messages(ears) => {
+                if self.end() {
+                    ears.on_break();
+                }
+            }
+        }
+    }
+
+    async fn read_messages(&self, ears: &Ears) {
+        let Some(messages) = &self.messages else { return std::future::pending().await };
+        let mut messages = messages.lock().await;
+        let Some(stream) = messages.as_mut() else { return };
+        while let Some(message) = stream.next().await {
+            ears.on_message(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+        }
+    }
+}
+
+fn is_unknown_script(error: &redis::RedisError) -> bool {
+    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
+}
+
+/// The gate stays closed; nothing was granted.
+pub(crate) fn closed(place: &str, gate: &Gate, now: Moment) -> BackendError {
+    let Gate::Closed { why, until } = gate else {
+        let message = "the Redis server changes too fast to be judged";
+        return BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
+    };
+    let left = until.remaining(now).max(Duration::from_millis(1));
+    let message = format!(
+        "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
+        left.as_secs_f64()
+    );
+    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
+        .with("redis", place)
+        .retry_after(left)
+}

@@ -1,0 +1,149 @@
+//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII.
+
+use std::{fmt::Write, time::Duration};
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use tenure_core::{FencingToken, HolderView, Label, Mode, OwnerId, WaiterView};
+
+/// What a lock holds while shared holders stand beside it.
+pub(crate) const SHARED: &str = "tenure:shared";
+
+/// Our separators, the flag `+`, and what is not printable.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
+
+/// `host,pid,user,command`, without a colon and without a plus.
+pub(crate) fn encode_label(label: &Label, into: &mut String) {
+    let part = |text| utf8_percent_encode(text, ENCODED);
+    // OK because writing to a String cannot fail.
+    let _ =
+        write!(into, "{},{},{},{}", part(&label.host), label.pid, part(&label.user), part(&label.command));
+}
+
+fn decode_label(text: &str) -> Option<Label> {
+    let mut parts = text.split(',').map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned());
+    let (host, pid, user, command) =
+        (parts.next()?, parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
+    Some(Label::new(&host, pid, &user, &command))
+}
+
+/// The owner at the front of a value of ours; foreign values have none.
+pub(crate) fn owner_of(value: &str) -> Option<OwnerId> {
+    let (owner, rest) = value.split_at_checked(48)?;
+    if rest.starts_with(':') { owner.parse().ok() } else { None }
+}
+
+/// `token:since:label`; token 0 is a holder that was handed the lock and has not entered.
+struct Held {
+    token: Option<FencingToken>,
+    since: Duration,
+    label: Option<Label>,
+}
+
+fn held(text: &str) -> Option<Held> {
+    let mut parts = text.splitn(3, ':');
+    let token: u64 = parts.next()?.parse().ok()?;
+    let since = Duration::from_millis(parts.next()?.parse().ok()?);
+    let label = decode_label(parts.next()?.trim_end_matches('+'));
+    Some(Held { token: (token > 0).then(|| FencingToken::new(token)), since, label })
+}
+
+/// The holder that stands in the lock itself. `None` for the time left is a lock that never ends by itself.
+pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderView {
+    let text = std::str::from_utf8(value).unwrap_or("");
+    let ours = owner_of(text).zip(text.get(49..).and_then(held));
+    match ours {
+        Some((owner, Held { token, since, label })) => HolderView {
+            owner: owner.to_string(),
+            mode: Mode::Exclusive,
+            token,
+            label,
+            since: Some(since),
+            expires_in,
+        },
+        None => HolderView {
+            owner: String::from_utf8_lossy(value).chars().take(200).collect(),
+            mode: Mode::Exclusive,
+            token: None,
+            label: None,
+            since: None,
+            expires_in,
+        },
+    }
+}
+
+/// `x`, `s`, or the limit.
+pub(crate) fn mode_code(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "x".into(),
+        Mode::Shared { limit: None } => "s".into(),
+        Mode::Shared { limit: Some(limit) } => limit.to_string(),
+    }
+}
+
+fn decode_mode(code: &str) -> Option<Mode> {
+    match code {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::READ),
+        limit => limit.parse().ok().map(|limit| Mode::Shared { limit: Some(limit) }),
+    }
+}
+
+/// A holder beside the lock, from its owner and `mode:token:since:label`.
+pub(crate) fn shared_holder(owner: &str, details: &str, left: Duration) -> Option<HolderView> {
+    let (mode, rest) = details.split_once(':')?;
+    let Held { token, since, label } = held(rest)?;
+    let (mode, owner, expires_in) = (decode_mode(mode)?, owner.to_owned(), Some(left));
+    Some(HolderView { owner, mode, token, label, since: Some(since), expires_in })
+}
+
+/// A waiter, from its owner and `mode:wait:since:label`.
+pub(crate) fn waiter(owner: &str, details: &str, now: Duration) -> Option<WaiterView> {
+    let mut parts = details.splitn(4, ':');
+    let mode = decode_mode(parts.next()?)?;
+    let since = parts.nth(1)?.parse().ok().map(Duration::from_millis)?;
+    let label = decode_label(parts.next()?);
+    Some(WaiterView { owner: owner.to_owned(), mode, label, waiting: now.saturating_sub(since) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_ours_reads_back_and_is_printable() {
+        let label = Label::new("web-3 é", 4711, "a:b,c+", "import%.sh");
+        let mut text = String::new();
+        encode_label(&label, &mut text);
+        assert!(text.bytes().all(|b| b.is_ascii_graphic() && b != b':' && b != b'+'), "{text}");
+        let owner = "0".repeat(48);
+        let value = format!("{owner}:17:1700000000000:{text}+");
+        let view = sole_holder(value.as_bytes(), Some(Duration::from_secs(1)));
+        assert_eq!((view.owner, view.token), (owner.clone(), Some(FencingToken::new(17))));
+        assert_eq!(
+            (view.label, view.since),
+            (Some(label.clone()), Some(Duration::from_millis(1_700_000_000_000)))
+        );
+        let view = waiter(&owner, &format!("3:t:1000:{text}"), Duration::from_secs(3)).unwrap();
+        assert_eq!((view.label, view.waiting), (Some(label), Duration::from_secs(2)));
+    }
+
+    /// Whatever a foreign client wrote is shown, and is nobody of ours.
+    #[test]
+    fn foreign_values_have_neither_token_nor_label() {
+        let bytes: &[&[u8]] = &[
+            b"",
+            b"abc",
+            b"\xff\xfe\x00",
+            b"000000000000000000000000000000000000000000000000",
+            b"tenure:shared",
+        ];
+        for value in bytes {
+            let view = sole_holder(value, None);
+            assert_eq!(
+                (view.token, view.label, view.since, view.expires_in),
+                (None, None, None, None),
+                "{value:?}"
+            );
+        }
+    }
+}
