@@ -37,6 +37,12 @@ impl Moment {
         Self { boot: self.boot.saturating_sub(by), wall: self.wall.saturating_sub(by) }
     }
 
+    /// Of two moments the one that comes last by the clock that does not step.
+    #[must_use]
+    pub fn later(self, other: Self) -> Self {
+        if other.boot > self.boot { other } else { self }
+    }
+
     /// Of two moments the one that comes first by the clock that does not step.
     #[must_use]
     pub fn earlier(self, other: Self) -> Self {

@@ -224,7 +224,6 @@ impl Config {
             Place::Cluster(nodes) => list(nodes),
         }
     }
-
 }
 
 impl fmt::Debug for Config {

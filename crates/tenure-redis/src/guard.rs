@@ -250,3 +250,7 @@ impl fmt::Display for Why {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

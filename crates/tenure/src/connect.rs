@@ -6,7 +6,7 @@ use tenure_core::{BackendHandle, Host};
 
 use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 
-/// Connects to the store that a URL names: `sqlite:PATH`, `memory:`.
+/// Connects to the store that a URL names: `sqlite:PATH`, `redis://HOST` and its kin, `memory:`.
 ///
 /// Which schemes there are depends on the features of this crate. Nothing is sent yet where the backend can do
 /// without: a store that is down is found by the first request.
@@ -35,6 +35,12 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
                 tenure_sqlite::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
             Ok(Arc::new(tenure_sqlite::Sqlite::new(config, host.clone())))
         }
+        #[cfg(feature = "redis")]
+        _ if tenure_redis::Config::SCHEMES.contains(&scheme) => {
+            let config =
+                tenure_redis::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            Ok(Arc::new(tenure_redis::Redis::new(config, host.clone())))
+        }
         _ => Err(unknown(scheme, host)),
     }
 }
@@ -43,6 +49,16 @@ fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let known: &[&str] = &[
         #[cfg(feature = "sqlite")]
         "sqlite:PATH",
+        #[cfg(feature = "redis")]
+        "redis://HOST",
+        #[cfg(feature = "redis")]
+        "rediss://HOST",
+        #[cfg(feature = "redis")]
+        "redis+unix:///PATH",
+        #[cfg(feature = "redis")]
+        "redis-sentinel://HOST,HOST?master=NAME",
+        #[cfg(feature = "redis")]
+        "redis-cluster://HOST,HOST",
         #[cfg(feature = "memory")]
         "memory:",
     ];

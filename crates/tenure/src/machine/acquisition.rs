@@ -77,7 +77,7 @@ pub(crate) struct Acquisition {
     deadline: Option<Moment>,
     /// How long the store may fail in a row.
     patience: Duration,
-    /// Since when the store has been failing without a break, and how last.
+    /// Since when the store has been failing without a break, or from when it said that it would serve, and how last.
     failing: Option<(Moment, BackendError)>,
     backoff: Backoff,
     too_late: u32,
@@ -220,6 +220,8 @@ impl Acquisition {
             self.may_be_there = self.was_there;
         }
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
+        // A store that says when it will serve is not failing until then.
+        let since = error.retry_hint().map_or(since, |hint| (now + hint).later(since));
         let worth_it = error.kind().is_transient() && self.wait != Wait::No;
         if !worth_it || since.elapsed(now) >= self.patience {
             self.finish(Verdict::Failed(Failure(error)));

@@ -328,6 +328,26 @@ fn a_store_that_says_when_to_ask_again_is_asked_then() {
     }
 }
 
+/// A server that waits for the end of the leases that it may have forgotten says when it is over: that is no failure, and
+/// our patience begins then.
+#[test]
+fn a_store_that_says_when_it_will_serve_is_not_failing_until_then() {
+    let refusal = || error(ErrorKind::Unavailable, Outcome::NotApplied);
+    let mut waiting = acquisition(None);
+    let ask = |waiting: &mut Acquisition, at: Duration, answer: BackendError| {
+        waiting.poll(START + at);
+        waiting.on_sent(START + at);
+        waiting.on_answer(START + at, Err(answer));
+        waiting.poll(START + at)
+    };
+    let hinted = |left: u64| refusal().retry_after(Duration::from_secs(left));
+    assert!(matches!(ask(&mut waiting, Duration::ZERO, hinted(32)), Todo::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(30), hinted(2)), Todo::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(34), refusal()), Todo::Wait { .. }));
+    let over = Duration::from_secs(32) + PATIENCE;
+    assert!(matches!(ask(&mut waiting, over, refusal()), Todo::Finish(Verdict::Failed(_))));
+}
+
 /// A store that hangs must not hold a caller back who wanted to wait for less.
 #[test]
 fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
