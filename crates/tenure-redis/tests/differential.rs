@@ -1,0 +1,267 @@
+//! The scripts against the ledger: random histories get the same answers, with the server's time under control.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod stage;
+
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+
+use stage::{Clocked, clocked};
+use tenure_core::{
+    Audience, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Label, LockName, LockView, Mode, Moment,
+    OwnerId, ProcessId, Wait, Wakes,
+};
+use tenure_ledger::{Ledger, Rules};
+
+/// Redis ends a key one millisecond after its last, the ledger at its last: all times are multiples of ten, and all
+/// leases end on a five, so that nothing is asked in between.
+const STEP: u64 = 10;
+const CLAIM_TTL: Duration = Duration::from_millis(505);
+const TTLS: [u64; 3] = [105, 1005, 3005];
+
+/// Locks on which all wait for a turn, and one whose waiters are only woken, as Redlock's are.
+const NAMES: [&str; 4] = ["a", "{tag}b", "c", "woken"];
+
+/// SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+/// Both, side by side.
+struct Pair {
+    server: Clocked,
+    redis: tenure_core::BackendHandle,
+    ledgers: BTreeMap<&'static str, Ledger>,
+    rules: Rules,
+    now: Duration,
+    chance: Chance,
+    processes: Vec<ProcessId>,
+    _listening: Vec<Box<dyn Wakes>>,
+    /// Owners that were used, newest last; what is late comes from here.
+    owners: Vec<(&'static str, OwnerId, Mode)>,
+    /// The last tokens of both, per lock.
+    tokens: BTreeMap<&'static str, (FencingToken, FencingToken)>,
+    trail: Vec<String>,
+}
+
+/// What is compared of a holder: not which one, for several leases may end at once.
+fn seen(holder: Option<&HolderView>) -> Option<Option<Duration>> {
+    holder.map(|h| h.expires_in)
+}
+
+type Seen = (Vec<(String, Mode, bool, Option<Duration>)>, Vec<(String, Mode)>);
+
+fn view(view: &LockView) -> Seen {
+    let mut holders: Vec<_> =
+        view.holders.iter().map(|h| (h.owner.clone(), h.mode, h.token.is_some(), h.expires_in)).collect();
+    holders.sort_by(|a, b| a.0.cmp(&b.0));
+    (holders, view.queue.iter().map(|w| (w.owner.clone(), w.mode)).collect())
+}
+
+impl Pair {
+    async fn new(seed: u64) -> Self {
+        let server = clocked(&["--maxmemory", "0"]);
+        let now = Duration::from_millis(1_800_000_000_000);
+        server.freeze_at(now);
+        let redis = server.redis(&format!("?guard=off&claim_ttl={}ms", CLAIM_TTL.as_millis()));
+        let processes: Vec<_> = (1..=4).map(|n| ProcessId::from_random([n; 8])).collect();
+        let listening = processes.iter().map(|&process| redis.wakes(process, Audience::Waiters)).collect();
+        let ledgers = NAMES.iter().map(|name| (*name, Ledger::new(0))).collect();
+        Self {
+            server,
+            redis,
+            ledgers,
+            rules: Rules { claim_ttl: CLAIM_TTL, ..Rules::default() },
+            now,
+            chance: Chance(seed),
+            processes,
+            _listening: listening,
+            owners: Vec::new(),
+            tokens: BTreeMap::new(),
+            trail: Vec::new(),
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { boot: self.now, wall: self.now }
+    }
+
+    fn mode(&mut self, name: &str) -> Mode {
+        let shared = |limit| Mode::Shared { limit: NonZeroU32::new(limit) };
+        match name {
+            // Mostly a mutex: its plain paths must be met as well.
+            "a" => self.chance.of(&[Mode::Exclusive; 1]),
+            "c" => self.chance.of(&[shared(2), shared(2), shared(3), shared(1)]),
+            _ => self.chance.of(&[Mode::Exclusive, Mode::READ, Mode::READ, shared(2)]),
+        }
+    }
+
+    fn owner(&mut self, name: &'static str) -> (OwnerId, Mode) {
+        let recent: Vec<_> = self.owners.iter().rev().take(60).filter(|o| o.0 == name).copied().collect();
+        if recent.len() >= 3 && self.chance.below(3) > 0 {
+            let (_, owner, mode) = self.chance.of(&recent[..recent.len().min(8)]);
+            return (owner, mode);
+        }
+        let mut bits = [0; 16];
+        bits[..8].copy_from_slice(&self.chance.below(u64::MAX).to_be_bytes());
+        let process = self.chance.of(&self.processes.clone());
+        let (owner, mode) = (OwnerId::from_random(process, bits), self.mode(name));
+        self.owners.push((name, owner, mode));
+        (owner, mode)
+    }
+
+    async fn step(&mut self) {
+        let name = self.chance.of(&NAMES);
+        match self.chance.below(20) {
+            0..=8 => self.claim(name).await,
+            9..=11 => self.renew(name).await,
+            12..=16 => self.release(name).await,
+            17 => self.look(name).await,
+            18 if self.chance.below(4) == 0 => self.break_lock(name).await,
+            _ => {
+                let most = self.chance.of(&[10, 60, 300]);
+                self.now += Duration::from_millis(STEP * self.chance.below(most));
+                self.server.freeze_at(self.now);
+            }
+        }
+    }
+
+    async fn claim(&mut self, name: &'static str) {
+        let (owner, mode) = self.owner(name);
+        let ttl = Duration::from_millis(self.chance.of(&TTLS));
+        let wait = match name {
+            "woken" => self.chance.of(&[Wait::Wake, Wait::Wake, Wait::No]),
+            _ => self.chance.of(&[Wait::Turn, Wait::Turn, Wait::No]),
+        };
+        let (label, lock) = (Label::new("host", 1, "user", "test"), LockName::new(name).unwrap());
+        let claim = Claim { name: lock, owner, mode, ttl, label, block: 1, wait };
+        self.trail.push(format!("{:?} claim {name} {owner} {mode} {ttl:?} {wait:?}", self.now));
+        let now = self.moment();
+        let theirs = self.ledgers.get_mut(name).unwrap().claim(now, &self.rules, &claim).unwrap().answer;
+        let ours = self.redis.claim(&claim).await.unwrap();
+        match (&theirs, &ours) {
+            (ClaimAnswer::Granted(theirs), ClaimAnswer::Granted(ours)) => {
+                assert_eq!((theirs.owner, theirs.ttl, theirs.block), (ours.owner, ours.ttl, ours.block));
+                self.in_order(name, theirs.token, ours.token);
+            }
+            (
+                ClaimAnswer::Queued { ahead: a, retry_after: r, holder: h },
+                ClaimAnswer::Queued { ahead, retry_after, holder },
+            ) => assert_eq!(
+                (a, r, seen(h.as_ref())),
+                (ahead, retry_after, seen(holder.as_ref())),
+                "{}",
+                self.story()
+            ),
+            (ClaimAnswer::Busy { retry_after: r, holder: h }, ClaimAnswer::Busy { retry_after, holder }) => {
+                assert_eq!((r, seen(h.as_ref())), (retry_after, seen(holder.as_ref())), "{}", self.story());
+            }
+            _ => panic!("the ledger: {theirs:?}\nRedis: {ours:?}\n{}", self.story()),
+        }
+    }
+
+    /// L2: tokens of one lock grow on both sides; they are not equal, for each counts from its own floor.
+    fn in_order(&mut self, name: &'static str, theirs: FencingToken, ours: FencingToken) {
+        if let Some((before, before_ours)) = self.tokens.insert(name, (theirs, ours)) {
+            assert!(theirs > before && ours > before_ours, "{}", self.story());
+        }
+    }
+
+    async fn renew(&mut self, name: &'static str) {
+        let (owner, _) = self.owner(name);
+        let ttl = Duration::from_millis(self.chance.of(&TTLS));
+        self.trail.push(format!("{:?} renew {name} {owner} {ttl:?}", self.now));
+        let now = self.moment();
+        let theirs = self.ledgers.get_mut(name).unwrap().renew(now, &self.rules, owner, ttl).answer;
+        let grant =
+            Grant { name: LockName::new(name).unwrap(), owner, token: FencingToken::new(0), block: 1, ttl };
+        let ours = self.redis.renew(&[grant]).await.pop().unwrap().unwrap();
+        assert_eq!(theirs, ours, "{}", self.story());
+    }
+
+    async fn release(&mut self, name: &'static str) {
+        let (owner, _) = self.owner(name);
+        self.trail.push(format!("{:?} release {name} {owner}", self.now));
+        let now = self.moment();
+        let theirs = self.ledgers.get_mut(name).unwrap().release(now, &self.rules, owner).answer;
+        let ours = self.redis.release(&LockName::new(name).unwrap(), owner).await.unwrap();
+        assert_eq!(theirs, ours, "{}", self.story());
+    }
+
+    async fn break_lock(&mut self, name: &'static str) {
+        self.trail.push(format!("{:?} break {name}", self.now));
+        let now = self.moment();
+        let mut theirs: Vec<String> = self
+            .ledgers
+            .get_mut(name)
+            .unwrap()
+            .break_lock(now, &self.rules)
+            .answer
+            .into_iter()
+            .map(|h| h.owner)
+            .collect();
+        let robbed = self.redis.break_lock(&LockName::new(name).unwrap()).await.unwrap();
+        let mut ours: Vec<String> = robbed.into_iter().map(|h| h.owner).collect();
+        theirs.sort();
+        ours.sort();
+        assert_eq!(theirs, ours, "{}", self.story());
+    }
+
+    async fn look(&mut self, name: &'static str) {
+        self.trail.push(format!("{:?} look {name}", self.now));
+        let lock = LockName::new(name).unwrap();
+        let theirs = self.ledgers[name].view(lock.clone(), self.moment());
+        let ours = self.redis.inspect(&lock).await.unwrap();
+        assert_eq!(view(&theirs), view(&ours), "{}", self.story());
+        if let Some((_, last)) = self.tokens.get(name) {
+            assert!(ours.fence >= *last, "{}", self.story());
+        }
+    }
+
+    fn story(&self) -> String {
+        let from = self.trail.len().saturating_sub(40);
+        format!("the last of {} steps:\n{}", self.trail.len(), self.trail[from..].join("\n"))
+    }
+}
+
+async fn history(seed: u64) {
+    let mut pair = Pair::new(seed).await;
+    for _ in 0..10_000 {
+        pair.step().await;
+    }
+    for name in NAMES {
+        pair.look(name).await;
+    }
+}
+
+/// L1, L2, L4 to L8 by the ledger, whose tests hold them over random histories.
+#[tokio::test]
+async fn ten_thousand_operations_get_the_ledgers_answers_seed_1() {
+    history(1).await;
+}
+
+/// The same with another seed.
+#[tokio::test]
+async fn ten_thousand_operations_get_the_ledgers_answers_seed_2() {
+    history(2).await;
+}
+
+/// The same with another seed: `TENURE_TEST_SEED`, or 3.
+#[tokio::test]
+async fn ten_thousand_operations_get_the_ledgers_answers_seed_of_yours() {
+    let seed = std::env::var("TENURE_TEST_SEED")
+        .map_or(3, |seed| seed.parse().expect("TENURE_TEST_SEED is a number"));
+    history(seed).await;
+}
