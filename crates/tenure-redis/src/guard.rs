@@ -10,7 +10,7 @@ use std::{fmt, time::Duration};
 use crate::config::{Config, GuardMode};
 
 /// Up-time counts whole seconds and may be almost one too large (model `guard.uptime rounded up`).
-const SLACK: Duration = Duration::from_secs(2);
+pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
 /// The settings that all clients of one server must share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Terms {
     }
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
-    fn trusts(&self, backlog_ttl: Option<Duration>) -> bool {
+    pub(crate) fn trusts(&self, backlog_ttl: Option<Duration>) -> bool {
         backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.max_ttl + SLACK)
     }
 }
@@ -182,15 +182,14 @@ fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
 }
 
 fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
-    let is_unused = terms.mode == GuardMode::On
-        && terms.trusts(facts.backlog_ttl)
-        && facts.up > terms.max_ttl + SLACK
-        && !(facts.is_promoted || facts.is_lossy || facts.is_reset || facts.was_seen);
-    if is_unused {
-        write(Why::Unused, Duration::ZERO, ours)
-    } else {
-        write(Why::Missing, terms.max_ttl, ours)
+    let has_evidence = facts.is_promoted || facts.is_lossy || facts.is_reset || facts.was_seen;
+    if terms.mode != GuardMode::On || has_evidence || !terms.trusts(facts.backlog_ttl) {
+        return write(Why::Missing, terms.max_ttl, ours);
     }
+    // Nothing was lost since it started, and nobody was granted anything before it had been up for as long as this: what
+    // it may have forgotten was granted before its start.
+    let wait = (terms.max_ttl + SLACK).saturating_sub(facts.up);
+    write(if wait.is_zero() { Why::Unused } else { Why::Restarted }, wait, ours)
 }
 
 fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
@@ -240,7 +239,7 @@ pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> De
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Restarted => "the Redis server was restarted and may have forgotten locks",
+            Self::Restarted => "the Redis server was started a moment ago and may have forgotten locks",
             Self::Promoted => "the Redis server was promoted and may never have received some locks",
             Self::Missing => "the Redis server has no record of tenure: it was emptied, or is new",
             Self::Unused => "the Redis server was never used for locks",

@@ -94,13 +94,23 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
 }
 
+/// A server that was started a moment ago may have forgotten what was granted before; it has granted nothing since.
+#[test]
+fn a_young_server_without_a_record_waits_from_its_start() {
+    for (up, left) in [(0, 32), (20, 12), (31, 1)] {
+        let facts = Facts { up: Duration::from_secs(up), ..facts() };
+        waits(GuardMode::On, &facts, None, (Why::Restarted, Duration::from_secs(left)));
+        waits(GuardMode::Strict, &facts, None, (Why::Missing, MAX));
+    }
+    waits(GuardMode::On, &Facts { up: MAX + SLACK, ..facts() }, None, (Why::Unused, NONE));
+}
+
 /// H4.1, H4.2, hazards 35 and 37; models `guard.missing_is_unused`, `guard.config_resetstat_hides_flush`.
 #[test]
 fn without_a_record_only_evidence_spares_the_wait() {
     waits(GuardMode::On, &facts(), None, (Why::Unused, NONE));
     waits(GuardMode::Strict, &facts(), None, (Why::Missing, MAX));
     for evidence in [
-        Facts { up: MAX + SLACK, ..facts() },
         Facts { is_promoted: true, ..facts() },
         Facts { is_lossy: true, ..facts() },
         Facts { is_reset: true, ..facts() },

@@ -13,7 +13,7 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{Cmd, Value, aio::PubSubStream};
-use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome};
+use tenure_core::{Adoption, BackendError, BoxFuture, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::Notify;
 
 use crate::{
@@ -40,7 +40,9 @@ pub(crate) struct Sessions {
     pub(crate) shared: Arc<Shared>,
     ears: Arc<Ears>,
     current: Mutex<Option<Arc<Session>>>,
-    connecting: tokio::sync::Mutex<()>,
+    /// The connection that is being made. It outlives the request that began it: where connecting takes longer than a
+    /// caller's patience, the next one goes on with it.
+    connecting: tokio::sync::Mutex<Option<BoxFuture<'static, Result<Session, BackendError>>>>,
 }
 
 /// One connection that has looked at its server.
@@ -86,11 +88,15 @@ impl Sessions {
         if let Some(session) = self.alive() {
             return Ok(session);
         }
-        let _only_one = self.connecting.lock().await;
+        let mut connecting = self.connecting.lock().await;
         if let Some(session) = self.alive() {
             return Ok(session);
         }
-        let session = Arc::new(self.open().await?);
+        let opening =
+            connecting.get_or_insert_with(|| Box::pin(open(self.shared.clone(), self.ears.clone())));
+        let opened = opening.as_mut().await;
+        *connecting = None;
+        let session = Arc::new(opened?);
         *locked(&self.current) = Some(session.clone());
         Ok(session)
     }
@@ -117,14 +123,7 @@ impl Sessions {
 
     /// A connection that has looked at nothing yet; true if it speaks RESP3.
     pub(crate) async fn wire(&self) -> Result<(Wire, bool), BackendError> {
-        let Shared { config, host, .. } = &*self.shared;
-        // Finding the master takes a question to a Sentinel and two to the server.
-        let over = host.sleep_until(host.now() + config.connect_timeout * 4);
-        tokio::select! {
-            biased;
-            opened = connect::open(config, &self.ears) => opened,
-            () = over => Err(error::no_answer(&config.place_name())),
-        }
+        wire(&self.shared, &self.ears).await
     }
 
     /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
@@ -147,29 +146,6 @@ impl Sessions {
                     "{place}: grants nothing until the leases of the old settings are over, then {terms}"
                 ),
             },
-        })
-    }
-
-    async fn open(&self) -> Result<Session, BackendError> {
-        let config = &self.shared.config;
-        let place = config.place_name();
-        let born = self.ears.breaks();
-        let (wire, resp3) = self.wire().await?;
-        let is_cluster = matches!(config.place, Place::Cluster(_));
-        let gate =
-            if is_cluster { Gate::always() } else { check::check(&self.shared, &wire, &place).await? };
-        Ok(Session {
-            wire,
-            place,
-            gate: Mutex::new(gate),
-            checking: tokio::sync::Mutex::default(),
-            subscribed: AtomicUsize::new(0),
-            subscribing: tokio::sync::Mutex::default(),
-            messages: (!resp3).then(tokio::sync::Mutex::default),
-            unanswered_since: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
-            over: Notify::new(),
-            born,
         })
     }
 
@@ -233,6 +209,39 @@ impl Sessions {
             self.ears.on_break();
         }
     }
+}
+
+async fn wire(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+    let Shared { config, host, .. } = shared;
+    // Finding the master takes a question to a Sentinel and two to the server.
+    let over = host.sleep_until(host.now() + config.connect_timeout * 4);
+    tokio::select! {
+        biased;
+        opened = connect::open(config, ears) => opened,
+        () = over => Err(error::no_answer(&config.place_name())),
+    }
+}
+
+async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendError> {
+    let config = &shared.config;
+    let place = config.place_name();
+    let born = ears.breaks();
+    let (wire, resp3) = wire(&shared, &ears).await?;
+    let is_cluster = matches!(config.place, Place::Cluster(_));
+    let gate = if is_cluster { Gate::always() } else { check::check(&shared, &wire, &place).await? };
+    Ok(Session {
+        wire,
+        place,
+        gate: Mutex::new(gate),
+        checking: tokio::sync::Mutex::default(),
+        subscribed: AtomicUsize::new(0),
+        subscribing: tokio::sync::Mutex::default(),
+        messages: (!resp3).then(tokio::sync::Mutex::default),
+        unanswered_since: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        over: Notify::new(),
+        born,
+    })
 }
 
 impl Session {

@@ -6,7 +6,7 @@ mod stage;
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-use stage::{Clocked, clocked};
+use stage::Clocked;
 use tenure_core::{
     Audience, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Label, LockName, LockView, Mode, Moment,
     OwnerId, ProcessId, Wait, Wakes,
@@ -72,9 +72,9 @@ fn view(view: &LockView) -> Seen {
 
 impl Pair {
     async fn new(seed: u64) -> Self {
-        let server = clocked(&["--maxmemory", "0"]);
+        let server = Clocked::new();
         let now = Duration::from_millis(1_800_000_000_000);
-        server.freeze_at(now);
+        server.clock.freeze_at(now);
         let redis = server.redis(&format!("?guard=off&claim_ttl={}ms", CLAIM_TTL.as_millis()));
         let processes: Vec<_> = (1..=4).map(|n| ProcessId::from_random([n; 8])).collect();
         let listening = processes.iter().map(|&process| redis.wakes(process, Audience::Waiters)).collect();
@@ -133,7 +133,7 @@ impl Pair {
             _ => {
                 let most = self.chance.of(&[10, 60, 300]);
                 self.now += Duration::from_millis(STEP * self.chance.below(most));
-                self.server.freeze_at(self.now);
+                self.server.clock.freeze_at(self.now);
             }
         }
     }

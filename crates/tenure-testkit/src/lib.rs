@@ -5,7 +5,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "this crate is where tests get their time and tasks from")]
 
+pub mod clock;
 pub mod conformance;
 pub mod gate;
 pub mod host;
 pub mod patience;
+pub mod redis;

@@ -3,14 +3,17 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, FencingToken, Grant, HolderView, Host, Label, LockName, LockView, Mode,
-    OwnerId, Promises, Released, Renewal, Timing,
+    Adoption, BackendError, BackendHandle, FencingToken, Finding, Grant, HolderView, Host, Label, LockName,
+    LockView, Mode, OwnerId, Promises, Released, Renewal, Timing,
 };
 
 use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
 
 /// How long a question to the store may stay unanswered: 5 s.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
+/// steps.
+const WALK: Duration = Duration::from_secs(60);
 
 /// A connected store of locks. Clones share the connection and the thread that renews.
 #[derive(Clone)]
@@ -70,13 +73,17 @@ impl Locker {
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
     ///
+    /// # Timing
+    /// May take 60 s, where other questions may take 5 s: some stores are walked in bounded steps, key by key, so that
+    /// they can serve others meanwhile.
+    ///
     /// # Errors
     /// The store's.
     ///
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.list(prefix)).await
+        self.engine.request(WALK, || self.engine.backend.list(prefix)).await
     }
 
     /// Takes the lock from its holders, who are told at once, and says who they were.
@@ -91,6 +98,29 @@ impl Locker {
     /// The lock may or may not be broken.
     pub async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
         self.engine.request(TIMEOUT, || self.engine.backend.break_lock(name)).await
+    }
+
+    /// What a person should know about the store and our assumptions about it; empty if all is well.
+    ///
+    /// # Errors
+    /// The store's: it could not be looked at.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.diagnose()).await
+    }
+
+    /// Rewrites the store's record of settings to those of this client, and says how long to wait before asking again;
+    /// zero if it is done. For a person who changed the settings of all clients on purpose.
+    ///
+    /// # Errors
+    /// The store's; [`Unsupported`](tenure_core::ErrorKind::Unsupported) if it keeps no such record.
+    ///
+    /// # Cancel safety
+    /// The record may or may not be rewritten; asking again goes on where it was.
+    pub async fn adopt(&self) -> Result<Adoption, BackendError> {
+        self.engine.request(TIMEOUT, || self.engine.backend.adopt()).await
     }
 
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).

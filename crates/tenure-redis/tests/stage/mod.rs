@@ -10,6 +10,10 @@ use std::{
 
 use tenure_core::{BackendHandle, BoxFuture, Host, Moment};
 use tenure_redis::{Config, Redis};
+use tenure_testkit::{
+    clock::Clock,
+    redis::{Recipe, RedisServer},
+};
 
 /// This machine, for tests: one clock is enough here.
 pub(crate) struct RealHost;
@@ -48,52 +52,18 @@ pub(crate) fn redis(url: &str) -> BackendHandle {
 
 /// A server whose wall clock is ours to set.
 pub(crate) struct Clocked {
-    port: u16,
-    child: std::process::Child,
-    file: std::path::PathBuf,
-}
-
-impl Drop for Clocked {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    pub(crate) clock: Clock,
+    pub(crate) server: RedisServer,
 }
 
 impl Clocked {
-    pub(crate) fn freeze_at(&self, now: Duration) {
-        use std::os::unix::fs::FileExt;
-        let v = i64::try_from(now.as_micros()).unwrap();
-        std::fs::OpenOptions::new()
-            .write(true)
-            .open(&self.file)
-            .unwrap()
-            .write_at(&v.to_le_bytes(), 8)
-            .unwrap();
+    pub(crate) fn new() -> Self {
+        let clock = Clock::new();
+        let server = Recipe::new().env(clock.env()).start();
+        Self { clock, server }
     }
 
     pub(crate) fn redis(&self, query: &str) -> BackendHandle {
-        redis(&format!("redis://127.0.0.1:{}/{query}", self.port))
+        redis(&self.server.url(query))
     }
-}
-
-pub(crate) fn clocked(args: &[&str]) -> Clocked {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let file = std::path::PathBuf::from(format!("/tmp/m/clk{port}"));
-    std::fs::write(&file, [0; 16]).unwrap();
-    let child = std::process::Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir", "/tmp/m"])
-        .args(args)
-        .env("LD_PRELOAD", "/tmp/m/shim2.so")
-        .env("CLOCKSHIM", &file)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    for _ in 0..200 {
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Clocked { port, child, file }
 }

@@ -1,0 +1,380 @@
+//! `diagnose` on real servers: each finding where it is true, with its remedy, and none where all is well.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod stage;
+
+use std::{fs, time::Duration};
+
+use stage::{Clocked, redis};
+use tenure_core::{
+    BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Label, LockName, Mode, OwnerId, ProcessId,
+    Severity,
+    Severity::{Note, Problem, Warning},
+    Wait,
+};
+use tenure_testkit::{
+    patience::slowness,
+    redis::{Recipe, RedisServer},
+};
+
+/// All findings, to be asked for one.
+struct Seen(Vec<Finding>);
+
+impl Seen {
+    /// The one finding in which this stands: as grave as said, with this in its remedy.
+    #[track_caller]
+    fn has(&self, severity: Severity, what: &str, remedy: &str) -> &Self {
+        let found: Vec<&Finding> = self.0.iter().filter(|finding| finding.what.contains(what)).collect();
+        let [found] = found[..] else { panic!("{} findings have {what:?}: {:#?}", found.len(), self.0) };
+        assert_eq!(found.severity, severity, "{found:#?}");
+        assert!(found.remedy.contains(remedy), "{found:#?}");
+        self
+    }
+
+    /// Nothing that a person must do something about, but this many.
+    #[track_caller]
+    fn has_grave(&self, count: usize) -> &Self {
+        let grave: Vec<&Finding> = self.0.iter().filter(|finding| finding.severity > Note).collect();
+        assert_eq!(grave.len(), count, "{grave:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn lacks(&self, what: &str) -> &Self {
+        assert!(!self.0.iter().any(|finding| finding.what.contains(what)), "{:#?}", self.0);
+        self
+    }
+}
+
+async fn see(locks: &BackendHandle) -> Seen {
+    Seen(locks.diagnose().await.unwrap())
+}
+
+async fn look(server: &RedisServer, query: &str) -> Seen {
+    see(&redis(&server.url(query))).await
+}
+
+fn claim(name: &str, wait: Wait) -> Claim {
+    Claim {
+        name: LockName::new(name).unwrap(),
+        owner: OwnerId::from_random(ProcessId::from_random([7; 8]), [7; 16]),
+        mode: Mode::Exclusive,
+        ttl: Duration::from_secs(1),
+        label: Label::new("h", 1, "u", "c"),
+        block: 1,
+        wait,
+    }
+}
+
+/// A handle to a server that grants, as its clients know it.
+async fn granting(url: &str) -> BackendHandle {
+    let locks = redis(url);
+    let claim = claim("first", Wait::No);
+    let mut patience = 1000 * slowness();
+    while !matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_))) {
+        patience -= 1;
+        assert!(patience > 0, "nothing is granted");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    locks.release(&claim.name, claim.owner).await.unwrap();
+    locks
+}
+
+async fn healthy(query: &str) -> (RedisServer, BackendHandle) {
+    let server = RedisServer::start();
+    let locks = granting(&server.url(query)).await;
+    (server, locks)
+}
+
+#[tokio::test]
+async fn a_healthy_server_has_nothing_but_notes() {
+    for query in ["?max_ttl=1s", "?max_ttl=1s&protocol=2", "?max_ttl=1s&key=lock:%25s"] {
+        let (server, locks) = healthy(query).await;
+        let seen = see(&locks).await;
+        seen.has_grave(0).has(Note, "nothing is saved", "CONFIG SET appendonly yes").lacks("not tried");
+        assert_eq!(seen.0.len(), 1, "{:#?}", seen.0);
+        let left = server.command(&["KEYS", "*"]);
+        assert_eq!(format!("{left:?}"), r#"List([Text("tenure:one")])"#, "the visit leaves nothing behind");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_an_error() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let error = redis(&server.url("")).diagnose().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn a_closed_gate_is_noted_with_the_time_left() {
+    let server = RedisServer::start();
+    let seen = look(&server, "?max_ttl=10m").await;
+    seen.has_grave(0).has(Note, "it grants nothing for another 60", "wait 60").has(
+        Note,
+        "was not tried",
+        "again",
+    );
+}
+
+#[tokio::test]
+async fn other_settings_are_a_problem_with_the_way_out() {
+    let (server, _locks) = healthy("?max_ttl=1s").await;
+    let seen = look(&server, "?max_ttl=1m30s").await;
+    let what = "others use this server with guard=on max_ttl=1s, and this URL has guard=on max_ttl=1m 30s";
+    seen.has_grave(1).has(Problem, what, "?guard=on&max_ttl=1s").has(Note, "was not tried", "mended");
+    seen.has(Problem, what, "tenure doctor --adopt");
+}
+
+#[tokio::test]
+async fn a_guard_that_is_off_is_a_warning() {
+    let seen = look(&RedisServer::start(), "?guard=off").await;
+    seen.has_grave(1).has(Warning, "the guard is off", "guard=off out of the URL");
+}
+
+/// Hazard 37.
+#[tokio::test]
+async fn a_flush_is_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["FLUSHALL"]);
+    see(&locks).await.has_grave(1).has(Warning, "the record of this server is gone", "-flushall");
+}
+
+/// A4, hazard 35.
+#[tokio::test]
+async fn eviction_is_a_problem_where_memory_has_a_bound() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+    let remedy = "redis-cli CONFIG SET maxmemory-policy noeviction";
+    see(&locks).await.has_grave(0).has(Note, "maxmemory-policy is volatile-lru", remedy);
+    server.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    let what = "maxmemory-policy is volatile-lru and maxmemory is 1024 MiB";
+    see(&locks).await.has_grave(1).has(Problem, what, remedy);
+}
+
+#[tokio::test]
+async fn keys_that_were_evicted_are_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    let used: u64 = server.info("memory", "used_memory").parse().unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+    server.command(&["CONFIG", "SET", "maxmemory", &(used + (4 << 20)).to_string()]);
+    let value = "x".repeat(1 << 20);
+    for n in 0..8 {
+        server.command(&["SET", &format!("data{n}"), &value, "EX", "1000"]);
+    }
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    see(&locks).await.has_grave(1).has(Warning, "keys were evicted", "noeviction");
+}
+
+/// Hazard 36.
+#[tokio::test]
+async fn memory_that_is_nearly_full_is_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["SET", "data", &"x".repeat(32 << 20)]);
+    let used: u64 = server.info("memory", "used_memory").parse().unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", &(used * 100 / 95).to_string()]);
+    see(&locks).await.has_grave(1).has(Warning, "the memory is full to 9", "CONFIG SET maxmemory");
+    server.command(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    see(&locks).await.has(Problem, "it was not possible to take a lock: the memory", "tenure doctor");
+}
+
+#[tokio::test]
+async fn what_a_restart_forgets_is_noted() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["CONFIG", "SET", "save", "3600 1"]);
+    see(&locks).await.has_grave(0).has(Note, "only snapshots are saved", "nothing for up to 3s");
+    server.command(&["CONFIG", "SET", "appendonly", "yes"]);
+    see(&locks).await.has_grave(0).has(Note, "(appendfsync everysec)", "appendfsync always");
+    server.command(&["CONFIG", "SET", "appendfsync", "always"]);
+    see(&locks).await.has_grave(0).lacks("appendfsync");
+}
+
+#[tokio::test]
+async fn a_failed_save_is_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["CONFIG", "SET", "save", "3600 100000"]);
+    fs::remove_dir_all(server.folder()).unwrap();
+    server.command(&["SAVE"]);
+    // The server refuses writes already.
+    let seen = see(&locks).await;
+    seen.has(Warning, "the last snapshot failed", "redis-cli BGSAVE");
+    seen.has_grave(2).has(Problem, "cannot save its data", "log of the server");
+}
+
+#[tokio::test]
+async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    let replica = Recipe::new().replica_of(server.port()).start();
+    while server.info("replication", "slave0").contains("lag=0") == false {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    see(&locks).await.has_grave(0).has(Note, "1 replica hear of a lock a moment after", "max_ttl, 1s");
+    let seen = look(&replica, "?max_ttl=1s").await;
+    let remedy = format!("redis://127.0.0.1:{}", server.port());
+    seen.has_grave(1).has(Problem, "this server is a replica of 127.0.0.1", &remedy);
+    replica.stop();
+    let lag = || server.info("replication", "slave0").rsplit_once("lag=").unwrap().1.parse::<u64>().unwrap();
+    while lag() < 4 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let remedy = format!("redis-cli -h 127.0.0.1 -p {} INFO replication", replica.port());
+    see(&locks).await.has_grave(1).has(Warning, "1 replica is behind", &remedy);
+    replica.resume();
+}
+
+#[tokio::test]
+async fn a_short_memory_of_promotions_is_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["CONFIG", "SET", "repl-backlog-ttl", "2"]);
+    let what = "repl-backlog-ttl is 2s, less than max_ttl + 2 s (3s)";
+    see(&locks).await.has_grave(1).has(Warning, what, "redis-cli CONFIG SET repl-backlog-ttl 3600");
+}
+
+/// The user `app`, with the rights that a remedy gives, and after that these rules.
+fn user(server: &RedisServer, remedy: &str, rules: &[&str]) -> String {
+    let given = remedy.split_once("redis-cli ACL SETUSER app ").unwrap().1.replace('\'', "");
+    let mut words = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
+    words.extend(given.split_whitespace());
+    words.extend(rules);
+    assert_eq!(server.command(&words).error(), None);
+    format!("redis://app:secret@127.0.0.1:{}/?max_ttl=1s", server.port())
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_a_problem_and_its_remedy_is_enough() {
+    let (server, _locks) = healthy("?max_ttl=1s").await;
+    server.command(&["ACL", "SETUSER", "app", "reset", "on", ">secret"]);
+    let bare = format!("redis://app:secret@127.0.0.1:{}/?max_ttl=1s", server.port());
+    let seen = see(&redis(&bare)).await;
+    seen.has_grave(1).has(Problem, "this user may not INFO", "redis-cli ACL SETUSER app '~*' '&tenure:*' ");
+    let remedy = seen.0[0].remedy.clone();
+    assert!(!format!("{:?}", seen.0).contains("secret"));
+    let all = redis(&user(&server, &remedy, &[]));
+    assert_eq!(see(&all).await.has_grave(0).0.len(), 1);
+    all.list("").await.unwrap();
+    all.break_lock(&LockName::new("first").unwrap()).await.unwrap();
+    let cases = [
+        ("-hincrby", Problem, "this user may not take a lock", "+hincrby"),
+        ("-pexpire", Problem, "this user may not renew a lock", "+pexpire"),
+        ("-hmget", Problem, "this user may not ", "+hmget"),
+        ("-zadd", Problem, "this user may not wait for a lock", "+zadd"),
+        ("-del", Problem, "this user may not release a lock", "+del"),
+        ("-publish", Problem, "this user may not PUBLISH", "+publish"),
+        ("resetchannels", Problem, "this user may not SUBSCRIBE", "'&tenure:*'"),
+        ("-scan", Problem, "this user may not look at the keys (SCAN)", "+scan"),
+        ("-type", Note, "this user may not look at the keys (TYPE)", "+type"),
+        ("-hexists", Problem, "this user may not read the record", "+hexists"),
+        ("-config|get", Note, "repl-backlog-ttl cannot be read", "redis-cli ACL SETUSER app '+config|get'"),
+    ];
+    for (rule, severity, what, right) in cases {
+        let seen = see(&redis(&user(&server, &remedy, &[rule]))).await;
+        seen.has(severity, what, right);
+    }
+}
+
+/// A2, A6.
+#[tokio::test]
+async fn a_clock_that_is_wrong_is_a_finding_by_its_size() {
+    let clocked = Clocked::new();
+    let url = clocked.server.url("?max_ttl=10s");
+    clocked.clock.step(3_000);
+    see(&redis(&url)).await.has_grave(1).has(Warning, "ahead of ours", "chrony");
+    clocked.clock.step(-6_000);
+    see(&redis(&url)).await.has(Problem, "behind ours", "chrony");
+}
+
+/// Hazard 19.
+#[tokio::test]
+async fn a_clock_that_was_set_back_is_a_warning() {
+    let clocked = Clocked::new();
+    clocked.clock.step(3_600_000);
+    let locks = granting(&clocked.server.url("?max_ttl=1s")).await;
+    see(&locks).await.lacks("was set back");
+    clocked.clock.step(0);
+    see(&locks).await.has_grave(1).has(Warning, "it was set back, by no less than that", "tokens go on");
+}
+
+#[tokio::test]
+async fn foreign_holders_that_ours_wait_for_are_noted_and_endless_ones_a_warning() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["SET", "a", "evil\x1b[31m-and-a-rather-long-secret", "EX", "50"]);
+    server.command(&["SET", "b", "left over"]);
+    server.command(&["SET", "c", "nobody waits for it"]);
+    see(&locks).await.has_grave(0).lacks("foreign");
+    for name in ["a", "b"] {
+        let answer = locks.claim(&claim(name, Wait::Turn)).await.unwrap();
+        assert!(matches!(answer, ClaimAnswer::Queued { .. }), "{answer:?}");
+    }
+    let seen = see(&locks).await;
+    let what = r#"foreign clients hold 1 lock that ours wait for (a holds "evil?[31m-and-a-rather-l…", "#;
+    seen.has_grave(1).has(Note, what, "nothing, if they are meant to");
+    let what = r#"foreign clients hold 1 lock that ours wait for (b holds "left over"), without an end"#;
+    seen.has(Warning, what, "`tenure break b`").has(Warning, what, "redis-cli DEL b");
+}
+
+#[tokio::test]
+async fn under_a_template_of_our_own_other_data_and_endless_keys_are_found() {
+    let (server, locks) = healthy("?max_ttl=1s&key=lock:%25s").await;
+    server.command(&["SET", "other", "no lock"]);
+    server.command(&["SET", "lock:bounded", "foreign", "EX", "50"]);
+    see(&locks).await.has_grave(0);
+    for n in 1..=4 {
+        server.command(&["SET", &format!("lock:{n}"), "left over"]);
+    }
+    server.command(&["RPUSH", "lock:list", "1"]);
+    let seen = see(&locks).await;
+    seen.has_grave(2).has(Warning, "4 keys have no ttl (lock:", "redis-cli DEL");
+    seen.has(
+        Problem,
+        "1 key is no lock (lock:list is a list) under the template `lock:%s`",
+        "another template",
+    );
+}
+
+/// Hazard 38.
+#[tokio::test]
+async fn keys_of_others_under_our_prefix_are_a_problem() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["SET", "tenure:cache", "x"]);
+    server.command(&["SET", "tenure:{a}:queue:a", "x"]);
+    server.command(&["ZADD", "tenure:{a}:places:a", "1", "x"]);
+    let seen = see(&locks).await;
+    seen.has_grave(1).has(Problem, "2 keys that are not ours", "RENAME").lacks("places");
+    server.command(&["FLUSHALL"]);
+    server.command(&["SET", "tenure:one", "x"]);
+    let seen = look(&server, "?max_ttl=1s").await;
+    seen.has_grave(1).has(Problem, "the record of this server cannot be read", "redis-cli TYPE tenure:one");
+}
+
+#[tokio::test]
+async fn a_queue_on_other_data_is_a_problem() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    server.command(&["RPUSH", "a", "1"]);
+    server.command(&["ZADD", "tenure:{a}:queue:a", "1", "x"]);
+    see(&locks).await.has_grave(1).has(
+        Problem,
+        "1 lock (a) has a key that holds something",
+        "?key=lock:%25s",
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_is_looked_at_node_by_node() {
+    let server = Recipe::new().args(&["--cluster-enabled", "yes"]).start();
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    while server.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok") == false {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let place = format!("127.0.0.1:{}", server.port());
+    let seen = see(&redis(&format!("redis-cluster://{place}"))).await;
+    seen.has_grave(0).has(Note, "a Redis Cluster has no restart guard", "check the token");
+    seen.has(Note, &format!("{place}: nothing is saved"), "appendonly");
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0, "the visit leaves nothing behind");
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    let seen = see(&redis(&format!("redis-cluster://{place}"))).await;
+    seen.has_grave(1).has(Problem, &format!("{place}: maxmemory-policy is"), "noeviction");
+    look(&server, "").await.has_grave(1).has(Problem, "is a node of a Redis Cluster", "redis-cluster://");
+}

@@ -1,0 +1,153 @@
+//! Three of theirs and three of ours want one lock for ten seconds, and a referee counts who is inside.
+//!
+//! The referee is a counter in Redis beside the lock, changed over other connections than those that lock: whoever enters
+//! adds one and must find 1, whoever leaves takes one and must find 0.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redis::{AsyncCommands, aio::MultiplexedConnection};
+use tenure::Locker;
+use tokio::{task::JoinHandle, time::sleep};
+
+use crate::{
+    client::{Library, manager},
+    program::{Language, NODE, PYTHON, Program},
+    server::Server,
+    stage::{NAME, Stage, connect},
+};
+
+/// Given, not awaited: for so long they contend.
+const ROUND: Duration = Duration::from_secs(10);
+/// Of each side.
+const CONTENDERS: usize = 3;
+/// So many entries of each side, or it was no contention.
+const ENOUGH: u64 = 20;
+/// Where the referee counts.
+const INSIDE: &str = "interop:inside";
+
+/// What one contender or one side has seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    entries: u64,
+    violations: u64,
+}
+
+/// L1, with strangers: never two holders, and both sides get in.
+pub(crate) fn there_are_never_two_holders(library: Library) {
+    // Between their entries nobody wakes ours: they ask as often as theirs do.
+    let stage = Stage::with("&retry_max=10ms");
+    let ours: Vec<Locker> =
+        (0..CONTENDERS).map(|_| stage.runtime.block_on(connect(&stage.server, "&retry_max=10ms"))).collect();
+    let newest = Arc::new(AtomicU64::new(0));
+    let ours = || -> Vec<JoinHandle<Tally>> {
+        let play = |locks: &Locker| {
+            stage.runtime.spawn(ours_contends(locks.clone(), referee(&stage.server), newest.clone()))
+        };
+        ours.iter().map(play).collect()
+    };
+    let (theirs, ours) = match library {
+        Library::RedisPy => programs(&stage, &PYTHON, ours),
+        Library::Redlock => programs(&stage, &NODE, ours),
+        Library::Rslock => {
+            let (ours, url) = (ours(), stage.server.url());
+            let play = |_| stage.runtime.spawn(rslock_contends(url.clone(), referee(&stage.server)));
+            let theirs: Vec<_> = (0..CONTENDERS).map(play).collect();
+            (tally(&stage, ours), tally(&stage, theirs))
+        }
+    };
+    println!("{library:?}: theirs {theirs:?}, ours {ours:?}");
+    assert_eq!(theirs.violations + ours.violations, 0, "theirs {theirs:?}, ours {ours:?}");
+    assert!(theirs.entries >= ENOUGH && ours.entries >= ENOUGH, "theirs {theirs:?}, ours {ours:?}");
+    assert_eq!(stage.value(), None, "in the end nobody holds");
+    assert!(stage.view().queue.is_empty());
+}
+
+/// Starts ours when all of theirs are running.
+fn programs(
+    stage: &Stage,
+    language: &Language,
+    ours: impl FnOnce() -> Vec<JoinHandle<Tally>>,
+) -> (Tally, Tally) {
+    let socket = stage.server.socket();
+    let mut theirs: Vec<_> = (0..CONTENDERS).map(|_| Program::start(language, &socket)).collect();
+    let ours = ours();
+    for program in &mut theirs {
+        program.tell(&format!("contend {NAME} {} {INSIDE}", ROUND.as_millis()));
+    }
+    let ours = tally(stage, ours);
+    let said = theirs.iter().map(|program| {
+        let answer = program.answer(ROUND);
+        let (entries, violations) = answer.split_once(' ').expect("two numbers");
+        Tally { entries: entries.parse().unwrap(), violations: violations.parse().unwrap() }
+    });
+    (sum(said.collect()), ours)
+}
+
+fn tally(stage: &Stage, contenders: Vec<JoinHandle<Tally>>) -> Tally {
+    sum(contenders.into_iter().map(|contender| stage.runtime.block_on(contender).unwrap()).collect())
+}
+
+fn sum(tallies: Vec<Tally>) -> Tally {
+    tallies.into_iter().fold(Tally::default(), |all, one| Tally {
+        entries: all.entries + one.entries,
+        violations: all.violations + one.violations,
+    })
+}
+
+async fn ours_contends(locks: Locker, referee: redis::Client, newest: Arc<AtomicU64>) -> Tally {
+    let mut referee = referee.get_multiplexed_async_connection().await.unwrap();
+    let (lock, mut tally, started) = (locks.mutex(NAME), Tally::default(), Instant::now());
+    while started.elapsed() < ROUND {
+        let guard = lock.acquire().await.unwrap();
+        // L2: also with strangers in between, every token is larger than all before.
+        let token = guard.token().get();
+        assert!(newest.fetch_max(token, Ordering::SeqCst) < token);
+        tally.visit(&mut referee).await;
+        guard.release().await.unwrap();
+        sleep(pause(tally.entries)).await;
+    }
+    tally
+}
+
+async fn rslock_contends(url: String, referee: redis::Client) -> Tally {
+    let mut referee = referee.get_multiplexed_async_connection().await.unwrap();
+    let (manager, mut tally, started) = (manager(&url), Tally::default(), Instant::now());
+    while started.elapsed() < ROUND {
+        let Ok(lock) = manager.lock(NAME, Duration::from_secs(30)).await else {
+            sleep(Duration::from_millis(2)).await;
+            continue;
+        };
+        tally.visit(&mut referee).await;
+        assert!(!manager.is_freed(&lock).await.unwrap(), "nobody took what it holds");
+        manager.unlock(&lock).await;
+        sleep(pause(tally.entries)).await;
+    }
+    tally
+}
+
+impl Tally {
+    /// Is inside for 1 to 5 ms, before the eyes of the referee.
+    async fn visit(&mut self, referee: &mut MultiplexedConnection) {
+        let inside: i64 = referee.incr(INSIDE, 1).await.unwrap();
+        sleep(Duration::from_millis(1 + self.entries % 5)).await;
+        let left: i64 = referee.decr(INSIDE, 1).await.unwrap();
+        self.violations += u64::from(inside != 1) + u64::from(left != 0);
+        self.entries += 1;
+    }
+}
+
+/// Work of its own, 0 to 20 ms. Without it our queue would never be empty, and theirs would not get in: a release of
+/// ours hands on to our next waiter.
+fn pause(entries: u64) -> Duration {
+    Duration::from_millis(entries * 7 % 21)
+}
+
+fn referee(server: &Server) -> redis::Client {
+    redis::Client::open(server.url()).unwrap()
+}
