@@ -2,18 +2,34 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
 use tenure::{LockName, OwnerId, core::Timing};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   that of the command   it ran, and the lock was held throughout (128 + n if signal n ended it)
-  1, or -E              somebody else holds the lock
+  1, or -E              somebody else holds the lock; of `doctor`: something is to be done
   64                    wrong usage
   69                    the store is unavailable, damaged, read-only, or of a newer version
   70                    a failing system, or a bug of ours
   79                    the lease was lost, or there was nothing to renew or to unlock
   126, 127              the command cannot be executed, or was not found";
+
+const DOCTOR_CODES: &str = "\
+Exit codes:
+  0     all is well, or there are notes only
+  1     there are warnings or problems
+  64    wrong usage
+  69    the store cannot be reached, or has no record to adopt";
+
+const BENCH_PARTS: &str = "\
+Parts:
+  round trip       one request: to look at a free lock
+  cycle            acquire and release what nobody else wants: one task, then 64 tasks with 64 locks
+  change of owner  two, then N waiters pass one lock on, each as soon as it has it
+  waiters hold     N waiters hold one lock for 1 ms each; the timer may make 2 ms of it
+Jain's index says how evenly turns were shared: 1 if all had as many, 1/N if one had all.
+Starved is who had no turn while another had two.";
 
 /// Distributed locks as leases: a `flock` for a cluster
 #[derive(Parser, Debug)]
@@ -48,6 +64,10 @@ pub(crate) enum Verb {
     Show(Show),
     /// Take a lock from its holders: they are stopped, but exclusion is not promised meanwhile
     Break(Break),
+    /// Look at the store and say what weakens its promises, and what to do about it
+    Doctor(Doctor),
+    /// Measure how fast the store is, and how fair; nobody's locks are touched
+    Bench(Bench),
     /// Take a lease for a script, and print its owner and token as JSON; nothing renews it
     Lock(Lock),
     /// Renew a lease taken by `lock`
@@ -133,6 +153,31 @@ pub(crate) struct Break {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = DOCTOR_CODES)]
+pub(crate) struct Doctor {
+    /// First have the store's record of settings say what this client's settings are, once that is safe
+    #[arg(long)]
+    pub(crate) adopt: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = BENCH_PARTS)]
+pub(crate) struct Bench {
+    /// How long each of the six parts lasts, 10ms to 24h
+    #[arg(long, value_name = "DUR", default_value = "2s", value_parser = lasting, allow_hyphen_values = true)]
+    pub(crate) duration: Duration,
+    /// How many wait for one lock, each with a connection of its own, 2 to 512
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = RangedU64ValueParser::<usize>::new().range(2..=512))]
+    pub(crate) waiters: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Lock {
     /// The lock
     #[arg(value_name = "NAME", value_parser = name)]
@@ -179,6 +224,15 @@ pub(crate) struct Unlock {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "write a duration like 500ms, 30s or 5m".to_owned())
+}
+
+fn lasting(text: &str) -> Result<Duration, String> {
+    let (least, most) = (Duration::from_millis(10), Duration::from_secs(24 * 3600));
+    let lasting = duration(text)?;
+    if lasting < least || lasting > most {
+        return Err("a part lasts between 10ms and 24h".to_owned());
+    }
+    Ok(lasting)
 }
 
 fn ttl(text: &str) -> Result<Timing, String> {

@@ -20,7 +20,7 @@ use tenure::{
     core::{Host, Moment},
 };
 
-use crate::{exec, exit, group::Group, terminal::Terminal, waiting::pause, watch::Watcher};
+use crate::{exec, exit, group::Group, line::pause, terminal::Terminal, watch::Watcher};
 
 /// How often a stopping group is looked at.
 const LOOK: Duration = Duration::from_millis(5);

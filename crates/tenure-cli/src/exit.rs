@@ -6,6 +6,8 @@ use tenure::{AcquireError, core::BackendError};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
+/// `doctor` found something that is more than a note.
+pub(crate) const FINDINGS: u8 = 1;
 /// The command was used wrongly.
 pub(crate) const USAGE: u8 = 64;
 /// The store is unavailable, damaged, read-only, or a newer tenure's.

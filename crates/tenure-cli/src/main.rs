@@ -1,11 +1,14 @@
 //! The command `tenure`: run a program under a lock, see who holds what, break it.
 
 mod args;
+mod bench;
 mod child;
+mod doctor;
 mod exec;
 mod exit;
 mod group;
 mod lease;
+mod line;
 mod people;
 mod run;
 mod signals;
@@ -57,6 +60,8 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
             Verb::Break(args) => view::break_lock(&global, &args).await,
+            Verb::Doctor(args) => doctor::doctor(&global, &args).await,
+            Verb::Bench(args) => bench::bench(&global, &args).await,
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,
@@ -76,6 +81,6 @@ fn init_tracing(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let colour = terminal::is_colourful();
+    let colour = terminal::is_colourful(&std::io::stderr());
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colour).init();
 }

@@ -21,8 +21,26 @@ pub(crate) fn left(left: Option<Duration>) -> String {
 pub(crate) fn who(label: Option<&Label>, owner: &str) -> String {
     match label {
         Some(label) => format!("{} pid {} {}", label.host, label.pid, label.command),
-        None => owner.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+        None => plain(owner),
     }
+}
+
+/// Text of a stranger, with nothing in it that paints the terminal or ends the line.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
+/// Three digits and a unit: `850 ns`, `9.81 µs`, `1.24 ms`, `12.0 s`
+pub(crate) fn brief(d: Duration) -> String {
+    let nanos = d.as_secs_f64() * 1e9;
+    let (number, unit) = match nanos {
+        ..1e3 => return format!("{nanos:.0} ns"),
+        ..1e6 => (nanos / 1e3, "µs"),
+        ..1e9 => (nanos / 1e6, "ms"),
+        _ => (nanos / 1e9, "s"),
+    };
+    let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
+    format!("{number:.digits$} {unit}")
 }
 
 /// `6.2 s`, `4 min 10 s`, `3 h 5 min`
@@ -62,6 +80,15 @@ mod tests {
         let cases = [(6_230, "6.2 s"), (250_000, "4 min 10 s"), (11_100_000, "3 h 5 min"), (0, "0.0 s")];
         for (ms, text) in cases {
             assert_eq!(seconds(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn short_times_have_three_digits_and_a_unit() {
+        let cases =
+            [(0, "0 ns"), (850, "850 ns"), (9_812, "9.81 µs"), (52_000, "52.0 µs"), (412_300, "412 µs")];
+        for (nanos, text) in cases.into_iter().chain([(1_240_000, "1.24 ms"), (12_000_000_000, "12.0 s")]) {
+            assert_eq!(brief(Duration::from_nanos(nanos)), text);
         }
     }
 

@@ -12,10 +12,11 @@ use crate::{
     child::{Change, Child},
     exit::{self, Stop},
     lease::RELEASE_PATIENCE,
+    line::pause,
     people,
     signals::Signals,
     store,
-    waiting::{Waiting, pause},
+    waiting::Waiting,
 };
 
 /// How often we look whether anybody is left in the group of a command that has ended.

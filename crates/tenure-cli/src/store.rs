@@ -11,16 +11,24 @@ use crate::{
 
 /// Connects to the store that was named, or to the file in the state directory.
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
-    let url = match &global.url {
-        Some(url) if url.starts_with("memory:") => {
-            return Err(Stop::usage(
-                "memory: ends with this process; name a store that others see, such as sqlite:PATH",
-            ));
-        }
-        Some(url) => url.clone(),
-        None => default_url()?,
-    };
-    tenure::connect(&url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+    tenure::connect(&url(global)?).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+}
+
+/// The store as people may see it: a password is never part of the path of a file, but may be of any other URL.
+pub(crate) fn shown(global: &Global) -> Result<String, Stop> {
+    let url = url(global)?;
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    Ok(if scheme == "sqlite" { url } else { format!("the {scheme} store") })
+}
+
+fn url(global: &Global) -> Result<String, Stop> {
+    match &global.url {
+        Some(url) if url.starts_with("memory:") => Err(Stop::usage(
+            "memory: ends with this process; name a store that others see, such as sqlite:PATH",
+        )),
+        Some(url) => Ok(url.clone()),
+        None => default_url(),
+    }
 }
 
 fn default_url() -> Result<String, Stop> {

@@ -1,6 +1,6 @@
 //! The terminal: whose it is, and giving it to a child and back.
 
-use std::io::{IsTerminal, stderr, stdin};
+use std::io::{IsTerminal, stdin};
 
 use nix::{
     sys::{
@@ -11,8 +11,8 @@ use nix::{
 };
 
 /// Colour only on a terminal and never with `NO_COLOR`.
-pub(crate) fn is_colourful() -> bool {
-    stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// The terminal on the standard input, if we have its foreground to give away.

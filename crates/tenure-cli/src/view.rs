@@ -10,7 +10,7 @@ use tenure::core::{HolderView, Label, LockView, WaiterView};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
-    people, store,
+    line, people, store,
 };
 
 #[derive(Serialize)]
@@ -82,7 +82,7 @@ fn lock(view: &LockView) -> LockJson<'_> {
 }
 
 /// Prints to the standard output; a reader that has gone is no error.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = try_print(text);
 }
 
@@ -100,7 +100,8 @@ pub(crate) fn json<T: Serialize>(value: &T) -> io::Result<()> {
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let views = locks.list(&args.prefix).await.map_err(|error| Stop::store(&error))?;
+    let views = line::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
+    let views = views.await.map_err(|error| Stop::store(&error))?;
     if args.json {
         let _ = json(&views.iter().map(lock).collect::<Vec<_>>());
     } else if !views.is_empty() {
@@ -130,6 +131,11 @@ fn table(views: &[LockView]) -> String {
             table.add_row([vec![view.name.to_string()], nobody.to_vec(), vec![waiting]].concat());
         }
     }
+    lines(table)
+}
+
+/// A table as lines, its columns two spaces apart.
+pub(crate) fn lines(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }

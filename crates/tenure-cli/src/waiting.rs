@@ -1,22 +1,13 @@
 //! Waiting for a lock: what a person sees of it, and how a signal ends it.
 
-use std::{
-    io::{IsTerminal, stderr},
-    time::Duration,
-};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tenure::{
     AcquireError, Guard, Lock, LockName, Locker, Progress, TokioHost,
     core::{Host, Moment},
 };
 
-use crate::{exit::Stop, lease::RELEASE_PATIENCE, people, signals::Signals};
-
-/// How often the line is drawn anew.
-const FRAME: Duration = Duration::from_millis(100);
-/// A wait shorter than this shows nothing.
-const PATIENCE: Duration = Duration::from_millis(300);
+use crate::{exit::Stop, lease::RELEASE_PATIENCE, line, people, signals::Signals};
 
 /// Waits for one lock.
 pub(crate) struct Waiting<'a> {
@@ -52,7 +43,7 @@ impl<'a> Waiting<'a> {
                 biased;
                 acquired = acquire => Ok(acquired),
                 signal = signals.asked_to_end() => Err(signal),
-                () = self.draw() => unreachable!("BUG: drawing never ends"),
+                never = line::spin(self.quiet, || self.message()) => match never {},
             }
         };
         match acquired {
@@ -78,25 +69,6 @@ impl<'a> Waiting<'a> {
         })
     }
 
-    /// Draws until dropped, on a terminal only; wipes the line then.
-    async fn draw(&self) {
-        if self.quiet || !stderr().is_terminal() {
-            std::future::pending::<()>().await;
-        }
-        pause(PATIENCE).await;
-        let bar = ProgressBar::new_spinner();
-        // OK because the template is a constant that a test draws.
-        bar.set_style(
-            ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_spinner()),
-        );
-        let _wipe = Wipe(&bar);
-        loop {
-            bar.set_message(self.message());
-            bar.tick();
-            pause(FRAME).await;
-        }
-    }
-
     fn message(&self) -> String {
         let waited = people::seconds(self.started.elapsed(TokioHost.now()));
         let mut line = format!("{}: waiting for {waited}", self.name);
@@ -113,30 +85,5 @@ impl<'a> Waiting<'a> {
             line += &format!(" ({error})");
         }
         line
-    }
-}
-
-const TEMPLATE: &str = "{spinner} {wide_msg}";
-
-struct Wipe<'a>(&'a ProgressBar);
-
-impl Drop for Wipe<'_> {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
-}
-
-/// Waits on the clock that counts suspend.
-pub(crate) async fn pause(d: Duration) {
-    TokioHost.sleep_until(TokioHost.now() + d).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_template_of_the_line_is_one() {
-        assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 }

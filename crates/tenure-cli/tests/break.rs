@@ -26,13 +26,11 @@ fn token(stage: &Stage, name: &str) -> u64 {
 }
 
 /// L2; issue 2, point 5: TERM within a second, 79, and a larger token for whoever comes next.
-#[test]
-fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger() {
-    let stage = Stage::new();
+fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger(stage: &Stage) {
     let polite = "exec 2>/dev/null; trap 'date +%s%N >termed; exit 5' TERM; echo $0 >>beats; while :; do sleep 0.01; done";
     let holder = stage.start(&["run", "job", "--", "sh", "-c", polite, "robbed"]);
     stage.beats("robbed");
-    let old = token(&stage, "job");
+    let old = token(stage, "job");
     let before = now();
     let broken = stage.run(&["break", "job"]);
     broken.silent(0);
@@ -46,9 +44,7 @@ fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger() {
 }
 
 /// Issue 2, point 5: the whole group, and not before it had its grace.
-#[test]
-fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group() {
-    let stage = Stage::new();
+fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group(stage: &Stage) {
     let grace = SECOND;
     // What is ignored stays so in a child.
     let family = format!("trap '' TERM; sh -c '{BEAT}' child & {BEAT}");
@@ -66,9 +62,7 @@ fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group() {
 }
 
 /// L4, L5; issue 2, point 5.
-#[test]
-fn renew_and_unlock_by_the_robbed_say_that_it_is_gone() {
-    let stage = Stage::new();
+fn renew_and_unlock_by_the_robbed_say_that_it_is_gone(stage: &Stage) {
     let lease: serde_json::Value =
         serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "30s"]).out).unwrap();
     let owner = lease["owner"].as_str().unwrap();
@@ -89,9 +83,7 @@ fn renew_and_unlock_by_the_robbed_say_that_it_is_gone() {
 }
 
 /// L2, L6: a waiter need not find out by itself.
-#[test]
-fn whoever_waits_for_a_broken_lock_gets_it_at_once() {
-    let stage = Stage::new();
+fn whoever_waits_for_a_broken_lock_gets_it_at_once(stage: &Stage) {
     let lease: serde_json::Value =
         serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "1h"]).out).unwrap();
     let waiter = stage.start_waiter("job", &["run", "job", "--", "printenv", "TENURE_TOKEN"]);
@@ -104,9 +96,7 @@ fn whoever_waits_for_a_broken_lock_gets_it_at_once() {
 }
 
 /// Design §8: `break` of a free lock is 0; it raises the fence all the same.
-#[test]
-fn breaking_a_free_lock_is_no_error_and_raises_its_fence() {
-    let stage = Stage::new();
+fn breaking_a_free_lock_is_no_error_and_raises_its_fence(stage: &Stage) {
     let broken = stage.run(&["break", "job"]);
     broken.silent(0);
     assert_eq!(broken.out, "job was free\n");
@@ -118,9 +108,7 @@ fn breaking_a_free_lock_is_no_error_and_raises_its_fence() {
 }
 
 /// Co-holders of a semaphore are robbed together.
-#[test]
-fn all_holders_of_slots_are_robbed() {
-    let stage = Stage::new();
+fn all_holders_of_slots_are_robbed(stage: &Stage) {
     let start = |name| stage.start(&["run", "--slots", "2", "gpu", "--", "sh", "-c", BEAT, name]);
     let holders = ["one", "two"].map(start);
     stage.beats("one");
@@ -148,3 +136,12 @@ fn the_dead_of_a_group_need_not_be_buried() {
     let child: i32 = stage.number("pid.child");
     assert!(std::fs::exists(format!("/proc/{child}")).unwrap(), "it was ours to bury");
 }
+
+stage::on_every_store!(
+    the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger,
+    a_command_that_ignores_term_is_killed_after_its_grace_with_its_group,
+    renew_and_unlock_by_the_robbed_say_that_it_is_gone,
+    whoever_waits_for_a_broken_lock_gets_it_at_once,
+    breaking_a_free_lock_is_no_error_and_raises_its_fence,
+    all_holders_of_slots_are_robbed,
+);

@@ -57,9 +57,7 @@ fn all_succeed(processes: Vec<Process>) {
 }
 
 /// L1; issue 2, point 2: the counter of the issue, read, slept over and written by each.
-#[test]
-fn fifty_processes_lose_no_increment_and_none_fails() {
-    let stage = Stage::new();
+fn fifty_processes_lose_no_increment_and_none_fails(stage: &Stage) {
     fs::write(stage.path("f"), "0\n").unwrap();
     let increment = "n=$(cat f); sleep 0.01; echo $((n+1)) >f";
     let command = ["run", "-w", "60s", "counter", "--", "sh", "-c", increment];
@@ -68,9 +66,7 @@ fn fifty_processes_lose_no_increment_and_none_fails() {
 }
 
 /// L1; issue 2, point 2. Three go only when three have met, so that three did run together.
-#[test]
-fn as_many_run_together_as_there_are_slots_and_never_more() {
-    let stage = Stage::new();
+fn as_many_run_together_as_there_are_slots_and_never_more(stage: &Stage) {
     let start = |n: u32| {
         stage.start(&["run", "--slots", "3", "gpu", "--", "sh", "-c", MEET, &format!("slot{n}"), "3"])
     };
@@ -80,9 +76,7 @@ fn as_many_run_together_as_there_are_slots_and_never_more() {
 }
 
 /// L1; issue 2, point 2. Readers go only when all four have met; the writers come before, between and after.
-#[test]
-fn readers_run_together_and_a_writer_runs_alone() {
-    let stage = Stage::new();
+fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
     let writer = |n: u32| stage.start(&["run", "cfg", "--", "sh", "-c", STAY, &format!("writer{n}"), "0.05"]);
     let reader = |n: u32| {
         stage.start_waiter("cfg", &["run", "-s", "cfg", "--", "sh", "-c", MEET, &format!("reader{n}"), "4"])
@@ -101,9 +95,7 @@ fn readers_run_together_and_a_writer_runs_alone() {
 
 /// L6, L7; issue 2, point 2: readers come one after the other, and there is always one inside. A writer waits for those
 /// who were there before it, and for nobody else.
-#[test]
-fn a_stream_of_readers_does_not_starve_a_writer() {
-    let stage = Stage::new();
+fn a_stream_of_readers_does_not_starve_a_writer(stage: &Stage) {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let stream = scope.spawn(|| {
@@ -136,9 +128,7 @@ fn a_stream_of_readers_does_not_starve_a_writer() {
 }
 
 /// L1: one name is one lock, whatever the modes of those who want it.
-#[test]
-fn a_mutex_excludes_the_slots_and_the_readers_of_its_name() {
-    let stage = Stage::new();
+fn a_mutex_excludes_the_slots_and_the_readers_of_its_name(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", stage::files::HOLD, "mutex"]);
     stage.beats("mutex");
     for mode in [&["-s"][..], &["--slots", "9"], &[]] {
@@ -147,3 +137,11 @@ fn a_mutex_excludes_the_slots_and_the_readers_of_its_name() {
     stage.touch("go");
     holder.ended().silent(0);
 }
+
+stage::on_every_store!(
+    fifty_processes_lose_no_increment_and_none_fails,
+    as_many_run_together_as_there_are_slots_and_never_more,
+    readers_run_together_and_a_writer_runs_alone,
+    a_stream_of_readers_does_not_starve_a_writer,
+    a_mutex_excludes_the_slots_and_the_readers_of_its_name,
+);

@@ -31,12 +31,10 @@ fn waiter(stage: &Stage, mode: &[&str], name: &str) -> Process {
 }
 
 /// L7; issue 2, point 3. The next one starts only when the one before it stands in the queue.
-#[test]
-fn twenty_waiters_enter_in_the_order_of_their_arrival() {
-    let stage = Stage::new();
-    let holder = holder(&stage, &[]);
+fn twenty_waiters_enter_in_the_order_of_their_arrival(stage: &Stage) {
+    let holder = holder(stage, &[]);
     let names: Vec<String> = (0..20).map(|n| format!("waiter{n}")).collect();
-    let waiters: Vec<Process> = names.iter().map(|name| waiter(&stage, &[], name)).collect();
+    let waiters: Vec<Process> = names.iter().map(|name| waiter(stage, &[], name)).collect();
     let pids: Vec<u64> = waiters.iter().map(|waiter| u64::from(waiter.pid())).collect();
     assert_eq!(stage.queue("job"), pids);
     stage.touch("go");
@@ -47,13 +45,11 @@ fn twenty_waiters_enter_in_the_order_of_their_arrival() {
 }
 
 /// L6, hazard 33; issue 2, point 3.
-#[test]
-fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn() {
-    let stage = Stage::new();
-    let holder = holder(&stage, &[]);
-    let mut dead = waiter(&stage, &[], "dead");
-    let next = waiter(&stage, &[], "next");
-    let last = waiter(&stage, &[], "last");
+fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn(stage: &Stage) {
+    let holder = holder(stage, &[]);
+    let mut dead = waiter(stage, &[], "dead");
+    let next = waiter(stage, &[], "next");
+    let last = waiter(stage, &[], "last");
     dead.kill();
     let freed = Instant::now();
     stage.touch("go");
@@ -67,12 +63,10 @@ fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn() {
 
 /// L6; issue 2, point 3: while readers hold it, the readers behind a writer wait for it. If it is dead they go on when its
 /// place ends.
-#[test]
-fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most() {
-    let stage = Stage::new();
-    let holder = holder(&stage, &["-s"]);
-    let mut writer = waiter(&stage, &[], "writer");
-    let readers = ["reader0", "reader1"].map(|name| waiter(&stage, &["-s"], name));
+fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &Stage) {
+    let holder = holder(stage, &["-s"]);
+    let mut writer = waiter(stage, &[], "writer");
+    let readers = ["reader0", "reader1"].map(|name| waiter(stage, &["-s"], name));
     writer.kill();
     let killed = Instant::now();
     for reader in readers {
@@ -85,13 +79,11 @@ fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most() {
 }
 
 /// L6, L8: whoever gives up leaves no place behind that others would have to wait for.
-#[test]
-fn a_waiter_that_gives_up_holds_nobody_up() {
-    let stage = Stage::new();
-    let holder = holder(&stage, &["-s"]);
+fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
+    let holder = holder(stage, &["-s"]);
     let writer = stage.start(&["run", "-w", "300ms", "job", "--", "sh", "-c", ENTER, "writer"]);
     stage.queued("job", &writer);
-    let reader = waiter(&stage, &["-s"], "reader");
+    let reader = waiter(stage, &["-s"], "reader");
     writer.ended().complained(1, "held by");
     let gone = Instant::now();
     reader.ended().silent(0);
@@ -101,3 +93,10 @@ fn a_waiter_that_gives_up_holds_nobody_up() {
     holder.ended().silent(0);
     assert_eq!(stage.turns(), ["holder", "reader"]);
 }
+
+stage::on_every_store!(
+    twenty_waiters_enter_in_the_order_of_their_arrival,
+    a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn,
+    a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most,
+    a_waiter_that_gives_up_holds_nobody_up,
+);

@@ -27,9 +27,7 @@ use tenure_testkit::patience::eventually;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// L1, L8, hazard 33; issue 2, point 4. The lease is read after the kill, when nobody can renew it any more: it is exact.
-#[test]
-fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease() {
-    let stage = Stage::new();
+fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease(stage: &Stage) {
     let mut holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
@@ -43,9 +41,7 @@ fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease() {
 }
 
 /// L1; issue 2, point 4: not only the command, but all that it started in its group.
-#[test]
-fn a_killed_tenure_takes_its_command_and_what_that_started_with_it() {
-    let stage = Stage::new();
+fn a_killed_tenure_takes_its_command_and_what_that_started_with_it(stage: &Stage) {
     let family = format!("sh -c '{BEAT}' grandchild & {BEAT}");
     let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family, "child"]);
     stage.beats("child");
@@ -58,9 +54,7 @@ fn a_killed_tenure_takes_its_command_and_what_that_started_with_it() {
 }
 
 /// L6; issue 2, point 4: five times its ttl, and nobody else gets in.
-#[test]
-fn a_living_holder_is_renewed_for_as_long_as_it_runs() {
-    let stage = Stage::new();
+fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
     let (ttl, text) = scaled_ttl(Duration::from_millis(500));
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
@@ -82,9 +76,7 @@ fn a_living_holder_is_renewed_for_as_long_as_it_runs() {
 
 /// L5, hazards 11 and 26: a process that is stopped can stop nothing, so that its command goes on past the lease; that is
 /// what the token is for. But the moment it goes on, it knows, and its command is killed.
-#[test]
-fn a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on() {
-    let stage = Stage::new();
+fn a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on(stage: &Stage) {
     let holder = stage.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
@@ -108,9 +100,7 @@ echo \"$1\" >mark; echo \"$2 written\" >>writes
 
 /// L2, L3, hazards 11 and 13: the write of a holder that was stopped past its lease comes after the next holder's, and is
 /// refused for its token.
-#[test]
-fn the_late_write_of_a_stopped_holder_is_refused_for_its_token() {
-    let stage = Stage::new();
+fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     fs::write(stage.path("resource"), RESOURCE).unwrap();
     fs::set_permissions(stage.path("resource"), fs::Permissions::from_mode(0o755)).unwrap();
     let write = "./resource $TENURE_TOKEN $0";
@@ -127,9 +117,7 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token() {
 }
 
 /// L1: what a command leaves running in its group works under the lock, so the lock is held until it has ended.
-#[test]
-fn the_lock_is_held_while_anybody_of_the_commands_group_lives() {
-    let stage = Stage::new();
+fn the_lock_is_held_while_anybody_of_the_commands_group_lives(stage: &Stage) {
     let family = format!("sh -c '{HOLD}' left & exit 3");
     let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
@@ -141,9 +129,7 @@ fn the_lock_is_held_while_anybody_of_the_commands_group_lives() {
 }
 
 /// L1: the same if it is the lease that ends: nobody of the group is forgotten because the command itself has ended.
-#[test]
-fn what_a_command_left_running_is_stopped_when_the_lease_is_lost() {
-    let stage = Stage::new();
+fn what_a_command_left_running_is_stopped_when_the_lease_is_lost(stage: &Stage) {
     let family = format!("sh -c '{BEAT}' left & exit 0");
     let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
@@ -151,3 +137,13 @@ fn what_a_command_left_running_is_stopped_when_the_lease_is_lost() {
     holder.ended().complained(79, "the lease was lost");
     assert!(!is_alive(stage.number("pid.left")));
 }
+
+stage::on_every_store!(
+    a_killed_holder_frees_the_lock_within_a_second_of_its_lease,
+    a_killed_tenure_takes_its_command_and_what_that_started_with_it,
+    a_living_holder_is_renewed_for_as_long_as_it_runs,
+    a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on,
+    the_late_write_of_a_stopped_holder_is_refused_for_its_token,
+    the_lock_is_held_while_anybody_of_the_commands_group_lives,
+    what_a_command_left_running_is_stopped_when_the_lease_is_lost,
+);

@@ -30,10 +30,8 @@ fn owner(lease: &Value) -> &str {
 }
 
 /// Design §8: a contract for scripts.
-#[test]
-fn a_lease_is_json_with_its_owner_and_token() {
-    let stage = Stage::new();
-    let lease = lock(&stage, "30s");
+fn a_lease_is_json_with_its_owner_and_token(stage: &Stage) {
+    let lease = lock(stage, "30s");
     let fields: BTreeSet<&str> = lease.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, BTreeSet::from(["name", "owner", "token", "ttl_ms"]));
     assert_eq!((&lease["name"], &lease["ttl_ms"]), (&"job".into(), &30_000.into()));
@@ -44,10 +42,8 @@ fn a_lease_is_json_with_its_owner_and_token() {
 }
 
 /// L1, L8.
-#[test]
-fn it_keeps_others_out_until_it_is_unlocked() {
-    let stage = Stage::new();
-    let lease = lock(&stage, "1h");
+fn it_keeps_others_out_until_it_is_unlocked(stage: &Stage) {
+    let lease = lock(stage, "1h");
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
     let unlocked = stage.run(&["unlock", "job", owner(&lease)]);
@@ -58,16 +54,14 @@ fn it_keeps_others_out_until_it_is_unlocked() {
 }
 
 /// L4, L5: what is gone stays gone, whoever holds it now.
-#[test]
-fn a_second_unlock_and_a_late_renewal_say_that_it_is_gone() {
-    let stage = Stage::new();
-    let old = lock(&stage, "1h");
+fn a_second_unlock_and_a_late_renewal_say_that_it_is_gone(stage: &Stage) {
+    let old = lock(stage, "1h");
     stage.run(&["unlock", "job", owner(&old)]).silent(0);
     let gone = "this owner does not hold the lock";
     stage.run(&["unlock", "job", owner(&old)]).complained(79, gone);
     stage.run(&["renew", "job", owner(&old), "--ttl", "1h"]).complained(79, gone);
     stage.run(&["renew", "job", owner(&old), "--ttl", "1h", "--lost-exit-code", "9"]).complained(9, gone);
-    let new = lock(&stage, "1h");
+    let new = lock(stage, "1h");
     stage.run(&["unlock", "job", owner(&old)]).complained(79, gone);
     stage.run(&["renew", "job", owner(&old), "--ttl", "24h"]).complained(79, gone);
     let view = stage.show("job");
@@ -79,10 +73,8 @@ fn a_second_unlock_and_a_late_renewal_say_that_it_is_gone() {
 }
 
 /// L6, L8: nothing renews it, and it ends by itself: no sooner and not much later.
-#[test]
-fn it_ends_with_its_ttl() {
-    let stage = Stage::new();
-    let (before, _) = (now(), lock(&stage, "1s"));
+fn it_ends_with_its_ttl(stage: &Stage) {
+    let (before, _) = (now(), lock(stage, "1s"));
     let end = stage.lease_end("job");
     assert!(end.earliest < now() + Duration::from_secs(1));
     let ended = stage.run(&["run", "job", "--", "date", "+%s%N"]);
@@ -101,10 +93,8 @@ fn it_ends_with_its_ttl() {
 }
 
 /// Design §8: a renewal counts from now and never shortens.
-#[test]
-fn a_renewal_extends_it_and_never_shortens_it() {
-    let stage = Stage::new();
-    let lease = lock(&stage, "1s");
+fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
+    let lease = lock(stage, "1s");
     let owner = owner(&lease);
     let started = Instant::now();
     eventually("it was held for two ttls", PATIENCE, || {
@@ -122,9 +112,7 @@ fn a_renewal_extends_it_and_never_shortens_it() {
 }
 
 /// Of many scripts at once, one.
-#[test]
-fn of_many_that_try_at_once_one_gets_it() {
-    let stage = Stage::new();
+fn of_many_that_try_at_once_one_gets_it(stage: &Stage) {
     let tries: Vec<_> =
         (0..10).map(|_| stage.start(&["lock", "job", "--ttl", "1h", "-w", "0s", "-E", "5"])).collect();
     let mut codes: Vec<i32> = tries.into_iter().map(|attempt| attempt.ended().code).collect();
@@ -133,9 +121,7 @@ fn of_many_that_try_at_once_one_gets_it() {
 }
 
 /// L8: a lease whose owner could not be told to anybody is given back.
-#[test]
-fn a_lease_that_cannot_be_printed_is_given_back() {
-    let stage = Stage::new();
+fn a_lease_that_cannot_be_printed_is_given_back(stage: &Stage) {
     let line = "exec \"$0\" lock job --ttl 1h >/dev/full";
     let ended = std::process::Command::new("sh")
         .args(["-c", line, env!("CARGO_BIN_EXE_tenure")])
@@ -147,3 +133,13 @@ fn a_lease_that_cannot_be_printed_is_given_back() {
     assert!(String::from_utf8_lossy(&ended.stderr).contains("the lock was given back"), "{ended:?}");
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
 }
+
+stage::on_every_store!(
+    a_lease_is_json_with_its_owner_and_token,
+    it_keeps_others_out_until_it_is_unlocked,
+    a_second_unlock_and_a_late_renewal_say_that_it_is_gone,
+    it_ends_with_its_ttl,
+    a_renewal_extends_it_and_never_shortens_it,
+    of_many_that_try_at_once_one_gets_it,
+    a_lease_that_cannot_be_printed_is_given_back,
+);

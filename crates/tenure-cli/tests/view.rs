@@ -148,7 +148,9 @@ fn completions_know_the_verbs() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stage.run(&["completions", shell]);
         script.silent(0);
-        assert!(script.out.contains("run") && script.out.contains("unlock"), "{shell}");
+        for word in ["run", "unlock", "doctor", "adopt", "bench", "waiters"] {
+            assert!(script.out.contains(word), "{shell}: {word}");
+        }
         assert!(!script.out.contains("__exec") && !script.out.contains("__watch"), "{shell}: not for people");
     }
     assert!(!stage.path(".local").exists());
@@ -158,7 +160,14 @@ fn completions_know_the_verbs() {
 #[test]
 fn help_and_version_are_no_errors() {
     let stage = Stage::new();
-    for arguments in [&["--help"][..], &["-h"], &["run", "--help"], &["help", "show"], &["--version"]] {
+    for arguments in [
+        &["--help"][..],
+        &["-h"],
+        &["run", "--help"],
+        &["help", "show"],
+        &["bench", "--help"],
+        &["--version"],
+    ] {
         let ended = stage.run(arguments);
         ended.silent(0);
         assert!(!ended.out.is_empty(), "{arguments:?}");
@@ -171,7 +180,7 @@ fn help_and_version_are_no_errors() {
 fn a_closed_standard_output_is_no_error() {
     let stage = Stage::new();
     let tenure = env!("CARGO_BIN_EXE_tenure");
-    for verb in ["completions bash", "--help", "ls --json", "show job --json"] {
+    for verb in ["completions bash", "--help", "ls --json", "show job --json", "doctor", "doctor --json"] {
         let pipe = format!("{{ {tenure} {verb}; echo $? >code; }} | true");
         let mut command = std::process::Command::new("sh");
         command.args(["-c", &pipe]).current_dir(stage.path("")).env("HOME", stage.path(""));

@@ -6,12 +6,12 @@ use async_trait::async_trait;
 
 use crate::{
     claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal},
-    error::BackendError,
+    error::{BackendError, ErrorKind, Outcome},
     name::LockName,
     owner::{OwnerId, ProcessId},
     promises::Promises,
     token::FencingToken,
-    view::{Finding, HolderView, LockView},
+    view::{Adoption, Finding, HolderView, LockView},
     wake::{Audience, Wakes},
 };
 
@@ -88,6 +88,20 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Findings about the server and our assumptions.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
+
+    /// Rewrites the store's record of settings to those of this client, for a person who changed them on purpose.
+    ///
+    /// # Contract
+    /// 1. Forgets no lease: what the old record allowed is over before anything is granted under the new one (L1).
+    ///    Does not wait for that, but says how long it takes.
+    /// 2. Asked again with the same settings, it goes on and does not begin anew; `wait` is zero once there is
+    ///    nothing left to do.
+    /// 3. A store that keeps no such record refuses as [`Unsupported`](ErrorKind::Unsupported).
+    async fn adopt(&self) -> Result<Adoption, BackendError> {
+        let message = "this store keeps no record of settings";
+        Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)
+            .with("backend", self.promises().backend))
+    }
 }
 
 /// A backend that can be one node of a quorum.

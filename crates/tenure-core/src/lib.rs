@@ -33,5 +33,5 @@ pub use owner::{OwnerError, OwnerId, ProcessId};
 pub use promises::{EndOfGrant, Order, Promises, WakeUp};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
-pub use view::{Finding, HolderView, LockView, Severity, WaiterView};
+pub use view::{Adoption, Finding, HolderView, LockView, Severity, WaiterView};
 pub use wake::{Audience, Wake, Wakes};

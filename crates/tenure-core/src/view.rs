@@ -68,3 +68,12 @@ pub struct Finding {
     /// What to do about it.
     pub remedy: String,
 }
+
+/// What became of the wish to rewrite a store's record of settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// How long to wait before asking again; zero once the record is what this client's settings say.
+    pub wait: Duration,
+    /// What was done, or what is waited for.
+    pub what: String,
+}

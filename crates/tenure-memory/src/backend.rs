@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Timing, WakeUp, Wakes,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Severity, Timing, WakeUp, Wakes,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -143,7 +143,12 @@ impl Backend for Memory {
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        Ok(Vec::new())
+        Ok(vec![Finding {
+            severity: Severity::Note,
+            what: "the locks are in the memory of this process: nobody else sees them, and they end with it"
+                .into(),
+            remedy: "for locks between processes use another store, such as sqlite:PATH".into(),
+        }])
     }
 }
 

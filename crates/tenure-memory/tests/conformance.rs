@@ -32,3 +32,12 @@ async fn arena() -> OneWorld {
 }
 
 tenure_testkit::conformance!(arena);
+
+/// Nothing is wrong with it, but whoever asks should know how far it reaches.
+#[tokio::test(start_paused = true)]
+async fn it_says_that_nobody_else_sees_its_locks() {
+    let findings = arena().await.here().diagnose().await.expect("memory answers");
+    let [note] = &findings[..] else { panic!("one finding: {findings:?}") };
+    assert_eq!(note.severity, tenure_core::Severity::Note);
+    assert!(note.what.contains("nobody else sees them"), "{note:?}");
+}

@@ -14,7 +14,7 @@ use tenure_core::{
 };
 use tenure_ledger::Ledger;
 
-use crate::{config::Config, error, sql, store::Store, wake::Hints};
+use crate::{config::Config, diagnosis, error, sql, store::Store, wake::Hints};
 
 /// Locks in one SQLite file. Nothing is opened before the first request.
 pub struct Sqlite {
@@ -169,7 +169,7 @@ impl Backend for Sqlite {
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        Ok(Vec::new())
+        diagnosis::diagnose(&mut self.store())
     }
 }
 

@@ -59,6 +59,11 @@ pub(crate) fn io(path: &Path, what: &str, error: std::io::Error) -> BackendError
     BackendError::new(kind, Outcome::NotApplied, what).with("file", path.display()).caused_by(error)
 }
 
+/// There is no file and none can be made.
+pub(crate) fn cannot_make(path: &Path, error: std::io::Error) -> BackendError {
+    io(path, "the database file cannot be made; its directory must exist and be writable", error)
+}
+
 pub(crate) fn ledger(path: &Path, error: LedgerError) -> BackendError {
     let kind = match error {
         LedgerError::QueueFull { .. } => ErrorKind::Unavailable,

@@ -71,11 +71,7 @@ pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
             Ok(())
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(e) => Err(error::io(
-            path,
-            "the database file cannot be made; its directory must exist and be writable",
-            e,
-        )),
+        Err(e) => Err(error::cannot_make(path, e)),
     }
 }
 

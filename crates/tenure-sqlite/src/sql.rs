@@ -30,6 +30,7 @@ pub(crate) const NEW_META: &str = "INSERT INTO meta VALUES (1, ?1, ?3, ?2, 0, 0,
 pub(crate) const READ_META: &str = "SELECT clock, world, opens_us, booted_s FROM meta";
 pub(crate) const SET_CLOCK: &str = "UPDATE meta SET clock = ?1, booted_s = ?2, opens_us = 0";
 pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)";
+pub(crate) const READ_OPENS: &str = "SELECT opens_us FROM meta";
 pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";
 
 pub(crate) const READ_LOCK: &str = "SELECT state FROM lock WHERE name = ?1";
@@ -39,6 +40,7 @@ pub(crate) const WRITE_LOCK: &str = "
     ON CONFLICT (name) DO UPDATE SET busy = excluded.busy, used_s = excluded.used_s, state = excluded.state";
 pub(crate) const LIST: &str = "
     SELECT name, state FROM lock WHERE busy = 1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
+pub(crate) const EVERY_LOCK: &str = "SELECT name, state FROM lock";
 pub(crate) const ALL_BUSY: &str = "SELECT name, state FROM lock WHERE busy = 1";
 
 pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";

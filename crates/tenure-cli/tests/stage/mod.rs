@@ -15,7 +15,10 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::{
+    patience::{eventually, slowness},
+    redis::RedisServer,
+};
 
 pub(crate) use process::{Ended, Process};
 
@@ -29,7 +32,31 @@ pub(crate) const START: Duration = Duration::from_millis(500);
 pub(crate) struct Stage {
     folder: TempDir,
     started: AtomicU32,
+    /// The server of its locks and the settings in its URL, if it is not the file in its home.
+    redis: Option<(RedisServer, String)>,
 }
+
+/// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a` and `redis::a`.
+#[allow(unused_macros, reason = "not every test file has a test for every store")]
+macro_rules! on_every_store {
+    ($($case:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[test]
+            fn $case() {
+                super::$case(&super::Stage::new());
+            })+
+        }
+        mod redis {
+            $(#[test]
+            fn $case() {
+                super::$case(&super::Stage::on_redis());
+            })+
+        }
+    };
+}
+
+#[allow(unused_imports, reason = "not every test file has a test for every store")]
+pub(crate) use on_every_store;
 
 /// When a lease ends on the store, as exactly as it can be seen from outside; wall clock since the epoch.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +67,21 @@ pub(crate) struct LeaseEnd {
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0) }
+        Self { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0), redis: None }
+    }
+
+    /// On a server of its own. Without its guard, which would have every test wait for a young server.
+    pub(crate) fn on_redis() -> Self {
+        Self::on_redis_with("?guard=off")
+    }
+
+    /// On a server of its own, with these settings.
+    pub(crate) fn on_redis_with(query: &str) -> Self {
+        Self { redis: Some((RedisServer::start(), query.to_owned())), ..Self::new() }
+    }
+
+    pub(crate) fn server(&mut self) -> &mut RedisServer {
+        &mut self.redis.as_mut().expect("this stage has a server").0
     }
 
     /// In the working directory of all that runs here, which is also its home.
@@ -66,7 +107,10 @@ impl Stage {
     /// What a program on this stage finds in its environment.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
-        vec![("PATH", path), ("HOME", self.folder.path().to_str().unwrap().into()), ("LC_ALL", "C".into())]
+        let home = self.folder.path().to_str().unwrap();
+        let mut variables = vec![("PATH", path), ("HOME", home.into()), ("LC_ALL", "C".into())];
+        variables.extend(self.redis.as_ref().map(|(server, query)| ("TENURE_URL", server.url(query))));
+        variables
     }
 
     /// Starts `tenure`; it is killed with its command when the test ends.

@@ -1,0 +1,86 @@
+//! `bench`: how fast a store is, and how fair, measured as a program would use it.
+
+mod course;
+mod part;
+mod report;
+mod tally;
+
+use std::{cell::Cell, time::Duration};
+
+use tenure::{
+    TokioHost,
+    core::{Host, Moment},
+};
+
+use crate::{
+    args::{Bench, Global},
+    bench::{
+        course::{Course, Tasks},
+        part::{Answer, Part},
+    },
+    exit::Stop,
+    line,
+    signals::Signals,
+    view,
+};
+
+pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
+    let mut signals = Signals::listen()?;
+    let course = Course::new(global, args).await?;
+    let parts = Part::all(args.waiters);
+    let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), Tasks::new());
+    let measured = tokio::select! {
+        biased;
+        signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
+        measured = run(&course, &parts, &stand, &mut tasks) => measured,
+        never = line::fill(global.quiet, || stand.look(&course)) => match never {},
+    };
+    // Whoever is stopped half way gives back what it has.
+    tasks.shutdown().await;
+    course.clear().await;
+    let answers = measured?;
+    if args.json {
+        let _ = view::json(&report::json(course.backend(), args.duration, &answers));
+    } else {
+        view::print(&report::table(&answers));
+    }
+    Ok(0)
+}
+
+async fn run(course: &Course, parts: &[Part], stand: &Stand, tasks: &mut Tasks) -> Result<Vec<Answer>, Stop> {
+    course.warm_up().await?;
+    let mut answers = Vec::new();
+    for (number, part) in parts.iter().enumerate() {
+        stand.begins(number, *part);
+        answers.push(course.run(*part, tasks).await?);
+    }
+    Ok(answers)
+}
+
+/// Which part runs, since when.
+struct Stand {
+    parts: usize,
+    lasts: Duration,
+    running: Cell<Option<(usize, Part, Moment)>>,
+}
+
+impl Stand {
+    fn new(parts: usize, lasts: Duration) -> Self {
+        Self { parts, lasts, running: Cell::new(None) }
+    }
+
+    fn begins(&self, number: usize, part: Part) {
+        self.running.set(Some((number, part, TokioHost.now())));
+    }
+
+    /// How far the whole is, and what runs.
+    fn look(&self, course: &Course) -> (f64, String) {
+        let Some((number, part, began)) = self.running.get() else {
+            let why = course.hindrance().map_or_else(String::new, |why| format!(": {why}"));
+            return (0.0, format!("connecting{why}"));
+        };
+        let here = began.elapsed(TokioHost.now()).as_secs_f64() / self.lasts.as_secs_f64();
+        let share = (number as f64 + here.min(1.0)) / self.parts as f64;
+        (share, format!("{} of {}: {}", number + 1, self.parts, part.title()))
+    }
+}

@@ -1,0 +1,208 @@
+//! `doctor`: what weakens the promises of the store, and what to do about it.
+
+use std::{io::stdout, time::Duration};
+
+use serde::Serialize;
+use tenure::{
+    Locker, TokioHost,
+    core::{Adoption, BackendError, Finding, Host, Severity},
+};
+
+use crate::{
+    args::{Doctor, Global},
+    exit::{self, Stop},
+    line, people,
+    signals::Signals,
+    store, terminal, view,
+};
+
+/// The shortest pause before the store is asked again whether its record is adopted.
+const LEAST_PAUSE: Duration = Duration::from_millis(20);
+
+#[derive(Serialize)]
+struct FindingJson<'a> {
+    severity: &'static str,
+    what: &'a str,
+    remedy: &'a str,
+}
+
+fn json(finding: &Finding) -> FindingJson<'_> {
+    FindingJson { severity: word(finding.severity), what: &finding.what, remedy: &finding.remedy }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Problem => "problem",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    }
+}
+
+pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
+    let locks = store::connect(global).await?;
+    if args.adopt {
+        adopt(global, args, &locks).await?;
+    }
+    let looking = line::spin_while(global.quiet, "looking at the store", locks.diagnose());
+    let mut findings = looking.await.map_err(|error| Stop::store(&error))?;
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
+    let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
+    if args.json {
+        let _ = view::json(&findings.iter().map(json).collect::<Vec<_>>());
+        return Ok(code);
+    }
+    let is_silent = global.quiet;
+    let shown: Vec<&Finding> = findings.iter().filter(|finding| !is_silent || is_grave(finding)).collect();
+    if !shown.is_empty() {
+        view::print(&list(&shown, terminal::is_colourful(&stdout())));
+    } else if !is_silent {
+        let store = people::plain(&store::shown(global)?);
+        view::print(&format!("all is well: {store} answers, and nothing was seen that weakens its promises"));
+    }
+    Ok(code)
+}
+
+fn list(findings: &[&Finding], is_colourful: bool) -> String {
+    let entry = |finding: &&Finding| {
+        let word = word(finding.severity);
+        let word = if is_colourful { painted(word, finding.severity) } else { word.to_owned() };
+        format!("{word}: {}\n  to do: {}\n", people::plain(&finding.what), people::plain(&finding.remedy))
+    };
+    findings.iter().map(entry).collect()
+}
+
+fn painted(word: &str, severity: Severity) -> String {
+    let colour = match severity {
+        Severity::Problem => "1;31",
+        Severity::Warning => "33",
+        Severity::Note => "36",
+    };
+    format!("\x1b[{colour}m{word}\x1b[0m")
+}
+
+/// Has the store's record say what our settings are. A signal ends it; asking again goes on.
+async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
+    let mut signals = Signals::listen()?;
+    let say = |what: &str| match (global.quiet, args.json) {
+        (true, _) => {}
+        // The standard output is for the findings.
+        (_, true) => exit::warn(what),
+        _ => view::print(what),
+    };
+    tokio::select! {
+        biased;
+        signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
+        adopted = until_adopted(global.quiet, say, || locks.adopt()) => adopted,
+    }
+}
+
+/// Asks until nothing is left to do, but for no longer than three times what was said at first.
+async fn until_adopted<F>(quiet: bool, say: impl Fn(&str), ask: impl Fn() -> F) -> Result<(), Stop>
+where
+    F: Future<Output = Result<Adoption, BackendError>>,
+{
+    let asked = || async { ask().await.map_err(|error| Stop::store(&error)) };
+    let first = asked().await?;
+    say(&people::plain(&first.what));
+    if first.wait.is_zero() {
+        return Ok(());
+    }
+    let over = TokioHost.now() + first.wait.saturating_mul(3);
+    let mut wait = first.wait;
+    loop {
+        count_down(quiet, wait.max(LEAST_PAUSE)).await;
+        let next = asked().await?;
+        if next.wait.is_zero() {
+            say(&people::plain(&next.what));
+            return Ok(());
+        }
+        let left = over.remaining(TokioHost.now());
+        if left.is_zero() {
+            let (first, what) = (people::seconds(first.wait), people::plain(&next.what));
+            let line = format!("not adopted after three times the {first} that were said at first: {what}");
+            return Err(Stop::new(exit::UNAVAILABLE, line));
+        }
+        wait = next.wait.min(left);
+    }
+}
+
+async fn count_down(quiet: bool, wait: Duration) {
+    let began = TokioHost.now();
+    let look = || {
+        let waited = began.elapsed(TokioHost.now());
+        let left = people::seconds(wait.saturating_sub(waited));
+        (waited.as_secs_f64() / wait.as_secs_f64(), format!("until the record may change: {left}"))
+    };
+    tokio::select! {
+        biased;
+        () = line::pause(wait) => {}
+        never = line::fill(quiet, look) => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use tenure::core::{ErrorKind, Outcome};
+
+    use super::*;
+
+    fn finding(severity: Severity, what: &str) -> Finding {
+        Finding { severity, what: what.into(), remedy: "mend\nit".into() }
+    }
+
+    #[test]
+    fn a_finding_is_two_lines_and_cannot_paint_the_terminal() {
+        let finding = finding(Severity::Problem, "evil\x1b[31m");
+        assert_eq!(list(&[&finding], false), "problem: evil?[31m\n  to do: mend?it\n");
+        assert_eq!(list(&[&finding], true), "\x1b[1;31mproblem\x1b[0m: evil?[31m\n  to do: mend?it\n");
+    }
+
+    /// What is said while a store answers with these waits, in ms; the last answer is given for ever.
+    async fn adopting(waits: &[u64]) -> (Result<(), Stop>, Vec<String>) {
+        let (asked, said) = (Cell::new(0), RefCell::new(Vec::new()));
+        let ask = || {
+            let at = asked.replace(asked.get() + 1);
+            let wait = Duration::from_millis(waits[at.min(waits.len() - 1)]);
+            std::future::ready(Ok(Adoption { wait, what: format!("answer {at}") }))
+        };
+        let done = until_adopted(true, |what| said.borrow_mut().push(what.to_owned()), ask).await;
+        (done, said.into_inner())
+    }
+
+    #[tokio::test]
+    async fn a_record_is_asked_for_until_nothing_is_left_to_do() {
+        let (done, said) = adopting(&[0]).await;
+        assert!(done.is_ok() && said == ["answer 0"], "{said:?}");
+        let began = TokioHost.now();
+        let (done, said) = adopting(&[60, 30, 0]).await;
+        assert!(done.is_ok() && said == ["answer 0", "answer 2"], "{said:?}");
+        assert!(began.elapsed(TokioHost.now()) >= Duration::from_millis(90));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_never_adopted_is_given_up() {
+        let began = TokioHost.now();
+        let (done, said) = adopting(&[40]).await;
+        let why = format!("{:?}", done.unwrap_err());
+        assert!(why.contains("69") && why.contains("not adopted after three times"), "{why}");
+        assert_eq!(said, ["answer 0"]);
+        assert!(began.elapsed(TokioHost.now()) >= Duration::from_millis(120));
+    }
+
+    #[tokio::test]
+    async fn a_store_that_fails_meanwhile_is_an_error() {
+        let asked = Cell::new(false);
+        let ask = || {
+            let answer = match asked.replace(true) {
+                false => Ok(Adoption { wait: Duration::from_millis(1), what: String::new() }),
+                true => Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is down")),
+            };
+            std::future::ready(answer)
+        };
+        let why = format!("{:?}", until_adopted(true, |_| {}, ask).await.unwrap_err());
+        assert!(why.contains("it is down"), "{why}");
+    }
+}

@@ -1,0 +1,93 @@
+//! The line that a person sees while something takes its time; on a terminal only.
+
+use std::{
+    convert::Infallible,
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tenure::{TokioHost, core::Host};
+
+/// How often the line is drawn anew.
+const FRAME: Duration = Duration::from_millis(100);
+/// What takes less than this shows nothing.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// A bar has so many steps.
+const STEPS: u64 = 1000;
+
+const SPINNER: &str = "{spinner} {wide_msg}";
+const BAR: &str = "{bar:24} {wide_msg}";
+
+/// Draws what `message` says until dropped, but not if `quiet`; wipes the line then.
+pub(crate) async fn spin(quiet: bool, message: impl Fn() -> String) -> Infallible {
+    let bar = ProgressBar::new_spinner();
+    draw(quiet, PATIENCE, &bar, SPINNER, || bar.set_message(message())).await
+}
+
+/// Draws how far it is, from 0 to 1, and what `look` says of it, until dropped; as [`spin`] else, and from the beginning.
+pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infallible {
+    let bar = ProgressBar::new(STEPS);
+    let show = || {
+        let (share, message) = look();
+        bar.set_message(message);
+        // OK because it is clamped to what a bar has.
+        bar.set_position((share.clamp(0.0, 1.0) * STEPS as f64) as u64);
+    };
+    draw(quiet, Duration::ZERO, &bar, BAR, show).await
+}
+
+/// Does the work, and says `what` it is if that takes longer than a moment.
+pub(crate) async fn spin_while<A>(quiet: bool, what: &str, work: impl Future<Output = A>) -> A {
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = spin(quiet, || what.to_owned()) => match never {},
+    }
+}
+
+async fn draw(
+    quiet: bool,
+    patience: Duration,
+    bar: &ProgressBar,
+    template: &str,
+    show: impl Fn(),
+) -> Infallible {
+    if quiet || !stderr().is_terminal() {
+        std::future::pending::<()>().await;
+    }
+    pause(patience).await;
+    // OK because the templates are constants that a test draws.
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let _wipe = Wipe(bar);
+    loop {
+        show();
+        bar.tick();
+        pause(FRAME).await;
+    }
+}
+
+struct Wipe<'a>(&'a ProgressBar);
+
+impl Drop for Wipe<'_> {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Waits on the clock that counts suspend.
+pub(crate) async fn pause(d: Duration) {
+    TokioHost.sleep_until(TokioHost.now() + d).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_of_the_line_are_some() {
+        for template in [SPINNER, BAR] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What the command does when its Redis server fails it, and with what other programs keep there.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use stage::{
+    START, Stage, assert_within,
+    files::{BEAT, DEAF_BEAT},
+    now,
+};
+
+/// Says when it was let in.
+const ENTERED: &str = "date +%s%N >entered.$0";
+
+/// Issue 3, point 7; L1, hazard 60. A hung server ends leases by its clock all the same.
+#[test]
+fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
+    for (name, script) in [("meek", BEAT), ("deaf", DEAF_BEAT)] {
+        let mut stage = Stage::on_redis();
+        let process = stage.start(&["run", "--ttl", "3s", "job", "--", "sh", "-c", script, name]);
+        stage.beats(name);
+        let end = stage.fresh_lease_end("job", Duration::from_secs(3)).earliest;
+        stage.server().stop();
+        stage.dies(&format!("pid.{name}"));
+        assert!(now() < end, "{name} lived beyond the lease");
+        stage.server().resume();
+        let ended = process.ended();
+        assert_eq!(ended.code, 79, "{ended:?}");
+    }
+}
+
+/// Issue 3, point 4; L1, H4.3, hazard 21: a server that lost everything lets nobody in while the old lease may last.
+#[test]
+fn a_server_that_came_back_empty_lets_nobody_in_before_the_old_lease_is_over() {
+    let mut stage = Stage::on_redis_with("?max_ttl=2s");
+    let first = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", DEAF_BEAT, "first"]);
+    stage.beats("first");
+    let end = stage.lease_end("job").latest;
+    stage.server().kill();
+    stage.server().start_again();
+    let refused = stage.run(&["run", "-n", "--ttl", "2s", "job", "--", "true"]);
+    refused.complained(69, "may have forgotten locks: it grants nothing for another");
+    let second = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTERED, "second"]);
+    let lost = first.ended();
+    assert_eq!(lost.code, 79, "{lost:?}");
+    second.ended().silent(0);
+    assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
+}
+
+/// Issue 3, point 4: without the guard there are two holders.
+#[test]
+fn without_the_guard_two_hold_after_the_server_came_back_empty() {
+    let mut stage = Stage::on_redis();
+    let first = stage.start(&["run", "--ttl", "10s", "job", "--", "sh", "-c", BEAT, "first"]);
+    stage.beats("first");
+    stage.server().kill();
+    stage.server().start_again();
+    let both = "kill -0 $(cat pid.first) && touch both";
+    stage.run(&["run", "-n", "job", "--", "sh", "-c", both]).silent(0);
+    assert!(stage.path("both").exists(), "the first one's command still ran");
+    assert_eq!(first.ended().code, 79);
+}
+
+/// Issue 3, point 4; H4.1, hazard 37.
+#[test]
+fn a_flushed_server_lets_nobody_in_before_the_old_lease_is_over() {
+    let mut stage = Stage::on_redis_with("?max_ttl=2s");
+    let first = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", DEAF_BEAT, "first"]);
+    stage.beats("first");
+    let end = stage.lease_end("job").latest;
+    stage.server().command(&["FLUSHALL"]);
+    let second = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTERED, "second"]);
+    assert_eq!(first.ended().code, 79);
+    second.ended().silent(0);
+    assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
+}
+
+/// A server that is not there is said to be not there: at once with `-n`, and waited for otherwise.
+#[test]
+fn a_server_that_is_down_is_waited_for() {
+    let mut stage = Stage::on_redis();
+    stage.server().kill();
+    let asked = Instant::now();
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    assert_within(Duration::from_secs(1) + START, asked.elapsed(), "a refusal of -n");
+    let waiting = stage.start(&["run", "job", "--", "echo", "in"]);
+    stage.server().start_again();
+    let ended = waiting.ended();
+    assert_eq!((ended.code, ended.out.trim()), (0, "in"), "{ended:?}");
+}
+
+/// No secret is ever printed.
+#[test]
+fn a_wrong_password_is_refused_and_not_shown() {
+    let mut stage = Stage::on_redis();
+    stage.server().command(&["CONFIG", "SET", "requirepass", "right-one"]);
+    let port = stage.server().port();
+    let url = format!("redis://:wr0ng-secret@127.0.0.1:{port}/");
+    for (verb, rest) in [("ls", &[][..]), ("show", &["job"]), ("run", &["-v", "job", "--", "true"])] {
+        let ended = stage.run(&[&[verb, "--url", &url], rest].concat());
+        assert_eq!(ended.code, 69, "{verb:?}: {ended:?}");
+        assert!(ended.err.contains("refuses this user or password"), "{ended:?}");
+        assert!(!format!("{ended:?}").contains("wr0ng-secret"), "{ended:?}");
+    }
+}
+
+/// A7: what another program holds is shown and waited for, and cannot paint the terminal.
+#[test]
+fn a_foreign_lock_is_shown_and_waited_for() {
+    let mut stage = Stage::on_redis();
+    let theirs = "theirs\u{1b}[31m";
+    stage.server().command(&["SET", "job", theirs, "NX", "PX", "60000"]);
+    let view = stage.show("job");
+    let holder = &view["holders"][0];
+    assert_eq!((&holder["token"], &holder["label"], &holder["since"]), (&Value::Null, &Value::Null, &Value::Null));
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "theirs?[31m");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
+    assert_eq!(stage.server().command(&["GET", "job"]).text(), theirs);
+    stage.server().command(&["DEL", "job"]);
+    waiter.ended().silent(0);
+}
+
+/// A foreign lock without an end is shown as what it is, and only a person takes it away.
+#[test]
+fn a_foreign_lock_without_an_end_is_never_repaired() {
+    let mut stage = Stage::on_redis();
+    stage.server().command(&["SET", "job", "theirs"]);
+    stage.run(&["run", "-w", "300ms", "job", "--", "true"]).complained(1, "no end left");
+    assert_eq!(stage.show("job")["holders"][0]["expires_in_ms"], Value::Null);
+    assert_eq!(stage.server().command(&["PTTL", "job"]).int(), -1);
+    assert_eq!(stage.run(&["break", "job"]).code, 0);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// Hazard 38: a key of another type is somebody's data, refused and not touched.
+#[test]
+fn a_key_that_is_no_lock_is_refused() {
+    let mut stage = Stage::on_redis();
+    stage.server().command(&["RPUSH", "job", "data"]);
+    stage.run(&["run", "job", "--", "true"]).complained(69, "holds something that is no lock");
+    stage.run(&["show", "job"]).complained(69, "holds something that is no lock");
+    let keys = format!("{:?}", stage.server().command(&["KEYS", "*job*"]));
+    assert_eq!(keys.matches("job").count(), 1, "{keys}");
+    assert_eq!(stage.server().command(&["LLEN", "job"]).int(), 1);
+}
