@@ -1,6 +1,7 @@
 //! The house's own chores: `cargo xtask test`, `ci`, `tidy`.
 
 mod ci;
+mod clients;
 mod step;
 mod test;
 mod tidy;

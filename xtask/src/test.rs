@@ -3,15 +3,17 @@
 use std::process::Command;
 
 use crate::{
+    clients,
     step::{Failure, Steps, succeeds},
     tools,
     workspace::{Workspace, cargo},
 };
 
-/// Provides the tools, then runs unit and integration tests, then the examples in the documentation.
-pub(crate) fn run(_workspace: &Workspace) -> Result<(), Failure> {
+/// Provides the tools and the foreign clients, then runs unit and integration tests, then the examples in the docs.
+pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
     tools::provide(&mut steps)?;
+    clients::provide(workspace, &mut steps)?;
     let has_nextest = succeeds(cargo().args(["nextest", "--version"]));
     steps.command("tests", &mut runner(has_nextest))?;
     steps.last().command("doc tests", cargo().args(["test", "--workspace", "--doc"]))

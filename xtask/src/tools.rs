@@ -15,8 +15,20 @@ struct Tool {
 
 /// One line per tool; a backend whose tests need a server adds it here.
 const TOOLS: &[Tool] = &[
-    Tool { program: "cc", packages: &["gcc", "libc6-dev"], used_for: "compiling the bundled SQLite" },
+    Tool {
+        program: "cc",
+        packages: &["gcc", "libc6-dev"],
+        used_for: "compiling the bundled SQLite and the clock of test servers",
+    },
     Tool { program: "setpriv", packages: &["util-linux"], used_for: "running a command as another user" },
+    Tool { program: "redis-server", packages: &["redis-server"], used_for: "real Redis servers" },
+    Tool { program: "redis-sentinel", packages: &["redis-sentinel"], used_for: "sentinels that promote" },
+    Tool {
+        program: "redis-cli",
+        packages: &["redis-tools"],
+        used_for: "making a Redis cluster, a TLS client",
+    },
+    Tool { program: "openssl", packages: &["openssl"], used_for: "certificates for servers with TLS" },
 ];
 
 /// Makes sure that every tool is there: installs what is missing if that is ours to do (root, with
@@ -98,8 +110,8 @@ mod tests {
 
     #[test]
     fn only_what_is_not_there_is_missing() {
-        let missing = missing(TOOLS, |program| program == "cc");
-        assert_eq!(missing.iter().map(|tool| tool.program).collect::<Vec<_>>(), ["setpriv"]);
+        let missing = missing(TOOLS, |program| !["setpriv", "redis-cli"].contains(&program));
+        assert_eq!(missing.iter().map(|tool| tool.program).collect::<Vec<_>>(), ["setpriv", "redis-cli"]);
         assert!(self::missing(TOOLS, |_| true).is_empty());
     }
 

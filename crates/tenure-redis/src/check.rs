@@ -54,6 +54,16 @@ pub(crate) async fn check(shared: &Shared, wire: &Wire, place: &str) -> Result<G
     judge_by(shared, wire, place, guard::decide).await
 }
 
+/// Facts and record, judged by nobody.
+pub(crate) async fn look(
+    shared: &Shared,
+    wire: &Wire,
+    place: &str,
+) -> Result<(Facts, Option<Record>), BackendError> {
+    let reading = read(shared, wire, place, &Terms::of(&shared.config), backlog_ttl(wire).await).await?;
+    Ok((reading.facts, reading.record))
+}
+
 /// Has the settings of this client adopted in place of those in the record.
 pub(crate) async fn adopt(shared: &Shared, wire: &Wire, place: &str) -> Result<Gate, BackendError> {
     judge_by(shared, wire, place, guard::adopt).await
@@ -169,7 +179,8 @@ fn parse(mut reply: Reply, backlog_ttl: Option<Duration>, seen: &str) -> Option<
         was_seen: run_id == seen,
         is_master: role == "master",
         is_promoted: second_offset != "-1",
-        up: Duration::from_secs(up.parse().ok()?),
+        // Negative after a step back of the clock to before its start.
+        up: Duration::from_secs(u64::try_from(up.parse::<i64>().ok()?).unwrap_or(0)),
         is_lossy: evicted + flushes > 0,
         is_reset: resets > 0 || is_old,
         backlog_ttl,

@@ -24,15 +24,16 @@ use crate::{
 #[derive(Clone)]
 pub(crate) enum Wire {
     /// To one server, with the way to make a second connection to the same.
-    One(MultiplexedConnection, Client),
-    Cluster(Box<ClusterConnection>),
+    One(MultiplexedConnection, Box<Client>),
+    /// With the host that was named first: nodes that know no other name of their own have that one.
+    Cluster(Box<ClusterConnection>, String),
 }
 
 impl Wire {
     pub(crate) async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::One(connection, _) => cmd.query_async(&mut connection.clone()).await,
-            Self::Cluster(connection) => cmd.query_async(&mut (**connection).clone()).await,
+            Self::Cluster(connection, _) => cmd.query_async(&mut (**connection).clone()).await,
         }
     }
 
@@ -40,22 +41,22 @@ impl Wire {
     pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         match self {
             Self::One(connection, _) => connection.clone().subscribe(channel).await,
-            Self::Cluster(connection) => connection.clone().subscribe(channel).await,
+            Self::Cluster(connection, _) => connection.clone().subscribe(channel).await,
         }
     }
 
     /// The servers that hold locks: this one, or the masters of the Cluster.
     pub(crate) async fn nodes(&self) -> RedisResult<Vec<Node>> {
-        let Self::Cluster(_) = self else { return Ok(vec![Node::Here]) };
+        let Self::Cluster(_, host) = self else { return Ok(vec![Node::Here]) };
         let mut cmd = redis::cmd("CLUSTER");
         let answer = self.ask(cmd.arg("NODES")).await?;
         let text: String = redis::from_redis_value(answer)?;
-        Ok(text.lines().filter_map(read_node).collect())
+        Ok(text.lines().filter_map(|line| read_node(line, host)).collect())
     }
 
     pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> RedisResult<Value> {
         match (self, node) {
-            (Self::Cluster(connection), Node::At(host, port)) => {
+            (Self::Cluster(connection, _), Node::At(host, port)) => {
                 let node = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
                 let value =
                     connection.clone().route_command(cmd.clone(), RoutingInfo::SingleNode(node)).await?;
@@ -86,11 +87,12 @@ pub(crate) enum Node {
 }
 
 /// A living master of a line of `CLUSTER NODES`: `id host:port@bus flags …`.
-fn read_node(line: &str) -> Option<Node> {
+fn read_node(line: &str, known: &str) -> Option<Node> {
     let mut words = line.split(' ');
     let (address, flags) = (words.nth(1)?, words.next()?);
     let (host, port) = address.split(['@', ',']).next()?.rsplit_once(':')?;
     let is_master = flags.split(',').any(|flag| flag == "master") && !flags.contains("fail");
+    let host = if host.is_empty() { known } else { host };
     is_master.then_some(Node::At(host.to_owned(), port.parse().ok()?))
 }
 
@@ -101,7 +103,8 @@ pub(crate) async fn open(config: &Config, ears: &Arc<Ears>) -> Result<(Wire, boo
     let failed = |error| error::connecting(&place, error);
     if let Place::Cluster(nodes) = &config.place {
         let connection = cluster(config, nodes, certificates, ears).await.map_err(failed)?;
-        return Ok((Wire::Cluster(Box::new(connection)), true));
+        let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
+        return Ok((Wire::Cluster(Box::new(connection), host), true));
     }
     if config.resp3 {
         match single(config, &certificates, Some(ears)).await {
@@ -135,7 +138,7 @@ async fn single(
         });
     }
     let connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
-    Ok(Wire::One(connection, client))
+    Ok(Wire::One(connection, Box::new(client)))
 }
 
 async fn client(config: &Config, tls: &Option<TlsCertificates>, resp3: bool) -> RedisResult<Client> {

@@ -253,3 +253,6 @@ impl fmt::Display for Why {
 #[cfg(test)]
 #[path = "guard_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "guard_world_tests.rs"]
+mod world_tests;

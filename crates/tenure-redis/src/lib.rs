@@ -2,6 +2,7 @@
 
 mod backend;
 mod check;
+mod claim;
 mod config;
 mod connect;
 mod diagnose;

@@ -137,7 +137,7 @@ impl Redis {
 }
 
 /// A text in which nothing is a pattern.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {

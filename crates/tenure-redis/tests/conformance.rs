@@ -1,4 +1,4 @@
-//! The Redis backend keeps the contract, on a real server whose clock is moved: alone, and over RESP2.
+//! The Redis backend keeps the contract, on a real server whose clock is moved: over RESP3, over RESP2, and as a Cluster.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -10,22 +10,38 @@ use std::{
 };
 
 use async_trait::async_trait;
-use stage::Clocked;
+use stage::{Clocked, redis};
 use tenure_core::BackendHandle;
-use tenure_testkit::conformance::Arena;
+use tenure_testkit::{conformance::Arena, patience::eventually, redis::Recipe};
 
 struct OneServer {
     clocked: Clocked,
-    query: &'static str,
+    url: String,
     here: BackendHandle,
     passed_ms: AtomicU64,
 }
 
 impl OneServer {
-    fn new(query: &'static str) -> Self {
+    fn new(query: &str) -> Self {
         let clocked = Clocked::new();
-        let here = clocked.redis(query);
-        Self { clocked, query, here, passed_ms: AtomicU64::new(0) }
+        let url = clocked.server.url(query);
+        Self::at(clocked, url)
+    }
+
+    fn at(clocked: Clocked, url: String) -> Self {
+        Self { clocked, here: redis(&url), url, passed_ms: AtomicU64::new(0) }
+    }
+
+    /// A Cluster of one node that has all slots: nobody watches its clock.
+    fn cluster() -> Self {
+        let clocked = Clocked::with(Recipe::new().config("cluster-enabled yes\ncluster-port 0"));
+        assert_eq!(clocked.server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).error(), None);
+        eventually("a cluster of one node serves", Duration::from_secs(10), || {
+            let text = clocked.server.command(&["CLUSTER", "INFO"]).text();
+            text.contains("cluster_state:ok").then_some(())
+        });
+        let url = format!("redis-cluster://127.0.0.1:{}/", clocked.server.port());
+        Self::at(clocked, url)
     }
 }
 
@@ -36,7 +52,7 @@ impl Arena for OneServer {
     }
 
     async fn elsewhere(&self) -> BackendHandle {
-        self.clocked.redis(self.query)
+        redis(&self.url)
     }
 
     async fn pass(&self, d: Duration) {
@@ -62,6 +78,17 @@ mod resp2 {
 
     async fn arena() -> OneServer {
         OneServer::new("?guard=off&protocol=2")
+    }
+
+    tenure_testkit::conformance!(arena, real_time);
+}
+
+/// With a counter per lock and without a gate.
+mod cluster {
+    use super::OneServer;
+
+    async fn arena() -> OneServer {
+        OneServer::cluster()
     }
 
     tenure_testkit::conformance!(arena, real_time);

@@ -6,16 +6,17 @@ mod stage;
 
 use std::{fs, time::Duration};
 
-use stage::{Clocked, redis};
+use stage::{RealHost, redis};
 use tenure_core::{
-    BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Label, LockName, Mode, OwnerId, ProcessId,
+    BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Host, Label, LockName, Mode, OwnerId, ProcessId,
     Severity,
     Severity::{Note, Problem, Warning},
     Wait,
 };
 use tenure_testkit::{
-    patience::slowness,
-    redis::{Recipe, RedisServer},
+    clock::Clock,
+    patience::{eventually, slowness},
+    redis::{Cluster, Recipe, RedisServer, Sentinels},
 };
 
 /// All findings, to be asked for one.
@@ -75,16 +76,32 @@ async fn granting(url: &str) -> BackendHandle {
     while !matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_))) {
         patience -= 1;
         assert!(patience > 0, "nothing is granted");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        RealHost.sleep_until(RealHost.now() + Duration::from_millis(20)).await;
     }
     locks.release(&claim.name, claim.owner).await.unwrap();
     locks
 }
 
+/// A server that says it has been up for long enough to grant at once.
+fn started(recipe: Recipe) -> RedisServer {
+    let clock = Clock::new();
+    clock.step(-60_000);
+    let server = recipe.clock(&clock).start();
+    clock.step(0);
+    until("the server sees its clock", || {
+        server.info("server", "uptime_in_seconds").parse::<u64>().unwrap() > 50
+    });
+    server
+}
+
 async fn healthy(query: &str) -> (RedisServer, BackendHandle) {
-    let server = RedisServer::start();
+    let server = started(Recipe::new());
     let locks = granting(&server.url(query)).await;
     (server, locks)
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    eventually(what, Duration::from_secs(20), || is_so().then_some(()));
 }
 
 #[tokio::test]
@@ -99,9 +116,23 @@ async fn a_healthy_server_has_nothing_but_notes() {
     }
 }
 
+/// Those who wait would otherwise all ask again whenever somebody looks.
+#[tokio::test]
+async fn a_visit_breaks_no_connection_that_is_in_use() {
+    for (query, own) in [("?max_ttl=1s", 1), ("?max_ttl=1s&protocol=2", 2)] {
+        let (server, locks) = healthy(query).await;
+        let made = || server.info("stats", "total_connections_received").parse::<u64>().unwrap();
+        let before = made();
+        for _ in 0..3 {
+            see(&locks).await;
+        }
+        assert_eq!(made() - before, 3 * own + 1, "three visits and this question");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_is_an_error() {
-    let mut server = RedisServer::start();
+    let server = RedisServer::start();
     server.kill();
     let error = redis(&server.url("")).diagnose().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -196,7 +227,8 @@ async fn a_failed_save_is_a_warning() {
     let (server, locks) = healthy("?max_ttl=1s").await;
     server.command(&["CONFIG", "SET", "save", "3600 100000"]);
     fs::remove_dir_all(server.folder()).unwrap();
-    server.command(&["SAVE"]);
+    server.command(&["BGSAVE"]);
+    until("the snapshot fails", || server.info("persistence", "rdb_last_bgsave_status") == "err");
     // The server refuses writes already.
     let seen = see(&locks).await;
     seen.has(Warning, "the last snapshot failed", "redis-cli BGSAVE");
@@ -207,18 +239,14 @@ async fn a_failed_save_is_a_warning() {
 async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
     let (server, locks) = healthy("?max_ttl=1s").await;
     let replica = Recipe::new().replica_of(server.port()).start();
-    while server.info("replication", "slave0").contains("lag=0") == false {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    see(&locks).await.has_grave(0).has(Note, "1 replica hear of a lock a moment after", "max_ttl, 1s");
+    let line = || server.command(&["INFO", "replication"]).text();
+    until("the replica is in step", || line().contains("state=online"));
+    see(&locks).await.has_grave(0).has(Note, "1 replica may lack the newest locks", "max_ttl, 1s");
     let seen = look(&replica, "?max_ttl=1s").await;
     let remedy = format!("redis://127.0.0.1:{}", server.port());
     seen.has_grave(1).has(Problem, "this server is a replica of 127.0.0.1", &remedy);
     replica.stop();
-    let lag = || server.info("replication", "slave0").rsplit_once("lag=").unwrap().1.parse::<u64>().unwrap();
-    while lag() < 4 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("the replica is silent", || line().contains("lag=4"));
     let remedy = format!("redis-cli -h 127.0.0.1 -p {} INFO replication", replica.port());
     see(&locks).await.has_grave(1).has(Warning, "1 replica is behind", &remedy);
     replica.resume();
@@ -265,6 +293,9 @@ async fn a_right_that_is_missing_is_a_problem_and_its_remedy_is_enough() {
         ("resetchannels", Problem, "this user may not SUBSCRIBE", "'&tenure:*'"),
         ("-scan", Problem, "this user may not look at the keys (SCAN)", "+scan"),
         ("-type", Note, "this user may not look at the keys (TYPE)", "+type"),
+        ("-getrange", Problem, "this user may not GETRANGE", "+getrange"),
+        ("-eval", Problem, "this user may not EVAL", "+eval"),
+        ("-hgetall", Problem, "this user may not read the counter", "+hgetall"),
         ("-hexists", Problem, "this user may not read the record", "+hexists"),
         ("-config|get", Note, "repl-backlog-ttl cannot be read", "redis-cli ACL SETUSER app '+config|get'"),
     ];
@@ -277,22 +308,23 @@ async fn a_right_that_is_missing_is_a_problem_and_its_remedy_is_enough() {
 /// A2, A6.
 #[tokio::test]
 async fn a_clock_that_is_wrong_is_a_finding_by_its_size() {
-    let clocked = Clocked::new();
-    let url = clocked.server.url("?max_ttl=10s");
-    clocked.clock.step(3_000);
-    see(&redis(&url)).await.has_grave(1).has(Warning, "ahead of ours", "chrony");
-    clocked.clock.step(-6_000);
-    see(&redis(&url)).await.has(Problem, "behind ours", "chrony");
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    clock.step(3_000);
+    look(&server, "?max_ttl=10s").await.has_grave(1).has(Warning, "ahead of ours", "chrony");
+    clock.step(-6_000);
+    look(&server, "?max_ttl=10s").await.has(Problem, "behind ours", "chrony");
 }
 
 /// Hazard 19.
 #[tokio::test]
 async fn a_clock_that_was_set_back_is_a_warning() {
-    let clocked = Clocked::new();
-    clocked.clock.step(3_600_000);
-    let locks = granting(&clocked.server.url("?max_ttl=1s")).await;
+    let clock = Clock::new();
+    clock.step(3_600_000);
+    let server = Recipe::new().clock(&clock).start();
+    let locks = granting(&server.url("?max_ttl=1s")).await;
     see(&locks).await.lacks("was set back");
-    clocked.clock.step(0);
+    clock.step(0);
     see(&locks).await.has_grave(1).has(Warning, "it was set back, by no less than that", "tokens go on");
 }
 
@@ -362,19 +394,31 @@ async fn a_queue_on_other_data_is_a_problem() {
 
 #[tokio::test]
 async fn a_cluster_is_looked_at_node_by_node() {
-    let server = Recipe::new().args(&["--cluster-enabled", "yes"]).start();
-    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    while server.command(&["CLUSTER", "INFO"]).text().contains("cluster_state:ok") == false {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let place = format!("127.0.0.1:{}", server.port());
-    let seen = see(&redis(&format!("redis-cluster://{place}"))).await;
+    let cluster = Cluster::start();
+    let [first, ..] = cluster.nodes() else { panic!("no node") };
+    let url = format!("redis-cluster://{}", first.address());
+    let seen = see(&redis(&url)).await;
     seen.has_grave(0).has(Note, "a Redis Cluster has no restart guard", "check the token");
-    seen.has(Note, &format!("{place}: nothing is saved"), "appendonly");
-    assert_eq!(server.command(&["DBSIZE"]).int(), 0, "the visit leaves nothing behind");
-    server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    server.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
-    let seen = see(&redis(&format!("redis-cluster://{place}"))).await;
-    seen.has_grave(1).has(Problem, &format!("{place}: maxmemory-policy is"), "noeviction");
-    look(&server, "").await.has_grave(1).has(Problem, "is a node of a Redis Cluster", "redis-cluster://");
+    seen.has(Note, "nothing is saved", "appendonly").lacks("not tried");
+    for node in cluster.nodes() {
+        assert_eq!(node.command(&["DBSIZE"]).int(), 0, "the visit leaves nothing behind");
+    }
+    let owner = cluster.owner_of("a");
+    owner.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    owner.command(&["CONFIG", "SET", "maxmemory", "1gb"]);
+    owner.command(&["SET", "tenure:{a}:queue:a", "x"]);
+    let seen = see(&redis(&url)).await;
+    seen.has_grave(2).has(Problem, &format!("{}: maxmemory-policy is", owner.address()), "noeviction");
+    seen.has(Problem, "1 key that is not ours (tenure:{a}:queue:a is a string)", "RENAME");
+    look(owner, "").await.has_grave(1).has(Problem, "is a node of a Redis Cluster", "redis-cluster://");
+}
+
+#[tokio::test]
+async fn behind_sentinels_the_master_is_looked_at() {
+    let sentinels = Sentinels::start();
+    let [first, ..] = sentinels.sentinels() else { panic!("no Sentinel") };
+    let url = format!("redis-sentinel://{}?max_ttl=1s&master={}", first.address(), sentinels.name());
+    let locks = granting(&url).await;
+    see(&locks).await.has_grave(0).has(Note, "may lack the newest locks", "max_ttl, 1s");
+    look(first, "").await.has_grave(1).has(Problem, "this server is a Sentinel", "redis-sentinel://");
 }

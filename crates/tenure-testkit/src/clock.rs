@@ -1,14 +1,43 @@
-//! The wall clock of one server, moved or stopped by a test.
+//! `Clock`: the wall clock of a server's process, moved, stopped and started by a test.
 
-use std::{fs, os::unix::fs::FileExt, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, SystemTime},
+};
 
 use tempfile::TempDir;
 
-/// A wall clock that runs as the machine's does, until it is stepped or frozen. The clock that never steps is left alone.
+/// A wall clock that runs as the machine's does, until a test moves or stops it. Clones are the same clock.
 ///
-/// Made of a library that is loaded before the server's own: [`env`](Self::env) is for its start.
+/// Made of a library that is loaded before the server's own. A change is in force when the call returns: a
+/// server that reads the time after that reads the new one. The clock that never steps (`CLOCK_MONOTONIC`)
+/// is left alone, so what a server measures by it, such as its rounds of work, goes on while the wall clock
+/// stands. What Redis does after a while by the wall clock waits with it: the end of a `BLPOP` or of a
+/// `CLIENT PAUSE`, and the time limits of replication.
+#[derive(Clone, Debug)]
 pub struct Clock {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    file: File,
     folder: TempDir,
+    shim: Arc<TempDir>,
+}
+
+/// What the file says, in µs.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Is added to what the clock would show.
+    offset: i64,
+    /// Where the clock stands; 0: it runs.
+    frozen: i64,
 }
 
 impl Clock {
@@ -17,45 +46,68 @@ impl Clock {
     /// # Panics
     /// If there is no C compiler.
     pub fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join("shim.c"), include_str!("clock/shim.c"))
-            .expect("a file in a temporary folder");
-        fs::write(folder.path().join("clock"), [0; 16]).expect("a file in a temporary folder");
-        let compiled = Command::new("cc")
-            .args(["-O2", "-shared", "-fPIC", "-o", "shim.so", "shim.c"])
-            .current_dir(folder.path())
-            .status()
-            .expect("cc is missing; run `cargo xtask test`, which installs it");
-        assert!(compiled.success(), "the clock does not compile");
-        Self { folder }
+        let folder = tempfile::Builder::new().prefix("tenure-clock-").tempdir().expect("a temporary folder");
+        let file = File::create(folder.path().join("clock")).expect("a file in the temporary folder");
+        let inner = Inner { state: Mutex::default(), file, folder, shim: shim() };
+        inner.write(State::default());
+        Self { inner: Arc::new(inner) }
     }
 
-    /// What the server must find in its environment.
+    /// What the server must find in its environment. See also [`Recipe::clock`](crate::redis::Recipe::clock).
     pub fn env(&self) -> Vec<(String, String)> {
-        let path = |name: &str| self.path(name).to_str().expect("a plain path").to_owned();
-        vec![("LD_PRELOAD".into(), path("shim.so")), ("TENURE_CLOCK".into(), path("clock"))]
+        let text = |path: &Path| path.to_str().expect("a path in plain words").to_owned();
+        let (shim, file) = (self.inner.shim.path().join(SHIM), self.inner.folder.path().join("clock"));
+        vec![("LD_PRELOAD".into(), text(&shim)), ("TENURE_CLOCK".into(), text(&file))]
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, word: u64, micros: i64) {
-        let file = fs::OpenOptions::new().write(true).open(self.path("clock")).expect("our own file");
-        file.write_all_at(&micros.to_le_bytes(), word * 8).expect("our own file");
-    }
-
-    /// From now on it is wrong by so many ms.
+    /// From now on it is wrong by so many ms: of the machine's time, or of the time at which it stands.
     pub fn step(&self, ms: i64) {
-        self.write(0, ms * 1000);
+        self.change(|state| state.offset = ms * 1000);
     }
 
-    /// It stands at this time since the Unix epoch.
+    /// Moves it on by this much, whether it runs or stands.
     ///
     /// # Panics
-    /// If that is farther away than an i64 of µs.
+    /// If that is more than an i64 of µs.
+    pub fn advance(&self, by: Duration) {
+        self.change(|state| state.offset += micros(by));
+    }
+
+    /// It stands at this time since the Unix epoch, exactly, to the µs. A [`step`](Self::step) of before is
+    /// over.
+    ///
+    /// # Panics
+    /// If that is zero, or more than an i64 of µs.
     pub fn freeze_at(&self, since_epoch: Duration) {
-        self.write(1, i64::try_from(since_epoch.as_micros()).expect("a time of this age"));
+        assert!(!since_epoch.is_zero(), "a clock cannot stand at the epoch itself");
+        self.change(|state| *state = State { offset: 0, frozen: micros(since_epoch) });
+    }
+
+    /// It stands where it is. Returns that time since the Unix epoch.
+    pub fn freeze(&self) -> Duration {
+        self.change(|state| *state = State { offset: 0, frozen: state.shows() })
+    }
+
+    /// It runs on from where it stands. [`step`](Self::step) with 0 makes it right again.
+    pub fn run(&self) {
+        self.change(|state| {
+            if state.frozen != 0 {
+                *state = State { offset: state.shows() - machine(), frozen: 0 };
+            }
+        });
+    }
+
+    /// What it shows: the time since the Unix epoch, to the µs.
+    pub fn shows(&self) -> Duration {
+        duration(self.inner.locked().shows())
+    }
+
+    /// Returns what it shows then.
+    fn change(&self, change: impl FnOnce(&mut State)) -> Duration {
+        let mut state = self.inner.locked();
+        change(&mut state);
+        self.inner.write(*state);
+        duration(state.shows())
     }
 }
 
@@ -64,3 +116,62 @@ impl Default for Clock {
         Self::new()
     }
 }
+
+impl Inner {
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offset, frozen, and a word by which a reader knows that it has not seen half of a change.
+    fn write(&self, state: State) {
+        let words = [state.offset, state.frozen, !(state.offset ^ state.frozen)];
+        let bytes: Vec<u8> = words.into_iter().flat_map(i64::to_ne_bytes).collect();
+        self.file.write_all_at(&bytes, 0).expect("our own file can be written");
+    }
+}
+
+impl State {
+    fn shows(self) -> i64 {
+        let base = if self.frozen == 0 { machine() } else { self.frozen };
+        base + self.offset
+    }
+}
+
+fn machine() -> i64 {
+    micros(SystemTime::UNIX_EPOCH.elapsed().expect("the machine's clock is after 1970"))
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).expect("a time of our age")
+}
+
+fn duration(us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(us).expect("a time after 1970"))
+}
+
+/// The library, compiled once for all clocks that live at the same time.
+fn shim() -> Arc<TempDir> {
+    static SHARED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let shim = Arc::new(compiled());
+        *shared = Arc::downgrade(&shim);
+        shim
+    })
+}
+
+fn compiled() -> TempDir {
+    let folder = tempfile::Builder::new().prefix("tenure-shim-").tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("shim.c"), SOURCE).expect("a file in the temporary folder");
+    let output = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", SHIM, "shim.c"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start cc: {error}; `cargo xtask test` installs it"));
+    assert!(output.status.success(), "shim.c: {}", String::from_utf8_lossy(&output.stderr));
+    folder
+}
+
+const SOURCE: &str = include_str!("clock/shim.c");
+const SHIM: &str = "shim.so";

@@ -1,4 +1,5 @@
-//! What the tests of Tenure share: the conformance suite, a host with simulated time, and a backend with gates.
+//! What the tests of Tenure share: the conformance suite, a host with simulated time, a backend with gates, and real
+//! servers behind bad networks and wrong clocks.
 //!
 //! Not published. A backend's `tests/conformance.rs` names an [`Arena`](conformance::Arena) and calls
 //! [`conformance!`]; every case there is runs then, chosen by what the backend [promises](tenure_core::Promises).
@@ -10,4 +11,6 @@ pub mod conformance;
 pub mod gate;
 pub mod host;
 pub mod patience;
+pub mod ports;
+pub mod proxy;
 pub mod redis;

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// A port of 127.0.0.1 that could be listened on just now, and so could its bus port (see [`BUS`]).
+/// A port of 127.0.0.1 that could be listened on just now; if a bus is needed, so could its [`BUS`] port.
 ///
 /// No two calls of one process give the same. Another process may be faster, so whoever starts a server
 /// on it must be ready to try the next one.
@@ -16,10 +16,11 @@ use std::{
 ///
 /// # Panics
 /// If a few hundred ports in a row are taken.
-pub fn free() -> u16 {
-    let tried = (0..300).map(|_| next());
-    let mut free = tried.filter(|port| is_free(*port) && is_free(port + BUS));
-    free.next().expect("no free port in 300 tries: are servers of earlier tests still running?")
+pub fn free(needs_bus: bool) -> u16 {
+    (0..TRIES)
+        .map(|_| next())
+        .find(|port| is_free(*port) && (!needs_bus || is_free(port + BUS)))
+        .expect("no free port in 300 tries: are servers of earlier tests still running?")
 }
 
 /// What a node of a Redis cluster adds to its port, for talking to other nodes.
@@ -38,5 +39,6 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
+const TRIES: usize = 300;
 const FIRST: u16 = 10_000;
 const COUNT: u32 = 10_000;

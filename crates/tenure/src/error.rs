@@ -67,7 +67,8 @@ impl fmt::Display for Held<'_> {
         let Some(holder) = self.0 else { return Ok(()) };
         match &holder.label {
             Some(l) => write!(f, ": held by {} pid {} {}", l.host, l.pid, l.command)?,
-            None => write!(f, ": held by {}", holder.owner)?,
+            // A foreign owner is anybody's bytes.
+            None => write!(f, ": held by {}", holder.owner.replace(char::is_control, "?"))?,
         }
         match holder.expires_in {
             Some(left) => write!(f, ", {left:.1?} left"),

@@ -1,6 +1,6 @@
 -- Leaves a lock, whether holding or waiting, and hands on. After mint and state.
 -- ARGV  3 owner
--- reply 1 has left; 0 neither held nor waited
+-- reply 1 has left; 2 has left, and nobody holds it now; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
 local owner = ARGV[3]
 local value = call('GET', lock)
@@ -18,5 +18,5 @@ elseif call('ZREM', queue, owner) == 1 then
   drop_place(owner)
   left = true
 end
-if changed or left then hand_on(value, owner) end
-return left and 1 or 0
+if changed or left then value = hand_on(value, owner) end
+return not left and 0 or value and 1 or 2

@@ -30,11 +30,11 @@ enum Kind {
 
 impl<'a> Client<'a> {
     pub(crate) fn new(stage: &'a Stage, library: Library) -> Self {
-        let program = |language| Kind::Program(Program::start(language, &stage.server.socket()));
+        let program = |language| Kind::Program(Program::start(language, stage.server.port()));
         let kind = match library {
             Library::RedisPy => program(&PYTHON),
             Library::Redlock => program(&NODE),
-            Library::Rslock => Kind::Rslock(manager(&stage.server.url()), None),
+            Library::Rslock => Kind::Rslock(manager(&stage.server.url("")), None),
         };
         Self { stage, kind }
     }

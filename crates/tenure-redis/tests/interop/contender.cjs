@@ -5,7 +5,8 @@ const { setTimeout: sleep } = require("node:timers/promises");
 const { Redis } = require("ioredis");
 const { default: Redlock, ExecutionError } = require("redlock");
 
-const client = new Redis(process.argv[2]);
+const server = { host: "127.0.0.1", port: Number(process.argv[2]) };
+const client = new Redis(server);
 const redlock = new Redlock([client], { retryCount: 0 });
 // Every vote against us comes here as well as to the caller.
 redlock.on("error", () => {});
@@ -40,7 +41,7 @@ async function unlock() {
 }
 
 async function contend(name, ms, counter) {
-  const referee = new Redis(process.argv[2]);
+  const referee = new Redis(server);
   let entries = 0;
   let violations = 0;
   const end = performance.now() + Number(ms);

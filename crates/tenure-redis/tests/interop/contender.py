@@ -14,7 +14,8 @@ import time
 import redis
 from redis.exceptions import LockNotOwnedError
 
-client = redis.Redis(unix_socket_path=sys.argv[1])
+PORT = int(sys.argv[1])
+client = redis.Redis(host="127.0.0.1", port=PORT)
 held = None
 
 
@@ -40,7 +41,7 @@ def owned(act):
 
 
 def contend(name, ms, counter):
-    referee = redis.Redis(unix_socket_path=sys.argv[1])
+    referee = redis.Redis(host="127.0.0.1", port=PORT)
     turn = client.lock(name, timeout=30, sleep=0.002, blocking_timeout=0.1)
     entries = violations = 0
     end = time.monotonic() + int(ms) / 1000

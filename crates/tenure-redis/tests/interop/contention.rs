@@ -13,12 +13,12 @@ use std::{
 
 use redis::{AsyncCommands, aio::MultiplexedConnection};
 use tenure::Locker;
+use tenure_testkit::redis::RedisServer;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     client::{Library, manager},
     program::{Language, NODE, PYTHON, Program},
-    server::Server,
     stage::{NAME, Stage, connect},
 };
 
@@ -27,7 +27,9 @@ const ROUND: Duration = Duration::from_secs(10);
 /// Of each side.
 const CONTENDERS: usize = 3;
 /// So many entries of each side, or it was no contention.
-const ENOUGH: u64 = 20;
+const ENOUGH: u64 = 10;
+/// Nobody wakes ours when theirs release: ours ask as often as theirs do.
+const EAGER: &str = "&retry_max=10ms";
 /// Where the referee counts.
 const INSIDE: &str = "interop:inside";
 
@@ -40,26 +42,11 @@ struct Tally {
 
 /// L1, with strangers: never two holders, and both sides get in.
 pub(crate) fn there_are_never_two_holders(library: Library) {
-    // Between their entries nobody wakes ours: they ask as often as theirs do.
-    let stage = Stage::with("&retry_max=10ms");
-    let ours: Vec<Locker> =
-        (0..CONTENDERS).map(|_| stage.runtime.block_on(connect(&stage.server, "&retry_max=10ms"))).collect();
-    let newest = Arc::new(AtomicU64::new(0));
-    let ours = || -> Vec<JoinHandle<Tally>> {
-        let play = |locks: &Locker| {
-            stage.runtime.spawn(ours_contends(locks.clone(), referee(&stage.server), newest.clone()))
-        };
-        ours.iter().map(play).collect()
-    };
+    let stage = Stage::new();
     let (theirs, ours) = match library {
-        Library::RedisPy => programs(&stage, &PYTHON, ours),
-        Library::Redlock => programs(&stage, &NODE, ours),
-        Library::Rslock => {
-            let (ours, url) = (ours(), stage.server.url());
-            let play = |_| stage.runtime.spawn(rslock_contends(url.clone(), referee(&stage.server)));
-            let theirs: Vec<_> = (0..CONTENDERS).map(play).collect();
-            (tally(&stage, ours), tally(&stage, theirs))
-        }
+        Library::RedisPy => against_programs(&stage, &PYTHON),
+        Library::Redlock => against_programs(&stage, &NODE),
+        Library::Rslock => against_rslock(&stage),
     };
     println!("{library:?}: theirs {theirs:?}, ours {ours:?}");
     assert_eq!(theirs.violations + ours.violations, 0, "theirs {theirs:?}, ours {ours:?}");
@@ -68,15 +55,11 @@ pub(crate) fn there_are_never_two_holders(library: Library) {
     assert!(stage.view().queue.is_empty());
 }
 
-/// Starts ours when all of theirs are running.
-fn programs(
-    stage: &Stage,
-    language: &Language,
-    ours: impl FnOnce() -> Vec<JoinHandle<Tally>>,
-) -> (Tally, Tally) {
-    let socket = stage.server.socket();
-    let mut theirs: Vec<_> = (0..CONTENDERS).map(|_| Program::start(language, &socket)).collect();
-    let ours = ours();
+/// What theirs and ours have seen.
+fn against_programs(stage: &Stage, language: &Language) -> (Tally, Tally) {
+    let mut theirs: Vec<_> = (0..CONTENDERS).map(|_| Program::start(language, stage.server.port())).collect();
+    // All of them run by now.
+    let ours = start_ours(stage);
     for program in &mut theirs {
         program.tell(&format!("contend {NAME} {} {INSIDE}", ROUND.as_millis()));
     }
@@ -89,8 +72,27 @@ fn programs(
     (sum(said.collect()), ours)
 }
 
+fn against_rslock(stage: &Stage) -> (Tally, Tally) {
+    let ours = start_ours(stage);
+    let url = stage.server.url("");
+    let play = |_| stage.runtime.spawn(rslock_contends(url.clone(), referee(&stage.server)));
+    let theirs: Vec<_> = (0..CONTENDERS).map(play).collect();
+    let ours = tally(stage, ours);
+    (tally(stage, theirs), ours)
+}
+
+/// Each with a connection of its own.
+fn start_ours(stage: &Stage) -> Vec<JoinHandle<Tally>> {
+    let newest = Arc::new(AtomicU64::new(0));
+    let start = |_| {
+        let locks = stage.wait(connect(&stage.server, EAGER));
+        stage.runtime.spawn(tenure_contends(locks, referee(&stage.server), newest.clone()))
+    };
+    (0..CONTENDERS).map(start).collect()
+}
+
 fn tally(stage: &Stage, contenders: Vec<JoinHandle<Tally>>) -> Tally {
-    sum(contenders.into_iter().map(|contender| stage.runtime.block_on(contender).unwrap()).collect())
+    sum(contenders.into_iter().map(|contender| stage.wait(contender).unwrap()).collect())
 }
 
 fn sum(tallies: Vec<Tally>) -> Tally {
@@ -100,7 +102,7 @@ fn sum(tallies: Vec<Tally>) -> Tally {
     })
 }
 
-async fn ours_contends(locks: Locker, referee: redis::Client, newest: Arc<AtomicU64>) -> Tally {
+async fn tenure_contends(locks: Locker, referee: redis::Client, newest: Arc<AtomicU64>) -> Tally {
     let mut referee = referee.get_multiplexed_async_connection().await.unwrap();
     let (lock, mut tally, started) = (locks.mutex(NAME), Tally::default(), Instant::now());
     while started.elapsed() < ROUND {
@@ -148,6 +150,6 @@ fn pause(entries: u64) -> Duration {
     Duration::from_millis(entries * 7 % 21)
 }
 
-fn referee(server: &Server) -> redis::Client {
-    redis::Client::open(server.url()).unwrap()
+fn referee(server: &RedisServer) -> redis::Client {
+    redis::Client::open(server.url("")).unwrap()
 }

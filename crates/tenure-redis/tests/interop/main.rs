@@ -10,7 +10,6 @@ mod contention;
 mod exclusion;
 mod program;
 mod respect;
-mod server;
 mod stage;
 
 use client::Library::{RedisPy, Redlock, Rslock};

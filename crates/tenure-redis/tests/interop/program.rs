@@ -54,11 +54,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn start(language: &Language, socket: &Path) -> Self {
+    pub(crate) fn start(language: &Language, port: u16) -> Self {
         let (variable, below) = language.search;
         let mut child = Command::new(language.interpreter)
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(language.program))
-            .arg(socket)
+            .arg(port.to_string())
             .env(variable, provided(language).join(below))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

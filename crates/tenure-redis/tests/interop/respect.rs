@@ -24,9 +24,11 @@ pub(crate) fn its_value_stays_as_it_is_while_we_queue(library: Library) {
 
     let quitter = stage.waiter(stage.lock());
     stage.queued(1);
-    let waiters =
-        [stage.lock(), stage.reader(), stage.locks.semaphore(NAME, 2)].map(|lock| stage.waiter(lock));
-    stage.queued(4);
+    let mut waiters = Vec::new();
+    for lock in [stage.lock(), stage.reader(), stage.locks.semaphore(NAME, 2)] {
+        waiters.push(stage.waiter(lock));
+        stage.queued(1 + waiters.len());
+    }
     quitter.abort();
     stage.queued(3);
     stage.asked_again(10);

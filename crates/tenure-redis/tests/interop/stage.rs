@@ -6,13 +6,14 @@ use tenure::{
     Guard, Lock, LockName, Locker,
     core::{HolderView, LockView, Mode},
 };
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::{
+    patience::{eventually, slowness},
+    redis::RedisServer,
+};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinHandle,
 };
-
-use crate::server::Server;
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +29,7 @@ pub(crate) const NAME: &str = "orders/42";
 pub(crate) struct Stage {
     pub(crate) runtime: Runtime,
     pub(crate) locks: Locker,
-    pub(crate) server: Server,
+    pub(crate) server: RedisServer,
 }
 
 impl Stage {
@@ -38,7 +39,7 @@ impl Stage {
 
     /// With more settings of our client, each as `&key=value`.
     pub(crate) fn with(settings: &str) -> Self {
-        let server = Server::start();
+        let server = RedisServer::start();
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let locks = runtime.block_on(connect(&server, settings));
         Self { runtime, locks, server }
@@ -96,7 +97,7 @@ impl Stage {
     }
 
     fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> T {
-        let mut connection = self.server.connect().unwrap();
+        let mut connection = redis::Client::open(self.server.url("")).unwrap().get_connection().unwrap();
         let mut request = redis::cmd(command[0]);
         request.arg(&command[1..]).query(&mut connection).unwrap()
     }
@@ -135,8 +136,8 @@ impl Stage {
 }
 
 /// A client of ours with a connection and a watchdog of its own. Without the guard, because nothing here restarts.
-pub(crate) async fn connect(server: &Server, settings: &str) -> Locker {
-    tenure::connect(&format!("{}?guard=off{settings}", server.url())).await.unwrap()
+pub(crate) async fn connect(server: &RedisServer, settings: &str) -> Locker {
+    tenure::connect(&server.url(&format!("?guard=off{settings}"))).await.unwrap()
 }
 
 pub(crate) fn name() -> LockName {

@@ -3,9 +3,14 @@
 #![allow(dead_code, reason = "every test file uses its own part of the stage")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
 
+pub(crate) mod entry;
+pub(crate) mod frozen;
+pub(crate) mod naive;
+pub(crate) mod pair;
+
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use tenure_core::{BackendHandle, BoxFuture, Host, Moment};
@@ -58,8 +63,12 @@ pub(crate) struct Clocked {
 
 impl Clocked {
     pub(crate) fn new() -> Self {
+        Self::with(Recipe::new())
+    }
+
+    pub(crate) fn with(recipe: Recipe) -> Self {
         let clock = Clock::new();
-        let server = Recipe::new().env(clock.env()).start();
+        let server = recipe.env(clock.env()).start();
         Self { clock, server }
     }
 

@@ -1,7 +1,12 @@
-/* The wall clock of one process: LD_PRELOAD this and name a file of 16 bytes in TENURE_CLOCK. It is mapped, so that a
- * test moves the clock while the process runs. First word: an offset in us. Second word: if not 0, the clock stands at
- * that many us since the epoch. Plain system calls only: nothing here allocates, as jemalloc asks for the time while it
- * starts. CLOCK_MONOTONIC is left alone. */
+/* The wall clock of one process, as a test wants it.
+ *
+ * Loaded by LD_PRELOAD. TENURE_CLOCK names a file of three words of 64 bits, mapped, so that a change is seen at once:
+ *   offset  in us, is added to the time;
+ *   frozen  if not 0: the clock stands at that many us since the epoch (plus offset);
+ *   check   ~(offset ^ frozen): if it does not fit, a change is being written, and we look again.
+ * Plain system calls only: nothing here allocates, as jemalloc asks for the time while it starts.
+ * CLOCK_MONOTONIC is left alone.
+ */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,26 +17,32 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int64_t *words;
+static const volatile int64_t *words;
 
+/* Without the file the clock would be right, and the test wrong: better no process. */
 __attribute__((constructor)) static void open_clock(void) {
     const char *path = getenv("TENURE_CLOCK");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return;
-    void *page = mmap(0, 16, PROT_READ, MAP_SHARED, file, 0);
-    if (page != MAP_FAILED) words = page;
+    void *page = file < 0 ? MAP_FAILED : mmap(0, 3 * sizeof *words, PROT_READ, MAP_SHARED, file, 0);
+    if (page == MAP_FAILED) abort();
+    words = page;
     close(file);
 }
 
-static int64_t micros(int64_t real) {
-    if (!words) return real;
-    return (words[1] ? words[1] : real) + words[0];
+static int64_t shown(int64_t real) {
+    int64_t offset, frozen, check;
+    do {
+        offset = words[0];
+        frozen = words[1];
+        check = words[2];
+    } while (check != ~(offset ^ frozen));
+    return (frozen ? frozen : real) + offset;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t) {
     int failed = syscall(SYS_clock_gettime, clock, t);
     if (!failed && words && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
-        int64_t us = micros((int64_t)t->tv_sec * 1000000 + t->tv_nsec / 1000);
+        int64_t us = shown((int64_t)t->tv_sec * 1000000 + t->tv_nsec / 1000);
         t->tv_sec = us / 1000000;
         t->tv_nsec = us % 1000000 * 1000;
     }

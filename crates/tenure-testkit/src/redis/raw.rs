@@ -1,139 +1,135 @@
-//! A client of Redis that knows nothing of Tenure: RESP2 over a blocking socket.
+//! `Raw`: a bare connection to a Redis server, for a test that plays a client of its own.
 
 use std::{
-    io::{BufRead, BufReader, Error, Read, Result, Write},
-    net::TcpStream,
+    io::{self, BufReader, Read, Write},
+    net::{Ipv4Addr, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
     time::Duration,
 };
 
-/// A connection.
+use crate::{patience::slowness, redis::reply::Reply};
+
+/// A connection that does what it is told: it may withhold reads, send half a request, or say nonsense.
+#[derive(Debug)]
 pub struct Raw {
     stream: BufReader<TcpStream>,
 }
 
-/// What a server answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// Nothing.
-    Nil,
-    /// A number.
-    Int(i64),
-    /// A text, a simple one too.
-    Text(String),
-    /// Several.
-    List(Vec<Self>),
-    /// A refusal.
-    Error(String),
-}
-
-impl Reply {
-    /// The text.
-    ///
-    /// # Panics
-    /// If it is none.
-    pub fn text(self) -> String {
-        match self {
-            Self::Text(text) => text,
-            other => panic!("no text: {other:?}"),
-        }
-    }
-
-    /// The number.
-    ///
-    /// # Panics
-    /// If it is none.
-    pub fn int(self) -> i64 {
-        match self {
-            Self::Int(n) => n,
-            other => panic!("no number: {other:?}"),
-        }
-    }
-
-    /// The words of a refusal.
-    pub fn error(&self) -> Option<&str> {
-        if let Self::Error(text) = self { Some(text) } else { None }
-    }
-}
-
 impl Raw {
-    /// To a server on this machine.
+    /// To a port of 127.0.0.1: a server's, or that of a proxy before it.
     ///
     /// # Panics
-    /// If nobody is there.
+    /// If nobody listens there.
+    #[track_caller]
     pub fn connect(port: u16) -> Self {
-        Self::try_connect(port).expect("a server listens there")
+        Self::try_connect(port).unwrap_or_else(|error| panic!("no connection to port {port}: {error}"))
     }
 
-    /// The same, if somebody is there.
+    /// To a port of 127.0.0.1, if somebody listens there.
     ///
     /// # Errors
-    /// The socket's.
-    pub fn try_connect(port: u16) -> Result<Self> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream) })
+    /// If nobody does.
+    pub fn try_connect(port: u16) -> io::Result<Self> {
+        Self::over(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)
     }
 
-    /// Asks and waits for the answer.
-    ///
-    /// # Panics
-    /// If the connection breaks.
-    pub fn command(&mut self, words: &[&str]) -> Reply {
-        self.try_command(words).expect("the server answers")
-    }
-
-    /// The same.
+    /// To a server's socket in the file system, if somebody listens there.
     ///
     /// # Errors
-    /// The socket's.
-    pub fn try_command(&mut self, words: &[&str]) -> Result<Reply> {
+    /// If nobody does.
+    pub(crate) fn try_connect_file(path: &Path) -> io::Result<Self> {
+        // OK because reading, writing, shutting down and time limits are the same calls for both kinds.
+        Self::over(TcpStream::from(OwnedFd::from(UnixStream::connect(path)?)))
+    }
+
+    fn over(stream: TcpStream) -> io::Result<Self> {
+        // OK to ignore because a socket in the file system has no such setting, and needs none.
+        let _ = stream.set_nodelay(true);
+        let raw = Self { stream: BufReader::new(stream) };
+        raw.set_patience(PATIENCE * slowness())?;
+        Ok(raw)
+    }
+
+    /// How long one read or write may take; at first 10 s times the [`slowness`].
+    ///
+    /// # Errors
+    /// If it is zero.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        self.stream.get_ref().set_write_timeout(Some(patience))
+    }
+
+    /// Sends one request and reads nothing.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub fn send(&mut self, words: &[&str]) -> io::Result<()> {
+        self.send_bytes(&request(words))
+    }
+
+    /// Sends these bytes, whatever they are.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Reads the next answer, or message of a subscription.
+    ///
+    /// # Errors
+    /// `WouldBlock` if none comes in time; otherwise the connection is broken.
+    pub fn read(&mut self) -> io::Result<Reply> {
+        Reply::read(&mut self.stream)
+    }
+
+    /// Reads what comes until the other side ends the connection.
+    ///
+    /// # Errors
+    /// `WouldBlock` if it does not end in time, `ConnectionReset` if it was not ended in order.
+    pub fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Sends a request and reads the answer.
+    ///
+    /// # Errors
+    /// If the connection is broken, or the answer does not come in time.
+    pub fn try_command(&mut self, words: &[&str]) -> io::Result<Reply> {
         self.send(words)?;
         self.read()
     }
 
-    /// Asks and does not wait.
+    /// Sends a request and reads the answer.
     ///
-    /// # Errors
-    /// The socket's.
-    pub fn send(&mut self, words: &[&str]) -> Result<()> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        self.stream.get_mut().write_all(request.as_bytes())
+    /// # Panics
+    /// If the connection is broken, or the answer does not come in time.
+    #[track_caller]
+    pub fn command(&mut self, words: &[&str]) -> Reply {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?} got no answer: {error}"))
     }
 
-    /// Waits for the next answer.
+    /// Says who we are.
     ///
-    /// # Errors
-    /// The socket's.
-    pub fn read(&mut self) -> Result<Reply> {
-        let mut line = String::new();
-        if self.stream.read_line(&mut line)? == 0 {
-            return Err(Error::other("the connection was closed"));
-        }
-        let (kind, rest) =
-            line.trim_end().split_at_checked(1).ok_or_else(|| Error::other("an empty answer"))?;
-        let count = || rest.parse::<i64>().map_err(Error::other);
-        Ok(match kind {
-            "+" => Reply::Text(rest.to_owned()),
-            "-" => Reply::Error(rest.to_owned()),
-            ":" => Reply::Int(count()?),
-            "$" => match usize::try_from(count()?) {
-                Ok(len) => {
-                    let mut bytes = vec![0; len + 2];
-                    self.stream.read_exact(&mut bytes)?;
-                    bytes.truncate(len);
-                    Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
-                }
-                Err(_) => Reply::Nil,
-            },
-            "*" => match usize::try_from(count()?) {
-                Ok(len) => Reply::List((0..len).map(|_| self.read()).collect::<Result<_>>()?),
-                Err(_) => Reply::Nil,
-            },
-            _ => return Err(Error::other(format!("no answer of Redis: {line:?}"))),
-        })
+    /// # Panics
+    /// If the server does not let us in.
+    #[track_caller]
+    pub fn log_in(&mut self, user: &str, password: &str) {
+        let reply = self.command(&["AUTH", user, password]);
+        assert_eq!(reply.error(), None, "could not log in as {user}");
     }
 }
+
+/// The bytes of a request.
+pub fn request(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+    bytes
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);

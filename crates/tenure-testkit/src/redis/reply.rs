@@ -21,9 +21,9 @@ impl Reply {
     /// The text.
     ///
     /// # Panics
-    /// If the answer is none.
+    /// If it is none.
     #[track_caller]
-    pub fn text(&self) -> &str {
+    pub fn text(self) -> String {
         match self {
             Self::Text(text) => text,
             other => panic!("expected a text, got {other:?}"),
@@ -33,10 +33,10 @@ impl Reply {
     /// The number, also where the server sends it as a text.
     ///
     /// # Panics
-    /// If the answer is none.
+    /// If it is none.
     #[track_caller]
-    pub fn int(&self) -> i64 {
-        let number = match self {
+    pub fn int(self) -> i64 {
+        let number = match &self {
             Self::Int(number) => Some(*number),
             Self::Text(text) => text.parse().ok(),
             _ => None,
@@ -47,9 +47,9 @@ impl Reply {
     /// The list.
     ///
     /// # Panics
-    /// If the answer is none.
+    /// If it is none.
     #[track_caller]
-    pub fn list(&self) -> &[Self] {
+    pub fn list(self) -> Vec<Self> {
         match self {
             Self::List(list) => list,
             other => panic!("expected a list, got {other:?}"),
@@ -59,15 +59,31 @@ impl Reply {
     /// The texts of a list.
     ///
     /// # Panics
-    /// If the answer is no list of texts.
+    /// If it is no list of texts.
     #[track_caller]
-    pub fn texts(&self) -> Vec<&str> {
-        self.list().iter().map(Self::text).collect()
+    pub fn texts(self) -> Vec<String> {
+        self.list().into_iter().map(Self::text).collect()
     }
 
-    /// Whether the server refused.
-    pub fn is_error(&self) -> bool {
-        matches!(self, Self::Error(_))
+    /// The value that follows this name in a list of names and values.
+    ///
+    /// # Panics
+    /// If there is no such name.
+    #[track_caller]
+    pub fn field(self, name: &str) -> Self {
+        let mut words = self.list().into_iter();
+        while let Some(word) = words.next() {
+            let value = words.next();
+            if word == Self::Text(name.to_owned()) {
+                return value.expect("a value after the name");
+            }
+        }
+        panic!("there is no {name}")
+    }
+
+    /// The words of a refusal.
+    pub fn error(&self) -> Option<&str> {
+        if let Self::Error(text) = self { Some(text) } else { None }
     }
 
     /// Reads one answer, and no byte more.

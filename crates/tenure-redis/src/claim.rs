@@ -1,0 +1,123 @@
+//! The verb `claim`: the plain path, the path that sees everything, and reading its answers.
+
+use std::{fmt::Write, time::Duration};
+
+use tenure_core::{
+    BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Outcome, Wait,
+};
+
+use crate::{
+    backend::{Redis, millis},
+    error,
+    keys::Keys,
+    reply::{Reply, number},
+    session::Session,
+    value,
+};
+
+impl Redis {
+    /// One attempt to be let in through an open gate. `None`: it is closed.
+    pub(crate) async fn claim_through(
+        &self,
+        session: &Session,
+        gate: &str,
+        claim: &Claim,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let keys = self.keys(&claim.name)?;
+        let plain = claim.mode == Mode::Exclusive && claim.block <= 1;
+        if plain && !self.is_cluster() && !self.is_contended(&claim.name) {
+            match self.acquire(session, gate, &keys, claim).await? {
+                -1 => return Ok(None),
+                0 => self.set_contended(&claim.name, true),
+                token => return Ok(Some(granted(claim, token, 1))),
+            }
+        }
+        let script = &self.scripts().claim;
+        let mut call = self.full_call(script, &keys, gate);
+        call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
+        call.arg(match claim.wait {
+            Wait::No => "n",
+            Wait::Wake => "w",
+            Wait::Turn => "t",
+        });
+        let (mut label, since) = (String::new(), self.sessions.host().now().wall.as_millis());
+        value::encode_label(&claim.label, &mut label);
+        call.arg(claim.block.max(1)).arg(since.to_string()).arg(label);
+        let answer = self.sessions.ask(session, script, &call).await?;
+        let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
+        match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
+            Claimed::Answer(answer) => Ok(Some(answer)),
+            Claimed::Closed => Ok(None),
+            Claimed::Full(waiting) => {
+                let message = format!("{waiting} owners wait for this lock already; the queue takes no more");
+                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
+            }
+        }
+    }
+
+    /// The plain path: nobody holds and nobody waits.
+    async fn acquire(
+        &self,
+        session: &Session,
+        gate: &str,
+        keys: &Keys,
+        claim: &Claim,
+    ) -> Result<i64, BackendError> {
+        let script = &self.scripts().acquire;
+        let mut call = script.call(&[&keys.lock, &keys.queue, crate::keys::ONE]);
+        let mut tail = String::with_capacity(64);
+        // OK because writing to a String cannot fail.
+        let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
+        value::encode_label(&claim.label, &mut tail);
+        call.arg(gate).arg(claim.owner.to_string()).arg(tail).arg(millis(claim.ttl));
+        let answer = self.sessions.ask(session, script, &call).await?;
+        number(&answer).ok_or_else(|| error::unreadable(session.place(), "a claim"))
+    }
+}
+
+fn granted(claim: &Claim, token: i64, count: u64) -> ClaimAnswer {
+    ClaimAnswer::Granted(Grant {
+        name: claim.name.clone(),
+        owner: claim.owner,
+        token: FencingToken::new(token.unsigned_abs()),
+        block: u32::try_from(count).unwrap_or(1),
+        ttl: claim.ttl,
+    })
+}
+
+enum Claimed {
+    Answer(ClaimAnswer),
+    Closed,
+    Full(u64),
+}
+
+/// See the contract of `claim.lua`.
+fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
+    let kind = reply.number()?;
+    Some(match kind {
+        0 => Claimed::Closed,
+        1 => Claimed::Answer(granted(claim, reply.number()?, reply.count()?)),
+        4 => Claimed::Full(reply.count()?),
+        _ => {
+            let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
+            let holder = read_holder(&mut reply);
+            Claimed::Answer(if kind == 3 {
+                ClaimAnswer::Busy { retry_after, holder }
+            } else {
+                ClaimAnswer::Queued { ahead, retry_after, holder }
+            })
+        }
+    })
+}
+
+/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
+pub(crate) fn read_holder(reply: &mut Reply) -> Option<HolderView> {
+    let (value, left) = (reply.bytes()?, reply.number()?);
+    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    if value == value::SHARED.as_bytes()
+        && let (Some(owner), Some(details)) = (reply.text(), reply.text())
+    {
+        return value::shared_holder(&owner, &details, left.unwrap_or_default());
+    }
+    Some(value::sole_holder(&value, left))
+}

@@ -1,0 +1,230 @@
+//! Who may do what: TLS, users with few rights, and servers that are no masters. Each refusal says what and why.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise; time is real"
+)]
+
+mod stage;
+
+use std::{
+    error::Error,
+    fs,
+    time::{Duration, Instant},
+};
+
+use stage::redis;
+use tenure_core::{BackendError, ErrorKind, LockName, Outcome, Wait};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::{eventually, slowness},
+    proxy::Proxy,
+    redis::{Certificates, Cluster, Recipe, RedisServer},
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn claimant(url: &str) -> Player {
+    Player::new(redis(url), "job").waiting(Wait::No)
+}
+
+async fn refusal(player: &Player) -> BackendError {
+    player.backend.claim(&player.claim).await.expect_err("this claim is refused")
+}
+
+/// The whole chain, as the command prints it.
+fn chain(error: &BackendError) -> String {
+    let source = error.source().map(ToString::to_string);
+    format!("{error}: {}", source.unwrap_or_default())
+}
+
+#[track_caller]
+fn is(error: &BackendError, kind: ErrorKind, part: &str) {
+    assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotApplied), "{}", chain(error));
+    assert!(chain(error).contains(part), "{}", chain(error));
+}
+
+/// Every verb once, with a waiter that is woken.
+async fn can_do_everything(url: &str) {
+    let (holder, waiter) = (Player::new(redis(url), "job"), Player::new(redis(url), "job"));
+    let grant = holder.enter().await;
+    holder.renew(&grant).await;
+    waiter.queue_behind(0).await;
+    assert_eq!(holder.backend.inspect(&holder.claim.name).await.unwrap().queue.len(), 1);
+    holder.leave().await;
+    waiter.enter().await;
+    waiter.backend.break_lock(&waiter.claim.name).await.unwrap();
+    let (reader, second) =
+        (Player::new(redis(url), "job").reading(), Player::new(redis(url), "job").reading());
+    let grant = reader.enter().await;
+    second.enter().await;
+    reader.renew(&grant).await;
+    assert_eq!(reader.backend.list("").await.unwrap().len(), 1);
+    reader.leave().await;
+    second.leave().await;
+}
+
+/// TLS with a CA of one's own; without it the server is not trusted, and that is said.
+#[tokio::test]
+async fn tls_with_an_own_ca_works_and_without_it_is_refused() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().tls(&certificates).start();
+    let url = format!("rediss://127.0.0.1:{}/?guard=off", server.port());
+    can_do_everything(&format!("{url}&ca={}", certificates.ca_file().display())).await;
+    is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "is not trusted; name the file of its CA");
+    let nowhere = claimant(&format!("{url}&ca=/nowhere/ca.pem"));
+    is(&refusal(&nowhere).await, ErrorKind::Invalid, "/nowhere/ca.pem");
+    let plain = claimant(&format!("redis://127.0.0.1:{}/?guard=off", server.port()));
+    assert_eq!(refusal(&plain).await.kind(), ErrorKind::Unavailable);
+}
+
+/// The line in the README gives every right that is needed.
+#[tokio::test]
+async fn the_least_rights_are_enough_for_everything() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let line =
+        readme.lines().find(|line| line.starts_with("ACL SETUSER tenure ")).expect("the README has the line");
+    let server = RedisServer::start();
+    let answer = server.command(&line.split(' ').collect::<Vec<_>>());
+    assert_eq!(answer.error(), None, "{line}");
+    for query in ["?guard=off", "?guard=off&protocol=2"] {
+        can_do_everything(&format!("redis://tenure:PASSWORD@127.0.0.1:{}/{query}", server.port())).await;
+    }
+    for command in ["FLUSHALL", "KEYS", "EVICT", "SHUTDOWN", "CONFIG SET"] {
+        assert!(!line.contains(&format!("+{}", command.to_lowercase().replace(' ', "|"))), "{command}");
+    }
+}
+
+/// Each right that the line gives is needed: what a user lacks is refused, and said. Nothing hangs.
+#[tokio::test]
+async fn a_missing_right_is_named_and_nothing_is_granted() {
+    let server = RedisServer::start();
+    let rights = "on >pw ~* &tenure:* +@all -evalsha -eval";
+    server.command(&[&["ACL", "SETUSER", "poor"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
+    let poor = claimant(&format!("redis://poor:pw@127.0.0.1:{}/?guard=off", server.port()));
+    is(&refusal(&poor).await, ErrorKind::Denied, "lacks a right");
+    let rights = "on >pw ~app:* ~tenure:* &tenure:* +@all";
+    server.command(&[&["ACL", "SETUSER", "narrow"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
+    let url = format!("redis://narrow:pw@127.0.0.1:{}/?guard=off", server.port());
+    is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "lacks a right");
+    claimant(&format!("{url}&key=app:%25s")).enter().await;
+    assert_eq!(server.command(&["EXISTS", "job"]).int(), 0);
+}
+
+/// Wrong password, none, and a user that is not there.
+#[tokio::test]
+async fn wrong_credentials_are_refused_without_showing_them() {
+    let server = Recipe::new().config("requirepass right").login("default", "right").start();
+    let at = format!("127.0.0.1:{}/?guard=off", server.port());
+    for (login, part) in [
+        (":s3cret@", "refuses this user or password"),
+        ("default:s3cret@", "refuses this user or password"),
+        ("nobody:s3cret@", "refuses this user or password"),
+        ("", "wants a password"),
+    ] {
+        for protocol in ["", "&protocol=2"] {
+            let error = refusal(&claimant(&format!("redis://{login}{at}{protocol}"))).await;
+            is(&error, ErrorKind::Denied, part);
+            assert!(!format!("{error:?} {}", chain(&error)).contains("s3cret"), "{error:?}");
+        }
+    }
+    claimant(&format!("redis://:right@{at}")).enter().await;
+}
+
+/// H4.3, hazard 62: a replica grants nothing, and a holder's server that becomes one is left.
+#[tokio::test]
+async fn a_replica_is_refused() {
+    let master = RedisServer::start();
+    let replica = Recipe::new().replica_of(master.port()).start();
+    is(&refusal(&claimant(&replica.url("?guard=off"))).await, ErrorKind::Unavailable, "is a replica");
+    let player = claimant(&master.url("?guard=off"));
+    player.enter().await;
+    master.command(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]);
+    eventually("the master has become a replica", PATIENCE, || {
+        (master.info("replication", "role") == "slave").then_some(())
+    });
+    let other = claimant(&master.url("?guard=off"));
+    is(&refusal(&other).await, ErrorKind::Unavailable, "is a replica");
+    let answer = player.backend.release(&player.claim.name, player.claim.owner).await;
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// Hazard 36: with a full memory nothing is granted, and release and renewal pass.
+#[tokio::test]
+async fn a_full_memory_refuses_claims_and_lets_holders_go() {
+    let server = Recipe::new().memory(0, "noeviction").start();
+    let url = server.url("?guard=off");
+    let (holder, waiter) = (Player::new(redis(&url), "job"), Player::new(redis(&url), "job"));
+    let grant = holder.enter().await;
+    let reader = Player::new(redis(&url), "cfg").reading();
+    let read = reader.enter().await;
+    waiter.queue_behind(0).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let newcomer = Player::new(redis(&url), "other").waiting(Wait::No);
+    is(&refusal(&newcomer).await, ErrorKind::Unavailable, "the memory of the Redis server is full");
+    assert_eq!(server.command(&["EXISTS", "other"]).int(), 0, "no orphan");
+    holder.renew(&grant).await;
+    reader.renew(&read).await;
+    holder.leave().await;
+    reader.leave().await;
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    waiter.enter().await;
+}
+
+/// A node of a Cluster under the URL of a single server.
+#[tokio::test]
+async fn a_node_of_a_cluster_is_refused_as_a_single_server() {
+    let cluster = Cluster::start();
+    let mut refused = 0;
+    for port in cluster.ports() {
+        let url = format!("redis://127.0.0.1:{port}/?guard=off");
+        let player = claimant(&url);
+        if let Err(error) = player.backend.claim(&player.claim).await {
+            let is_known =
+                error.to_string().contains("redis-cluster://") || error.to_string().contains("is a replica");
+            assert!(is_known, "{}", chain(&error));
+            refused += 1;
+        }
+    }
+    assert!(refused >= 5, "only {refused} nodes refused");
+}
+
+/// Nobody waits for longer than the time-out, and the next request goes over a new connection.
+#[tokio::test]
+async fn a_server_that_does_not_answer_costs_the_time_out() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let url =
+        format!("redis://127.0.0.1:{}/?guard=off&response_timeout=300ms&connect_timeout=300ms", proxy.port());
+    let player = claimant(&url);
+    let grant = player.enter().await;
+    proxy.stall();
+    let asked = Instant::now();
+    let error = refusal(&claimant(&url)).await;
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
+    let error = player.backend.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::TimedOut, Outcome::Unknown), "{error:?}");
+    assert!(asked.elapsed() < Duration::from_secs(3) * slowness(), "{:?}", asked.elapsed());
+    proxy.heal();
+    player.renew(&grant).await;
+}
+
+/// The same over a socket in the file system, and in another database.
+#[tokio::test]
+async fn a_unix_socket_and_a_database_of_ones_own_work() {
+    let server = RedisServer::start();
+    let socket = server.folder().join("redis.sock");
+    can_do_everything(&format!("redis+unix://{}?guard=off&db=3", socket.display())).await;
+    claimant(&server.url("?guard=off")).enter().await;
+    claimant(&server.url("3?guard=off")).enter().await;
+    let view = redis(&server.url("7?guard=off")).inspect(&LockName::new("job").unwrap()).await.unwrap();
+    assert!(view.holders.is_empty());
+}
+
+/// A server that knows no HELLO, as Redis before 6, is spoken to without it.
+#[tokio::test]
+async fn a_server_without_resp3_gets_hints_over_a_second_connection() {
+    let server = Recipe::new().config("rename-command HELLO \"\"").start();
+    can_do_everything(&server.url("?guard=off")).await;
+}

@@ -1,0 +1,101 @@
+//! A Cluster of three masters and their replicas.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise; time is real"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::redis;
+use tenure_core::{Audience, ClaimAnswer, Renewal, Wait, Wake};
+use tenure_testkit::{conformance::player::Player, patience::slowness, redis::Cluster};
+
+fn url(cluster: &Cluster) -> String {
+    let hosts: Vec<String> = cluster.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    format!("redis-cluster://{}/", hosts.join(","))
+}
+
+/// Locks lie on all masters; one list shows them, in order.
+#[tokio::test]
+async fn locks_lie_on_all_masters_and_one_list_shows_them() {
+    let cluster = Cluster::start();
+    let url = url(&cluster);
+    let backend = redis(&url);
+    let mut grants = Vec::new();
+    for n in 0..24 {
+        let player = Player::new(backend.clone(), &format!("job/{n:02}"));
+        grants.push(player.enter().await);
+    }
+    let owners: std::collections::BTreeSet<u16> =
+        grants.iter().map(|grant| cluster.owner_of(grant.name.as_str()).port()).collect();
+    assert_eq!(owners.len(), 3);
+    let names: Vec<String> =
+        backend.list("job/").await.unwrap().iter().map(|view| view.name.to_string()).collect();
+    assert_eq!(names, (0..24).map(|n| format!("job/{n:02}")).collect::<Vec<_>>());
+    let answers = backend.renew(&grants).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Renewed))), "{answers:?}");
+}
+
+/// A hint crosses the Cluster: the waiter may listen on any node. Tagged names work as others do.
+#[tokio::test]
+async fn a_waiter_is_woken_wherever_it_listens() {
+    let cluster = Cluster::start();
+    let url = url(&cluster);
+    for name in ["plain", "{tag}:a", "{tag}:b", "x{tag}"] {
+        let (holder, waiter) = (Player::new(redis(&url), name), Player::new(redis(&url), name));
+        holder.enter().await;
+        let mut stream = waiter.backend.wakes(waiter.claim.owner.process(), Audience::Waiters);
+        waiter.queue_behind(0).await;
+        holder.leave().await;
+        let woken = async {
+            while !matches!(stream.next().await, Wake::Owner(owner) if owner == waiter.claim.owner) {}
+        };
+        tokio::time::timeout(Duration::from_secs(5) * slowness(), woken).await.expect("no hint came");
+        waiter.enter().await;
+    }
+}
+
+/// A lock moves with its slot while it is held and waited for.
+#[tokio::test]
+async fn a_lock_survives_the_move_of_its_slot() {
+    let cluster = Cluster::start();
+    let url = url(&cluster);
+    let (holder, waiter) = (Player::new(redis(&url), "job"), Player::new(redis(&url), "job"));
+    let grant = holder.enter().await;
+    waiter.queue_behind(0).await;
+    let moved = cluster.move_slot_of("job");
+    assert_ne!(moved.from, moved.to);
+    assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
+    holder.leave().await;
+    let next = waiter.enter().await;
+    assert!(next.token > grant.token);
+}
+
+/// L2: after a fail-over only the token protects, and it does, for it is floored with the new master's time.
+#[tokio::test]
+async fn tokens_grow_over_a_fail_over_that_loses_the_lock() {
+    let cluster = Cluster::start();
+    let url = url(&cluster);
+    let first = Player::new(redis(&url), "job").enter().await;
+    cluster.kill_owner_of("job");
+    let second = Player::new(redis(&url), "job").waiting(Wait::No);
+    let began = Instant::now();
+    loop {
+        match second.backend.claim(&second.claim).await {
+            Ok(ClaimAnswer::Granted(grant)) => {
+                break assert!(grant.token > first.token, "{grant:?} after {first:?}");
+            }
+            Ok(_) => {
+                // The replica had received it: held until a person or its end frees it.
+                second.backend.break_lock(&second.claim.name).await.unwrap();
+            }
+            Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+        }
+        assert!(began.elapsed() < Duration::from_secs(30) * slowness(), "the Cluster does not recover");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

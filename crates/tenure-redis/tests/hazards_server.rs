@@ -1,0 +1,200 @@
+//! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: safety.md S6.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod stage;
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use stage::{
+    entry::{SHORT, claimant, let_in, look, passes, refusal},
+    naive::{FENCE, MINUTE_MS, NAIVE, Naive},
+    pair::Pair,
+};
+use tenure_core::Renewal;
+use tenure_testkit::{
+    clock::Clock,
+    conformance::player::Player,
+    patience::eventually,
+    redis::{Recipe, RedisServer, Sync},
+};
+
+const OURS: &str = "ours";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that has been up for longer than any lease, and grants at once.
+fn aged(recipe: Recipe) -> RedisServer {
+    let clock = Clock::new();
+    let server = recipe.clock(&clock).start();
+    clock.advance(Duration::from_secs(60));
+    server
+}
+
+/// Naive: takes the lock and a token.
+fn enters(server: &RedisServer, who: &str) -> Option<i64> {
+    let mut naive = Naive::of(server);
+    naive.set_new(NAIVE, who, MINUTE_MS).then(|| naive.mint())
+}
+
+/// Hazard 21: a server without persistence restarts, and a second holder gets the token of the first. L1, L2.
+#[tokio::test]
+async fn a_server_that_restarted_empty_lets_nobody_in_before_the_old_lease_is_over() {
+    let server = aged(Recipe::new());
+    let (a, b) = (claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS));
+    look(&b).await;
+    let naive = enters(&server, "a");
+    let first = let_in(&a).await;
+    assert!(naive == Some(1) && first.refusal.is_none());
+
+    server.kill();
+    server.start_again();
+    assert_eq!(enters(&server, "b"), naive, "b is in beside a, with the same token");
+    let second = let_in(&b).await;
+    second.is_after(&first, "was started a moment ago");
+    assert_eq!(a.renew(&first.grant).await, Renewal::Gone);
+}
+
+/// Hazard 37: the data vanish, no connection breaks, and the server is the same. L1, L2.
+#[tokio::test]
+async fn a_server_that_was_emptied_lets_nobody_in_before_the_old_lease_is_over() {
+    let server = aged(Recipe::new());
+    for loss in [&["FLUSHALL"][..], &["FLUSHDB"], &["SWAPDB", "0", "1"]] {
+        let (a, b) = (claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS));
+        look(&b).await;
+        let (naive, run_id) = (enters(&server, "a"), server.info("server", "run_id"));
+        let first = let_in(&a).await;
+
+        server.command(loss);
+        assert_eq!(server.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
+        assert_eq!(enters(&server, "b"), naive, "b is in beside a, with the same token");
+        let second = let_in(&b).await;
+        second.is_after(&first, "no record");
+        assert_eq!(a.renew(&first.grant).await, Renewal::Gone);
+        b.leave().await;
+        server.command(&["DEL", NAIVE, FENCE]);
+    }
+}
+
+/// Hazard 37: databases are swapped twice, and the lock of a holder is in the other one. L1, L2.
+#[tokio::test]
+async fn a_database_that_was_swapped_back_lets_nobody_in_beside_a_holder() {
+    let server = aged(Recipe::new());
+    let (a, b, c) = (claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS));
+    let first = let_in(&a).await;
+    look(&c).await;
+    server.command(&["SWAPDB", "0", "1"]);
+    let second = let_in(&b).await;
+    second.is_after(&first, "no record");
+    server.command(&["SWAPDB", "0", "1"]);
+    let third = let_in(&c).await;
+    third.is_after(&second, "");
+}
+
+/// Hazards 21 and 37 for those who switch the guard off: two hold, and only the token protects. L2.
+#[tokio::test]
+async fn without_the_guard_two_hold_and_the_second_token_is_larger() {
+    let server = aged(Recipe::new());
+    let enter = async || {
+        let mut player = claimant(&server.url("?guard=off"), OURS);
+        player.claim.ttl = Duration::from_secs(60);
+        let_in(&player).await
+    };
+    let first = enter().await;
+    server.kill();
+    server.start_again();
+    let second = enter().await;
+    second.is_beside(&first);
+    server.command(&["FLUSHALL"]);
+    enter().await.is_beside(&second);
+}
+
+/// Hazard 22: the last second never reached the disk: a lock that was freed is back, and a newer one is lost. L1, L2.
+#[tokio::test]
+async fn a_server_that_lost_its_last_second_lets_nobody_in_before_the_lost_lease_is_over() {
+    let server = aged(Recipe::new().persistent(Sync::EverySecond));
+    let [a, b, c] = [(); 3].map(|()| claimant(&server.url(SHORT), OURS));
+    let written = |owner: &str| {
+        eventually("it is in the file", PATIENCE, || {
+            let text = String::from_utf8_lossy(&fs::read(file(&server)).unwrap()).into_owned();
+            text.contains(owner).then(|| u64::try_from(text.len()).unwrap())
+        })
+    };
+    let mut naive = Naive::of(&server);
+    assert_eq!(enters(&server, "a"), Some(1));
+    let_in(&a).await;
+    let on_disk = written(&a.claim.owner.to_string());
+
+    assert!(naive.release(NAIVE, "a") && enters(&server, "b") == Some(2));
+    a.leave().await;
+    let second = let_in(&b).await;
+    written(&b.claim.owner.to_string());
+    server.kill();
+    fs::File::options().write(true).open(file(&server)).unwrap().set_len(on_disk).unwrap();
+    server.start_again();
+
+    let mut naive = Naive::of(&server);
+    assert_eq!(naive.get(NAIVE).as_deref(), Some("a"), "a, asking again, is told that it holds, beside b");
+    assert_eq!(naive.mint(), 2, "with the token of b");
+    assert!(naive.get(OURS).unwrap().starts_with(&a.claim.owner.to_string()));
+    passes(&refusal(&claimant_again(&server, &a)).await, "was started a moment ago");
+    let_in(&c).await.is_after(&second, "may have forgotten locks");
+}
+
+/// The same claim from a new process.
+fn claimant_again(server: &RedisServer, of: &Player) -> Player {
+    let mut player = claimant(&server.url(SHORT), OURS);
+    player.claim = of.claim.clone();
+    player
+}
+
+/// What an append-only server has written since its last rewrite.
+fn file(server: &RedisServer) -> PathBuf {
+    let folder = server.folder().join("appendonlydir");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    names.into_iter().find(|path| path.to_string_lossy().ends_with(".incr.aof")).unwrap()
+}
+
+/// Hazard 8: a lock was granted and never replicated; its master dies, and its replica becomes master. L1, L2.
+#[tokio::test]
+async fn a_promoted_replica_lets_nobody_in_before_a_lease_that_it_never_saw_is_over() {
+    for has_record in [true, false] {
+        let pair = Pair::new();
+        let (a, b) = (claimant(&pair.master.url(SHORT), OURS), claimant(&pair.replica.url(SHORT), OURS));
+        if has_record {
+            look(&a).await;
+            pair.has_arrived("tenure:one");
+        }
+        pair.network.drop_replies();
+        assert_eq!(enters(&pair.master, "a"), Some(1));
+        let first = let_in(&a).await;
+        passes(&refusal(&b).await, "is a replica");
+
+        pair.master.kill();
+        promote(&pair.replica);
+        let up: u64 = pair.replica.info("server", "uptime_in_seconds").parse().unwrap();
+        assert!(up > 3, "not young");
+        assert_eq!(enters(&pair.replica, "b"), Some(1), "b is in beside a, with the same token");
+        let why = if has_record { "was promoted" } else { "no record" };
+        let_in(&b).await.is_after(&first, why);
+    }
+}
+
+/// What the master of a pair grants after its replica was promoted, and forgets as a copy of it, is over before it,
+/// promoted back, grants again. Its process is the same all the time. Who asks before and after that is `known`.
+async fn fail_over_and_back(known: &dyn Fn(&Pair) -> Player) {
+    let pair = Pair::new();
+    let Pair { master, replica, .. } = &pair;
+    let (a, b) = (claimant(&master.url(LONG), OURS), known(&pair));
+    look(&a).await;
+    pair.has_arrived("tenure:one");
+    let run_id = master.info("server", "run_id");
+
+    promote(replica);
+    let naive = enters(master, "a");
+    let first = let_in(&a).await;
+    copy(master, replica.port());
+    promote(master);
+    assert_eq!(master.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
+    assert_eq!(enters(master, "b"), naive, "b is in beside a, with the same token");
+    let_in(&b).await.is_after(&first, "was promoted");
+}

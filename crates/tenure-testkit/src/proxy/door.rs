@@ -1,0 +1,84 @@
+//! `Door`: the proxy's own port, which stays its own while it is closed.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrIn, bind, listen, shutdown, socket,
+};
+
+use crate::ports;
+
+/// A port of 127.0.0.1 that accepts or refuses.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: TcpListener,
+    port: u16,
+    is_open: bool,
+}
+
+impl Door {
+    /// Open.
+    ///
+    /// The socket is not marked as one whose port may be used again (`SO_REUSEADDR`), as std's are: so no
+    /// other socket can take the port while nobody listens on it.
+    pub(super) fn new() -> Self {
+        for _ in 0..TRIES {
+            let port = ports::free(false);
+            let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+            let socket = socket.expect("a socket");
+            let address = SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port));
+            if bind(socket.as_raw_fd(), &address).is_err() {
+                continue;
+            }
+            let mut door = Self { listener: socket.into(), port, is_open: false };
+            door.listener.set_nonblocking(true).expect("a socket takes this setting");
+            door.open();
+            return door;
+        }
+        panic!("no port for a proxy in {TRIES} tries")
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn open(&mut self) {
+        if !self.is_open {
+            listen(&self.listener, Backlog::MAXCONN).expect("the port is ours");
+            self.is_open = true;
+        }
+    }
+
+    /// Whoever knocks is refused. Shutting down a socket that listens closes it for others, and leaves it
+    /// its port (Linux: `inet_shutdown`).
+    pub(super) fn close(&mut self) {
+        if self.is_open {
+            shutdown(self.listener.as_raw_fd(), Shutdown::Read).expect("our own socket");
+            self.is_open = false;
+        }
+    }
+
+    /// What to wait for, if it is open.
+    pub(super) fn waits(&self) -> Option<BorrowedFd<'_>> {
+        self.is_open.then(|| self.listener.as_fd())
+    }
+
+    /// The next one who knocks.
+    pub(super) fn accept(&self) -> Option<TcpStream> {
+        if !self.is_open {
+            return None;
+        }
+        match self.listener.accept() {
+            Ok((stream, _)) => Some(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            // He has left already; the next one may stand behind him, and rings again.
+            Err(_) => None,
+        }
+    }
+}
+
+const TRIES: usize = 20;

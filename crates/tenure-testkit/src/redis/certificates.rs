@@ -1,0 +1,71 @@
+//! `Certificates`: an authority and a server's certificate, made for one test.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+};
+
+use tempfile::TempDir;
+
+/// An authority of its own, and a certificate for `127.0.0.1` and `localhost` that it signed. Clones are
+/// the same.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    folder: Arc<TempDir>,
+}
+
+impl Certificates {
+    /// New ones, which nobody trusts who was not told to.
+    ///
+    /// # Panics
+    /// If there is no `openssl`.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("tenure-tls-").tempdir().expect("a temporary folder");
+        fs::write(folder.path().join("extensions"), EXTENSIONS).expect("a file in the temporary folder");
+        for step in [AUTHORITY, REQUEST, SIGNATURE] {
+            openssl(folder.path(), step);
+        }
+        Self { folder: Arc::new(folder) }
+    }
+
+    /// The authority's certificate, which a client must trust.
+    pub fn ca_file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    /// What a server must be told of them.
+    pub(crate) fn settings(&self, port: u16) -> String {
+        let folder = self.folder.path().display();
+        format!(
+            "tls-port {port}\ntls-cert-file {folder}/server.pem\ntls-key-file {folder}/server.key\n\
+             tls-ca-cert-file {folder}/ca.pem\ntls-auth-clients no"
+        )
+    }
+}
+
+impl Default for Certificates {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn openssl(folder: &Path, arguments: &str) {
+    let output = Command::new("openssl")
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start openssl: {error}; `cargo xtask test` installs it"));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "openssl {arguments}: {words}");
+}
+
+const AUTHORITY: &str = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key \
+                         -out ca.pem -days 3650 -subj /CN=tenure-test-authority";
+const REQUEST: &str = "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key \
+                       -out server.csr -subj /CN=localhost";
+const SIGNATURE: &str = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem \
+                         -days 3650 -extfile extensions";
+const EXTENSIONS: &str = "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n";

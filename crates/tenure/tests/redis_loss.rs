@@ -1,0 +1,249 @@
+//! Leases in Redis that are lost, or nearly: a server that hangs, dies or forgets, a network that breaks, a robbery.
+
+#![cfg(feature = "redis")]
+#![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod redis_stage;
+
+use std::{
+    future::pending,
+    time::{Duration, Instant},
+};
+
+use redis_stage::{Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, entry, in_time, ms, name, waiting};
+use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
+use tenure_testkit::{
+    patience::{eventually, slowness},
+    redis::{RedisServer, Reply},
+};
+
+/// How much later than it should a busy machine may tell.
+fn late() -> Duration {
+    ms(250)
+}
+
+/// How the lease was lost, and when `lost` told.
+async fn loss(guard: &Guard) -> (Loss, Instant) {
+    let lost = in_time(guard.lost()).await;
+    let at = Instant::now();
+    assert_eq!(guard.check(), Err(lost), "both tell the same");
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    (lost.cause(), at)
+}
+
+async fn holder(stage: &Stage, ttl: Duration) -> (Locker, Guard) {
+    let locks = stage.locks("").await;
+    let guard = acquire(locks.mutex(NAME).ttl(ttl)).await;
+    (locks, guard)
+}
+
+/// L1, hazard 60: not later than validity ends, which is before the server lets anybody else in; and not much earlier.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
+    let (stage, ttl) = (Stage::new().await, ms(2_000));
+    let (locks, guard) = holder(&stage, ttl).await;
+    let token = guard.token();
+    // In the middle of a hold, so that it was renewed before.
+    eventually("it was renewed", PATIENCE, || (guard_was_renewed(&guard, ttl)).then_some(()));
+    stage.assert_no_belief_beyond_the_server(&guard);
+    stage.server.stop();
+    let ends = Instant::now() + guard.remaining();
+    in_time(guard.at_risk()).await;
+    assert_eq!(guard.check(), Ok(()), "the first of the two signals comes while it holds");
+    let (cause, at) = loss(&guard).await;
+    assert_eq!(cause, Loss::Expired);
+    assert!(at + late() >= ends, "{:?} too early", ends - at);
+    assert!(at <= ends + late(), "{:?} too late", at - ends);
+
+    let next = waiting(&locks, ttl);
+    stage.server.resume();
+    let (next, _) = entry(next).await;
+    assert!(next.token() > token, "L2");
+    drop(guard);
+    assert!(locks.drain(PATIENCE).await);
+    assert_eq!(next.check(), Ok(()), "L4");
+}
+
+/// True when more is left than a third of the ttl after the grant.
+fn guard_was_renewed(guard: &Guard, ttl: Duration) -> bool {
+    let before = guard.remaining();
+    std::thread::sleep(ttl / 100);
+    guard.remaining() > before
+}
+
+/// L1: the same at the end of a lease that the server keeps for longer than we believe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn check_fails_before_a_server_that_hung_lets_anybody_else_in() {
+    let (stage, ttl) = (Stage::new().await, ms(1_000));
+    let (_locks, guard) = holder(&stage, ttl).await;
+    stage.server.stop();
+    let mut raw = stage.server.raw();
+    // Done as soon as the server goes on, and before anything that was sent later.
+    raw.send(&["SET", NAME, "next", "NX", "PX", "60000"]).unwrap();
+    let mut answers = stage.server.raw();
+    while guard.check().is_ok() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(guard.check().unwrap_err().cause(), Loss::Expired);
+    tokio::time::sleep(ttl / 10).await;
+    stage.server.resume();
+    assert_eq!(raw.read().unwrap(), Reply::Text("OK".into()));
+    assert_eq!(answers.command(&["GET", NAME]), Reply::Text("next".into()));
+    assert!(guard.check().is_err(), "L5");
+}
+
+/// L1, hazard 16: a new connection is made and the lease renewed over it, whether the old one was cut or went silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_breaks_in_the_middle_of_a_hold_does_not_cost_the_lease() {
+    let stage = Stage::new().await;
+    let ttl = ms(3_000);
+    // A silent connection is dropped after the response time-out, which must leave time for another one.
+    let (cut, silent) =
+        (stage.far("").await, stage.far("&response_timeout=300ms&connect_timeout=300ms").await);
+    let guards =
+        [acquire(cut.locks.mutex("cut").ttl(ttl)).await, acquire(silent.locks.mutex("silent").ttl(ttl)).await];
+    cut.proxy.cut();
+    cut.proxy.heal();
+    silent.proxy.stall();
+    silent.proxy.pass_new();
+    let began = Instant::now();
+    while began.elapsed() < ttl + ttl / 3 {
+        for guard in &guards {
+            assert_eq!(guard.check(), Ok(()), "{}, after {:?}", guard.name(), began.elapsed());
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    for guard in &guards {
+        assert!(guard.remaining() > ttl / 3, "{guard:?}: {:?}", guard.remaining());
+    }
+    let [first, second] = guards;
+    in_time(first.release()).await.unwrap();
+    // It goes over the connection that has been silent all the time.
+    let answer = in_time(second.release()).await;
+    assert!(matches!(answer, Ok(()) | Err(ReleaseError::Unknown(_))), "{answer:?}");
+    eventually("it is released in the background", PATIENCE, || stage.value("silent").is_none().then_some(()));
+}
+
+/// L1: whoever is robbed by a server that lost everything knows it no later than at the end of validity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_killed_and_came_back_empty_costs_the_lease_in_time() {
+    for comes_back in [true, false] {
+        let (stage, ttl) = (Stage::new().await, ms(2_000));
+        let (_locks, guard) = holder(&stage, ttl).await;
+        stage.server.kill();
+        let ends = Instant::now() + guard.remaining();
+        if comes_back {
+            stage.server.start_again();
+        }
+        let (cause, at) = loss(&guard).await;
+        assert!(at <= ends + late(), "{:?} too late", at - ends);
+        // If the server took its time to start, validity ended first.
+        assert!(cause == Loss::Expired || (comes_back && cause == Loss::Taken), "{cause:?}");
+        if !comes_back {
+            assert!(at + late() >= ends, "{:?} too early", ends - at);
+            stage.server.start_again();
+        }
+        // The same process goes on with the new server.
+        let again = acquire(stage.locks("").await.mutex(NAME).ttl(ttl)).await;
+        assert!(again.token() > guard.token(), "L2: the counter begins at the server's time");
+    }
+}
+
+/// A robbed holder is told at once, and does not wait for its renewal, which is due after 200 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_broken_elsewhere_is_lost_at_once() {
+    let stage = Stage::new().await;
+    for protocol in ["&protocol=3", "&protocol=2"] {
+        let locks = stage.locks(protocol).await;
+        let guard = acquire(locks.mutex(NAME).ttl(LONG)).await;
+        let unhurt = acquire(locks.mutex("other").ttl(LONG)).await;
+        stage.hears_of_robbery(&guard);
+        let robbed = stage.locks(protocol).await.break_lock(&name(NAME)).await.unwrap();
+        assert_eq!(robbed.len(), 1);
+        assert_eq!(robbed[0].owner, guard.owner().to_string());
+        let (cause, _) = loss(&guard).await;
+        assert_eq!(cause, Loss::Taken, "{protocol}");
+        assert_eq!(unhurt.check(), Ok(()), "{protocol}");
+        unhurt.release().await.unwrap();
+    }
+}
+
+/// L1, H1.6: the connection of a holder is lost, and the hint that it was robbed with it. Its next renewal is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_broken_while_its_holder_is_cut_off_is_lost_when_it_is_back() {
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
+    let far = stage.far("").await;
+    let guard = acquire(far.locks.mutex(NAME).ttl(ttl)).await;
+    stage.hears_of_robbery(&guard);
+    far.proxy.cut();
+    assert_eq!(stage.watcher.break_lock(&name(NAME)).await.unwrap().len(), 1);
+    assert_eq!(guard.check(), Ok(()), "it cannot know");
+    far.proxy.heal();
+    let healed = Instant::now();
+    let (cause, at) = loss(&guard).await;
+    assert_eq!(cause, Loss::Taken);
+    assert!(at - healed <= ttl / 3 + late(), "{:?}", at - healed);
+}
+
+/// Hazards 35 and 37: somebody else's DEL tells nobody, but the next renewal does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_a_foreign_client_deletes_is_lost_at_the_next_renewal() {
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
+    let words: [&[&str]; 3] = [&["DEL", NAME], &["FLUSHALL"], &["SET", NAME, "foreign", "PX", "60000"]];
+    for words in words {
+        let (_locks, guard) = holder(&stage, ttl).await;
+        let began = Instant::now();
+        stage.ask(words);
+        let (cause, at) = loss(&guard).await;
+        assert_eq!(cause, Loss::Taken, "{words:?}");
+        assert!(at - began <= ttl / 3 + late(), "{words:?}: {:?}", at - began);
+    }
+    assert_eq!(stage.value(NAME).as_deref(), Some("foreign"), "L4: nothing of ours touched it");
+}
+
+/// L1: work is dropped when the lease is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_drops_the_work_when_the_lease_is_lost() {
+    let stage = Stage::new().await;
+    for is_broken in [true, false] {
+        let (lock, flag) = (stage.locks("").await.mutex(NAME).ttl(ms(3_000)), Flag::default());
+        let (was_dropped, began) = (flag.was_dropped(), Instant::now());
+        let held = tokio::spawn(async move {
+            lock.hold(|_lease| async move {
+                let _flag = flag;
+                pending::<()>().await;
+            })
+            .await
+        });
+        eventually("it holds", PATIENCE, || stage.held());
+        assert!(!was_dropped());
+        if is_broken {
+            stage.watcher.break_lock(&name(NAME)).await.unwrap();
+        } else {
+            stage.server.stop();
+        }
+        let answer = in_time(held).await.unwrap();
+        let Err(HoldError::Lost(lost)) = answer else { panic!("{answer:?}") };
+        assert_eq!(lost.cause(), if is_broken { Loss::Taken } else { Loss::Expired });
+        assert!(was_dropped(), "the work goes on beside the next holder");
+        assert!(began.elapsed() < ms(3_000) + late(), "{:?}", began.elapsed());
+    }
+    stage.server.resume();
+    stage.settle(0, 0).await;
+}
+
+/// A server that is not there, and one that comes later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_bears_a_server_that_is_away_for_a_while() {
+    let server = RedisServer::start();
+    let locks = connect(server.port(), "").await;
+    let guard = acquire(locks.mutex(NAME).ttl(LONG)).await;
+    server.kill();
+    let next = waiting(&connect(server.port(), "").await, LONG);
+    assert!(in_time(guard.release()).await.is_err(), "nobody hears it");
+    server.start_again();
+    let (next, _) = entry(next).await;
+    assert!(locks.drain(PATIENCE * slowness()).await, "what was to be released is gone");
+    assert_eq!(next.check(), Ok(()));
+}
