@@ -29,6 +29,10 @@ const TOOLS: &[Tool] = &[
         used_for: "making a Redis cluster, a TLS client",
     },
     Tool { program: "openssl", packages: &["openssl"], used_for: "certificates for servers with TLS" },
+    Tool { program: "node", packages: &["nodejs"], used_for: "running the lock library redlock" },
+    Tool { program: "npm", packages: &["npm"], used_for: "installing the lock library redlock" },
+    Tool { program: "pip3", packages: &["python3-pip"], used_for: "installing the lock library redis-py" },
+    Tool { program: "python3", packages: &["python3"], used_for: "running the lock library redis-py" },
 ];
 
 /// Makes sure that every tool is there: installs what is missing if that is ours to do (root, with

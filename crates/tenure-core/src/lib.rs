@@ -30,7 +30,7 @@ pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{LockName, NameError};
 pub use owner::{OwnerError, OwnerId, ProcessId};
-pub use promises::{EndOfGrant, Order, Promises, WakeUp};
+pub use promises::{EndOfGrant, Order, Promises, Restart, WakeUp};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, Severity, WaiterView};

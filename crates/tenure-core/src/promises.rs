@@ -22,6 +22,18 @@ pub enum Order {
     Any,
 }
 
+/// What becomes of leases when the server restarts, or another one takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restart {
+    /// They may be forgotten, and granted again at once: only the token protects then.
+    Lost,
+    /// They may be forgotten, but nothing is granted before all that may have been are over.
+    WaitedFor,
+    /// They are still there.
+    Survives,
+}
+
 /// How a waiter learns that asking again helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,8 +53,8 @@ pub struct Promises {
     pub shared: bool,
     /// In which order waiters are let in.
     pub order: Order,
-    /// Tokens and leases survive a restart of the server.
-    pub survives_restart: bool,
+    /// What becomes of leases when the server restarts.
+    pub restart: Restart,
     /// Other processes and machines see the same locks.
     pub reach: &'static str,
     /// What ends a grant that nobody releases.

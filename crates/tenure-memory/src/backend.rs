@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Severity, Timing, WakeUp, Wakes,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Timing, WakeUp, Wakes,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -84,7 +84,7 @@ impl Backend for Memory {
             backend: "memory",
             shared: true,
             order: Order::Fifo,
-            survives_restart: false,
+            restart: Restart::Lost,
             reach: "one process",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,

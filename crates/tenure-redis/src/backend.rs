@@ -11,13 +11,13 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_core::{
     Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, Finding, Grant,
-    HolderView, Host, LockName, LockView, Order, OwnerId, ProcessId, Promises, Released, Renewal, Wait,
-    WakeUp, Wakes,
+    HolderView, Host, LockName, LockView, Order, OwnerId, ProcessId, Promises, Released, Renewal, Restart,
+    Wait, WakeUp, Wakes,
 };
 
 use crate::{
     check::Gate,
-    config::{Config, Place},
+    config::{Config, GuardMode, Place},
     error,
     keys::Keys,
     reply::{Reply, number},
@@ -177,16 +177,20 @@ pub(crate) fn millis(d: Duration) -> u64 {
 #[async_trait]
 impl Backend for Redis {
     fn promises(&self) -> Promises {
-        let is_cluster = self.is_cluster();
+        let (config, is_cluster) = (self.config(), self.is_cluster());
         Promises {
             backend: if is_cluster { "redis-cluster" } else { "redis" },
             shared: true,
             order: Order::Fifo,
-            survives_restart: false,
+            restart: if is_cluster || config.guard == GuardMode::Off {
+                Restart::Lost
+            } else {
+                Restart::WaitedFor
+            },
             reach: "all clients of the server",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
-            max_ttl: self.config().max_ttl,
+            max_ttl: config.max_ttl,
             max_ttl_parameter: (!is_cluster).then_some("max_ttl"),
             ttl_grain: Duration::from_millis(1),
         }

@@ -15,6 +15,7 @@ use tenure_core::{BackendError, Finding, Severity};
 
 use crate::{
     backend::Redis,
+    config::GuardMode,
     connect::{Node, Wire},
     error,
     guard::Terms,
@@ -28,6 +29,7 @@ struct Visit<'a> {
     /// Messages are pushed over the same connection.
     resp3: bool,
     place: String,
+    /// A Cluster has no guard.
     terms: Terms,
     findings: Vec<Finding>,
 }
@@ -35,7 +37,10 @@ struct Visit<'a> {
 impl Redis {
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
         let (wire, resp3) = self.sessions.wire().await?;
-        let (place, terms) = (self.config().place_name(), Terms::of(self.config()));
+        let (place, mut terms) = (self.config().place_name(), Terms::of(self.config()));
+        if self.is_cluster() {
+            terms.mode = GuardMode::Off;
+        }
         let mut visit = Visit { redis: self, wire, resp3, place, terms, findings: Vec::new() };
         let nodes = visit.wire.nodes().await.map_err(|error| visit.failed(error))?;
         if !visit.servers(&nodes).await? {

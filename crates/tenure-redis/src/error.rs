@@ -90,7 +90,10 @@ fn by_code(code: &str) -> Option<Verdict> {
 fn judge(error: &RedisError) -> Verdict {
     // An error inside a script may come with the code in its text.
     let text = error.detail().unwrap_or_default();
-    let nested = || text.split([' ', ':']).find_map(by_code);
+    // Redis 7.0 has no code for what a user may not do inside a script.
+    let is_denied = text.contains("user executing the script can't");
+    let nested =
+        || text.split([' ', ':']).find_map(by_code).or_else(|| by_code("NOPERM").filter(|_| is_denied));
     if let Some(verdict) = error.code().and_then(by_code).or_else(nested) {
         return verdict;
     }

@@ -365,6 +365,18 @@ async fn under_a_template_of_our_own_other_data_and_endless_keys_are_found() {
     );
 }
 
+#[tokio::test]
+async fn a_walk_over_very_many_keys_ends_early_and_says_so() {
+    let (server, locks) = healthy("?max_ttl=1s&key=lock:%25s").await;
+    let fill = "for n = 1, 30000 do redis.call('SET', 'lock:' .. n, '', 'EX', 1000) end";
+    server.command(&["EVAL", fill, "0"]);
+    see(&locks).await.has_grave(0).has(
+        Note,
+        "not all keys were looked at: only 20",
+        "a database of their own",
+    );
+}
+
 /// Hazard 38.
 #[tokio::test]
 async fn keys_of_others_under_our_prefix_are_a_problem() {
@@ -399,7 +411,7 @@ async fn a_cluster_is_looked_at_node_by_node() {
     let url = format!("redis-cluster://{}", first.address());
     let seen = see(&redis(&url)).await;
     seen.has_grave(0).has(Note, "a Redis Cluster has no restart guard", "check the token");
-    seen.has(Note, "nothing is saved", "appendonly").lacks("not tried");
+    seen.has(Note, "nothing is saved", "without a restart guard two may hold one").lacks("not tried");
     for node in cluster.nodes() {
         assert_eq!(node.command(&["DBSIZE"]).int(), 0, "the visit leaves nothing behind");
     }
@@ -419,6 +431,6 @@ async fn behind_sentinels_the_master_is_looked_at() {
     let [first, ..] = sentinels.sentinels() else { panic!("no Sentinel") };
     let url = format!("redis-sentinel://{}?max_ttl=1s&master={}", first.address(), sentinels.name());
     let locks = granting(&url).await;
-    see(&locks).await.has_grave(0).has(Note, "may lack the newest locks", "max_ttl, 1s");
+    see(&locks).await.has(Note, "2 replicas may lack the newest locks", "max_ttl, 1s");
     look(first, "").await.has_grave(1).has(Problem, "this server is a Sentinel", "redis-sentinel://");
 }

@@ -9,7 +9,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use stage::{
     entry::{SHORT, claimant, let_in, look, passes, refusal},
     naive::{FENCE, MINUTE_MS, NAIVE, Naive},
-    pair::Pair,
+    pair::{Pair, copy, promote},
 };
 use tenure_core::Renewal;
 use tenure_testkit::{
@@ -79,7 +79,11 @@ async fn a_server_that_was_emptied_lets_nobody_in_before_the_old_lease_is_over()
 #[tokio::test]
 async fn a_database_that_was_swapped_back_lets_nobody_in_beside_a_holder() {
     let server = aged(Recipe::new());
-    let (a, b, c) = (claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS), claimant(&server.url(SHORT), OURS));
+    let (a, b, c) = (
+        claimant(&server.url(SHORT), OURS),
+        claimant(&server.url(SHORT), OURS),
+        claimant(&server.url(SHORT), OURS),
+    );
     let first = let_in(&a).await;
     look(&c).await;
     server.command(&["SWAPDB", "0", "1"]);
@@ -179,13 +183,25 @@ async fn a_promoted_replica_lets_nobody_in_before_a_lease_that_it_never_saw_is_o
     }
 }
 
-/// What the master of a pair grants after its replica was promoted, and forgets as a copy of it, is over before it,
-/// promoted back, grants again. Its process is the same all the time. Who asks before and after that is `known`.
-async fn fail_over_and_back(known: &dyn Fn(&Pair) -> Player) {
+/// Hazard 10: a lock that was granted after a fail-over is forgotten by the fail-back, in the same process. L1, L2.
+#[tokio::test]
+async fn a_master_that_was_a_replica_in_between_lets_nobody_in_before_the_lost_lease_is_over() {
+    fail_over_and_back(false).await;
+}
+
+/// Hazard 10, H4.4: the same, for a client whose connection slept through it. L1, L2.
+#[tokio::test]
+async fn a_connection_that_slept_through_fail_over_and_back_is_not_let_in_before_the_lost_lease_is_over() {
+    fail_over_and_back(true).await;
+}
+
+async fn fail_over_and_back(is_connected_before: bool) {
     let pair = Pair::new();
     let Pair { master, replica, .. } = &pair;
-    let (a, b) = (claimant(&master.url(LONG), OURS), known(&pair));
-    look(&a).await;
+    let url = master.url("?max_ttl=3s");
+    let [mut a, mut b] = [(); 2].map(|()| claimant(&url, OURS));
+    (a.claim.ttl, b.claim.ttl) = (Duration::from_secs(3), Duration::from_secs(3));
+    look(if is_connected_before { &b } else { &a }).await;
     pair.has_arrived("tenure:one");
     let run_id = master.info("server", "run_id");
 
@@ -197,4 +213,35 @@ async fn fail_over_and_back(known: &dyn Fn(&Pair) -> Player) {
     assert_eq!(master.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
     assert_eq!(enters(master, "b"), naive, "b is in beside a, with the same token");
     let_in(&b).await.is_after(&first, "was promoted");
+}
+
+/// Hazard 61: a replica that lags behind says that a lock is held that was freed and taken by another. L1, L9.
+#[tokio::test]
+async fn a_replica_is_asked_nothing() {
+    let pair = Pair::new();
+    let (mut master, mut replica) = (Naive::of(&pair.master), Naive::of(&pair.replica));
+    let (a, b) = (claimant(&pair.master.url(SHORT), OURS), claimant(&pair.master.url(SHORT), OURS));
+    assert!(master.set_new(NAIVE, "a", MINUTE_MS));
+    let grant = a.enter().await;
+    pair.has_arrived(NAIVE);
+    pair.has_arrived(OURS);
+    pair.network.drop_replies();
+    assert!(master.release(NAIVE, "a") && master.set_new(NAIVE, "b", MINUTE_MS));
+    assert_eq!(replica.get(NAIVE).as_deref(), Some("a"), "a, asking there, is told that it holds, beside b");
+
+    a.leave().await;
+    b.enter().await;
+    let there = claimant(&pair.replica.url(SHORT), OURS).backend;
+    let name = &a.claim.name;
+    let answers = [
+        there.claim(&a.claim).await.err(),
+        there.renew(&[grant.clone()]).await.remove(0).err(),
+        there.release(name, grant.owner).await.err(),
+        there.inspect(name).await.err(),
+        there.list("").await.err(),
+        there.break_lock(name).await.err(),
+    ];
+    for error in answers {
+        passes(&error.expect("a replica knows nothing"), "is a replica");
+    }
 }

@@ -10,7 +10,7 @@ use rusqlite::OptionalExtension;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, FencingToken,
     Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, OwnerId, ProcessId, Promises,
-    QuorumNode, Raised, Released, Renewal, Timing, WakeUp, Wakes,
+    QuorumNode, Raised, Released, Renewal, Restart, Timing, WakeUp, Wakes,
 };
 use tenure_ledger::Ledger;
 
@@ -68,7 +68,7 @@ impl Backend for Sqlite {
             backend: "sqlite",
             shared: true,
             order: Order::Fifo,
-            survives_restart: true,
+            restart: Restart::Survives,
             reach: "one host",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Polled(Duration::from_millis(25)),

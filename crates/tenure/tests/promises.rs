@@ -1,11 +1,11 @@
 //! The tables of promises in README and docs/choosing.md say what the backends promise; the README's program compiles.
 
-#![cfg(all(feature = "memory", feature = "sqlite"))]
+#![cfg(all(feature = "memory", feature = "sqlite", feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, path::Path};
 
-use tenure::core::{EndOfGrant, Order, Promises, WakeUp};
+use tenure::core::{EndOfGrant, Order, Promises, Restart, WakeUp};
 
 fn row(promises: &Promises) -> Vec<String> {
     let modes = if promises.shared { "mutex, read-write, semaphore" } else { "mutex" };
@@ -13,7 +13,12 @@ fn row(promises: &Promises) -> Vec<String> {
         Order::Fifo => "FIFO",
         _ => "any",
     };
-    let restart = if promises.survives_restart { "survives" } else { "lost" };
+    let restart = match promises.restart {
+        Restart::Lost => "lost",
+        Restart::WaitedFor => "waited for",
+        Restart::Survives => "survives",
+        _ => unreachable!("a new fate needs a word here"),
+    };
     let end = match promises.end {
         EndOfGrant::Ttl => "ttl",
         _ => "session",
@@ -41,7 +46,7 @@ fn rows_of(file: &str, backend: &str) -> Vec<Vec<String>> {
 async fn the_tables_say_what_the_backends_promise() {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", folder.path().join("locks.db").display());
-    for url in ["memory:", &sqlite] {
+    for url in ["memory:", &sqlite, "redis://localhost", "redis-cluster://localhost"] {
         let promises = tenure::connect(url).await.unwrap().promises();
         for file in ["README.md", "docs/choosing.md"] {
             assert_eq!(rows_of(file, promises.backend), [row(&promises)], "{} in {file}", promises.backend);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Cmd;
 use tenure_core::{
     Backend, BackendError, Claim, ClaimAnswer, ErrorKind, Finding, Grant, Label, LockName, Mode, OwnerId,
-    ProcessId, Renewal, Severity, Wait,
+    ProcessId, Severity, Wait,
 };
 
 use super::{Visit, finding, shown};
@@ -52,12 +52,11 @@ impl Visit<'_> {
         u64::from_be_bytes(bytes)
     }
 
-    /// Alone on the plain path, with a waiter on the long one, and shared.
+    /// Leaves nothing behind, if this user may.
     async fn hold(&self, name: &LockName, process: ProcessId) -> Result<(), Refused> {
-        let redis = self.redis;
         let claim = |mode, wait| {
             let mut bits = [0; 16];
-            redis.sessions.host().random(&mut bits);
+            self.redis.sessions.host().random(&mut bits);
             Claim {
                 name: name.clone(),
                 owner: OwnerId::from_random(process, bits),
@@ -70,18 +69,31 @@ impl Visit<'_> {
         };
         let (holder, waiter) = (claim(Mode::Exclusive, Wait::No), claim(Mode::Exclusive, Wait::Wake));
         let reader = claim(Mode::READ, Wait::No);
-        let grant = self.enter(&holder).await?;
+        let held = self.verbs(&holder, &waiter, &reader).await;
+        if held.is_err() {
+            for Claim { owner, .. } in [holder, waiter, reader] {
+                // OK because it ends by itself.
+                let _ = self.redis.release(name, owner).await;
+            }
+        }
+        held
+    }
+
+    /// Alone on the plain path, with a waiter on the long one, and shared.
+    async fn verbs(&self, holder: &Claim, waiter: &Claim, reader: &Claim) -> Result<(), Refused> {
+        let (redis, name) = (self.redis, &holder.name);
+        let grant = self.enter(holder).await?;
         if let Some(grant) = grant {
             let renewed = redis.renew(&[Grant { ttl: TTL, ..grant }]).await.pop();
-            let renewed: Option<Renewal> = renewed.transpose().map_err(|error| ("renew a lock", error))?;
-            tracing::debug!(?renewed, "the doctor's lock");
+            // OK if it was gone: we were away for longer than the ttl.
+            renewed.transpose().map_err(|error| ("renew a lock", error))?;
         }
         redis.inspect(name).await.map_err(|error| ("inspect a lock", error))?;
-        redis.claim(&waiter).await.map_err(|error| ("wait for a lock", error))?;
+        redis.claim(waiter).await.map_err(|error| ("wait for a lock", error))?;
         for owner in [holder.owner, waiter.owner] {
             redis.release(name, owner).await.map_err(|error| ("release a lock", error))?;
         }
-        self.enter(&reader).await?;
+        self.enter(reader).await?;
         redis.release(name, reader.owner).await.map_err(|error| ("release a shared lock", error))?;
         Ok(())
     }

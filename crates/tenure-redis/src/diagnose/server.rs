@@ -190,22 +190,26 @@ impl Clock {
         Self { is_ahead, apart }
     }
 
+    /// A6 is about the clocks of servers, and ours is the only other one that is at hand.
     fn judge(self, terms: &Terms) -> Option<Finding> {
-        let half = terms.max_ttl / 2;
+        let is_guarded = terms.mode != GuardMode::Off;
         let severity = match self.apart {
-            apart if apart > half => Severity::Problem,
+            apart if is_guarded && apart > terms.max_ttl / 2 => Severity::Problem,
             apart if apart > CLOCKS_APART => Severity::Warning,
             _ => return None,
         };
         let direction = if self.is_ahead { "ahead of" } else { "behind" };
-        let apart = shown::time(self.apart);
-        let ours = shown::time(terms.max_ttl);
+        let tokens = if is_guarded {
+            let max_ttl = shown::time(terms.max_ttl);
+            format!(
+                "tokens grow over a fail-over only if clocks differ by less than half of max_ttl, {max_ttl}"
+            )
+        } else {
+            "without a restart guard tokens may fall back by as much after a fail-over".to_owned()
+        };
         Some(finding(
             severity,
-            format!(
-                "the server's clock is {apart} {direction} ours; tokens keep growing over a fail-over only if clocks \
-                 differ by less than half of max_ttl, which is {ours}"
-            ),
+            format!("the server's clock is {} {direction} ours; {tokens}", shown::time(self.apart)),
             "run chrony or ntpd on both machines, so that the clock is never set by a step (look with `chronyc tracking` or \
              `timedatectl`)",
         ))
@@ -278,11 +282,12 @@ mod tests {
     /// A6: half of max_ttl is the end of the promise; one second is worth a word. The way of the question is no skew.
     #[test]
     fn clocks_are_judged_by_what_the_way_does_not_explain() {
-        let judge = |theirs_ms: u64, way_ms: u64, max_ttl: u64| {
+        let judge_in = |mode, theirs_ms: u64, way_ms: u64, max_ttl: u64| {
             let ms = Duration::from_millis;
             let clock = Clock::compare(ms(theirs_ms), ms(100_000), ms(way_ms));
-            clock.judge(&terms(GuardMode::On, max_ttl)).map(|found| (found.severity, found.what))
+            clock.judge(&terms(mode, max_ttl)).map(|found| (found.severity, found.what))
         };
+        let judge = |theirs_ms, way_ms, max_ttl| judge_in(GuardMode::On, theirs_ms, way_ms, max_ttl);
         assert_eq!(judge(100_999, 0, 30), None);
         assert_eq!(judge(103_000, 2_000, 30), None);
         assert_eq!(judge(99_001, 0, 30), None);
@@ -291,6 +296,8 @@ mod tests {
         let (severity, what) = judge(84_000, 0, 30).unwrap();
         assert!(severity == Severity::Problem && what.contains("16s behind"), "{what}");
         assert_eq!(judge(100_600, 0, 1).unwrap().0, Severity::Problem);
+        assert_eq!(judge_in(GuardMode::Off, 100_600, 0, 1), None);
+        assert_eq!(judge_in(GuardMode::Off, 200_000, 0, 1).unwrap().0, Severity::Warning);
     }
 
     #[test]

@@ -18,8 +18,9 @@ use crate::{
 
 /// Keys that one step looks at, so that no step holds up the server.
 const STEP: usize = 500;
-/// After so many steps on one server the walk ends: that is a few seconds.
+/// After so many steps on one server, or so many keys in all, a walk ends: that is a few seconds.
 const MOST_STEPS: usize = 4_000;
+const MOST_KEYS: usize = 20_000;
 
 impl Visit<'_> {
     /// Without a session only what needs no script is looked at.
@@ -112,7 +113,7 @@ impl Visit<'_> {
     ) -> Result<(), (&'static str, RedisError)> {
         let (mut no_text, mut endless) = (Tally::default(), Tally::default());
         let pattern = list::escaped(template).replacen("%s", "*", 1);
-        let mut scan = Scan::new(&self.wire, nodes, pattern.clone());
+        let mut scan = Scan::new(&self.wire, nodes, pattern);
         while let Some(mut step) = scan.next().await.map_err(|error| ("SCAN", error))? {
             step.retain(|key| !key.starts_with(PREFIX.as_bytes()));
             let types = types(&self.wire, &step).await.map_err(|error| ("TYPE", error))?;
@@ -257,13 +258,17 @@ struct Scan {
     nodes: Vec<Node>,
     pattern: String,
     cursor: u64,
+    /// On this server.
     steps: usize,
+    /// That match.
+    seen: usize,
     is_cut: bool,
 }
 
 impl Scan {
     fn new(wire: &Wire, nodes: &[Node], pattern: String) -> Self {
-        Self { wire: wire.clone(), nodes: nodes.to_vec(), pattern, cursor: 0, steps: 0, is_cut: false }
+        let (wire, nodes) = (wire.clone(), nodes.to_vec());
+        Self { wire, nodes, pattern, cursor: 0, steps: 0, seen: 0, is_cut: false }
     }
 
     /// The keys of the next step; nothing at the end.
@@ -271,12 +276,18 @@ impl Scan {
         let Some(node) = self.nodes.last() else { return Ok(None) };
         let mut cmd = redis::cmd("SCAN");
         cmd.arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
-        let (cursor, keys) = redis::from_redis_value(self.wire.ask_node(node, &cmd).await?)?;
-        (self.cursor, self.steps) = (cursor, self.steps + 1);
-        if cursor == 0 || self.steps == MOST_STEPS {
-            self.is_cut |= cursor != 0;
+        let (cursor, keys): (u64, Vec<Vec<u8>>) =
+            redis::from_redis_value(self.wire.ask_node(node, &cmd).await?)?;
+        (self.cursor, self.steps, self.seen) = (cursor, self.steps + 1, self.seen + keys.len());
+        let is_done = cursor == 0;
+        if is_done || self.steps == MOST_STEPS {
+            self.is_cut |= !is_done;
             (self.cursor, self.steps) = (0, 0);
             self.nodes.pop();
+        }
+        if self.seen >= MOST_KEYS && !self.nodes.is_empty() {
+            self.is_cut = true;
+            self.nodes.clear();
         }
         Ok(Some(keys))
     }
@@ -284,13 +295,10 @@ impl Scan {
     /// Says so if the walk ended early.
     fn rest(&self) -> Option<Finding> {
         self.is_cut.then(|| {
-            let what = format!(
-                "only about {} keys were looked at for {}: there are more",
-                STEP * MOST_STEPS,
-                shown::key(self.pattern.as_bytes())
-            );
+            let (seen, pattern) = (self.seen, shown::key(self.pattern.as_bytes()));
+            let what = format!("not all keys were looked at: only {seen} that match {pattern}");
             let remedy =
-                "nothing; in a database of its own, as in redis://HOST/1, Tenure would look at all its keys";
+                "nothing; with few keys beside the locks, as in a database of their own (redis://HOST/1), all are";
             finding(Severity::Note, what, remedy)
         })
     }

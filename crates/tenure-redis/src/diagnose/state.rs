@@ -106,7 +106,7 @@ impl Server {
             _ => return None,
         };
         let guarded = match terms.mode {
-            GuardMode::Off => "with guard=off two may hold one lock then".to_owned(),
+            GuardMode::Off => "without a restart guard two may hold one lock then".to_owned(),
             GuardMode::On | GuardMode::Strict => {
                 let wait = shown::time(terms.max_ttl + SLACK);
                 format!("that is safe: it grants nothing for up to {wait} after a restart")
@@ -146,7 +146,10 @@ impl Server {
         let count = self.number("connected_slaves").filter(|count| *count > 0)?;
         let replicas = if count == 1 { "1 replica" } else { &format!("{count} replicas") };
         let remedy = match terms.mode {
-            GuardMode::Off => "nothing waits with guard=off: check the token where you write".to_owned(),
+            GuardMode::Off => {
+                "without a restart guard nothing waits for them to end: check the token where you write"
+                    .to_owned()
+            }
             GuardMode::On | GuardMode::Strict => format!(
                 "that is safe: a server that was promoted grants nothing for max_ttl, {}; a shorter ?max_ttl= shortens \
                  the wait",

@@ -41,7 +41,10 @@ impl Entry {
     pub(crate) fn is_after(&self, before: &Self, why: &str) {
         let early = before.believed_until().saturating_duration_since(self.asked);
         let [token, old] = [self, before].map(|entry| entry.grant.token);
-        assert!(early.is_zero(), "let in beside a holder that believes for another {early:?}, token {token} after {old}");
+        assert!(
+            early.is_zero(),
+            "let in beside a holder that believes for another {early:?}, token {token} after {old}"
+        );
         assert!(token > old, "{token} after {old}");
         passes(self.refusal.as_ref().expect("it should have been refused before"), why);
     }
