@@ -5,6 +5,7 @@
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use tenure::{TokioHost, core::Host};
+use tenure_bench::jain;
 use tokio::task::LocalSet;
 
 const TASKS: usize = 64;
@@ -37,12 +38,6 @@ fn round() -> Vec<u64> {
         }
     });
     counts.take()
-}
-
-/// Jain's index: 1 if all got the same, 1/n if one got everything.
-fn jain(counts: &[u64]) -> f64 {
-    let (sum, squares) = counts.iter().fold((0.0, 0.0), |(s, q), &n| (s + n as f64, q + (n as f64).powi(2)));
-    sum * sum / (counts.len() as f64 * squares)
 }
 
 fn main() {

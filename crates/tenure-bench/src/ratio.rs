@@ -1,8 +1,10 @@
-//! Rounds that alternate between two programs, so that both meet the same noise; and what they say.
+//! Two programs in alternating rounds: how their times per call compare.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 
 use std::time::{Duration, Instant};
+
+use crate::rounds::Rounds;
 
 /// How long `count` calls of `cycle` take, per call.
 pub fn per_call(count: u32, mut cycle: impl FnMut()) -> Duration {
@@ -15,11 +17,7 @@ pub fn per_call(count: u32, mut cycle: impl FnMut()) -> Duration {
 
 /// The quotients of alternating rounds.
 #[derive(Debug)]
-pub struct Ratio {
-    quotients: Vec<f64>,
-    ours: Vec<Duration>,
-    raw: Vec<Duration>,
-}
+pub struct Ratio(Rounds<Duration>);
 
 impl Ratio {
     /// Runs `rounds` rounds of each, in turn; each answers its time per call.
@@ -28,29 +26,16 @@ impl Ratio {
         mut raw: impl FnMut() -> Duration,
         mut ours: impl FnMut() -> Duration,
     ) -> Self {
-        let mut ratio = Self { quotients: Vec::new(), ours: Vec::new(), raw: Vec::new() };
-        for _ in 0..rounds {
-            let (raw, ours) = (raw(), ours());
-            ratio.quotients.push(raw.as_secs_f64() / ours.as_secs_f64());
-            ratio.raw.push(raw);
-            ratio.ours.push(ours);
-        }
-        ratio.quotients.sort_by(f64::total_cmp);
-        ratio.ours.sort();
-        ratio.raw.sort();
-        ratio
+        Self(Rounds::measure(rounds as usize, 2, |program| if program == 0 { raw() } else { ours() }))
     }
 
     /// A row of a Markdown table: medians, and how far the quotients spread.
     pub fn row(&self, what: &str) -> String {
-        let middle = self.quotients.len() / 2;
-        let (least, most) = (self.quotients[0], self.quotients[self.quotients.len() - 1]);
-        format!(
-            "| {what} | {:.1} | {:.1} | **{:.2}** | {least:.2} to {most:.2} |",
-            micros(self.raw[middle]),
-            micros(self.ours[middle]),
-            self.quotients[middle],
-        )
+        let raw = self.0.spread(|round| micros(round[0])).median;
+        let ours = self.0.spread(|round| micros(round[1])).median;
+        let quotient = self.0.spread(|round| round[0].as_secs_f64() / round[1].as_secs_f64());
+        let (least, most) = (quotient.least, quotient.most);
+        format!("| {what} | {raw:.1} | {ours:.1} | **{:.2}** | {least:.2} to {most:.2} |", quotient.median)
     }
 }
 

@@ -120,7 +120,10 @@ fn a_foreign_lock_is_shown_and_waited_for() {
     stage.server().command(&["SET", "job", theirs, "NX", "PX", "60000"]);
     let view = stage.show("job");
     let holder = &view["holders"][0];
-    assert_eq!((&holder["token"], &holder["label"], &holder["since"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(
+        (&holder["token"], &holder["label"], &holder["since"]),
+        (&Value::Null, &Value::Null, &Value::Null)
+    );
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "theirs?[31m");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
     assert_eq!(stage.server().command(&["GET", "job"]).text(), theirs);

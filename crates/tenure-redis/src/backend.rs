@@ -10,15 +10,16 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, Finding, Grant,
-    HolderView, Host, LockName, LockView, Order, OwnerId, ProcessId, Promises, Released, Renewal, Restart,
-    Wait, WakeUp, Wakes,
+    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    Finding, Grant, HolderView, Host, LockName, LockView, Order, Outcome, OwnerId, ProcessId, Promises,
+    Released, Renewal, Restart, Wait, WakeUp, Wakes,
 };
 
 use crate::{
     check::Gate,
     config::{Config, GuardMode, Place},
     error,
+    guard::Terms,
     keys::Keys,
     reply::{Reply, number},
     script::{Script, Scripts},
@@ -105,7 +106,14 @@ impl Redis {
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
         let script = &self.scripts().renew;
-        let mut call = script.call(&locks.iter().map(String::as_str).collect::<Vec<_>>());
+        // In a Cluster there is no record; its own counter lies in the slot of the lock.
+        let (one, settings) = match (self.is_cluster(), grants) {
+            (true, [grant, ..]) => (self.keys(&grant.name)?.counter(), String::new()),
+            _ => (crate::keys::ONE.to_owned(), Terms::of(self.config()).to_string()),
+        };
+        let keys: Vec<&str> = std::iter::once(&one).chain(&locks).map(String::as_str).collect();
+        let mut call = script.call(&keys);
+        call.arg(settings);
         for grant in grants {
             call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
         }
@@ -114,6 +122,12 @@ impl Redis {
             Value::Array(items) if items.len() == grants.len() => {
                 Ok(items.iter().map(|item| number(item) == Some(1)).collect())
             }
+            Value::Int(-1) => {
+                // The check says which settings others have adopted.
+                let gate = session.gate();
+                self.sessions.recheck(session, &gate).await?;
+                Err(closed(session.place(), &session.gate(), self.sessions.host().now()))
+            }
             _ => Err(error::unreadable(session.place(), "a renewal")),
         }
     }
@@ -121,7 +135,7 @@ impl Redis {
     async fn keep(&self, session: &Session, grant: &Grant) -> Result<Renewal, BackendError> {
         let script = &self.scripts().keep;
         let keys = self.keys(&grant.name)?;
-        let mut call = self.full_call(script, &keys, &open_gate(session));
+        let mut call = self.full_call(script, &keys, &self.gate_for_handing(session).await);
         call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
         match number(&self.sessions.ask(session, script, &call).await?) {
             Some(1) => Ok(Renewal::Renewed),
@@ -141,6 +155,19 @@ impl Redis {
         join_all(rest).await
     }
 
+    /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and
+    /// hand nothing on.
+    async fn gate_for_handing(&self, session: &Session) -> Arc<str> {
+        let gate = session.gate();
+        if let Gate::Closed { until, .. } = &gate
+            && until.is_over(self.sessions.host().now())
+            && let Err(error) = self.sessions.recheck(session, &gate).await
+        {
+            tracing::debug!(%error, "nothing is handed on");
+        }
+        open_gate(session)
+    }
+
     /// Leaves where there may be waiters; remembers whether there were.
     async fn leave(
         &self,
@@ -150,15 +177,36 @@ impl Redis {
         owner: OwnerId,
     ) -> Result<Released, BackendError> {
         let script = &self.scripts().leave;
-        let mut call = self.full_call(script, keys, &open_gate(session));
+        let seen = session.gate();
+        let mut call = self.full_call(script, keys, &self.gate_for_handing(session).await);
         call.arg(owner.to_string());
-        let answer = number(&self.sessions.ask(session, script, &call).await?);
-        self.set_contended(name, answer == Some(1));
+        let mut answer = number(&self.sessions.ask(session, script, &call).await?);
+        if answer == Some(3)
+            && matches!(seen, Gate::Open(_))
+            && self.sessions.recheck(session, &seen).await.is_ok()
+        {
+            // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
+            let mut again = self.full_call(script, keys, &open_gate(session));
+            again.arg(owner.to_string());
+            answer = self.sessions.ask(session, script, &again).await.map_or(answer, |_| answer);
+        }
+        self.set_contended(name, matches!(answer, Some(1 | 3)));
         match answer {
-            Some(1 | 2) => Ok(Released::Released),
+            Some(1..=3) => Ok(Released::Released),
             Some(0) => Ok(Released::WasGone),
             _ => Err(error::unreadable(session.place(), "a release")),
         }
+    }
+
+    /// # Errors
+    /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
+    fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
+        let max = self.config().max_ttl;
+        if ttl <= max {
+            return Ok(());
+        }
+        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 }
 
@@ -203,6 +251,7 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        self.allow(claim.ttl)?;
         for _ in 0..3 {
             let listens = claim.wait != Wait::No;
             let session =
@@ -228,7 +277,12 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let session = match self.sessions.session().await {
+        let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
+        let session = match self.allow(longest).map(|()| self.sessions.session()) {
+            Ok(session) => session.await,
+            Err(error) => Err(error),
+        };
+        let session = match session {
             Ok(session) => session,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -269,7 +323,7 @@ impl Backend for Redis {
         let session = self.sessions.session().await?;
         let keys = self.keys(name)?;
         let script = &self.scripts().break_lock;
-        let call = self.full_call(script, &keys, &open_gate(&session));
+        let call = self.full_call(script, &keys, &self.gate_for_handing(&session).await);
         let answer = self.sessions.ask(&session, script, &call).await?;
         let robbed = Reply::new(answer).and_then(read_robbed);
         robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))

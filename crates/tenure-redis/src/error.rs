@@ -22,6 +22,14 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (Fate, BackendError) {
     (fate, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
 }
 
+/// The same of a script that may have written before it met a key or a right that stopped it (L9). What the server refuses
+/// as a whole, it refuses before the first write.
+pub(crate) fn asked_midway(place: &str, error: RedisError) -> (Fate, BackendError) {
+    let (fate, kind, outcome, message) = judge(&error);
+    let outcome = if matches!(kind, Corrupt | Denied | Invalid) { Outcome::Unknown } else { outcome };
+    (fate, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
+}
+
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     let (_, kind, _, message) = judge(&error);

@@ -19,6 +19,8 @@ pub struct Terms {
     pub mode: GuardMode,
     /// The longest lease that anybody takes.
     pub max_ttl: Duration,
+    /// The database: with SWAPDB its data may come to another one.
+    pub db: i64,
 }
 
 /// What a server says of itself, read in one step.
@@ -124,7 +126,7 @@ pub enum Refusal {
 
 impl Terms {
     pub(crate) fn of(config: &Config) -> Self {
-        Self { mode: config.guard, max_ttl: config.max_ttl }
+        Self { mode: config.guard, max_ttl: config.max_ttl, db: config.db }
     }
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
@@ -137,18 +139,19 @@ impl Terms {
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.mode {
-            GuardMode::Off => f.write_str("guard=off"),
+            GuardMode::Off => f.write_str("guard=off")?,
             GuardMode::On | GuardMode::Strict => {
-                write!(f, "guard=on max_ttl={}", humantime::format_duration(self.max_ttl))
+                write!(f, "guard=on max_ttl={}", humantime::format_duration(self.max_ttl))?;
             }
         }
+        if self.db == 0 { Ok(()) } else { write!(f, " db={}", self.db) }
     }
 }
 
-/// The longest lease that settings in a record allow.
+/// The longest lease that settings in a record allow: without a guard, any.
 fn max_ttl_of(settings: &str) -> Duration {
-    let text = settings.rsplit_once("max_ttl=").map(|(_, text)| text);
-    text.and_then(|text| humantime::parse_duration(text).ok()).unwrap_or_default()
+    let text = settings.split("max_ttl=").nth(1).and_then(|rest| rest.split(" db=").next());
+    text.and_then(|text| humantime::parse_duration(text).ok()).unwrap_or(tenure_core::Timing::MAX_TTL)
 }
 
 /// Whether a server may grant, from its facts and its record.
@@ -227,9 +230,13 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
 /// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last.
 pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
     match decide(terms, facts, record) {
+        // Without a guard nobody waits for anything.
+        Decision::Refuse(Refusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
+            write(Why::Unguarded, Duration::ZERO, ours)
+        }
         Decision::Refuse(Refusal::Mismatch { ours, .. }) => {
             let settings = record.map_or_else(|| ours.clone(), |record| record.settings.clone());
-            let wait = terms.max_ttl.min(tenure_core::Timing::MAX_TTL).max(max_ttl_of(&settings));
+            let wait = terms.max_ttl.max(max_ttl_of(&settings));
             Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours) }
         }
         other => other,

@@ -6,7 +6,7 @@ const MAX: Duration = Duration::from_secs(30);
 const NOW: Duration = Duration::from_secs(1_000_000);
 
 fn terms(mode: GuardMode) -> Terms {
-    Terms { mode, max_ttl: MAX }
+    Terms { mode, max_ttl: MAX, db: 0 }
 }
 
 fn facts() -> Facts {
@@ -175,7 +175,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
         decide(&terms(GuardMode::On), &facts(), Some(&under_way)),
         Decision::Wait(Duration::from_secs(20))
     );
-    let old = Terms { mode: GuardMode::On, max_ttl: minute };
+    let old = Terms { mode: GuardMode::On, max_ttl: minute, db: 0 };
     assert!(
         matches!(decide(&old, &facts(), Some(&under_way)), Decision::Refuse(_)),
         "the others are out already"

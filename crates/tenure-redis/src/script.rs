@@ -6,6 +6,8 @@ use redis::{Arg, Cmd};
 pub(crate) struct Script {
     text: String,
     hash: String,
+    /// An error may come when something was done already: it writes before its last read.
+    pub(crate) writes_early: bool,
 }
 
 /// All scripts, for one way of minting tokens.
@@ -36,11 +38,11 @@ impl Scripts {
         Self {
             acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
-            renew: Script::new(&[include_str!("scripts/renew.lua")]),
+            renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
             claim: Script::new(&[mint, state, include_str!("scripts/claim.lua")]),
-            leave: Script::new(&[mint, state, include_str!("scripts/leave.lua")]),
-            keep: Script::new(&[mint, state, include_str!("scripts/keep.lua")]),
-            break_lock: Script::new(&[mint, state, include_str!("scripts/break.lua")]),
+            leave: Script::new(&[mint, state, include_str!("scripts/leave.lua")]).writing_early(),
+            keep: Script::new(&[mint, state, include_str!("scripts/keep.lua")]).writing_early(),
+            break_lock: Script::new(&[mint, state, include_str!("scripts/break.lua")]).writing_early(),
             inspect: Script::new(&[mint, include_str!("scripts/inspect.lua")]),
             check: Script::new(&[facts, include_str!("scripts/check.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
@@ -52,7 +54,11 @@ impl Script {
     fn new(parts: &[&str]) -> Self {
         let text = parts.concat();
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        Self { text, hash, writes_early: false }
+    }
+
+    fn writing_early(self) -> Self {
+        Self { writes_early: true, ..self }
     }
 
     /// A call with these keys; arguments are added to it.

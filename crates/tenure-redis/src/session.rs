@@ -42,8 +42,11 @@ pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
     /// The connection that is being made. It outlives the request that began it: where connecting takes longer than a
     /// caller's patience, the next one goes on with it.
-    connecting: tokio::sync::Mutex<Option<BoxFuture<'static, Result<Session, BackendError>>>>,
+    connecting: tokio::sync::Mutex<Option<Connecting>>,
 }
+
+/// Since when, and the rest of it.
+type Connecting = (Moment, BoxFuture<'static, Result<Session, BackendError>>);
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
@@ -58,6 +61,8 @@ pub(crate) struct Session {
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
     /// Since when no request has been answered, in ms of the host's clock; 0 if all were.
     unanswered_since: AtomicU64,
+    /// When the last one was sent.
+    last_sent: AtomicU64,
     is_over: AtomicBool,
     over: Notify,
     /// How many connections had been lost when this one was made.
@@ -92,8 +97,11 @@ impl Sessions {
         if let Some(session) = self.alive() {
             return Ok(session);
         }
-        let opening =
-            connecting.get_or_insert_with(|| Box::pin(open(self.shared.clone(), self.ears.clone())));
+        let (now, whole) = (self.host().now(), self.shared.config.connect_timeout * 4);
+        // One that nobody went on with has only its time-out to tell.
+        let begun = connecting.take().filter(|(since, _)| since.elapsed(now) < whole);
+        let begin = || (now, Box::pin(open(self.shared.clone(), self.ears.clone())) as BoxFuture<'static, _>);
+        let (_, opening) = connecting.insert(begun.unwrap_or_else(begin));
         let opened = opening.as_mut().await;
         *connecting = None;
         let session = Arc::new(opened?);
@@ -155,8 +163,16 @@ impl Sessions {
         if !session.gate_is(seen) {
             return Ok(());
         }
-        let gate = check::check(&self.shared, &session.wire, &session.place).await?;
-        *locked(&session.gate) = gate;
+        match check::check(&self.shared, &session.wire, &session.place).await {
+            Ok(gate) => *locked(&session.gate) = gate,
+            Err(error) => {
+                // A server that is no master any more, say: the next request looks for another one.
+                if error.kind().is_transient() {
+                    self.forget(session);
+                }
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -171,7 +187,10 @@ impl Sessions {
             Err(error) if is_unknown_script(&error) => self.send(session, &script.in_full(call)).await,
             answer => answer,
         }
-        .map_err(|error| self.failed(session, error))
+        .map_err(|error| {
+            let judge = if script.writes_early { error::asked_midway } else { error::asked };
+            self.judged(session, judge(&session.place, error))
+        })
     }
 
     /// Sends a command that is no script.
@@ -180,14 +199,7 @@ impl Sessions {
     }
 
     async fn send(&self, session: &Session, cmd: &Cmd) -> redis::RedisResult<Value> {
-        let since = session.unanswered_since.load(Ordering::Relaxed);
-        let now = || u64::try_from(self.host().now().boot.as_millis()).unwrap_or(u64::MAX).max(1);
-        if since == 0 {
-            session.unanswered_since.store(now(), Ordering::Relaxed);
-        } else if u128::from(now().saturating_sub(since)) > self.shared.config.response_timeout.as_millis() {
-            // Callers with less patience than the driver would wait for a dead connection for ever.
-            self.forget(session);
-        }
+        self.mind_silence(session);
         let answer = session.wire.ask(cmd).await;
         if answer.as_ref().err().is_none_or(|error| !error.is_timeout()) {
             session.unanswered_since.store(0, Ordering::Relaxed);
@@ -195,8 +207,26 @@ impl Sessions {
         answer
     }
 
+    /// Drops a connection over which nothing was answered for too long although more than one request was sent: callers
+    /// with less patience than the driver would wait for a dead one for ever.
+    fn mind_silence(&self, session: &Session) {
+        let now = u64::try_from(self.host().now().boot.as_millis()).unwrap_or(u64::MAX).max(1);
+        let limit = u64::try_from(self.shared.config.response_timeout.as_millis()).unwrap_or(u64::MAX);
+        let (since, last) = (&session.unanswered_since, session.last_sent.swap(now, Ordering::Relaxed));
+        let unanswered = since.load(Ordering::Relaxed);
+        if unanswered == 0 || now.saturating_sub(last) > limit {
+            // A request that was given up long ago says nothing about now.
+            since.store(now, Ordering::Relaxed);
+        } else if now.saturating_sub(unanswered) > limit {
+            self.forget(session);
+        }
+    }
+
     fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
-        let (fate, error) = error::asked(&session.place, error);
+        self.judged(session, error::asked(&session.place, error))
+    }
+
+    fn judged(&self, session: &Session, (fate, error): (Fate, BackendError)) -> BackendError {
         if fate == Fate::Drop {
             self.forget(session);
         }
@@ -238,6 +268,7 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
         subscribing: tokio::sync::Mutex::default(),
         messages: (!resp3).then(tokio::sync::Mutex::default),
         unanswered_since: AtomicU64::new(0),
+        last_sent: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
         over: Notify::new(),
         born,

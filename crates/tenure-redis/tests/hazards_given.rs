@@ -60,14 +60,14 @@ async fn a_claim_that_fails_in_the_middle_has_taken_nothing() {
     assert!(failures >= 5, "{failures}");
 
     let player = stage.player("counted");
-    let gate = player_gate(&mut a);
+    let gate = gate_field(&mut a);
     a.ask(&["HSET", "tenure:one", &gate, "no number"]);
     is_invalid(&refusal(&player).await);
     assert!(!b.exists("counted"));
 }
 
 /// The field of the counter.
-fn player_gate(a: &mut Naive) -> String {
+fn gate_field(a: &mut Naive) -> String {
     let fields = a.ask(&["HKEYS", "tenure:one"]).texts();
     fields.into_iter().find(|field| field.contains('.')).unwrap()
 }
@@ -139,7 +139,8 @@ async fn no_lock_takes_a_key_that_is_not_its_own() {
     raw.ask(&["HSET", "data", "field", "kept"]);
     let player = stage.player("data");
     is_corrupt(&refusal(&player).await);
-    is_corrupt(&player.backend.release(&player.claim.name, player.claim.owner).await.unwrap_err());
+    let error = player.backend.release(&player.claim.name, player.claim.owner).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     assert_eq!(raw.ask(&["HGETALL", "data"]).texts(), ["field", "kept"]);
 
     raw.ask(&["SET", "total", "42"]);
@@ -202,7 +203,8 @@ async fn a_ttl_of_nothing_or_of_everything_harms_no_lease() {
     assert_eq!(player.renew(&grant).await, Renewal::Renewed);
     assert_eq!(raw.pttl(OURS), MINUTE_MS, "not shortened");
     grant.ttl = Duration::MAX;
-    is_invalid(&player.backend.renew(&[grant]).await.remove(0).unwrap_err());
+    let error = player.backend.renew(&[grant]).await.remove(0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
     assert_eq!(raw.pttl(OURS), MINUTE_MS);
 }
 

@@ -7,13 +7,12 @@ mod stage;
 use std::time::Duration;
 
 use stage::{
-    entry::{claimant, look},
+    entry::{claimant, leave_at_last, look},
     frozen::{Frozen, OURS},
     naive::{COMPARE_AND_DELETE, MINUTE_MS, NAIVE, Naive},
 };
 use tenure_core::{Released, Renewal};
 use tenure_testkit::{
-    conformance::player::Player,
     patience::eventually,
     redis::{Recipe, Reply, Sync},
 };
@@ -209,20 +208,6 @@ async fn a_server_that_forgot_the_scripts_is_told_them_again() {
     server.start_again();
     let mut a = Naive::of(&server);
     assert!(is_refused(a.ask(&by_hash)) && a.exists(NAIVE) && a.exists(OURS), "not released");
-    assert_eq!(over_a_new_connection(&player).await, Released::Released);
+    assert_eq!(leave_at_last(&player).await, Released::Released);
     assert!(!a.exists(OURS));
-}
-
-/// Releases until it is answered: the first request may find the old connection broken.
-async fn over_a_new_connection(player: &Player) -> Released {
-    let mut patience = 100;
-    loop {
-        match player.backend.release(&player.claim.name, player.claim.owner).await {
-            Ok(released) => return released,
-            Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
-        }
-        patience -= 1;
-        assert!(patience > 0, "no release is answered");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

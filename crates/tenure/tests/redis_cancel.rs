@@ -16,24 +16,26 @@ use std::{
 };
 
 use redis_stage::{
-    LONG, NAME, PATIENCE, Stage, TOLD, acquire, dropped_after, entry, in_time, ms, name, until, waiting,
+    LONG, NAME, PATIENCE, Stage, TOLD, acquire, connect, drained, dropped_after, entry, in_time, ms, name,
+    until, waiting,
 };
 use tenure::{Guard, Lock, Locker};
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::{patience::eventually, proxy::Proxy};
 use tokio::runtime::{Builder, Runtime};
 
 /// A place in the queue lives for no longer than this.
 const PLACE: Duration = Duration::from_secs(6);
 
-/// L8: everything that was dropped is gone when it is drained, and in any case when its lease or place is over.
-async fn nothing_is_left_behind(stage: &Stage, locks: &Locker, prefix: &str, ttl: Duration) {
-    assert!(locks.drain(PATIENCE * slowness()).await, "releases are under way for ever");
-    let mut left = Vec::new();
-    until("nobody holds and nobody waits", ttl.max(PLACE) + ms(500), async || {
-        left = stage.watcher.list(prefix).await.unwrap();
-        left.is_empty()
-    })
-    .await;
+/// L8: what was dropped is gone as soon as it is drained. But for a claim that the machine delayed until after its
+/// withdrawal (hazard 17): that is rare, and over when its lease or its place is.
+async fn nothing_is_left_behind(stage: &Stage, locks: &Locker, prefix: &str, life: Duration) {
+    drained(locks).await;
+    let left = async || stage.watcher.list(prefix).await.unwrap().len();
+    let is_clean = async |late, patience| {
+        until(&format!("{late} are left of {prefix}"), patience, async || left().await <= late).await;
+    };
+    is_clean(1, Duration::from_millis(700)).await;
+    is_clean(0, life).await;
 }
 
 /// Polls an acquisition so often and drops it, or the guard that it had by then.
@@ -45,23 +47,35 @@ async fn drop_acquisition(lock: Lock, polls: usize) -> bool {
 /// L8, H1.8, hazard 33: an acquisition of a free lock may be dropped wherever it awaits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquisition_of_a_free_lock_that_is_dropped_anywhere_leaves_nothing_behind() {
-    let (stage, ttl) = (Stage::new().await, ms(2_000));
-    // The first request of a process connects, subscribes and sends the scripts.
-    for is_first in [true, false] {
-        let mut locks = stage.locks("").await;
-        let mut entered = 0;
-        for polls in 0..40 {
-            if is_first {
-                locks = stage.locks("").await;
-            }
-            let lock = locks.mutex(format!("free/{is_first}/{polls}")).ttl(ttl);
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
+    let locks = stage.locks("").await;
+    let mut entered = 0;
+    for round in 0..20 {
+        for polls in 0..8 {
+            let lock = locks.mutex(format!("free/{round}/{polls}")).ttl(ttl);
             entered += usize::from(drop_acquisition(lock, polls).await);
-            if is_first {
-                assert!(locks.drain(PATIENCE).await);
-            }
         }
-        assert!(entered > 0 && entered < 40, "{entered}");
-        nothing_is_left_behind(&stage, &locks, &format!("free/{is_first}"), ttl).await;
+    }
+    assert!(entered > 20 && entered < 140, "{entered}");
+    nothing_is_left_behind(&stage, &locks, "free/", ttl).await;
+}
+
+/// L8: so may the first one of a process, which connects, and tells the server that it listens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquisition_that_is_dropped_while_it_connects_leaves_nothing_behind() {
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
+    for protocol in ["&protocol=3", "&protocol=2"] {
+        let mut entered = 0;
+        for polls in 0..24 {
+            let locks = stage.locks(protocol).await;
+            let key = format!("first/{polls}");
+            entered += usize::from(drop_acquisition(locks.mutex(&key).ttl(ttl), polls).await);
+            // Whatever was left half-done, the next one goes on with it.
+            drop(acquire(locks.mutex(&key).ttl(ttl)).await);
+            drained(&locks).await;
+        }
+        assert!(entered < 24, "{entered}");
+        nothing_is_left_behind(&stage, &stage.watcher, "first/", ttl).await;
     }
 }
 
@@ -87,8 +101,8 @@ async fn a_waiter_that_is_dropped_anywhere_leaves_the_queue() {
                 guards.push(guard);
             }
         }
-        assert!(locks.drain(PATIENCE * slowness()).await);
-        until("no queue is left", PLACE + ms(500), async || {
+        drained(&locks).await;
+        until("no queue is left", PLACE + Duration::from_millis(500), async || {
             let held = stage.watcher.list(&format!("held/{leaves}/")).await.unwrap();
             held.len() == guards.len() && held.iter().all(|view| view.queue.is_empty())
         })
@@ -108,7 +122,7 @@ async fn a_release_that_is_dropped_anywhere_leaves_nothing_behind() {
         done += usize::from(dropped_after(polls, guard.release()).await.is_some());
     }
     assert!(done > 0 && done < 12, "{done}");
-    assert!(locks.drain(PATIENCE * slowness()).await);
+    drained(&locks).await;
     until("all are free", PATIENCE, async || stage.watcher.list("release/").await.unwrap().is_empty()).await;
 }
 
@@ -123,8 +137,9 @@ impl Dice {
         self.0 % end
     }
 
-    fn pause(&mut self) -> Duration {
-        Duration::from_micros(self.below(6_000))
+    /// Up to so many ms.
+    fn pause(&mut self, ms: u64) -> Duration {
+        Duration::from_micros(self.below(ms * 1_000))
     }
 }
 
@@ -138,35 +153,39 @@ async fn acquisitions_and_releases_that_are_dropped_at_any_time_leave_nothing_be
         .map(|seed| {
             let (locks, holding) = (processes[seed % 2].clone(), holding.clone());
             tokio::spawn(async move {
-                let mut dice = Dice(seed as u64 * 7_919 + 1);
+                let (mut dice, mut entered) = (Dice(seed as u64 * 7_919 + 1), 0);
                 for _ in 0..5 {
-                    visit(&locks, &holding[..], &mut dice, ttl).await;
+                    entered += usize::from(visit(&locks, &holding[..], &mut dice, ttl).await);
                 }
+                entered
             })
         })
         .collect();
+    let mut entered = 0;
     for visitor in visitors {
-        in_time(visitor).await.unwrap();
+        entered += in_time(visitor).await.unwrap();
     }
+    assert!(entered > 0 && entered < 300, "{entered} of 300 have entered");
     for locks in &processes {
-        nothing_is_left_behind(&stage, locks, "random/", ttl).await;
+        nothing_is_left_behind(&stage, locks, "random/", ttl.max(PLACE)).await;
     }
 }
 
-async fn visit(locks: &Locker, holding: &[AtomicU64], dice: &mut Dice, ttl: Duration) {
+async fn visit(locks: &Locker, holding: &[AtomicU64], dice: &mut Dice, ttl: Duration) -> bool {
     let which = dice.below(3);
     let lock = locks.mutex(format!("random/{which}")).ttl(ttl);
-    let Ok(answer) = tokio::time::timeout(dice.pause(), lock.acquire()).await else { return };
+    let Ok(answer) = tokio::time::timeout(dice.pause(200), lock.acquire()).await else { return false };
     let guard = answer.unwrap();
     let inside = &holding[usize::try_from(which).unwrap()];
     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "L1");
-    tokio::time::sleep(dice.pause() / 4).await;
+    tokio::time::sleep(dice.pause(2)).await;
     inside.fetch_sub(1, Ordering::SeqCst);
     match dice.below(3) {
         0 => drop(guard),
-        1 => drop(tokio::time::timeout(dice.pause() / 4, guard.release()).await),
+        1 => drop(tokio::time::timeout(dice.pause(2), guard.release()).await),
         _ => guard.release().await.unwrap(),
     }
+    true
 }
 
 fn runtime() -> Runtime {
@@ -252,11 +271,9 @@ async fn no_increment_of_an_unprotected_counter_is_lost_under_the_lock() {
             })
         })
         .collect();
-    let began = Instant::now();
     for task in tasks {
         task.await.unwrap();
     }
-    eprintln!("3000 holds took {:?}", began.elapsed());
     assert_eq!(counter.load(Ordering::SeqCst), 3_000);
     assert!(stage.watcher.inspect(&name(NAME)).await.unwrap().holders.is_empty());
 }
@@ -266,17 +283,20 @@ async fn no_increment_of_an_unprotected_counter_is_lost_under_the_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_arrives_after_its_withdrawal_blocks_for_one_ttl_at_most() {
     let (stage, ttl) = (Stage::new().await, ms(1_000));
-    let far = stage.far("").await;
-    far.proxy.hold_requests();
-    far.proxy.pass_new();
-    let lock = far.locks.mutex(NAME).ttl(ttl);
-    let claim = tokio::spawn(async move { lock.acquire().await.map(drop) });
-    eventually("it is on its way", PATIENCE, || (far.proxy.traffic().held_requests > 0).then_some(()));
+    // Its connection is there, the server knows the scripts, and nothing was ever released in the background.
+    acquire(stage.watcher.mutex(NAME)).await.release().await.unwrap();
+    let proxy = Proxy::to(stage.server.port(), 1);
+    let locks = connect(proxy.port(), "").await;
+    locks.inspect(&name(NAME)).await.unwrap();
+    proxy.hold_requests();
+    proxy.pass_new();
+    let lock = locks.mutex(NAME).ttl(ttl);
+    let claim = tokio::spawn(async move { lock.try_acquire().await.map(drop) });
+    eventually("it is on its way", PATIENCE, || (proxy.traffic().held_requests > 0).then_some(()));
     claim.abort();
     assert!(claim.await.unwrap_err().is_cancelled());
-    // The keeper's connection is held as well: it gives up on it, and withdraws over another one.
-    assert!(far.locks.drain(PATIENCE * slowness()).await);
-    far.proxy.release();
+    drained(&locks).await;
+    proxy.release();
     stage.settle(1, 0).await;
     let arrived = Instant::now();
     assert!(stage.left() <= ttl);

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis_stage::{LONG, NAME, Naive, PATIENCE, Stage, acquire, in_time, ms, naive, until, waiting};
+use redis_stage::{LONG, NAME, Naive, PATIENCE, Stage, acquire, drained, in_time, ms, naive, until, waiting};
 use tenure::core::ErrorKind;
 use tenure::{AcquireError, Guard, Locker, ReleaseError};
 use tenure_testkit::{patience::eventually, proxy::Proxy, redis::Raw};
@@ -56,27 +56,38 @@ fn two_naive_holders(stage: &Stage) {
     assert!(late.join().unwrap() && next.believes(), "both believe");
 }
 
-/// Hazard 12, hazard 60: the server takes its time before it grants. What is left of the lease when the reply comes is
-/// all that is believed; if nothing is, it is given back.
+/// Hazard 12, H1.1, L1: the reply comes when a part of the lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_is_believed_from_before_its_request_was_sent() {
-    let stage = Stage::new().await;
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
     let far = stage.far("").await;
-    for ttl in [100, 1_000, 3_000] {
-        let pause = Duration::from_millis(150);
-        let began = Instant::now();
-        stage.ask(&["CLIENT", "PAUSE", &naive::millis(pause), "WRITE"]);
-        let guard = acquire(far.locks.mutex(NAME).ttl(Duration::from_millis(ttl))).await;
-        let believed = guard.remaining();
-        stage.assert_no_belief_beyond_the_server(&guard);
-        let waited = began.elapsed();
-        assert!(waited >= pause - Duration::from_millis(20), "the server did not pause: {waited:?}");
-        if ttl == 3_000 {
-            assert!(believed <= Duration::from_millis(ttl) - pause, "{believed:?}");
-        }
-        drop(guard);
-        assert!(far.locks.drain(PATIENCE).await);
+    far.proxy.hold_replies();
+    let late = waiting(&far.locks, ttl);
+    eventually("it is granted", PATIENCE, || stage.held());
+    eventually("time passes", PATIENCE, || (stage.left() < ttl - ms(300)).then_some(()));
+    far.proxy.release();
+    let guard = in_time(late).await.unwrap().unwrap();
+    stage.assert_no_belief_beyond_the_server(&guard);
+    assert_eq!(guard.check(), Ok(()));
+}
+
+/// Hazard 12, hazard 60: the server takes its time before it grants, and the reply comes when nothing may be believed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_comes_too_late_to_be_believed_is_given_back() {
+    let (stage, pause) = (Stage::new().await, Duration::from_millis(150));
+    let far = stage.far("").await;
+    let began = Instant::now();
+    stage.ask(&["CLIENT", "PAUSE", &naive::millis(pause), "WRITE"]);
+    let lock = far.locks.mutex(NAME).ttl(Duration::from_millis(100));
+    match in_time(lock.acquire()).await {
+        Ok(guard) => stage.assert_no_belief_beyond_the_server(&guard),
+        // A busy machine may be too slow for so short a lease three times in a row (hazard 41).
+        Err(AcquireError::Backend(error)) if error.kind() == ErrorKind::Invalid => {}
+        Err(error) => panic!("{error:?}"),
     }
+    assert!(began.elapsed() + Duration::from_millis(5) >= pause, "the server did not pause");
+    drained(&far.locks).await;
+    stage.settle(0, 0).await;
 }
 
 /// Hazard 14, H1.2, H1.3, L2.
@@ -122,7 +133,8 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_frees_nobody_else() {
     far.proxy.heal();
     let answer = releasing.await.unwrap();
     assert!(matches!(answer, Err(ReleaseError::Unknown(_))), "{answer:?}");
-    assert!(far.locks.drain(PATIENCE).await, "tried again in the background");
+    // Tried again in the background.
+    drained(&far.locks).await;
     assert_eq!(stage.held().unwrap().owner, next.owner().to_string());
     assert_eq!(next.check(), Ok(()));
 }
@@ -188,7 +200,7 @@ fn block(runtime: &Runtime, workers: usize, time: Duration) {
 /// Hazard 24, H2.5, L1: the leases are renewed on a thread of their own.
 #[test]
 fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
-    let (busy, calm, ttl) = (runtime(2), runtime(1), ms(600));
+    let (busy, calm, ttl) = (runtime(2), runtime(1), ms(1_000));
     let stage = calm.block_on(Stage::new());
     let mut naive = Naive::to(stage.server.port(), "me");
     assert!(naive.acquire(ttl));
@@ -201,7 +213,7 @@ fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
         let locks = stage.locks("").await;
         acquire(locks.mutex(NAME).ttl(ttl)).await
     });
-    block(&busy, 2, 3 * ttl);
+    block(&busy, 2, 2 * ttl);
     assert_eq!(stage.value(naive::KEY), None, "lost, and its task has not even run");
     assert_eq!(guard.check(), Ok(()));
     assert_eq!(stage.held().unwrap().token, Some(guard.token()));
@@ -213,7 +225,7 @@ fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
 /// Hazard 25: a watchdog outlives the work, unless it is told for how long that may last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_was_leaked_blocks_for_max_hold_and_one_ttl_at_most() {
-    let (stage, ttl) = (Stage::new().await, ms(500));
+    let (stage, ttl) = (Stage::new().await, ms(800));
     let mut naive = Naive::to(stage.server.port(), "leaked");
     let over = Arc::new(AtomicBool::new(false));
     assert!(naive.acquire(ttl));
@@ -252,12 +264,10 @@ async fn a_ttl_that_is_shorter_than_the_round_trip_is_an_error_and_no_livelock()
         assert!(began.elapsed() > ttl, "round {round}: granted, too late, and round again");
         naive.release();
     }
-    let began = Instant::now();
-    let answer = far.locks.mutex(NAME).ttl(ttl).acquire_within(LONG).await;
+    let answer = in_time(far.locks.mutex(NAME).ttl(ttl).acquire()).await;
     let Err(AcquireError::Backend(error)) = &answer else { panic!("{answer:?}") };
     assert_eq!(error.kind(), ErrorKind::Invalid, "{answer:?}");
     assert!(error.to_string().contains("longer ttl"), "{error}");
-    assert!(began.elapsed() < PATIENCE * tenure_testkit::patience::slowness(), "{:?}", began.elapsed());
     stage.settle(0, 0).await;
 }
 

@@ -11,16 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis_stage::{Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, entry, in_time, ms, name, waiting};
+use redis_stage::{
+    Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, drained, entry, in_time, ms, name, renewed, until,
+    waiting,
+};
 use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
 use tenure_testkit::{
-    patience::{eventually, slowness},
+    patience::eventually,
     redis::{RedisServer, Reply},
 };
 
 /// How much later than it should a busy machine may tell.
 fn late() -> Duration {
-    ms(250)
+    ms(300)
 }
 
 /// How the lease was lost, and when `lost` told.
@@ -44,8 +47,8 @@ async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
     let (stage, ttl) = (Stage::new().await, ms(2_000));
     let (locks, guard) = holder(&stage, ttl).await;
     let token = guard.token();
-    // In the middle of a hold, so that it was renewed before.
-    eventually("it was renewed", PATIENCE, || (guard_was_renewed(&guard, ttl)).then_some(()));
+    // In the middle of a hold, and not when a renewal is on its way.
+    renewed(&guard);
     stage.assert_no_belief_beyond_the_server(&guard);
     stage.server.stop();
     let ends = Instant::now() + guard.remaining();
@@ -53,7 +56,7 @@ async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
     assert_eq!(guard.check(), Ok(()), "the first of the two signals comes while it holds");
     let (cause, at) = loss(&guard).await;
     assert_eq!(cause, Loss::Expired);
-    assert!(at + late() >= ends, "{:?} too early", ends - at);
+    assert!(at >= ends, "{:?} too early", ends - at);
     assert!(at <= ends + late(), "{:?} too late", at - ends);
 
     let next = waiting(&locks, ttl);
@@ -61,15 +64,8 @@ async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
     let (next, _) = entry(next).await;
     assert!(next.token() > token, "L2");
     drop(guard);
-    assert!(locks.drain(PATIENCE).await);
+    drained(&locks).await;
     assert_eq!(next.check(), Ok(()), "L4");
-}
-
-/// True when more is left than a third of the ttl after the grant.
-fn guard_was_renewed(guard: &Guard, ttl: Duration) -> bool {
-    let before = guard.remaining();
-    std::thread::sleep(ttl / 100);
-    guard.remaining() > before
 }
 
 /// L1: the same at the end of a lease that the server keeps for longer than we believe.
@@ -93,36 +89,48 @@ async fn check_fails_before_a_server_that_hung_lets_anybody_else_in() {
     assert!(guard.check().is_err(), "L5");
 }
 
-/// L1, hazard 16: a new connection is made and the lease renewed over it, whether the old one was cut or went silent.
+/// L1, hazard 16: a new connection is made and the lease renewed over it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_breaks_in_the_middle_of_a_hold_does_not_cost_the_lease() {
+async fn a_connection_that_is_cut_in_the_middle_of_a_hold_does_not_cost_the_lease() {
+    let (stage, ttl) = (Stage::new().await, ms(3_000));
+    let far = stage.far("").await;
+    let guard = acquire(far.locks.mutex(NAME).ttl(ttl)).await;
+    far.proxy.cut();
+    far.proxy.heal();
+    outlives(&guard, ttl).await;
+    in_time(guard.release()).await.unwrap();
+}
+
+/// L1, hazard 16: the same where nobody tells that the connection is dead, as when a firewall forgot it. A request that stays
+/// unanswered for the response time-out, by default 1 s, says so; a lease of five times that leaves time for another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_goes_silent_in_the_middle_of_a_hold_does_not_cost_the_lease() {
     let stage = Stage::new().await;
-    let ttl = ms(3_000);
-    // A silent connection is dropped after the response time-out, which must leave time for another one.
-    let (cut, silent) =
-        (stage.far("").await, stage.far("&response_timeout=300ms&connect_timeout=300ms").await);
-    let guards =
-        [acquire(cut.locks.mutex("cut").ttl(ttl)).await, acquire(silent.locks.mutex("silent").ttl(ttl)).await];
-    cut.proxy.cut();
-    cut.proxy.heal();
-    silent.proxy.stall();
-    silent.proxy.pass_new();
+    let cases = [("&response_timeout=300ms", ms(3_000)), ("", Duration::from_secs(5))];
+    let holds = cases.map(async |(query, ttl)| {
+        let far = stage.far(query).await;
+        let key = format!("silent/{}", ttl.as_millis());
+        let guard = acquire(far.locks.mutex(&key).ttl(ttl)).await;
+        far.proxy.stall();
+        far.proxy.pass_new();
+        outlives(&guard, ttl).await;
+        // It goes over the connection that has been silent all the time.
+        let answer = in_time(guard.release()).await;
+        assert!(matches!(answer, Ok(()) | Err(ReleaseError::Unknown(_))), "{answer:?}");
+        let is_free = async || stage.value(&key).is_none();
+        until("it is released in the background", PATIENCE, is_free).await;
+    });
+    let [first, second] = holds;
+    tokio::join!(first, second);
+}
+
+/// Watches a lease for longer than it lasts unless it is renewed.
+async fn outlives(guard: &Guard, ttl: Duration) {
     let began = Instant::now();
-    while began.elapsed() < ttl + ttl / 3 {
-        for guard in &guards {
-            assert_eq!(guard.check(), Ok(()), "{}, after {:?}", guard.name(), began.elapsed());
-        }
-        tokio::time::sleep(ms(20)).await;
+    while began.elapsed() < ttl + ttl / 4 {
+        assert_eq!(guard.check(), Ok(()), "{guard:?}, a lease of {ttl:?}, after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    for guard in &guards {
-        assert!(guard.remaining() > ttl / 3, "{guard:?}: {:?}", guard.remaining());
-    }
-    let [first, second] = guards;
-    in_time(first.release()).await.unwrap();
-    // It goes over the connection that has been silent all the time.
-    let answer = in_time(second.release()).await;
-    assert!(matches!(answer, Ok(()) | Err(ReleaseError::Unknown(_))), "{answer:?}");
-    eventually("it is released in the background", PATIENCE, || stage.value("silent").is_none().then_some(()));
 }
 
 /// L1: whoever is robbed by a server that lost everything knows it no later than at the end of validity.
@@ -141,7 +149,7 @@ async fn a_server_that_was_killed_and_came_back_empty_costs_the_lease_in_time() 
         // If the server took its time to start, validity ended first.
         assert!(cause == Loss::Expired || (comes_back && cause == Loss::Taken), "{cause:?}");
         if !comes_back {
-            assert!(at + late() >= ends, "{:?} too early", ends - at);
+            assert!(at >= ends, "{:?} too early", ends - at);
             stage.server.start_again();
         }
         // The same process goes on with the new server.
@@ -208,7 +216,7 @@ async fn hold_drops_the_work_when_the_lease_is_lost() {
     let stage = Stage::new().await;
     for is_broken in [true, false] {
         let (lock, flag) = (stage.locks("").await.mutex(NAME).ttl(ms(3_000)), Flag::default());
-        let (was_dropped, began) = (flag.was_dropped(), Instant::now());
+        let was_dropped = flag.was_dropped();
         let held = tokio::spawn(async move {
             lock.hold(|_lease| async move {
                 let _flag = flag;
@@ -218,6 +226,7 @@ async fn hold_drops_the_work_when_the_lease_is_lost() {
         });
         eventually("it holds", PATIENCE, || stage.held());
         assert!(!was_dropped());
+        let began = Instant::now();
         if is_broken {
             stage.watcher.break_lock(&name(NAME)).await.unwrap();
         } else {
@@ -244,6 +253,6 @@ async fn a_waiter_bears_a_server_that_is_away_for_a_while() {
     assert!(in_time(guard.release()).await.is_err(), "nobody hears it");
     server.start_again();
     let (next, _) = entry(next).await;
-    assert!(locks.drain(PATIENCE * slowness()).await, "what was to be released is gone");
+    drained(&locks).await;
     assert_eq!(next.check(), Ok(()));
 }

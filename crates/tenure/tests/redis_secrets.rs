@@ -21,7 +21,7 @@ use tenure_testkit::redis::{Recipe, RedisServer};
 /// The right one. With everything that has to be encoded in a URL, so that the encoded one must not be shown either.
 const RIGHT: &str = "corr:ect/h@rse%20";
 const RIGHT_IN_URL: &str = "corr%3Aect%2Fh%40rse%2520";
-const WRONG: &str = "wr:ong-b@ttery";
+/// `wr:ong-b@ttery`.
 const WRONG_IN_URL: &str = "wr%3Aong-b%40ttery";
 
 /// Parts that are in no other word.
@@ -91,12 +91,18 @@ async fn logged_in(server: &RedisServer, login: &str, query: &str) -> Locker {
 async fn no_password_is_ever_shown() {
     let (server, log) = (server(), Log::of_everything());
     for query in ["", "&protocol=2"] {
-        for login in [format!(":{WRONG_IN_URL}"), format!("tenure:{WRONG_IN_URL}"), format!("nobody:{RIGHT_IN_URL}")] {
+        for login in
+            [format!(":{WRONG_IN_URL}"), format!("tenure:{WRONG_IN_URL}"), format!("nobody:{RIGHT_IN_URL}")]
+        {
             let locks = logged_in(&server, &login, query).await;
             let lock = locks.mutex(NAME).ttl(LONG);
             let answer = in_time(lock.acquire()).await;
             let Err(AcquireError::Backend(error)) = &answer else { panic!("{login}: {answer:?}") };
-            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{answer:?}");
+            assert_eq!(
+                (error.kind(), error.outcome()),
+                (ErrorKind::Denied, Outcome::NotApplied),
+                "{answer:?}"
+            );
             assert!(error.to_string().contains("user or password"), "{error}");
             assert_no_secret(&printed(answer.as_ref().unwrap_err()));
             assert_no_secret(&printed(&locks.inspect(&name(NAME)).await.unwrap_err()));
@@ -108,7 +114,7 @@ async fn no_password_is_ever_shown() {
         for login in [format!(":{RIGHT_IN_URL}"), format!("tenure:{RIGHT_IN_URL}")] {
             let locks = logged_in(&server, &login, query).await;
             drop(acquire(locks.mutex(NAME).ttl(LONG)).await);
-            assert!(locks.drain(redis_stage::PATIENCE).await);
+            redis_stage::drained(&locks).await;
         }
     }
     // What fails when it is logged in: the server goes away, with a lease to be renewed and one to be released.

@@ -50,17 +50,21 @@ async fn a_release_between_the_claim_and_its_answer_is_heard() {
     assert!(!hears(&mut second.raw), "it waits for a message that was sent before");
     assert_eq!(stage.value(naive::KEY), None, "and the lock is free");
 
-    let far = stage.far(SLOW_CLAIMS).await;
-    let (_locks, guard) = holder(&stage, SLOW_CLAIMS).await;
-    // From here on it asks for a place with its first request.
-    assert!(far.locks.mutex(NAME).try_acquire().await.unwrap().is_none());
-    far.proxy.hold_replies();
-    let next = waiting(&far.locks, LONG);
-    stage.settle(1, 1).await;
-    guard.release().await.unwrap();
-    far.proxy.release();
-    let (_guard, took) = entry(next).await;
-    assert!(took < TOLD, "{took:?}");
+    for protocol in ["&protocol=3", "&protocol=2"] {
+        let query = format!("{SLOW_CLAIMS}{protocol}");
+        let far = stage.far(&query).await;
+        let (_locks, guard) = holder(&stage, &query).await;
+        // From here on it asks for a place with its first request.
+        assert!(far.locks.mutex(NAME).try_acquire().await.unwrap().is_none());
+        far.proxy.hold_replies();
+        let next = waiting(&far.locks, LONG);
+        stage.settle(1, 1).await;
+        guard.release().await.unwrap();
+        far.proxy.release();
+        let (guard, took) = entry(next).await;
+        assert!(took < TOLD, "{protocol}: {took:?}");
+        guard.release().await.unwrap();
+    }
 }
 
 /// Hazard 32, L6: whichever connection is killed just before the release, the holder's or the waiter's.
@@ -269,7 +273,8 @@ fn disturb(stage: &Stage, channel: &str, claim: &str, holder: &Guard) {
     let robbed = format!("tenure:h:{}", process_of(holder));
     let huge = "a".repeat(1 << 20);
     let own = &holder.owner().to_string()[16..];
-    for text in ["", "a", "b", "é", "\0", "a0", &huge, &format!("a{claim}0"), &format!("a{}", "g".repeat(32))] {
+    for text in ["", "a", "b", "é", "\0", "a0", &huge, &format!("a{claim}0"), &format!("a{}", "g".repeat(32))]
+    {
         stage.ask(&["PUBLISH", channel, text]);
         stage.ask(&["PUBLISH", &robbed, text]);
     }

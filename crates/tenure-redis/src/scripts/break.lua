@@ -4,8 +4,8 @@
 --       owner, details, end
 -- Who was handed the lock and has not entered keeps it: it holds nothing yet.
 local value = call('GET', lock)
-local robbed = {now, false, 0}
-if value and value ~= SHARED and not (string.sub(value, 49, 51) == ':0:') then
+local robbed = {0, false, 0}
+if value and value ~= SHARED and not string.match(value, '^%x+:0:') then
   robbed[2], robbed[3] = value, call('PTTL', lock)
   call('DEL', lock)
   if string.match(value, '^%x+:%d+:') and string.byte(value, 49) == 58 then
@@ -14,6 +14,7 @@ if value and value ~= SHARED and not (string.sub(value, 49, 51) == ':0:') then
   value = nil
 end
 value = settle(value)
+robbed[1] = now
 if value == SHARED then
   local all = call('ZRANGE', shared, 0, -1, 'WITHSCORES')
   if not all[1] then

@@ -12,16 +12,19 @@ local function enter_alone(value)
   if not token then return {0} end
   local flag = value and string.byte(value, -1) == 43 and '+' or ''
   if not value and call('EXISTS', queue) == 1 then flag = '+' end
-  local left = value and call('PTTL', lock) or 0
+  -- Who was handed the lock has no more than a claim ttl left.
+  local handed = not value or string.sub(value, 49, 51) == ':0:' and ttl >= tonumber(claim_ttl)
+  local left = handed and 0 or call('PTTL', lock)
   local text = owner .. ':' .. string.format('%.0f', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9] .. flag
   call('SET', lock, text, 'PX', math.max(ttl, left))
   return {1, token, count}
 end
 
-local function enter_shared(ends)
+local function enter_shared(ends, value)
   local token, count = mint(tonumber(ARGV[7]))
   if not token then return {0} end
   local last = string.format('%.0f', token + count - 1)
+  if value ~= SHARED then forget_shared() end
   if not ends then count_limit(limit_of(mode)) end
   call('HSET', who, owner, mode .. ':' .. last .. ':' .. ARGV[8] .. ':' .. ARGV[9])
   call('ZADD', shared, math.max(now + ttl, ends or 0), owner)
@@ -65,36 +68,41 @@ value, changed = settle(value)
 if changed then value = hand_on(value, owner) end
 if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
-if ends then return enter_shared(tonumber(ends)) end
+if ends then return enter_shared(tonumber(ends), value) end
 
-local rank = call('ZRANK', queue, owner)
 local count, smallest = holders(value)
-if count < math.min(smallest, limit_of(mode)) and not is_barred(rank or call('ZCARD', queue)) then
-  if rank then drop_place(owner) end
-  if mode == 'x' then return enter_alone(nil) end
-  return enter_shared(nil)
+if count < math.min(smallest, limit_of(mode)) then
+  local rank = call('ZRANK', queue, owner)
+  if not is_barred(rank or call('ZCARD', queue)) then
+    if rank then drop_place(owner) end
+    if mode == 'x' then return enter_alone(nil) end
+    return enter_shared(nil, value)
+  end
 end
 
 if wait == 'n' then return standing(3, 0, value) end
+-- In the queue last: a place that is in the others only is none, and an error before that has taken nothing (L9).
+local rank = call('ZADD', places, now + place_ttl, owner) == 0 and call('ZRANK', queue, owner)
 if rank then
-  call('ZADD', places, now + place_ttl, owner)
   touch(places)
   touch(queue)
 else
   rank = call('ZCARD', queue)
-  if rank >= tonumber(places_max) then return {4, rank} end
+  if rank >= tonumber(places_max) then
+    call('ZREM', places, owner)
+    return {4, rank}
+  end
   local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
   local arrival = (tonumber(last) or 0) + 1
   call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
-  call('ZADD', places, now + place_ttl, owner)
   call('ZADD', queue, arrival, owner)
   if arrival % 64 == 1 then
     touch(places)
     touch(queue)
   end
   -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
-  if string.match(value or '', '^%x+:%d+:%d+:[^+]*$') and string.byte(value, 49) == 58 then
-    call('APPEND', lock, '+')
+  if string.byte(value or '', 49) == 58 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
+    redis.pcall('APPEND', lock, '+')
   end
 end
 return standing(2, wait == 't' and rank or 0, value)

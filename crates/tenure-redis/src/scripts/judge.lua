@@ -10,11 +10,11 @@ local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
   if all[i] == 'token' or string.find(all[i], '.', 1, true) then
     floor = math.max(floor, tonumber(all[i + 1]) or 0)
-    redis.call('HDEL', KEYS[1], all[i])
   end
 end
 local ready = math.floor((time[1] * 1000000 + time[2]) / 1000) + wait
-redis.call('HSET', KEYS[1], 'run', ARGV[5], 'replid', ARGV[6], 'ready', string.format('%.0f', ready),
-  'settings', ARGV[7], 'next', ARGV[8])
-redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor))
+-- Written anew, with the counter in front: it is looked up in every claim, and a small hash is read from the front.
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor), 'run', ARGV[5],
+  'replid', ARGV[6], 'ready', string.format('%.0f', ready), 'settings', ARGV[7], 'next', ARGV[8])
 return 1

@@ -11,7 +11,7 @@ if is_owner(value, owner) and string.sub(value, 50, 51) ~= '0:' then
 end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
 if not ends or string.match(call('HGET', who, owner) or '', '^[^:]*:([^:]*):') == '0' then return 0 end
-if call('PTTL', lock) < ttl then call('PEXPIRE', lock, ttl) end
+call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
 call('ZADD', shared, math.max(tonumber(ends), now + ttl), owner)
 touch(shared)
 return 1

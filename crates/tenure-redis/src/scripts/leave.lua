@@ -1,6 +1,6 @@
 -- Leaves a lock, whether holding or waiting, and hands on. After mint and state.
 -- ARGV  3 owner
--- reply 1 has left; 2 has left, and nobody holds it now; 0 neither held nor waited
+-- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
 local owner = ARGV[3]
 local value = call('GET', lock)
@@ -14,9 +14,10 @@ value, changed = settle(value)
 if value == SHARED and call('ZSCORE', shared, owner) then
   drop_shared(owner)
   value, left = cover_shared(), true
-elseif call('ZREM', queue, owner) == 1 then
+elseif not left and call('ZREM', queue, owner) == 1 then
   drop_place(owner)
   left = true
 end
-if changed or left then value = hand_on(value, owner) end
-return not left and 0 or value and 1 or 2
+local closed
+if changed or left then value, closed = hand_on(value, owner) end
+return not left and 0 or closed and 3 or value and 1 or 2

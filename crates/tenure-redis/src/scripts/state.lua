@@ -8,8 +8,7 @@ local call = redis.call
 local SHARED = 'tenure:shared'
 local lock, queue, places, shared, who = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now -- since settle
 local DAY = 86400000
 
 local function limit_of(mode)
@@ -20,11 +19,11 @@ local function is_owner(value, owner)
   return value and string.sub(value, 1, 48) == owner and string.byte(value, 49) == 58
 end
 
--- The side keys outlive whoever uses them by half a day at least, and no name is kept for ever.
+-- The side keys outlive whoever uses them, a lease of 24 h too, and no name is kept for ever.
 local function touch(key)
-  if call('PTTL', key) < DAY / 2 then
-    call('PEXPIRE', key, DAY)
-    call('PEXPIRE', who, DAY)
+  if call('PTTL', key) < 2 * DAY then
+    redis.pcall('PEXPIRE', key, 3 * DAY)
+    redis.pcall('PEXPIRE', who, 3 * DAY)
   end
 end
 
@@ -70,6 +69,16 @@ local function drop_shared(owner)
   end
 end
 
+-- What is left of shared holders whose lock has ended or was taken from them: they count only while it says SHARED.
+local function forget_shared()
+  for _, owner in ipairs(call('ZRANGE', shared, 0, -1)) do
+    -- It may wait again by now.
+    if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
+  end
+  call('DEL', shared)
+  call('HDEL', who, 'least')
+end
+
 -- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
 local function cover_shared()
   local last = call('ZRANGE', shared, -1, -1, 'WITHSCORES')
@@ -83,29 +92,32 @@ end
 
 -- Removes what is over. Takes and returns the lock's value, and whether anything changed.
 local function settle(value)
-  local changed = false
+  local changed, time = false, call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
   for _, owner in ipairs(call('ZRANGEBYSCORE', places, '-inf', now)) do
     drop_place(owner)
     changed = true
   end
-  local over
   if value == SHARED then
-    over = call('ZRANGEBYSCORE', shared, '-inf', now)
-  else
-    over = call('ZRANGE', shared, 0, -1)
+    local over = call('ZRANGEBYSCORE', shared, '-inf', now)
+    for _, owner in ipairs(over) do
+      call('ZREM', shared, owner)
+      call('HDEL', who, owner)
+    end
+    if over[1] then
+      recount_limits()
+      value, changed = cover_shared(), true
+    end
   end
-  for _, owner in ipairs(over) do
-    drop_shared(owner)
-    changed = true
-  end
-  if value == SHARED and over[1] then value = cover_shared() end
   return value, changed or not value
 end
 
 -- Tells a process that asking again may help one of its owners; answers how many connections heard it.
 -- b: it is the first one behind those who were handed the lock, and need not ask before their claim ttl is over.
+-- A missing right must not stop a script in the middle: then everybody counts as heard, and enters by its timer.
 local function wake(owner, kind)
-  return call('PUBLISH', 'tenure:p:' .. string.sub(owner, 1, 16), kind .. string.sub(owner, 17))
+  local heard = redis.pcall('PUBLISH', 'tenure:p:' .. string.sub(owner, 1, 16), kind .. string.sub(owner, 17))
+  return type(heard) == 'number' and heard or 1
 end
 
 -- How many hold, and the smallest limit among them.
@@ -117,10 +129,17 @@ local function holders(value)
   return count, (least())
 end
 
+-- It has not asked for longer than any waiter sleeps. Who is only unheard may have lost its connection a moment ago.
+local function is_dead(owner)
+  local last = tonumber(call('ZSCORE', places, owner) or 0) - place_ttl
+  return last + retry_max + 500 < now
+end
+
 -- Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind (H1.1, H1.6).
--- Those whose process nobody listens for are dropped (hazard 33). `me` asks already. Returns the lock's value.
+-- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Returns the
+-- lock's value, and true if the gate is closed.
 local function hand_on(value, me)
-  if not may_grant() then return value end
+  if not may_grant() then return value, true end
   local count, smallest = holders(value)
   local bells, at, chunk = 2, 0, 2
   while true do
@@ -138,17 +157,18 @@ local function hand_on(value, me)
         local limit = limit_of(mode)
         local fits = count < math.min(smallest, limit)
         if owner ~= me and wake(owner, fits and 'a' or value and 'b' or 'a') == 0 and drop == '1' then
-          drop_place(owner)
+          if is_dead(owner) then drop_place(owner) else at = at + 1 end
         elseif not fits then
           return value
         else
           drop_place(owner)
           count, smallest = count + 1, math.min(smallest, limit)
           if mode == 'x' then
-            local flag = call('EXISTS', queue) == 1 and '+' or ''
+            local flag = (owners[i + 1] or #owners == chunk) and '+' or ''
             value = owner .. ':0:' .. rest .. flag
             call('SET', lock, value, 'PX', claim_ttl)
           else
+            if value ~= SHARED then forget_shared() end
             call('ZADD', shared, now + claim_ttl, owner)
             call('HSET', who, owner, mode .. ':0:' .. rest)
             count_limit(limit)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, LockView, Outcome, Wait};
+use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, LockView, Outcome, Released, Wait};
 use tenure_testkit::{conformance::player::Player, patience::slowness};
 
 use super::redis;
@@ -71,6 +71,19 @@ pub(crate) async fn let_in(player: &Player) -> Entry {
             }
         }
         assert!(began.elapsed() < PATIENCE * slowness(), "not let in: {refusal:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Leaves until it is answered: the first request may find the connection broken.
+pub(crate) async fn leave_at_last(player: &Player) -> Released {
+    let began = Instant::now();
+    loop {
+        match player.backend.release(&player.claim.name, player.claim.owner).await {
+            Ok(released) => return released,
+            Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE * slowness(), "no release is answered");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

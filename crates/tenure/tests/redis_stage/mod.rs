@@ -191,6 +191,22 @@ pub(crate) async fn until(what: &str, patience: Duration, mut is_so: impl AsyncF
     }
 }
 
+/// Waits until a lease was renewed.
+pub(crate) fn renewed(guard: &Guard) {
+    let mut last = guard.remaining();
+    eventually("it is renewed", PATIENCE, || {
+        let left = guard.remaining();
+        let is_renewed = left > last;
+        last = left;
+        is_renewed.then_some(())
+    });
+}
+
+/// Waits until everything that was dropped has been released.
+pub(crate) async fn drained(locks: &Locker) {
+    assert!(locks.drain(PATIENCE * slowness()).await, "releases are under way for ever");
+}
+
 /// Drops a future after it was polled `polls` times; its output if it was done before.
 pub(crate) async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);

@@ -1,0 +1,208 @@
+//! Tenure on Redis, next to the same written directly against the driver, and to rslock.
+//!
+//! `cargo bench -p tenure-bench --bench redis`: needs `redis-server` and two cores; takes about 80 s. The words `cycles`,
+//! `handoff`, `commands`, `fairness` and `leases` after `--` choose parts of it.
+
+mod by_hand;
+mod cycles;
+mod fairness;
+mod handoff;
+mod leases;
+mod meter;
+mod server;
+mod table;
+
+use std::{error::Error, time::Duration};
+
+use tenure::{TokioHost, core::Host};
+use tenure_bench::Rounds;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    fairness::{Contender, Fairness},
+    handoff::{Crowd, Seen},
+    meter::{CLIENT_CORE, Cost, SERVER_CORE, pin},
+    server::{MAX_TTL, Server},
+    table::{Row, Table, number},
+};
+
+/// Whose processor time, and where it stands.
+type Part<T> = (&'static str, fn(&T) -> f64);
+
+const HAND_OFF_ROUNDS: usize = 15;
+const WINDOW: Duration = Duration::from_millis(150);
+/// To count commands: what a keeper sends must be little among them.
+const LONG_WINDOW: Duration = Duration::from_secs(1);
+
+fn main() {
+    let chosen: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wants = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
+    let server = Server::start(SERVER_CORE);
+    let mut table = Table::default();
+    let rslock = while_the_guard_waits(&server, wants("fairness"));
+    for (core, how) in [(SERVER_CORE, "all on one core"), (CLIENT_CORE, "two cores")] {
+        pin(core);
+        if wants("cycles") {
+            cycles(&server, &mut table, core, how);
+        }
+        if wants("handoff") {
+            hand_off(&server, &mut table, how);
+        }
+    }
+    if wants("commands") {
+        commands(&server, &mut table);
+    }
+    if let Some(rslock) = rslock {
+        fairness(&server, &mut table, &rslock);
+    }
+    if wants("leases") {
+        keeping(&server, &mut table);
+    }
+    println!("\nRedis {}, guard on, max_ttl={MAX_TTL}, leases of 10 s.\n", server.version());
+    table.print();
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// A new server grants nothing to Tenure for as long as a lease may last; rslock has its turn then.
+fn while_the_guard_waits(server: &Server, is_wanted: bool) -> Option<Fairness> {
+    let begun = TokioHost.now();
+    pin(CLIENT_CORE);
+    let runtime = runtime();
+    let locks = runtime.block_on(tenure::connect(&server.tenure_url())).expect("a URL");
+    let refused = runtime.block_on(locks.mutex("tenure/first").try_acquire());
+    let refused = refused.expect_err("a new server may have forgotten leases");
+    let why = refused.source().map(ToString::to_string).unwrap_or_default();
+    eprintln!("the guard says: {refused}: {why}");
+    let rslock = is_wanted.then(|| fairness::measure(&runtime, server, &Contender::rslock(server)));
+    let guard = runtime.block_on(locks.mutex("tenure/first").acquire()).expect("open after a while");
+    eprintln!("the guard opened after {:.1?}", begun.elapsed(TokioHost.now()));
+    runtime.block_on(guard.release()).expect("held");
+    rslock
+}
+
+fn cycles(server: &Server, table: &mut Table, core: usize, how: &str) {
+    use cycles::{BY_HAND, RSLOCK, TENURE};
+    let (tasks, what, wanted) = match core {
+        SERVER_CORE => (1, "one task", "≥ 0.90"),
+        _ => (64, "64 tasks, 64 names, one connection", "≥ 0.65"),
+    };
+    let rounds = cycles::measure(&runtime(), server, tasks);
+    let of = |which: usize, part: fn(&Cost) -> f64| number(rounds.spread(|round| part(&round[which])).median);
+    let row = |what: String, part: fn(&Cost) -> f64| Row {
+        what,
+        by_hand: of(BY_HAND, part),
+        tenure: of(TENURE, part),
+        rslock: of(RSLOCK, part),
+        ..Row::default()
+    };
+    let quotient =
+        |part: fn(&Cost) -> f64| rounds.spread(move |round| part(&round[BY_HAND]) / part(&round[TENURE]));
+    let wall = row(format!("acquire + release, {what}, {how}, µs"), |cost| cost.wall);
+    table.add(wall.compared(quotient(|cost| cost.wall), wanted));
+    let parts: [Part<Cost>; 3] =
+        [("both", Cost::both), ("the client", |cost| cost.client), ("the server", |cost| cost.server)];
+    for (whose, part) in parts {
+        table.add(row(format!("· CPU of {whose}, µs"), part).compared(quotient(part), ""));
+    }
+}
+
+fn hand_off(server: &Server, table: &mut Table, how: &str) {
+    use handoff::{LIST, TENURE, TURNS};
+    let runtime = runtime();
+    let mut crowds = [TURNS, TENURE, LIST].map(|which| Crowd::connect(&runtime, server, which, 16));
+    for crowd in &mut crowds {
+        crowd.watch(WINDOW);
+    }
+    let rounds = Rounds::measure(HAND_OFF_ROUNDS, 3, |which| crowds[which].watch(WINDOW));
+    let of = |which: usize, part: fn(&Seen) -> f64| rounds.spread(move |round| part(&round[which])).median;
+    let row = |what: String, part: fn(&Seen) -> f64| Row {
+        what,
+        by_hand: number(of(TURNS, part)),
+        tenure: number(of(TENURE, part)),
+        ..Row::default()
+    };
+    let quotient =
+        |part: fn(&Seen) -> f64| rounds.spread(move |round| part(&round[TENURE]) / part(&round[TURNS]));
+    let wall = row(format!("change of owner, 16 waiters, {how}, µs"), |seen| seen.cost.wall);
+    table.add(wall.compared(quotient(|seen| seen.cost.wall), "≤ 1.25"));
+    let parts: [Part<Seen>; 3] = [
+        ("both", |seen| seen.cost.both()),
+        ("the client", |seen| seen.cost.client),
+        ("the server", |seen| seen.cost.server),
+    ];
+    for (whose, part) in parts {
+        table.add(row(format!("· CPU of {whose}, µs"), part).compared(quotient(part), ""));
+    }
+    table.add(Row {
+        what: "· a list and LPOP, nothing for who dies, µs".into(),
+        by_hand: number(of(LIST, |seen| seen.cost.wall)),
+        ..Row::default()
+    });
+    let longest = rounds.spread(|round| ms(round[TENURE].longest));
+    let jain = rounds.spread(|round| round[TENURE].jain);
+    eprintln!(
+        "  tenure: longest wait of a round {:.1} to {:.1} ms, Jain {:.4} to {:.4}",
+        longest.least, longest.most, jain.least, jain.most
+    );
+}
+
+fn commands(server: &Server, table: &mut Table) {
+    let mut counts = Vec::new();
+    for waiters in [16, 128] {
+        let runtime = runtime();
+        let [by_hand, tenure] = [handoff::TURNS, handoff::TENURE].map(|which| {
+            let mut crowd = Crowd::connect(&runtime, server, which, waiters);
+            crowd.settle();
+            let seen = crowd.watch(LONG_WINDOW);
+            eprintln!("  {} changes, {:.1?} µs each: {}", seen.changes, seen.cost, seen.list);
+            seen.commands
+        });
+        counts.push(tenure);
+        let more = counts.get(1).map(|many| format!("**{:+.2}**", many - counts[0]));
+        let wanted = if waiters == 128 { "± 1 of those of 16" } else { "" };
+        table.add(Row {
+            what: format!("commands per change of owner, {waiters} waiters"),
+            by_hand: number(by_hand),
+            tenure: number(tenure),
+            quotient: more.unwrap_or_default(),
+            wanted: wanted.into(),
+            ..Row::default()
+        });
+    }
+}
+
+fn fairness(server: &Server, table: &mut Table, rslock: &Fairness) {
+    let runtime = runtime();
+    let tenure = fairness::measure(&runtime, server, &Contender::tenure(&runtime, server));
+    let mut add = |what: &str, wanted: &str, text: fn(&Fairness) -> String| {
+        let (tenure, rslock) = (text(&tenure), text(rslock));
+        table.add(Row { what: what.into(), tenure, rslock, wanted: wanted.into(), ..Row::default() });
+    };
+    add("128 waiters of one process, 1 ms hold, 5 s: acquisitions/s", "", |f| number(f.per_second));
+    add("· hold as measured, ms", "", |f| number(ms(f.hold)));
+    add("· Jain", "≥ 0.99", |f| format!("{:.3}", f.jain));
+    add("· never served", "0", |f| f.starved.to_string());
+    add("· longest wait, ms", "", |f| number(ms(f.longest)));
+    add("· commands per acquisition", "", |f| number(f.commands));
+    add("· CPU of the client, µs per acquisition", "", |f| number(f.cost.client));
+    add("· CPU of the server, µs per acquisition", "", |f| number(f.cost.server));
+}
+
+fn ms(d: Duration) -> f64 {
+    d.as_secs_f64() * 1e3
+}
+
+fn keeping(server: &Server, table: &mut Table) {
+    let kept = leases::measure(&runtime(), server);
+    let mut add = |what: String, tenure: String| table.add(Row { what, tenure, ..Row::default() });
+    let leases = leases::LEASES;
+    add(format!("{leases} leases of 10 s: CPU of the client, % of a core"), number(kept.client_percent));
+    add("· CPU of the server, % of a core".into(), number(kept.server_percent));
+    add("· leases per call".into(), number(kept.leases_per_call));
+    add("· calls/s".into(), number(kept.calls_per_second));
+    add("· renewals in 10 s".into(), kept.renewed.to_string());
+    add("· lost or at risk".into(), (kept.lost + kept.at_risk).to_string());
+}
