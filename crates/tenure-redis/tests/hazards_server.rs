@@ -19,6 +19,8 @@ use tenure_testkit::{
     redis::{Recipe, RedisServer, Sync},
 };
 
+const README: &str = include_str!("../README.md");
+
 const OURS: &str = "ours";
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -75,9 +77,9 @@ async fn a_server_that_was_emptied_lets_nobody_in_before_the_old_lease_is_over()
     }
 }
 
-/// Hazard 37: databases are swapped twice, and the lock of a holder is in the other one. L1, L2.
+/// Hazard 37: databases are swapped twice, and the lock of a holder is in the other one. This is not covered, and said.
 #[tokio::test]
-async fn a_database_that_was_swapped_back_lets_nobody_in_beside_a_holder() {
+async fn databases_that_are_swapped_there_and_back_are_not_covered_and_the_readme_says_so() {
     let server = aged(Recipe::new());
     let [a, b, c] = [(); 3].map(|()| claimant(&server.url(SHORT), OURS));
     look(&c).await;
@@ -90,7 +92,22 @@ async fn a_database_that_was_swapped_back_lets_nobody_in_beside_a_holder() {
 
     server.command(&["SWAPDB", "0", "1"]);
     assert_eq!(Naive::of(&server).get(NAIVE).as_deref(), Some("a"), "a is told that it holds, beside b");
-    let_in(&c).await.is_after(&second, "may have forgotten locks");
+    assert!(let_in(&c).await.asked < second.believed_until(), "it is covered by now: say so");
+    assert!(README.contains("`SWAPDB` there and back"));
+}
+
+/// Two databases that are both used for locks: each record knows which one it is of. L1, L2.
+#[tokio::test]
+async fn a_swap_of_two_databases_with_locks_lets_nobody_in() {
+    let server = aged(Recipe::new());
+    let [a, b] = [(); 2].map(|()| claimant(&server.url(SHORT), OURS));
+    let other = claimant(&format!("redis://127.0.0.1:{}/1{SHORT}", server.port()), OURS);
+    look(&other).await;
+    look(&b).await;
+    let_in(&a).await;
+    server.command(&["SWAPDB", "0", "1"]);
+    let error = b.backend.claim(&b.claim).await.expect_err("its record is of another database");
+    assert!(error.to_string().contains("db=1"), "{error}");
 }
 
 /// Hazards 21 and 37 for those who switch the guard off: two hold, and only the token protects. L2.
@@ -190,10 +207,12 @@ async fn a_master_that_was_a_replica_in_between_lets_nobody_in_before_the_lost_l
     fail_over_and_back(false).await;
 }
 
-/// Hazard 10, H4.4: the same, for a client whose connection slept through it. L1, L2.
+/// Hazard 10, H4.4: the same, for a client whose connection slept through it, which `REPLICAOF` by hand leaves open. This is
+/// not covered, and said.
 #[tokio::test]
-async fn a_connection_that_slept_through_fail_over_and_back_is_not_let_in_before_the_lost_lease_is_over() {
+async fn a_connection_that_sleeps_through_fail_over_and_back_is_not_covered_and_the_readme_says_so() {
     fail_over_and_back(true).await;
+    assert!(README.contains("`REPLICAOF` there and back by hand"));
 }
 
 async fn fail_over_and_back(is_connected_before: bool) {
@@ -213,7 +232,12 @@ async fn fail_over_and_back(is_connected_before: bool) {
     promote(master);
     assert_eq!(master.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
     assert_eq!(enters(master, "b"), naive, "b is in beside a, with the same token");
-    let_in(&b).await.is_after(&first, "was promoted");
+    let second = let_in(&b).await;
+    if is_connected_before {
+        assert!(second.asked < first.believed_until(), "it is covered by now: say so");
+    } else {
+        second.is_after(&first, "was promoted");
+    }
 }
 
 /// Hazard 61: a replica that lags behind says that a lock is held that was freed and taken by another. L1, L9.

@@ -1,11 +1,6 @@
 //! Many waiters who hold for a moment: who is served how often, and who waits longest.
 
-use std::{
-    cell::RefCell,
-    os::fd::{AsFd, AsRawFd, RawFd},
-    rc::Rc,
-    time::Duration,
-};
+use std::{cell::RefCell, os::fd::AsFd, rc::Rc, time::Duration};
 
 use nix::sys::{
     time::TimeSpec,
@@ -17,7 +12,7 @@ use tenure::{
     core::{Host, Moment},
 };
 use tenure_bench::jain;
-use tokio::{io::unix::AsyncFd, runtime::Runtime, task::LocalSet};
+use tokio::{net::unix::pipe::Receiver, runtime::Runtime, task::LocalSet};
 
 use crate::{
     cycles::TTL,
@@ -89,30 +84,25 @@ impl Contender {
 }
 
 /// A pause of a millisecond that takes no more: tokio's own take two.
-struct Pause(AsyncFd<Timer>);
-
-struct Timer(TimerFd);
-
-impl AsRawFd for Timer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
+struct Pause {
+    timer: TimerFd,
+    /// The same timer once more, for it is read like a pipe.
+    rings: Receiver,
 }
 
 impl Pause {
     fn new() -> Self {
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK).expect("a timer");
-        Self(AsyncFd::new(Timer(timer)).expect("a runtime that knows it"))
+        let same = timer.as_fd().try_clone_to_owned().expect("one more descriptor");
+        Self { timer, rings: Receiver::from_owned_fd_unchecked(same).expect("a runtime that knows it") }
     }
 
     async fn wait(&self, length: Duration) {
-        let timer = &self.0.get_ref().0;
-        timer
-            .set(Expiration::OneShot(TimeSpec::from_duration(length)), TimerSetTimeFlags::empty())
-            .expect("a pause");
-        // Reading it waits for it no more, and makes it ready for the next pause.
-        self.0.readable().await.expect("the runtime lives").clear_ready();
-        timer.wait().expect("it has rung");
+        let when = Expiration::OneShot(TimeSpec::from_duration(length));
+        self.timer.set(when, TimerSetTimeFlags::empty()).expect("a pause");
+        while self.rings.try_read(&mut [0; 8]).is_err() {
+            self.rings.readable().await.expect("the runtime lives");
+        }
     }
 }
 
