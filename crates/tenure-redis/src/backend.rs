@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_core::{
     Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    Finding, Grant, HolderView, Host, LockName, LockView, Order, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, Restart, Wait, WakeUp, Wakes,
+    Finding, Grant, HolderView, Host, Label, LockName, LockView, Order, Outcome, OwnerId, ProcessId,
+    Promises, Released, Renewal, Restart, Wait, WakeUp, Wakes,
 };
 
 use crate::{
@@ -42,6 +42,8 @@ pub struct Redis {
     pub(crate) sessions: Arc<Sessions>,
     /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
     contended: Mutex<HashSet<LockName>>,
+    /// The last label and its text: most claims of a process have the same one.
+    label: Mutex<Option<(Label, Arc<str>)>>,
 }
 
 impl Redis {
@@ -52,7 +54,11 @@ impl Redis {
     }
 
     fn sharing(shared: Arc<Shared>) -> Self {
-        Self { sessions: Arc::new(Sessions::new(shared)), contended: Mutex::default() }
+        Self {
+            sessions: Arc::new(Sessions::new(shared)),
+            contended: Mutex::default(),
+            label: Mutex::default(),
+        }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -81,6 +87,18 @@ impl Redis {
         let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
         call.arg(gate).arg(format!("{claim}:{place}:{retry}:{}:{drop}", PLACES_MAX));
         call
+    }
+
+    pub(crate) fn label(&self, label: &Label) -> Arc<str> {
+        let mut last = locked(&self.label);
+        if let Some((_, text)) = last.as_ref().filter(|(known, _)| known == label) {
+            return text.clone();
+        }
+        let mut text = String::new();
+        value::encode_label(label, &mut text);
+        let text: Arc<str> = Arc::from(text);
+        *last = Some((label.clone(), text.clone()));
+        text
     }
 
     pub(crate) fn is_contended(&self, name: &LockName) -> bool {
@@ -115,7 +133,7 @@ impl Redis {
         let mut call = script.call(&keys);
         call.arg(settings);
         for grant in grants {
-            call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
+            call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
         let answer = self.sessions.ask(session, script, &call).await?;
         match answer {
@@ -136,7 +154,7 @@ impl Redis {
         let script = &self.scripts().keep;
         let keys = self.keys(&grant.name)?;
         let mut call = self.full_call(script, &keys, &self.gate_for_handing(session).await);
-        call.arg(grant.owner.to_string()).arg(millis(grant.ttl));
+        call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         match number(&self.sessions.ask(session, script, &call).await?) {
             Some(1) => Ok(Renewal::Renewed),
             Some(0) => Ok(Renewal::Gone),
@@ -179,7 +197,7 @@ impl Redis {
         let script = &self.scripts().leave;
         let seen = session.gate();
         let mut call = self.full_call(script, keys, &self.gate_for_handing(session).await);
-        call.arg(owner.to_string());
+        call.arg(&owner.hex()[..]);
         let mut answer = number(&self.sessions.ask(session, script, &call).await?);
         if answer == Some(3)
             && matches!(seen, Gate::Open(_))
@@ -187,7 +205,7 @@ impl Redis {
         {
             // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
             let mut again = self.full_call(script, keys, &open_gate(session));
-            again.arg(owner.to_string());
+            again.arg(&owner.hex()[..]);
             answer = self.sessions.ask(session, script, &again).await.map_or(answer, |_| answer);
         }
         self.set_contended(name, matches!(answer, Some(1 | 3)));
@@ -298,7 +316,7 @@ impl Backend for Redis {
         if !self.is_contended(name) {
             let script = &self.scripts().release;
             let mut call = script.call(&[&keys.lock]);
-            call.arg(owner.to_string());
+            call.arg(&owner.hex()[..]);
             if number(&self.sessions.ask(&session, script, &call).await?) == Some(1) {
                 return Ok(Released::Released);
             }

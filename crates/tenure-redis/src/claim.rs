@@ -34,15 +34,14 @@ impl Redis {
         }
         let script = &self.scripts().claim;
         let mut call = self.full_call(script, &keys, gate);
-        call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
+        call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
         call.arg(match claim.wait {
             Wait::No => "n",
             Wait::Wake => "w",
             Wait::Turn => "t",
         });
-        let (mut label, since) = (String::new(), self.sessions.host().now().wall.as_millis());
-        value::encode_label(&claim.label, &mut label);
-        call.arg(claim.block.max(1)).arg(since.to_string()).arg(label);
+        let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
+        call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
         let answer = self.sessions.ask(session, script, &call).await?;
         let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
         match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
@@ -64,12 +63,12 @@ impl Redis {
         claim: &Claim,
     ) -> Result<i64, BackendError> {
         let script = &self.scripts().acquire;
-        let mut call = script.call(&[&keys.lock, &keys.queue, crate::keys::ONE]);
+        let mut call = script.call(&[&keys.lock, &keys.queue(), crate::keys::ONE]);
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
-        value::encode_label(&claim.label, &mut tail);
-        call.arg(gate).arg(claim.owner.to_string()).arg(tail).arg(millis(claim.ttl));
+        tail.push_str(&self.label(&claim.label));
+        call.arg(gate).arg(&claim.owner.hex()[..]).arg(tail).arg(millis(claim.ttl));
         let answer = self.sessions.ask(session, script, &call).await?;
         number(&answer).ok_or_else(|| error::unreadable(session.place(), "a claim"))
     }

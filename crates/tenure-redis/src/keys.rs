@@ -1,5 +1,7 @@
 //! `Keys`: where a lock and what is beside it are stored.
 
+use std::ops::Range;
+
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
 
 /// What our own keys begin with; no lock may.
@@ -13,9 +15,8 @@ pub(crate) const ONE: &str = "tenure:one";
 pub(crate) struct Keys {
     /// The lock itself: plain, as other libraries expect it.
     pub(crate) lock: String,
-    pub(crate) queue: String,
-    /// Where the tag and the name stand in `queue`, to make the others from it.
-    tag: String,
+    /// Where the tag stands in it.
+    tag: Range<usize>,
     has_own_counter: bool,
 }
 
@@ -41,20 +42,33 @@ impl Keys {
                 "on Redis a name with `}` needs a hash tag: a pair of braces with something in it, before any other",
             ));
         };
-        let queue = side(tag, "queue", &lock);
-        let tag = tag.to_owned();
-        Ok(Self { lock, queue, tag, has_own_counter })
+        Ok(Self { lock, tag, has_own_counter })
+    }
+
+    fn side(&self, kind: &str) -> String {
+        side(&self.lock[self.tag.clone()], kind, &self.lock)
+    }
+
+    /// Those who wait, by arrival.
+    pub(crate) fn queue(&self) -> String {
+        self.side("queue")
     }
 
     /// The third key of every script: the record with the one counter, or this lock's own counter.
     pub(crate) fn counter(&self) -> String {
-        if self.has_own_counter { side(&self.tag, "fence", &self.lock) } else { ONE.to_owned() }
+        if self.has_own_counter { self.side("fence") } else { ONE.to_owned() }
     }
 
     /// The keys of the scripts that look at everything, in their order.
     pub(crate) fn all(&self) -> [String; 6] {
-        let side = |kind| side(&self.tag, kind, &self.lock);
-        [self.lock.clone(), self.queue.clone(), self.counter(), side("places"), side("shared"), side("who")]
+        [
+            self.lock.clone(),
+            self.queue(),
+            self.counter(),
+            self.side("places"),
+            self.side("shared"),
+            self.side("who"),
+        ]
     }
 }
 
@@ -80,12 +94,12 @@ pub(crate) fn name_of(template: &str, lock: &str) -> Option<LockName> {
 }
 
 /// The part of a key that Redis Cluster hashes, if it can be put between braces and stay that.
-fn tag(key: &str) -> Option<&str> {
-    let hashed = match key.split_once('{') {
-        Some((_, rest)) => rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty()),
-        None => None,
-    };
-    Some(hashed.unwrap_or(key)).filter(|tag| !tag.contains('}'))
+fn tag(key: &str) -> Option<Range<usize>> {
+    let hashed = key.find('{').and_then(|open| {
+        let len = key[open + 1..].find('}')?;
+        (len > 0).then_some(open + 1..open + 1 + len)
+    });
+    Some(hashed.unwrap_or(0..key.len())).filter(|tag| !key[tag.clone()].contains('}'))
 }
 
 #[cfg(test)]
@@ -107,7 +121,7 @@ mod tests {
             ("a}b{c}", "tenure:{c}:queue:a}b{c}"),
         ];
         for (name, queue) in cases {
-            assert_eq!(keys(name).unwrap().queue, queue);
+            assert_eq!(keys(name).unwrap().queue(), queue);
             assert_eq!(lock_of_queue(queue), Some(name));
         }
     }
