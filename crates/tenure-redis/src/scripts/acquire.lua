@@ -4,7 +4,7 @@
 -- reply token; 0 if it is not as plain as that (ask claim.lua); -1 if the gate is closed
 -- The lock's SET is the last write (H1.12). The counter is the gate: see mint.one.lua. A token may be minted in vain.
 local call = redis.call
-local token = call('HINCRBY', KEYS[3], ARGV[1], 1)
+local token = call('HINCRBY', KEYS[3], ARGV[1], '1')
 if token < 1000000 then
   call('HDEL', KEYS[3], ARGV[1])
   return -1

@@ -16,7 +16,7 @@ end
 value = settle(value)
 robbed[1] = now
 if value == SHARED then
-  local all = call('ZRANGE', shared, 0, -1, 'WITHSCORES')
+  local all = call('ZRANGE', shared, '0', '-1', 'WITHSCORES')
   if not all[1] then
     robbed[2], robbed[3] = value, call('PTTL', lock)
   end

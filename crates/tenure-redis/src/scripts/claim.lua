@@ -15,8 +15,8 @@ local function enter_alone(value)
   -- Who was handed the lock has no more than a claim ttl left.
   local handed = not value or string.sub(value, 49, 51) == ':0:' and ttl >= tonumber(claim_ttl)
   local left = handed and 0 or call('PTTL', lock)
-  local text = owner .. ':' .. string.format('%.0f', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9] .. flag
-  call('SET', lock, text, 'PX', math.max(ttl, left))
+  local text = owner .. ':' .. string.format('%d', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9] .. flag
+  call('SET', lock, text, 'PX', string.format('%d', math.max(ttl, left)))
   return {1, token, count}
 end
 
@@ -49,12 +49,12 @@ local function standing(kind, ahead, value)
   local left = value and call('PTTL', lock) or 0
   local seen, soonest = {}, left < 0 and retry_max or left
   if value == SHARED then
-    local first = call('ZRANGE', shared, 0, 0, 'WITHSCORES')
-    local last = call('ZRANGE', shared, -1, -1)[1]
+    local first = call('ZRANGE', shared, '0', '0', 'WITHSCORES')
+    local last = call('ZRANGE', shared, '-1', '-1')[1]
     if first[2] then soonest = first[2] - now end
     seen = {last, last and call('HGET', who, last)}
   end
-  local dies = call('ZRANGE', places, 0, 0, 'WITHSCORES')[2]
+  local dies = call('ZRANGE', places, '0', '0', 'WITHSCORES')[2]
   local after = math.min(soonest + claim_ttl * ahead, dies and dies - now or retry_max, retry_max)
   return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
 end
@@ -82,7 +82,7 @@ end
 
 if wait == 'n' then return standing(3, 0, value) end
 -- In the queue last: a place that is in the others only is none, and an error before that has taken nothing (L9).
-local rank = call('ZADD', places, now + place_ttl, owner) == 0 and call('ZRANK', queue, owner)
+local rank = call('ZADD', places, string.format('%d', now + place_ttl), owner) == 0 and call('ZRANK', queue, owner)
 if rank then
   touch(places)
   touch(queue)
@@ -92,10 +92,10 @@ else
     call('ZREM', places, owner)
     return {4, rank}
   end
-  local last = call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+  local last = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
   local arrival = (tonumber(last) or 0) + 1
   call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
-  call('ZADD', queue, arrival, owner)
+  call('ZADD', queue, string.format('%d', arrival), owner)
   if arrival % 64 == 1 then
     touch(places)
     touch(queue)

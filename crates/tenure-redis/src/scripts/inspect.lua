@@ -7,7 +7,7 @@ local call = redis.call
 local time = call('TIME')
 local function list(order, ends)
   local rows = {}
-  for _, owner in ipairs(call('ZRANGE', order, 0, -1)) do
+  for _, owner in ipairs(call('ZRANGE', order, '0', '-1')) do
     rows[#rows + 1] = owner
     rows[#rows + 1] = call('HGET', KEYS[6], owner) or ''
     rows[#rows + 1] = call('ZSCORE', ends, owner) or '0'

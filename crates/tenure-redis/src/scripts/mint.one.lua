@@ -7,7 +7,7 @@ end
 
 -- The first of at most `want` tokens and their count; nothing if the gate is closed. Never ahead of the clock (A10).
 local function mint(want)
-  local last = redis.call('HINCRBY', KEYS[3], ARGV[1], 1)
+  local last = redis.call('HINCRBY', KEYS[3], ARGV[1], '1')
   if last < 1000000 then
     redis.call('HDEL', KEYS[3], ARGV[1])
     return nil
@@ -21,7 +21,7 @@ end
 
 -- Raises the counter also while the gate is closed: it waits in the field `token` then.
 local function raise()
-  if not mint(1) then redis.call('HINCRBY', KEYS[3], 'token', 1) end
+  if not mint(1) then redis.call('HINCRBY', KEYS[3], 'token', '1') end
 end
 
 local function fence()

@@ -2,6 +2,7 @@
 -- KEYS  1 lock  2 queue (zset: owner by arrival)  3 one  4 places (zset: owner by end)
 --       5 shared (zset: holder by end)  6 who (hash: owner to "mode:wait or token:since:label")
 -- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
+-- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
 -- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was
 -- handed the lock and has not entered. Shared holders count only while the lock itself says SHARED.
 local call = redis.call
@@ -43,7 +44,7 @@ end
 
 local function recount_limits()
   call('HDEL', who, 'least')
-  for _, owner in ipairs(call('ZRANGE', shared, 0, -1)) do
+  for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
     local mode = string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
     count_limit(limit_of(mode))
   end
@@ -71,7 +72,7 @@ end
 
 -- What is left of shared holders whose lock has ended or was taken from them: they count only while it says SHARED.
 local function forget_shared()
-  for _, owner in ipairs(call('ZRANGE', shared, 0, -1)) do
+  for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
     -- It may wait again by now.
     if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
   end
@@ -81,7 +82,7 @@ end
 
 -- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
 local function cover_shared()
-  local last = call('ZRANGE', shared, -1, -1, 'WITHSCORES')
+  local last = call('ZRANGE', shared, '-1', '-1', 'WITHSCORES')
   if last[2] then
     call('SET', lock, SHARED, 'PX', math.max(1, last[2] - now))
     return SHARED
@@ -94,7 +95,7 @@ end
 local function settle(value)
   local changed, time = false, call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
-  for _, owner in ipairs(call('ZRANGEBYSCORE', places, '-inf', now)) do
+  for _, owner in ipairs(call('ZRANGEBYSCORE', places, '-inf', string.format('%d', now))) do
     drop_place(owner)
     changed = true
   end
@@ -143,7 +144,7 @@ local function hand_on(value, me)
   local count, smallest = holders(value)
   local bells, at, chunk = 2, 0, 2
   while true do
-    local owners = call('ZRANGE', queue, at, at + chunk - 1)
+    local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
     if not owners[1] then return value end
     local details = call('HMGET', who, unpack(owners))
     for i, owner in ipairs(owners) do
