@@ -205,3 +205,19 @@ fn without_a_guard_nothing_waits() {
     let ours = Record { settings, ..record() };
     assert_eq!(decide(&terms(GuardMode::Off), &facts(), Some(&ours)), Decision::Open);
 }
+
+/// L1, H4.5: without a guard leases may be of any length, and adopting one waits for the longest.
+#[test]
+fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
+    let unguarded = Record { settings: terms(GuardMode::Off).to_string(), ..record() };
+    match adopt(&terms(GuardMode::On), &facts(), Some(&unguarded)) {
+        Decision::Write { wait, .. } => assert_eq!(wait, tenure_core::Timing::MAX_TTL),
+        other => panic!("{other:?}"),
+    }
+    match adopt(&terms(GuardMode::Off), &facts(), Some(&record())) {
+        Decision::Write { wait, .. } => {
+            assert_eq!(wait, NONE, "there is nothing to wait for without a guard")
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,130 @@
+//! Bugs that a fresh review found, each as the story that showed it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise; time is real"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::redis;
+use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Wait};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::slowness,
+    proxy::Proxy,
+    redis::{Recipe, RedisServer},
+};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Claims until it is let in.
+async fn let_in(player: &Player) {
+    let began = Instant::now();
+    loop {
+        match player.backend.claim(&player.claim).await {
+            Ok(ClaimAnswer::Granted(_)) => return,
+            other => assert!(began.elapsed() < PATIENCE * slowness(), "not let in: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// L8: a handle that only renews and releases, as the keeper's does, was connected while the gate was closed. It never looked
+/// again, sent a gate that no script knows, and what it released was handed to nobody.
+#[tokio::test]
+async fn a_handle_that_met_a_closed_gate_hands_on_when_it_is_open() {
+    let server = RedisServer::start();
+    let url = server.url("?max_ttl=1s");
+    let keeper = redis(&url);
+    let (mut holder, mut waiter) = (Player::new(redis(&url), "job"), Player::new(redis(&url), "job"));
+    (holder.claim.ttl, waiter.claim.ttl) = (Duration::from_secs(1), Duration::from_secs(1));
+    keeper.inspect(&holder.claim.name).await.unwrap();
+    let_in(&holder).await;
+    let _listens = waiter.backend.wakes(waiter.claim.owner.process(), Audience::Waiters);
+    waiter.queue_behind(0).await;
+    keeper.release(&holder.claim.name, holder.claim.owner).await.unwrap();
+    let view = keeper.inspect(&holder.claim.name).await.unwrap();
+    assert_eq!(view.holders[0].owner, waiter.claim.owner.to_string(), "handed on");
+}
+
+/// L1, H4.5: a lease longer than the guard waits for outlives the wait after a restart. A renewal made one.
+#[tokio::test]
+async fn no_lease_is_longer_than_the_guard_waits_for() {
+    let server = RedisServer::start();
+    let mut player = Player::new(redis(&server.url("?max_ttl=1s")), "job").waiting(Wait::No);
+    let too_long = player.backend.claim(&player.claim).await.unwrap_err();
+    assert_eq!((too_long.kind(), too_long.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
+    player.claim.ttl = Duration::from_secs(1);
+    let_in(&player).await;
+    let mut grant = player.enter().await;
+    grant.ttl = Duration::from_secs(3600);
+    let error = player.backend.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
+    assert!(server.command(&["PTTL", "job"]).int() <= 1000);
+}
+
+/// L1, H4.5: while others adopt new settings, a holder with the old ones renewed on, and its lease outlived their wait.
+#[tokio::test]
+async fn a_lease_of_settings_that_were_replaced_is_not_renewed() {
+    let server = RedisServer::start();
+    let old = Player::new(redis(&server.url("?guard=off")), "job");
+    let grant = old.enter().await;
+    old.renew(&grant).await;
+    redis(&server.url("?max_ttl=2s")).adopt().await.unwrap();
+    let error = old.backend.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap_err();
+    assert!(error.to_string().contains("guard=on max_ttl=2s"), "{error}");
+}
+
+/// L6: a lock that is held causes no write, so a server that has become a replica never said READONLY, and its session was kept
+/// for ever.
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_left_also_if_the_lock_is_held() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::to(old.port(), 1);
+    let url = format!("redis://127.0.0.1:{}/?max_ttl=1s", proxy.port());
+    let mut player = Player::new(redis(&url), "job").waiting(Wait::No);
+    player.claim.ttl = Duration::from_secs(1);
+    let_in(&player).await;
+    player.leave().await;
+    old.command(&["SET", "job", "theirs"]);
+    new.command(&["SET", "job", "theirs"]);
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    proxy.lead_to(new.port());
+    new.command(&["DEL", "job"]);
+    let_in(&player).await;
+}
+
+/// Hazard 36: with a full memory a shared lease was not renewed if another reader's was longer.
+#[tokio::test]
+async fn a_full_memory_renews_the_shorter_of_two_shared_leases() {
+    let server = Recipe::new().memory(0, "noeviction").start();
+    let url = server.url("?guard=off");
+    let (mut long, short) =
+        (Player::new(redis(&url), "cfg").reading(), Player::new(redis(&url), "cfg").reading());
+    long.claim.ttl = Duration::from_secs(60);
+    long.enter().await;
+    let grant = short.enter().await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    short.renew(&grant).await;
+}
+
+/// L7: waiters whose connection broke a moment ago were taken for dead, all of them, at the next release.
+#[tokio::test]
+async fn a_broken_connection_costs_no_place() {
+    let server = RedisServer::start();
+    let url = server.url("?guard=off");
+    let (holder, waiter) = (Player::new(redis(&url), "job"), Player::new(redis(&url), "job"));
+    holder.enter().await;
+    waiter.queue_behind(0).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    // The holder listens as well: its first try breaks with its connection.
+    while holder.backend.release(&holder.claim.name, holder.claim.owner).await.is_err() {}
+    let view = holder.backend.inspect(&holder.claim.name).await.unwrap();
+    let is_there = view.queue.iter().map(|w| &w.owner).chain(view.holders.iter().map(|h| &h.owner));
+    assert!(is_there.into_iter().any(|owner| *owner == waiter.claim.owner.to_string()), "{view:?}");
+    let_in(&waiter).await;
+}
