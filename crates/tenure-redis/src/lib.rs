@@ -13,6 +13,7 @@ mod list;
 mod reply;
 mod script;
 mod session;
+mod silence;
 mod value;
 mod wake;
 

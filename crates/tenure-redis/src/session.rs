@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,6 +23,7 @@ use crate::{
     error::{self, Fate},
     guard::Terms,
     script::{Script, Scripts},
+    silence::{Hope, Silence},
     wake::Ears,
 };
 
@@ -59,10 +60,7 @@ pub(crate) struct Session {
     subscribing: tokio::sync::Mutex<()>,
     /// The connection for messages, where they are not pushed.
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
-    /// Since when no request has been answered, in ms of the host's clock; 0 if all were.
-    unanswered_since: AtomicU64,
-    /// When the last one was sent.
-    last_sent: AtomicU64,
+    silence: Silence,
     is_over: AtomicBool,
     over: Notify,
     /// How many connections had been lost when this one was made.
@@ -121,6 +119,9 @@ impl Sessions {
     fn alive(&self) -> Option<Arc<Session>> {
         let mut current = locked(&self.current);
         let session = current.as_ref()?;
+        if session.silence.is_deadly(self.host(), self.shared.config.response_timeout) {
+            self.forget(session);
+        }
         if !session.is_over.load(Ordering::Acquire) && session.born == self.ears.breaks() {
             return Some(session.clone());
         }
@@ -199,27 +200,10 @@ impl Sessions {
     }
 
     async fn send(&self, session: &Session, cmd: &Cmd) -> redis::RedisResult<Value> {
-        self.mind_silence(session);
+        let mut hope = Hope::new(&session.silence, self.host());
         let answer = session.wire.ask(cmd).await;
-        if answer.as_ref().err().is_none_or(|error| !error.is_timeout()) {
-            session.unanswered_since.store(0, Ordering::Relaxed);
-        }
+        hope.is_over = answer.as_ref().err().is_none_or(|error| !error.is_timeout());
         answer
-    }
-
-    /// Drops a connection over which nothing was answered for too long although more than one request was sent: callers
-    /// with less patience than the driver would wait for a dead one for ever.
-    fn mind_silence(&self, session: &Session) {
-        let now = u64::try_from(self.host().now().boot.as_millis()).unwrap_or(u64::MAX).max(1);
-        let limit = u64::try_from(self.shared.config.response_timeout.as_millis()).unwrap_or(u64::MAX);
-        let (since, last) = (&session.unanswered_since, session.last_sent.swap(now, Ordering::Relaxed));
-        let unanswered = since.load(Ordering::Relaxed);
-        if unanswered == 0 || now.saturating_sub(last) > limit {
-            // A request that was given up long ago says nothing about now.
-            since.store(now, Ordering::Relaxed);
-        } else if now.saturating_sub(unanswered) > limit {
-            self.forget(session);
-        }
     }
 
     fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
@@ -267,8 +251,7 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
         subscribed: AtomicUsize::new(0),
         subscribing: tokio::sync::Mutex::default(),
         messages: (!resp3).then(tokio::sync::Mutex::default),
-        unanswered_since: AtomicU64::new(0),
-        last_sent: AtomicU64::new(0),
+        silence: Silence::default(),
         is_over: AtomicBool::new(false),
         over: Notify::new(),
         born,

@@ -53,6 +53,8 @@ pub(crate) struct Seen {
     pub(crate) changes: u64,
     pub(crate) jain: f64,
     pub(crate) longest: Duration,
+    /// Locks that were handed on and not entered in time: a hint was lost, or the machine stood still.
+    pub(crate) expired: u64,
     /// Per change.
     pub(crate) commands: f64,
     pub(crate) list: String,
@@ -164,6 +166,7 @@ async fn watch(server: &Server, waiters: Vec<Waiter>, window: Duration) -> (Seen
     while tally.counts().iter().any(|count| *count < RUN_UP) {
         TokioHost.sleep_until(TokioHost.now() + Duration::from_millis(1)).await;
     }
+    let expired = server.expired();
     let (changes, before, calls) = (tally.changes.load(Ordering::Relaxed), tally.counts(), server.calls());
     let meter = Meter::start(server);
     let changes = loop {
@@ -188,6 +191,7 @@ async fn watch(server: &Server, waiters: Vec<Waiter>, window: Duration) -> (Seen
         cost,
         changes,
         jain: jain(&counts),
+        expired: server.expired() - expired,
         longest: Duration::from_micros(tally.longest_us.load(Ordering::Relaxed)),
         commands: now.since(&calls) as f64 / changes as f64,
         list: now.list(&calls, changes),

@@ -141,12 +141,15 @@ fn hand_off(server: &Server, table: &mut Table, how: &str) {
         by_hand: number(of(LIST, |seen| seen.cost.wall)),
         ..Row::default()
     });
-    let longest = rounds.spread(|round| ms(round[TENURE].longest));
-    let jain = rounds.spread(|round| round[TENURE].jain);
-    eprintln!(
-        "  tenure: longest wait of a round {:.1} to {:.1} ms, Jain {:.4} to {:.4}",
-        longest.least, longest.most, jain.least, jain.most
-    );
+    for (name, which) in [("by hand", TURNS), ("tenure", TENURE)] {
+        let longest = rounds.spread(|round| ms(round[which].longest));
+        let jain = rounds.spread(|round| round[which].jain);
+        let expired = rounds.spread(|round| round[which].expired as f64);
+        eprintln!(
+            "  {name}: longest wait of a round {:.1} to {:.1} ms, Jain {:.4} to {:.4}, handed on and not entered {} to {}",
+            longest.least, longest.most, jain.least, jain.most, expired.least, expired.most,
+        );
+    }
 }
 
 fn commands(server: &Server, table: &mut Table) {
@@ -157,7 +160,9 @@ fn commands(server: &Server, table: &mut Table) {
             let mut crowd = Crowd::connect(&runtime, server, which, waiters);
             crowd.settle();
             let seen = crowd.watch(LONG_WINDOW);
+            let (longest, expired) = (ms(seen.longest), seen.expired);
             eprintln!("  {} changes, {:.1?} µs each: {}", seen.changes, seen.cost, seen.list);
+            eprintln!("  longest wait {longest:.1} ms, handed on and not entered: {expired}");
             seen.commands
         });
         counts.push(tenure);

@@ -94,6 +94,11 @@ impl Server {
         Duration::from_secs_f64(seconds("used_cpu_sys:") + seconds("used_cpu_user:"))
     }
 
+    /// How many keys have expired: among waiters who hold for no time, locks that were handed on and not entered.
+    pub(crate) fn expired(&self) -> u64 {
+        field(&self.info("stats"), "expired_keys:").and_then(|text| text.parse().ok()).expect("a number")
+    }
+
     /// What it was asked so far.
     pub(crate) fn calls(&self) -> Calls {
         let text = self.info("commandstats");
