@@ -95,7 +95,8 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 /// Clap's message without its tips and its usage block, and with nothing in it that paints the terminal.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = match error.kind() {
-        clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing".to_owned(),
+        clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | clap::error::ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
         _ => error.to_string(),
     };
     // What the user wrote is part of the message and may have empty lines of its own.

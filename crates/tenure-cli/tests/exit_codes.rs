@@ -19,9 +19,7 @@ use stage::{PATIENCE, Stage, assert_within, files::HOLD};
 use tenure_testkit::patience::eventually;
 
 /// Issue 2, point 7: its own code, or 128 and the signal that ended it.
-#[test]
-fn the_commands_own_code_is_the_code() {
-    let stage = Stage::new();
+fn the_commands_own_code_is_the_code(stage: &Stage) {
     let cases =
         [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143)];
     for (script, code) in cases {
@@ -31,9 +29,7 @@ fn the_commands_own_code_is_the_code() {
 }
 
 /// Issue 2, point 7: as `flock` does, and the line names the holder.
-#[test]
-fn a_conflict_is_one_or_what_was_asked_for() {
-    let stage = Stage::new();
+fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
     let who = format!("pid {} sh since", holder.pid());
@@ -56,9 +52,7 @@ fn a_conflict_is_one_or_what_was_asked_for() {
 }
 
 /// Issue 2, point 7: a wait lasts as long as was asked, no shorter and not much longer.
-#[test]
-fn a_wait_lasts_as_long_as_was_asked() {
-    let stage = Stage::new();
+fn a_wait_lasts_as_long_as_was_asked(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]);
     let wait = Duration::from_millis(700);
     let came = Instant::now();
@@ -112,9 +106,7 @@ const USAGE: &[(&[&str], &str)] = &[
 ];
 
 /// Issue 2, point 7: each in one line, and nothing is run or written.
-#[test]
-fn wrong_usage_is_64() {
-    let stage = Stage::new();
+fn wrong_usage_is_64(stage: &Stage) {
     for (arguments, part) in USAGE {
         stage.run(arguments).complained(64, part);
     }
@@ -122,17 +114,13 @@ fn wrong_usage_is_64() {
 }
 
 /// Issue 2, point 7: a third of the ttl is still right.
-#[test]
-fn a_grace_of_a_third_of_the_ttl_is_right() {
-    let stage = Stage::new();
+fn a_grace_of_a_third_of_the_ttl_is_right(stage: &Stage) {
     stage.run(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "true"]).silent(0);
     stage.run(&["run", "--ttl", "9s", "--grace", "0s", "job", "--", "true"]).silent(0);
 }
 
 /// Issue 2, point 7, for every verb that needs a store.
-#[test]
-fn a_store_that_cannot_be_made_is_69() {
-    let stage = Stage::new();
+fn a_store_that_cannot_be_made_is_69(stage: &Stage) {
     let owner = "0".repeat(48);
     for arguments in [
         &["run", "-n", "job", "--", "touch", "ran"][..],
@@ -151,9 +139,7 @@ fn a_store_that_cannot_be_made_is_69() {
 }
 
 /// Issue 2, point 7: 126 and 127, as a shell says it; the lock was given back.
-#[test]
-fn a_command_that_cannot_be_run_is_126_or_127() {
-    let stage = Stage::new();
+fn a_command_that_cannot_be_run_is_126_or_127(stage: &Stage) {
     fs::write(stage.path("data"), "no program").unwrap();
     fs::set_permissions(stage.path("data"), fs::Permissions::from_mode(0o644)).unwrap();
     stage.run(&["run", "job", "--", "./data"]).complained(126, "./data: ");
@@ -164,9 +150,7 @@ fn a_command_that_cannot_be_run_is_126_or_127() {
 }
 
 /// Issue 2, point 7: lost is 79, or what was asked for.
-#[test]
-fn a_lost_lease_is_79_or_what_was_asked_for() {
-    let stage = Stage::new();
+fn a_lost_lease_is_79_or_what_was_asked_for(stage: &Stage) {
     for (arguments, code) in [(&["run"][..], 79), (&["run", "--lost-exit-code", "7"], 7)] {
         let holder = stage.start(&[arguments, &["job", "--", "sh", "-c", HOLD, "holder"]].concat());
         stage.beats("holder");
@@ -177,9 +161,7 @@ fn a_lost_lease_is_79_or_what_was_asked_for() {
 }
 
 /// L8; issue 2, point 7: a signal ends a wait, and the next in the queue never knows that somebody stood there.
-#[test]
-fn a_signal_while_waiting_leaves_no_waiter_behind() {
-    let stage = Stage::new();
+fn a_signal_while_waiting_leaves_no_waiter_behind(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]);
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
         for verb in [&["run", "job", "--", "touch", "ran"][..], &["lock", "job", "--ttl", "5s"]] {
@@ -192,3 +174,15 @@ fn a_signal_while_waiting_leaves_no_waiter_behind() {
     }
     assert!(!stage.path("ran").exists());
 }
+
+stage::on_every_store!(
+    the_commands_own_code_is_the_code,
+    a_conflict_is_one_or_what_was_asked_for,
+    a_wait_lasts_as_long_as_was_asked,
+    wrong_usage_is_64,
+    a_grace_of_a_third_of_the_ttl_is_right,
+    a_store_that_cannot_be_made_is_69,
+    a_command_that_cannot_be_run_is_126_or_127,
+    a_lost_lease_is_79_or_what_was_asked_for,
+    a_signal_while_waiting_leaves_no_waiter_behind,
+);
