@@ -82,6 +82,13 @@ impl BackendError {
         self
     }
 
+    /// The same failure, but it may have happened all the same.
+    #[must_use]
+    pub fn of_unknown_outcome(mut self) -> Self {
+        self.0.outcome = Outcome::Unknown;
+        self
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -17,13 +17,13 @@ use tenure_core::{
 
 use crate::{
     check::Gate,
-    config::{Config, GuardMode, Place},
+    config::{Config, GuardMode},
     error,
     guard::Terms,
     keys::Keys,
     reply::{Reply, number},
     script::{Script, Scripts},
-    session::{Session, Sessions, Shared, closed, locked},
+    session::{Session, Sessions, Shared, locked},
     value,
     wake::Hints,
 };
@@ -49,7 +49,7 @@ pub struct Redis {
 impl Redis {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        let scripts = Scripts::new(matches!(config.place, Place::Cluster(_)));
+        let scripts = Scripts::new(config.is_cluster());
         Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default() }))
     }
 
@@ -70,7 +70,7 @@ impl Redis {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.config().place, Place::Cluster(_))
+        self.config().is_cluster()
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Result<Keys, BackendError> {
@@ -144,7 +144,7 @@ impl Redis {
                 // The check says which settings others have adopted.
                 let gate = session.gate();
                 self.sessions.recheck(session, &gate).await?;
-                Err(closed(session.place(), &session.gate(), self.sessions.host().now()))
+                Err(session.gate().refusal(session.place(), self.sessions.host().now()))
             }
             _ => Err(error::unreadable(session.place(), "a renewal")),
         }
@@ -284,14 +284,14 @@ impl Backend for Redis {
                 Gate::Closed { until, .. } => {
                     let now = self.sessions.host().now();
                     if !until.is_over(now) {
-                        return Err(closed(session.place(), &gate, now));
+                        return Err(gate.refusal(session.place(), now));
                     }
                 }
             }
             self.sessions.recheck(&session, &gate).await?;
         }
         let session = self.sessions.session().await?;
-        Err(closed(session.place(), &session.gate(), self.sessions.host().now()))
+        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -359,17 +359,12 @@ impl Backend for Redis {
 fn read_robbed(mut reply: Reply) -> Option<Vec<HolderView>> {
     let now = reply.millis()?;
     let mut robbed = Vec::new();
-    robbed.extend(read_sole(&mut reply));
+    // No value is nobody.
+    let (value, left) = (reply.bytes(), reply.millis());
+    robbed.extend(value.map(|value| value::sole_holder(&value, left)));
     while !reply.is_empty() {
         let (owner, details, end) = (reply.text()?, reply.text()?, reply.millis()?);
         robbed.extend(value::shared_holder(&owner, &details, end.saturating_sub(now)));
     }
     Some(robbed)
-}
-
-/// `value, ms left`; no value is nobody.
-fn read_sole(reply: &mut Reply) -> Option<HolderView> {
-    let (value, left) = (reply.bytes(), reply.number());
-    let left = left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_millis);
-    value.map(|value| value::sole_holder(&value, left))
 }

@@ -10,8 +10,7 @@ use crate::{
     error,
     guard::{self, Decision, Facts, Record, Refusal, Terms, Why},
     reply::Reply,
-    script::Script,
-    session::{Shared, closed, locked},
+    session::{Shared, locked},
 };
 
 /// How often facts may change while they are judged.
@@ -30,6 +29,23 @@ impl Gate {
     /// Where there is no gate.
     pub(crate) fn always() -> Self {
         Self::Open(Arc::from("-"))
+    }
+
+    /// The gate stays closed; nothing was granted.
+    pub(crate) fn refusal(&self, place: &str, now: Moment) -> BackendError {
+        let Self::Closed { why, until } = self else {
+            let message = "the Redis server changes too fast to be judged";
+            return BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
+                .with("redis", place);
+        };
+        let left = until.remaining(now).max(Duration::from_millis(1));
+        let message = format!(
+            "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
+            left.as_secs_f64()
+        );
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
+            .with("redis", place)
+            .retry_after(left)
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -97,7 +113,7 @@ async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Resu
             }
         }
     }
-    Err(closed(place, &Gate::always(), shared.host.now()))
+    Err(Gate::always().refusal(place, shared.host.now()))
 }
 
 fn opened(shared: &Shared, facts: &Facts, gate: String) -> Gate {
@@ -139,16 +155,6 @@ async fn backlog_ttl(wire: &Wire) -> Option<Duration> {
     u64::try_from(seconds).ok().map(Duration::from_secs)
 }
 
-async fn eval(wire: &Wire, place: &str, script: &Script, call: &redis::Cmd) -> Result<Value, BackendError> {
-    let answer = match wire.ask(call).await {
-        Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
-            wire.ask(&script.in_full(call)).await
-        }
-        answer => answer,
-    };
-    answer.map_err(|error| error::asked(place, error).1)
-}
-
 async fn read(
     shared: &Shared,
     wire: &Wire,
@@ -159,7 +165,7 @@ async fn read(
     let script = &shared.scripts.check;
     let mut call = script.call(&[crate::keys::ONE]);
     call.arg(terms.to_string());
-    let answer = eval(wire, place, script, &call).await?;
+    let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     let seen = locked(&shared.seen).clone();
     let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl, &seen));
     reading.ok_or_else(|| error::unreadable(place, "what it is"))
@@ -214,6 +220,6 @@ async fn write(
     let mut call = script.call(&[crate::keys::ONE]);
     call.arg(&judged.said).arg(&judged.recorded).arg(wait.as_millis().to_string()).arg(gate);
     call.arg(&judged.facts.run_id).arg(&judged.facts.replid).arg(settings).arg(next.unwrap_or_default());
-    let answer = eval(wire, place, script, &call).await?;
+    let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     Ok(crate::reply::number(&answer) == Some(1))
 }

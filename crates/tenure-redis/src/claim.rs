@@ -1,6 +1,6 @@
 //! The verb `claim`: the plain path, the path that sees everything, and reading its answers.
 
-use std::{fmt::Write, time::Duration};
+use std::fmt::Write;
 
 use tenure_core::{
     BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Outcome, Wait,
@@ -111,8 +111,7 @@ fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
 
 /// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
 pub(crate) fn read_holder(reply: &mut Reply) -> Option<HolderView> {
-    let (value, left) = (reply.bytes()?, reply.number()?);
-    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    let (value, left) = (reply.bytes()?, reply.millis());
     if value == value::SHARED.as_bytes()
         && let (Some(owner), Some(details)) = (reply.text(), reply.text())
     {

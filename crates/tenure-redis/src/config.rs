@@ -206,10 +206,14 @@ impl Config {
             _ => {}
         }
         // Without a guard nothing waits for the longest ttl.
-        if matches!(self.place, Place::Cluster(_)) || self.guard == GuardMode::Off {
+        if self.is_cluster() || self.guard == GuardMode::Off {
             self.max_ttl = tenure_core::Timing::MAX_TTL;
         }
         Ok(self)
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.place, Place::Cluster(_))
     }
 
     /// For people: where it is, without a secret.

@@ -17,6 +17,7 @@ use tenure_core::{BackendError, ErrorKind, Outcome};
 use crate::{
     config::{Config, Login, Place},
     error,
+    script::Script,
     wake::Ears,
 };
 
@@ -34,6 +35,16 @@ impl Wire {
         match self {
             Self::One(connection, _) => cmd.query_async(&mut connection.clone()).await,
             Self::Cluster(connection, _) => cmd.query_async(&mut (**connection).clone()).await,
+        }
+    }
+
+    /// Calls a script by its hash, and by its text if the server has forgotten it (hazard 29).
+    pub(crate) async fn eval(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.ask(call).await {
+            Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
+                self.ask(&script.in_full(call)).await
+            }
+            answer => answer,
         }
     }
 

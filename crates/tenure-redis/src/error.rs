@@ -24,10 +24,9 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (Fate, BackendError) {
 
 /// The same of a script that may have written before it met a key or a right that stopped it (L9). What the server refuses
 /// as a whole, it refuses before the first write.
-pub(crate) fn asked_midway(place: &str, error: RedisError) -> (Fate, BackendError) {
-    let (fate, kind, outcome, message) = judge(&error);
-    let outcome = if matches!(kind, Corrupt | Denied | Invalid) { Outcome::Unknown } else { outcome };
-    (fate, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
+pub(crate) fn midway(error: BackendError) -> BackendError {
+    let is_open = matches!(error.kind(), Corrupt | Denied | Invalid);
+    if is_open { error.of_unknown_outcome() } else { error }
 }
 
 /// A connection that could not be made: nothing was asked.

@@ -11,6 +11,7 @@ mod guard;
 mod keys;
 mod list;
 mod reply;
+mod scan;
 mod script;
 mod session;
 mod silence;

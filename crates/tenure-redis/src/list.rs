@@ -1,23 +1,20 @@
 //! What can be seen: one lock, or all of them, found in bounded steps.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
+use redis::Value;
 use tenure_core::{BackendError, FencingToken, LockName, LockView};
 
 use crate::{
     backend::{Redis, open_gate},
-    connect::Node,
     error,
     keys::{self, PREFIX},
-    reply::{Reply, number},
+    reply::Reply,
+    scan::{STEP, Scan, escaped},
     session::Session,
     value,
 };
-
-/// Keys that one step of a walk looks at, so that no step holds up the server.
-const STEP: usize = 500;
 
 impl Redis {
     /// One lock.
@@ -36,12 +33,14 @@ impl Redis {
         let session = self.sessions.session().await?;
         let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
         let locks = format!("{}*", escaped(&format!("{before}{prefix}")));
+        let nodes = session.wire().nodes().await.map_err(|error| self.sessions.failed(&session, error))?;
+        let scan = |pattern| Scan::new(session.wire(), &nodes, pattern);
         let mut names = BTreeSet::new();
-        for key in self.scan(&session, &locks, true).await? {
+        for key in self.found(&session, scan(locks).only_texts()).await? {
             names.extend(self.name_of(&key, prefix));
         }
         let mut names = self.only_ours(&session, names).await?;
-        for queue in self.scan(&session, &format!("{PREFIX}*:queue:*"), false).await? {
+        for queue in self.found(&session, scan(format!("{PREFIX}*:queue:*"))).await? {
             names.extend(keys::lock_of_queue(&queue).and_then(|key| self.name_of(key, prefix)));
         }
         let mut views = Vec::new();
@@ -90,69 +89,21 @@ impl Redis {
         }
     }
 
-    async fn scan(
-        &self,
-        session: &Session,
-        pattern: &str,
-        only_texts: bool,
-    ) -> Result<Vec<String>, BackendError> {
+    /// All keys that a walk finds; one that is no UTF-8 has no name.
+    async fn found(&self, session: &Session, mut scan: Scan) -> Result<Vec<String>, BackendError> {
         let mut found = Vec::new();
-        for node in session.nodes().await.map_err(|error| error::asked(session.place(), error).1)? {
-            let mut cursor = 0;
-            loop {
-                let mut cmd = redis::cmd("SCAN");
-                cmd.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
-                if only_texts {
-                    cmd.arg("TYPE").arg("string");
-                }
-                cursor = self.scan_step(session, &node, &cmd, &mut found).await?;
-                if cursor == 0 {
-                    break;
-                }
-            }
+        while let Some(step) = scan.next().await.map_err(|error| self.sessions.failed(session, error))? {
+            found.extend(step.into_iter().filter_map(|key| String::from_utf8(key).ok()));
         }
         Ok(found)
     }
-
-    async fn scan_step(
-        &self,
-        session: &Session,
-        node: &Node,
-        cmd: &Cmd,
-        found: &mut Vec<String>,
-    ) -> Result<i64, BackendError> {
-        let answer =
-            session.ask_node(node, cmd).await.map_err(|error| error::asked(session.place(), error).1)?;
-        let unreadable = || error::unreadable(session.place(), "a scan");
-        let Value::Array(parts) = answer else { return Err(unreadable()) };
-        let [cursor, Value::Array(keys)] = parts.as_slice() else { return Err(unreadable()) };
-        for key in keys {
-            // A key that is no UTF-8 has no name.
-            if let Value::BulkString(bytes) = key {
-                found.extend(std::str::from_utf8(bytes).ok().map(str::to_owned));
-            }
-        }
-        number(cursor).ok_or_else(unreadable)
-    }
-}
-
-/// A text in which nothing is a pattern.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
-            out.push('\\');
-        }
-        out.push(c);
-    }
-    out
 }
 
 /// See the contract of `inspect.lua`. What is over is left out.
 fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     let now = reply.millis()?;
     let fence = FencingToken::new(reply.count()?);
-    let (lock, left) = (reply.bytes(), reply.number()?);
+    let (lock, left) = (reply.bytes(), reply.millis());
     let (mut places, mut shared) = (reply.list()?, reply.list()?);
     let (mut holders, mut queue) = (Vec::new(), Vec::new());
     while !places.is_empty() {
@@ -168,17 +119,7 @@ fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
         }
     }
     if let Some(lock) = lock.filter(|lock| holders.is_empty() || lock != value::SHARED.as_bytes()) {
-        holders.push(value::sole_holder(&lock, u64::try_from(left).ok().map(Duration::from_millis)));
+        holders.push(value::sole_holder(&lock, left));
     }
     Some(LockView { name: name.clone(), holders, queue, fence })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_of_a_prefix_matches_it_literally() {
-        assert_eq!(escaped("a*b[c]?\\"), "a\\*b\\[c\\]\\?\\\\");
-    }
 }

@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 
 use crate::{
     check::{self, Gate},
-    config::{Config, Place},
-    connect::{self, Node, Wire},
+    config::Config,
+    connect::{self, Wire},
     error::{self, Fate},
     guard::Terms,
     script::{Script, Scripts},
@@ -138,7 +138,7 @@ impl Sessions {
     /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
     pub(crate) async fn adopt(&self) -> Result<Adoption, BackendError> {
         let place = self.shared.config.place_name();
-        if matches!(self.shared.config.place, Place::Cluster(_)) {
+        if self.shared.config.is_cluster() {
             let message = "a Redis Cluster keeps no record of settings";
             let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message);
             return Err(error.with("redis", place));
@@ -184,29 +184,34 @@ impl Sessions {
         script: &Script,
         call: &Cmd,
     ) -> Result<Value, BackendError> {
-        match self.send(session, call).await {
-            Err(error) if is_unknown_script(&error) => self.send(session, &script.in_full(call)).await,
-            answer => answer,
-        }
-        .map_err(|error| {
-            let judge = if script.writes_early { error::asked_midway } else { error::asked };
-            self.judged(session, judge(&session.place, error))
+        let answer = self.hoping(session, session.wire.eval(script, call)).await;
+        answer.map_err(|error| {
+            let mut judged = error::asked(&session.place, error);
+            if script.writes_early {
+                judged.1 = error::midway(judged.1);
+            }
+            self.judged(session, judged)
         })
     }
 
     /// Sends a command that is no script.
     pub(crate) async fn command(&self, session: &Session, cmd: &Cmd) -> Result<Value, BackendError> {
-        self.send(session, cmd).await.map_err(|error| self.failed(session, error))
+        let answer = self.hoping(session, session.wire.ask(cmd)).await;
+        answer.map_err(|error| self.failed(session, error))
     }
 
-    async fn send(&self, session: &Session, cmd: &Cmd) -> redis::RedisResult<Value> {
+    async fn hoping(
+        &self,
+        session: &Session,
+        request: impl Future<Output = redis::RedisResult<Value>>,
+    ) -> redis::RedisResult<Value> {
         let mut hope = Hope::new(&session.silence, self.host());
-        let answer = session.wire.ask(cmd).await;
+        let answer = request.await;
         hope.is_over = answer.as_ref().err().is_none_or(|error| !error.is_timeout());
         answer
     }
 
-    fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
+    pub(crate) fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
         self.judged(session, error::asked(&session.place, error))
     }
 
@@ -241,8 +246,8 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
     let place = config.place_name();
     let born = ears.breaks();
     let (wire, resp3) = wire(&shared, &ears).await?;
-    let is_cluster = matches!(config.place, Place::Cluster(_));
-    let gate = if is_cluster { Gate::always() } else { check::check(&shared, &wire, &place).await? };
+    let gate =
+        if config.is_cluster() { Gate::always() } else { check::check(&shared, &wire, &place).await? };
     Ok(Session {
         wire,
         place,
@@ -278,13 +283,8 @@ impl Session {
         locked(&self.gate).is_same(seen)
     }
 
-    /// The servers that hold locks.
-    pub(crate) async fn nodes(&self) -> redis::RedisResult<Vec<Node>> {
-        self.wire.nodes().await
-    }
-
-    pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> redis::RedisResult<Value> {
-        self.wire.ask_node(node, cmd).await
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     async fn subscribe(&self, ears: &Ears) -> redis::RedisResult<()> {
@@ -333,24 +333,4 @@ impl Session {
             ears.on_message(message.get_channel_name().as_bytes(), message.get_payload_bytes());
         }
     }
-}
-
-fn is_unknown_script(error: &redis::RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
-/// The gate stays closed; nothing was granted.
-pub(crate) fn closed(place: &str, gate: &Gate, now: Moment) -> BackendError {
-    let Gate::Closed { why, until } = gate else {
-        let message = "the Redis server changes too fast to be judged";
-        return BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
-    };
-    let left = until.remaining(now).max(Duration::from_millis(1));
-    let message = format!(
-        "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
-        left.as_secs_f64()
-    );
-    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
-        .with("redis", place)
-        .retry_after(left)
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use redis::{PushInfo, PushKind, Value};
 use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes};
 use tokio::sync::Notify;
 
-use crate::session::Sessions;
+use crate::session::{Sessions, locked};
 
 /// Delayed hints that are kept; the oldest are dropped, for they are the likeliest to be over.
 const KEPT: usize = 1024;
@@ -31,11 +31,6 @@ pub(crate) struct Ears {
     claim_ttl: Duration,
     /// How often a connection was lost.
     breaks: AtomicU64,
-}
-
-// OK because no code that can panic runs while one of these is locked.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ears {

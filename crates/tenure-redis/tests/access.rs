@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stage::redis;
+use stage::{entry::refusal, redis};
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome, Wait};
 use tenure_testkit::{
     conformance::player::Player,
@@ -27,10 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 fn claimant(url: &str) -> Player {
     Player::new(redis(url), "job").waiting(Wait::No)
-}
-
-async fn refusal(player: &Player) -> BackendError {
-    player.backend.claim(&player.claim).await.expect_err("this claim is refused")
 }
 
 /// The whole chain, as the command prints it.

@@ -6,7 +6,8 @@ mod stage;
 
 use std::{fs, time::Duration};
 
-use stage::{RealHost, redis};
+use stage::redis;
+use tenure::TokioHost;
 use tenure_core::{
     BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Host, Label, LockName, Mode, OwnerId, ProcessId,
     Severity,
@@ -76,7 +77,7 @@ async fn granting(url: &str) -> BackendHandle {
     while !matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_))) {
         patience -= 1;
         assert!(patience > 0, "nothing is granted");
-        RealHost.sleep_until(RealHost.now() + Duration::from_millis(20)).await;
+        TokioHost.sleep_until(TokioHost.now() + Duration::from_millis(20)).await;
     }
     locks.release(&claim.name, claim.owner).await.unwrap();
     locks

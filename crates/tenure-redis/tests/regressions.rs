@@ -8,30 +8,15 @@
 
 mod stage;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use stage::redis;
-use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Wait};
+use stage::{entry::let_in, redis};
+use tenure_core::{Audience, ErrorKind, Outcome, Wait};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::slowness,
     proxy::Proxy,
     redis::{Recipe, RedisServer},
 };
-
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Claims until it is let in.
-async fn let_in(player: &Player) {
-    let began = Instant::now();
-    loop {
-        match player.backend.claim(&player.claim).await {
-            Ok(ClaimAnswer::Granted(_)) => return,
-            other => assert!(began.elapsed() < PATIENCE * slowness(), "not let in: {other:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
 
 /// L8: a handle that only renews and releases, as the keeper's does, was connected while the gate was closed. It never looked
 /// again, sent a gate that no script knows, and what it released was handed to nobody.

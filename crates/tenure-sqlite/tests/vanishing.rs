@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::{Audience, BackendHandle, ErrorKind, Outcome, Released, Renewal, Wake};
+use tenure_core::{Audience, BackendHandle, ErrorKind, Grant, Outcome, Released, Renewal, Wake};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
     conformance::player::{Player, TTL},
@@ -50,6 +50,14 @@ async fn assert_shut(player: &Player) {
     assert!(error.to_string().contains("deleted or replaced"), "{error}");
 }
 
+/// The store knows nothing of the holder, whose lease is gone, and lets another one in only when it is over.
+async fn waits_for_the_lease(other: &Player, holder: &Player, grant: &Grant) {
+    assert_shut(other).await;
+    assert_eq!(holder.renew(grant).await, Renewal::Gone);
+    pass(TTL).await;
+    other.enter().await;
+}
+
 /// L1: a new file grants nothing until every lease that the old one may have granted is over.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_file_grants_nothing_until_its_leases_are_over() {
@@ -90,10 +98,7 @@ async fn a_file_that_takes_anothers_place_waits_for_its_leases() {
     // Closed, so it is one file without a log.
     fs::rename(stage.file("other.db"), stage.file("locks.db")).unwrap();
     let other = Player::new(stage.open("locks.db"), "one");
-    assert_shut(&other).await;
-    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
-    pass(TTL).await;
-    other.enter().await;
+    waits_for_the_lease(&other, &holder, &grant).await;
 }
 
 /// The longest ttl ever granted decides how long, also one that came by renewal.
@@ -158,10 +163,7 @@ async fn another_boot_id_without_another_boot_waits_for_the_leases() {
     let raw = Connection::open(stage.file("locks.db")).unwrap();
     raw.execute("UPDATE meta SET clock = 'a container'", []).unwrap();
     let other = Player::new(stage.open("locks.db"), "one");
-    assert_shut(&other).await;
-    assert_eq!(holder.renew(&grant).await, Renewal::Gone);
-    pass(TTL).await;
-    other.enter().await;
+    waits_for_the_lease(&other, &holder, &grant).await;
 }
 
 /// L1: what was not written is not remembered: a claim that failed for that reason is not granted when it asks again.

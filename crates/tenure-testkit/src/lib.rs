@@ -11,6 +11,7 @@ pub mod conformance;
 pub mod gate;
 pub mod host;
 pub mod patience;
+pub mod polls;
 pub mod ports;
 pub mod proxy;
 pub mod redis;

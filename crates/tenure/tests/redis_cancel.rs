@@ -16,11 +16,10 @@ use std::{
 };
 
 use redis_stage::{
-    LONG, NAME, PATIENCE, Stage, TOLD, acquire, connect, drained, dropped_after, entry, in_time, ms, name,
-    until, waiting,
+    LONG, NAME, PATIENCE, Stage, TOLD, acquire, connect, drained, entry, in_time, ms, name, until, waiting,
 };
 use tenure::{Guard, Lock, Locker};
-use tenure_testkit::{patience::eventually, proxy::Proxy};
+use tenure_testkit::{patience::eventually, polls::dropped_after, proxy::Proxy};
 use tokio::runtime::{Builder, Runtime};
 
 /// A place in the queue lives for no longer than this.

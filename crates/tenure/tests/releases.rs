@@ -7,12 +7,13 @@ mod stage;
 
 use std::time::Duration;
 
-use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, dropped_after, ms, name};
+use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, ms, name};
 use tenure::core::{Released, Renewal, Timing};
 use tenure::{Guard, Loss, ReleaseError};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
+    polls::dropped_after,
 };
 
 /// A holder, somebody who waits, and since when.

@@ -11,12 +11,13 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, is_pending, ms};
+use stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 use tenure::core::ErrorKind;
 use tenure::{AcquireError, FencingToken, Guard, Progress};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
+    polls::is_pending,
 };
 
 /// In which order who entered, with which token.

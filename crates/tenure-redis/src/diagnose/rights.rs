@@ -172,3 +172,20 @@ impl Visit<'_> {
         format!("redis-cli ACL SETUSER {user} {keys} '&tenure:*' {rights} {more}").trim_end().to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One line of rights, in two places.
+    #[test]
+    fn the_readme_gives_the_rights_that_doctor_gives() {
+        let readme = include_str!("../../README.md");
+        for rights in [RIGHTS, RIGHTS_IN_A_CLUSTER] {
+            assert!(
+                readme.contains(&format!(" {rights}\n")) || readme.contains(&format!("`{rights}`")),
+                "{rights}"
+            );
+        }
+    }
+}

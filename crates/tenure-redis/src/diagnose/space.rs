@@ -12,12 +12,10 @@ use crate::{
     backend::Redis,
     connect::{Node, Wire},
     keys::{self, ONE, PREFIX},
-    list,
+    scan::{self, STEP, Scan},
     session::Session,
 };
 
-/// Keys that one step looks at, so that no step holds up the server.
-const STEP: usize = 500;
 /// After so many steps on one server, or so many keys in all, a walk ends: that is a few seconds.
 const MOST_STEPS: usize = 4_000;
 const MOST_KEYS: usize = 20_000;
@@ -50,7 +48,7 @@ impl Visit<'_> {
     /// All keys under our prefix. Answers the locks that somebody waits for.
     async fn beside_locks(&mut self, nodes: &[Node]) -> Result<Vec<LockName>, (&'static str, RedisError)> {
         let (mut strange, mut waited) = (Tally::default(), Vec::new());
-        let mut scan = Scan::new(&self.wire, nodes, format!("{PREFIX}*"));
+        let mut scan = Scan::new(&self.wire, nodes, format!("{PREFIX}*")).at_most(MOST_STEPS, MOST_KEYS);
         while let Some(step) = scan.next().await.map_err(|error| ("SCAN", error))? {
             let types = types(&self.wire, &step).await.map_err(|error| ("TYPE", error))?;
             for (key, kind) in step.iter().zip(types) {
@@ -61,7 +59,7 @@ impl Visit<'_> {
                 }
             }
         }
-        let rest = scan.rest();
+        let rest = rest(&scan);
         if !strange.is_empty() {
             self.say([collision(&strange)]);
         }
@@ -112,8 +110,8 @@ impl Visit<'_> {
         template: &str,
     ) -> Result<(), (&'static str, RedisError)> {
         let (mut no_text, mut endless) = (Tally::default(), Tally::default());
-        let pattern = list::escaped(template).replacen("%s", "*", 1);
-        let mut scan = Scan::new(&self.wire, nodes, pattern);
+        let pattern = scan::escaped(template).replacen("%s", "*", 1);
+        let mut scan = Scan::new(&self.wire, nodes, pattern).at_most(MOST_STEPS, MOST_KEYS);
         while let Some(mut step) = scan.next().await.map_err(|error| ("SCAN", error))? {
             step.retain(|key| !key.starts_with(PREFIX.as_bytes()));
             let types = types(&self.wire, &step).await.map_err(|error| ("TYPE", error))?;
@@ -127,7 +125,7 @@ impl Visit<'_> {
                 }
             }
         }
-        let rest = scan.rest();
+        let rest = rest(&scan);
         let template = shown::key(template.as_bytes());
         self.say((!no_text.is_empty()).then(|| other_data(&no_text, &template)));
         self.say((!endless.is_empty()).then(|| without_end(&endless, &template)));
@@ -252,56 +250,15 @@ async fn each(wire: &Wire, command: &str, keys: &[Vec<u8>]) -> RedisResult<Vec<V
     join_all(asked).await.into_iter().collect()
 }
 
-/// A walk over the keys of all servers, in bounded steps.
-struct Scan {
-    wire: Wire,
-    nodes: Vec<Node>,
-    pattern: String,
-    cursor: u64,
-    /// On this server.
-    steps: usize,
-    /// That match.
-    seen: usize,
-    is_cut: bool,
-}
-
-impl Scan {
-    fn new(wire: &Wire, nodes: &[Node], pattern: String) -> Self {
-        let (wire, nodes) = (wire.clone(), nodes.to_vec());
-        Self { wire, nodes, pattern, cursor: 0, steps: 0, seen: 0, is_cut: false }
-    }
-
-    /// The keys of the next step; nothing at the end.
-    async fn next(&mut self) -> RedisResult<Option<Vec<Vec<u8>>>> {
-        let Some(node) = self.nodes.last() else { return Ok(None) };
-        let mut cmd = redis::cmd("SCAN");
-        cmd.arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
-        let (cursor, keys): (u64, Vec<Vec<u8>>) =
-            redis::from_redis_value(self.wire.ask_node(node, &cmd).await?)?;
-        (self.cursor, self.steps, self.seen) = (cursor, self.steps + 1, self.seen + keys.len());
-        let is_done = cursor == 0;
-        if is_done || self.steps == MOST_STEPS {
-            self.is_cut |= !is_done;
-            (self.cursor, self.steps) = (0, 0);
-            self.nodes.pop();
-        }
-        if self.seen >= MOST_KEYS && !self.nodes.is_empty() {
-            self.is_cut = true;
-            self.nodes.clear();
-        }
-        Ok(Some(keys))
-    }
-
-    /// Says so if the walk ended early.
-    fn rest(&self) -> Option<Finding> {
-        self.is_cut.then(|| {
-            let (seen, pattern) = (self.seen, shown::key(self.pattern.as_bytes()));
-            let what = format!("not all keys were looked at: only {seen} that match {pattern}");
-            let remedy =
-                "nothing; with few keys beside the locks, as in a database of their own (redis://HOST/1), all are";
-            finding(Severity::Note, what, remedy)
-        })
-    }
+/// Says so if the walk ended early.
+fn rest(scan: &Scan) -> Option<Finding> {
+    scan.cut().map(|(seen, pattern)| {
+        let what =
+            format!("not all keys were looked at: only {seen} that match {}", shown::key(pattern.as_bytes()));
+        let remedy =
+            "nothing; with few keys beside the locks, as in a database of their own (redis://HOST/1), all are";
+        finding(Severity::Note, what, remedy)
+    })
 }
 
 #[cfg(test)]

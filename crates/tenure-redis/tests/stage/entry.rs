@@ -27,8 +27,8 @@ pub(crate) struct Entry {
     pub(crate) grant: Grant,
     /// When the request was sent that was granted; its holder believes in it for one ttl from then.
     pub(crate) asked: Instant,
-    /// What it was told first, if it was refused before. A connection that was found broken tells nothing.
-    pub(crate) refusal: Option<BackendError>,
+    /// What it was told before, if it was refused. A connection that was found broken tells nothing.
+    pub(crate) refusals: Vec<BackendError>,
 }
 
 impl Entry {
@@ -46,7 +46,7 @@ impl Entry {
             "let in beside a holder that believes for another {early:?}, token {token} after {old}"
         );
         assert!(token > old, "{token} after {old}");
-        passes(self.refusal.as_ref().expect("it should have been refused before"), why);
+        passes(self.refusals.first().expect("it should have been refused before"), why);
     }
 
     /// L2: it came during the lease before, and only its larger token protects.
@@ -59,18 +59,23 @@ impl Entry {
 
 /// Claims until it is let in. A refusal must be one that passes.
 pub(crate) async fn let_in(player: &Player) -> Entry {
-    let (began, mut refusal) = (Instant::now(), None);
+    let_in_within(PATIENCE, player).await
+}
+
+/// The same, where that takes longer.
+pub(crate) async fn let_in_within(patience: Duration, player: &Player) -> Entry {
+    let (began, mut refusals) = (Instant::now(), Vec::new());
     loop {
         let asked = Instant::now();
         match player.backend.claim(&player.claim).await {
-            Ok(ClaimAnswer::Granted(grant)) => return Entry { grant, asked, refusal },
+            Ok(ClaimAnswer::Granted(grant)) => return Entry { grant, asked, refusals },
             Ok(_) => {}
             Err(error) => {
                 assert!(error.kind().is_transient(), "{error:?}");
-                refusal = refusal.or(Some(error).filter(|error| error.outcome() == Outcome::NotApplied));
+                refusals.extend(Some(error).filter(|error| error.outcome() == Outcome::NotApplied));
             }
         }
-        assert!(began.elapsed() < PATIENCE * slowness(), "not let in: {refusal:?}");
+        assert!(began.elapsed() < patience * slowness(), "not let in: {refusals:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -6,13 +6,10 @@
 pub(crate) mod naive;
 
 use std::{
-    future::{Future, poll_fn},
-    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -205,28 +202,6 @@ pub(crate) fn renewed(guard: &Guard) {
 /// Waits until everything that was dropped has been released.
 pub(crate) async fn drained(locks: &Locker) {
     assert!(locks.drain(PATIENCE * slowness()).await, "releases are under way for ever");
-}
-
-/// Drops a future after it was polled `polls` times; its output if it was done before.
-pub(crate) async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => {
-                if left == 0 {
-                    cx.waker().wake_by_ref();
-                }
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 /// True once it was dropped.

@@ -4,13 +4,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -151,33 +148,6 @@ pub(crate) fn name() -> LockName {
 /// A wait that nothing on this stage justifies, so that a test fails and does not hang.
 pub(crate) async fn in_time<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(50 * TTL, future).await.expect("it takes for ever")
-}
-
-/// Polls once; true if there is more to come.
-pub(crate) async fn is_pending<F: Future + Unpin>(future: &mut F) -> bool {
-    poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx).is_pending())).await
-}
-
-/// Drops a future after it was polled `polls` times; its output if it was done before.
-pub(crate) async fn dropped_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => {
-                if left == 0 {
-                    cx.waker().wake_by_ref();
-                }
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 /// Sees every guard, and that the laws hold among them.
