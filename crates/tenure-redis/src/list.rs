@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 use redis::Value;
-use tenure_core::{BackendError, FencingToken, LockName, LockView};
+use tenure_core::{BackendError, ErrorKind, FencingToken, LockName, LockView};
 
 use crate::{
     backend::{Redis, open_gate},
@@ -70,7 +70,7 @@ impl Redis {
         for step in names.chunks(STEP) {
             let values = join_all(step.iter().map(|name| self.head_of(session, name))).await;
             for (name, value) in step.iter().zip(values) {
-                if value.is_some_and(|v| v.starts_with(value::SHARED) || value::owner_of(&v).is_some()) {
+                if value?.is_some_and(|v| v.starts_with(value::SHARED) || value::owner_of(&v).is_some()) {
                     ours.insert(name.clone());
                 }
             }
@@ -79,13 +79,14 @@ impl Redis {
     }
 
     /// The first bytes of what lies under the lock's key; nothing if it is no text, or gone by now.
-    async fn head_of(&self, session: &Session, name: &LockName) -> Option<String> {
-        let key = self.keys(name).ok()?.lock;
+    async fn head_of(&self, session: &Session, name: &LockName) -> Result<Option<String>, BackendError> {
         let mut cmd = redis::cmd("GETRANGE");
-        cmd.arg(key).arg(0).arg(63);
+        cmd.arg(self.keys(name)?.lock).arg(0).arg(63);
         match self.sessions.command(session, &cmd).await {
-            Ok(Value::BulkString(bytes)) => String::from_utf8(bytes).ok(),
-            _ => None,
+            Ok(Value::BulkString(bytes)) => Ok(String::from_utf8(bytes).ok()),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            Err(error) => Err(error),
         }
     }
 

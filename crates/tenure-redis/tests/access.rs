@@ -105,6 +105,11 @@ async fn a_missing_right_is_named_and_nothing_is_granted() {
     let url = format!("redis://narrow:pw@127.0.0.1:{}/?guard=off", server.port());
     is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "lacks a right");
     claimant(&format!("{url}&key=app:%25s")).enter().await;
+    // What cannot be looked at is not taken for nothing.
+    let rights = "on >pw ~* &tenure:* +@all -getrange";
+    server.command(&[&["ACL", "SETUSER", "blind"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
+    let blind = redis(&format!("redis://blind:pw@127.0.0.1:{}/?guard=off&key=app:%25s", server.port()));
+    is(&blind.list("").await.unwrap_err(), ErrorKind::Denied, "lacks a right");
     assert_eq!(server.command(&["EXISTS", "job"]).int(), 0);
 }
 
