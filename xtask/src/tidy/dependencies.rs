@@ -20,7 +20,7 @@ const LEDGER: &str = "tenure-ledger";
 const FACADE: &str = "tenure";
 
 /// Core and ledger have no I/O, no clock and no runtime.
-const DRIVERS: &[&str] = &["tokio", "nix", "rusqlite"];
+const DRIVERS: &[&str] = &["tokio", "nix", "rusqlite", "redis"];
 
 /// The house, from the floor up.
 fn seat(package: &str) -> Option<Seat> {
@@ -98,6 +98,7 @@ mod tests {
         for (package, dependency) in [
             ("tenure-core", "tenure-ledger"),
             ("tenure-core", "tokio"),
+            ("tenure-core", "redis"),
             ("tenure-ledger", "tokio"),
             ("tenure-ledger", "tenure-testkit"),
             ("tenure-memory", "tenure-sqlite"),
