@@ -1,6 +1,6 @@
 //! What is asked of a backend and what it answers.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     label::Label, mode::Mode, name::LockName, owner::OwnerId, token::FencingToken, view::HolderView,
@@ -18,7 +18,7 @@ pub struct Claim {
     /// Length of the lease that is asked for.
     pub ttl: Duration,
     /// Who that is, for people.
-    pub label: Label,
+    pub label: Arc<Label>,
     /// How many tokens are wanted; at least 1.
     pub block: u32,
     /// What to do if it cannot be granted at once.

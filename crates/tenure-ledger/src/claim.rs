@@ -39,7 +39,7 @@ impl Ledger {
                 ends_us: 0,
                 token: None,
                 since_ms: millis(now.wall),
-                label: claim.label.clone(),
+                label: (*claim.label).clone(),
             });
             let answer = self.enter(self.holders.len() - 1, now, claim);
             return Ok(Change { answer, wakes, changed: true });
@@ -100,7 +100,7 @@ impl Ledger {
             turn: claim.wait == Wait::Turn,
             ends_us,
             since_ms: millis(now.wall),
-            label: claim.label.clone(),
+            label: (*claim.label).clone(),
         });
         Ok(ahead)
     }

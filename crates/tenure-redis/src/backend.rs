@@ -43,7 +43,9 @@ pub struct Redis {
     /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
     contended: Mutex<HashSet<LockName>>,
     /// The last label and its text: most claims of a process have the same one.
-    label: Mutex<Option<(Label, Arc<str>)>>,
+    label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
+    /// The durations and bounds of queues, as the scripts want them.
+    bounds: String,
 }
 
 impl Redis {
@@ -54,10 +56,16 @@ impl Redis {
     }
 
     fn sharing(shared: Arc<Shared>) -> Self {
+        let Config { claim_ttl, place_ttl, retry_max, .. } = &shared.config;
+        let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
+        // Elsewhere in a Cluster somebody may listen of whom this node does not know.
+        let drop = u8::from(!shared.config.is_cluster());
+        let bounds = format!("{claim}:{place}:{retry}:{PLACES_MAX}:{drop}");
         Self {
             sessions: Arc::new(Sessions::new(shared)),
             contended: Mutex::default(),
             label: Mutex::default(),
+            bounds,
         }
     }
 
@@ -77,21 +85,17 @@ impl Redis {
         Keys::new(&self.config().key, name, self.is_cluster())
     }
 
-    /// A call of a script that looks at everything: its keys, the gate and the durations of the queue.
+    /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
     pub(crate) fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
         let all = keys.all();
         let mut call = script.call(&all.each_ref().map(String::as_str));
-        let Config { claim_ttl, place_ttl, retry_max, .. } = self.config();
-        // Elsewhere in a Cluster somebody may listen of whom this node does not know.
-        let drop = u8::from(!self.is_cluster());
-        let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
-        call.arg(gate).arg(format!("{claim}:{place}:{retry}:{}:{drop}", PLACES_MAX));
+        call.arg(gate).arg(&self.bounds);
         call
     }
 
-    pub(crate) fn label(&self, label: &Label) -> Arc<str> {
+    pub(crate) fn label(&self, label: &Arc<Label>) -> Arc<str> {
         let mut last = locked(&self.label);
-        if let Some((_, text)) = last.as_ref().filter(|(known, _)| known == label) {
+        if let Some((_, text)) = last.as_ref().filter(|(known, _)| Arc::ptr_eq(known, label)) {
             return text.clone();
         }
         let mut text = String::new();

@@ -33,16 +33,17 @@ impl Scripts {
         } else {
             include_str!("scripts/mint.one.lua")
         };
-        let state = include_str!("scripts/state.lua");
+        let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
+        let enter = include_str!("scripts/enter.lua");
         let facts = include_str!("scripts/facts.lua");
         Self {
             acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
-            claim: Script::new(&[mint, state, include_str!("scripts/claim.lua")]),
-            leave: Script::new(&[mint, state, include_str!("scripts/leave.lua")]).writing_early(),
-            keep: Script::new(&[mint, state, include_str!("scripts/keep.lua")]).writing_early(),
-            break_lock: Script::new(&[mint, state, include_str!("scripts/break.lua")]).writing_early(),
+            claim: Script::new(&[mint, lock, enter, state, include_str!("scripts/claim.lua")]),
+            leave: Script::new(&[mint, lock, state, include_str!("scripts/leave.lua")]).writing_early(),
+            keep: Script::new(&[mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
+            break_lock: Script::new(&[mint, lock, state, include_str!("scripts/break.lua")]).writing_early(),
             inspect: Script::new(&[mint, include_str!("scripts/inspect.lua")]),
             check: Script::new(&[facts, include_str!("scripts/check.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),

@@ -63,7 +63,7 @@ fn claim(name: &str, wait: Wait) -> Claim {
         owner: OwnerId::from_random(ProcessId::from_random([7; 8]), [7; 16]),
         mode: Mode::Exclusive,
         ttl: Duration::from_secs(1),
-        label: Label::new("h", 1, "u", "c"),
+        label: Label::new("h", 1, "u", "c").into(),
         block: 1,
         wait,
     }

@@ -4,7 +4,7 @@
 
 mod stage;
 
-use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use stage::Clocked;
 use tenure_core::{
@@ -145,7 +145,7 @@ impl Pair {
             "woken" => self.chance.of(&[Wait::Wake, Wait::Wake, Wait::No]),
             _ => self.chance.of(&[Wait::Turn, Wait::Turn, Wait::No]),
         };
-        let (label, lock) = (Label::new("host", 1, "user", "test"), LockName::new(name).unwrap());
+        let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
         let claim = Claim { name: lock, owner, mode, ttl, label, block: 1, wait };
         self.trail.push(format!("{:?} claim {name} {owner} {mode} {ttl:?} {wait:?}", self.now));
         let now = self.moment();

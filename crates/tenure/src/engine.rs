@@ -53,8 +53,8 @@ impl Engine {
     }
 
     /// Has this lease renewed for as long as it is believed.
-    pub(crate) fn keep(&self, cell: Arc<HoldCell>) {
-        self.keeper().roster().add(self.host.now(), cell);
+    pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
+        self.keeper().roster().add(now, cell);
     }
 
     /// Stops renewing; before a release is sent.
@@ -83,12 +83,13 @@ impl Engine {
     /// One request to the store, asked again only while it is busy for a moment.
     pub(crate) async fn request<A, F>(
         &self,
+        sent_at: Moment,
         timeout: std::time::Duration,
         ask: impl FnMut() -> F,
     ) -> Result<A, BackendError>
     where
         F: Future<Output = Result<A, BackendError>>,
     {
-        request::request(&*self.host, timeout, ask).await
+        request::request(&*self.host, sent_at, timeout, ask).await
     }
 }

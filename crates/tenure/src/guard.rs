@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{FencingToken, LockName, Moment, OwnerId, Released};
+use tenure_core::{FencingToken, LockName, OwnerId, Released};
 
 use crate::{
     engine::{Engine, cell::HoldCell},
@@ -124,11 +124,12 @@ impl Guard {
         }
         // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
         self.engine.forget(&self.cell);
-        self.cell.release().map_err(ReleaseError::AlreadyLost)?;
+        let now = self.engine.host.now();
+        self.cell.release(now).map_err(ReleaseError::AlreadyLost)?;
         let mut guard = self;
         let (name, owner) = (guard.name().clone(), guard.owner());
         let timeout = guard.cell.timing().request_timeout();
-        let answer = guard.engine.request(timeout, || guard.engine.backend.release(&name, owner)).await;
+        let answer = guard.engine.request(now, timeout, || guard.engine.backend.release(&name, owner)).await;
         match answer {
             Ok(Released::Released) => {
                 guard.done = true;
@@ -151,10 +152,6 @@ impl Guard {
         self.done = true;
         (self.owner(), self.token())
     }
-
-    fn ends(&self) -> Moment {
-        self.engine.host.now() + self.cell.grant().ttl
-    }
 }
 
 impl Drop for Guard {
@@ -165,8 +162,9 @@ impl Drop for Guard {
         }
         self.engine.forget(&self.cell);
         // Lost or not: the store may still count us in, until the ttl ends.
-        let _ = self.cell.release();
-        self.engine.reap(self.name().clone(), self.owner(), self.ends());
+        let now = self.engine.host.now();
+        let _ = self.cell.release(now);
+        self.engine.reap(self.name().clone(), self.owner(), now + self.cell.grant().ttl);
     }
 }
 

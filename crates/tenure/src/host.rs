@@ -33,7 +33,8 @@ impl Host for TokioHost {
 
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(until.boot.saturating_sub(read(BOOT))))
+        // Made when it is first waited for: a store that answers at once costs no timer.
+        Box::pin(async move { tokio::time::sleep(until.boot.saturating_sub(read(BOOT))).await })
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the door")]

@@ -28,7 +28,7 @@ impl Lock {
         engine: Arc<Engine>,
         name: Result<LockName, ConfigError>,
         mode: Result<Mode, ConfigError>,
-        label: Label,
+        label: Arc<Label>,
     ) -> Self {
         Self { engine, name, mode, options: Options::new(label) }
     }
@@ -65,7 +65,7 @@ impl Lock {
     /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
-        self.options.label = label;
+        self.options.label = Arc::new(label);
         self
     }
 
@@ -168,8 +168,8 @@ impl Lock {
         Ok(Guard::new(self.engine.clone(), cell))
     }
 
-    fn request(&self, budget: Option<Duration>) -> Result<acquire::Request, ConfigError> {
-        let (name, mode) = (self.name.clone()?, self.mode.clone()?);
+    fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {
+        let (name, mode) = (self.name.as_ref().map_err(Clone::clone)?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl)?;
         if timing.ttl() > promises.max_ttl {
@@ -179,6 +179,6 @@ impl Lock {
         if mode != Mode::Exclusive && !promises.shared {
             return Err(ConfigError::NotShared { backend: promises.backend });
         }
-        Ok(acquire::Request { name, mode, timing, budget, options: self.options.clone() })
+        Ok(acquire::Request { name, mode, timing, budget, options: &self.options })
     }
 }

@@ -19,19 +19,19 @@ const WALK: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
-    label: Label,
+    label: Arc<Label>,
 }
 
 impl Locker {
     /// A locker on a backend of your own; [`connect`](crate::connect) makes one from a URL.
     pub fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
-        Self { engine: Arc::new(Engine::new(backend, host)), label: label::this_process() }
+        Self { engine: Arc::new(Engine::new(backend, host)), label: Arc::new(label::this_process()) }
     }
 
     /// The same store, with this label on all locks made from here.
     #[must_use]
     pub fn labelled(&self, label: Label) -> Self {
-        Self { engine: self.engine.clone(), label }
+        Self { engine: self.engine.clone(), label: Arc::new(label) }
     }
 
     /// A lock that one owner holds at a time.
@@ -68,7 +68,7 @@ impl Locker {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.inspect(name)).await
+        self.ask(TIMEOUT, || self.engine.backend.inspect(name)).await
     }
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
@@ -83,7 +83,7 @@ impl Locker {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        self.engine.request(WALK, || self.engine.backend.list(prefix)).await
+        self.ask(WALK, || self.engine.backend.list(prefix)).await
     }
 
     /// Takes the lock from its holders, who are told at once, and says who they were.
@@ -97,7 +97,7 @@ impl Locker {
     /// # Cancel safety
     /// The lock may or may not be broken.
     pub async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.break_lock(name)).await
+        self.ask(TIMEOUT, || self.engine.backend.break_lock(name)).await
     }
 
     /// What a person should know about the store and our assumptions about it; empty if all is well.
@@ -108,7 +108,7 @@ impl Locker {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.diagnose()).await
+        self.ask(TIMEOUT, || self.engine.backend.diagnose()).await
     }
 
     /// Rewrites the store's record of settings to those of this client, and says how long to wait before asking again;
@@ -120,7 +120,7 @@ impl Locker {
     /// # Cancel safety
     /// The record may or may not be rewritten; asking again goes on where it was.
     pub async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.adopt()).await
+        self.ask(TIMEOUT, || self.engine.backend.adopt()).await
     }
 
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
@@ -137,7 +137,7 @@ impl Locker {
             let answer = self.engine.backend.renew(&grants).await.pop();
             answer.expect("BUG: a backend answers every grant")
         };
-        self.engine.request(TIMEOUT, ask).await
+        self.ask(TIMEOUT, ask).await
     }
 
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
@@ -148,7 +148,15 @@ impl Locker {
     /// # Cancel safety
     /// It may or may not have left.
     pub async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        self.engine.request(TIMEOUT, || self.engine.backend.release(name, owner)).await
+        self.ask(TIMEOUT, || self.engine.backend.release(name, owner)).await
+    }
+
+    /// One request, asked again only while the store is busy for a moment.
+    async fn ask<A, F>(&self, timeout: Duration, ask: impl FnMut() -> F) -> Result<A, BackendError>
+    where
+        F: Future<Output = Result<A, BackendError>>,
+    {
+        self.engine.request(self.engine.host.now(), timeout, ask).await
     }
 
     /// Waits until everything that was dropped has been released, for at most `patience`; true if so.

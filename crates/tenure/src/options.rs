@@ -19,12 +19,12 @@ pub(crate) struct Options {
     pub(crate) max_hold: Option<Duration>,
     /// `None`: as long as the caller waits, and [`PATIENCE`] if that is for ever.
     pub(crate) patience: Option<Duration>,
-    pub(crate) label: Label,
+    pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
 }
 
 impl Options {
-    pub(crate) fn new(label: Label) -> Self {
+    pub(crate) fn new(label: Arc<Label>) -> Self {
         Self { ttl: Timing::DEFAULT_TTL, max_hold: None, patience: None, label, progress: None }
     }
 }

@@ -1,6 +1,6 @@
 //! One lock of our own, from claim to release: whether this user may do all that a lock needs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 use tenure_core::{
@@ -62,7 +62,7 @@ impl Visit<'_> {
                 owner: OwnerId::from_random(process, bits),
                 mode,
                 ttl: SHORT,
-                label: Label::new("", 0, "", "tenure doctor"),
+                label: Arc::new(Label::new("", 0, "", "tenure doctor")),
                 block: 1,
                 wait,
             }

@@ -1,4 +1,4 @@
--- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After mint and state.
+-- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After mint, lock and state.
 -- ARGV  none beside those of state
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
@@ -23,12 +23,12 @@ if value == SHARED then
   for i = 1, #all, 2 do
     local owner, details = all[i], call('HGET', who, all[i]) or 's:0:0:'
     if string.match(details, '^[^:]*:([^:]*):') ~= '0' then
-      drop_shared(owner)
+      together().drop(owner)
       robbed[#robbed + 1], robbed[#robbed + 2], robbed[#robbed + 3] = owner, details, all[i + 1]
       call('PUBLISH', 'tenure:h:' .. string.sub(owner, 1, 16), 'a' .. string.sub(owner, 17))
     end
   end
-  value = cover_shared()
+  value = together().cover()
 end
 raise()
 hand_on(value, nil)

@@ -1,35 +1,19 @@
--- Takes a lock, or takes or keeps a place. After mint and state.
+-- Takes a lock, or takes or keeps a place. After mint, lock, enter and state.
 -- ARGV  3 owner  4 ttl in ms  5 mode  6 wait (n none, w wake, t turn)  7 tokens wanted  8 since in ms  9 label
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
 --       {4, how many wait} the queue is full · {0} the gate is closed
 --       ... is one holder: value, ms left (-1 no end), or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
-local owner, ttl, mode, wait = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-
--- An owner that holds already is granted again: extended to the full ttl and with a new token (H1.2, H1.3, H1.5).
-local function enter_alone(value)
-  local token, count = mint(tonumber(ARGV[7]))
-  if not token then return {0} end
-  local flag = value and string.byte(value, -1) == 43 and '+' or ''
-  if not value and call('EXISTS', queue) == 1 then flag = '+' end
-  -- Who was handed the lock has no more than a claim ttl left.
-  local handed = not value or string.sub(value, 49, 51) == ':0:' and ttl >= tonumber(claim_ttl)
-  local left = handed and 0 or call('PTTL', lock)
-  local text = owner .. ':' .. string.format('%d', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9] .. flag
-  call('SET', lock, text, 'PX', string.format('%d', math.max(ttl, left)))
-  return {1, token, count}
-end
-
 local function enter_shared(ends, value)
   local token, count = mint(tonumber(ARGV[7]))
   if not token then return {0} end
   local last = string.format('%.0f', token + count - 1)
-  if value ~= SHARED then forget_shared() end
-  if not ends then count_limit(limit_of(mode)) end
+  if value ~= SHARED then together().forget() end
+  if not ends then together().count(limit_of(mode)) end
   call('HSET', who, owner, mode .. ':' .. last .. ':' .. ARGV[8] .. ':' .. ARGV[9])
   call('ZADD', shared, math.max(now + ttl, ends or 0), owner)
   touch(shared)
-  cover_shared()
+  together().cover()
   return {1, token, count}
 end
 
@@ -49,18 +33,18 @@ local function standing(kind, ahead, value)
   local left = value and call('PTTL', lock) or 0
   local seen, soonest = {}, left < 0 and retry_max or left
   if value == SHARED then
-    local first = call('ZRANGE', shared, '0', '0', 'WITHSCORES')
+    local ends = call('ZRANGE', shared, '0', '0', 'WITHSCORES')[2]
     local last = call('ZRANGE', shared, '-1', '-1')[1]
-    if first[2] then soonest = first[2] - now end
+    if ends then soonest = ends - now end
     seen = {last, last and call('HGET', who, last)}
   end
-  local dies = call('ZRANGE', places, '0', '0', 'WITHSCORES')[2]
+  -- Its own place ends later than it did.
+  if not first or first[1] == owner then first = call('ZRANGE', places, '0', '0', 'WITHSCORES') end
+  local dies = first[2]
   local after = math.min(soonest + claim_ttl * ahead, dies and dies - now or retry_max, retry_max)
   return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
 end
 
-local value = call('GET', lock)
-if mode == 'x' and is_owner(value, owner) then return enter_alone(value) end
 if not may_grant() then return {0} end
 
 local changed
@@ -101,7 +85,8 @@ else
     touch(queue)
   end
   -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
-  if string.byte(value or '', 49) == 58 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
+  local is_ours = value and string.byte(value, 49) == 58
+  if is_ours and string.byte(value, -1) ~= 43 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
     redis.pcall('APPEND', lock, '+')
   end
 end

@@ -1,4 +1,4 @@
--- Leaves a lock, whether holding or waiting, and hands on. After mint and state.
+-- Leaves a lock, whether holding or waiting, and hands on. After mint, lock and state.
 -- ARGV  3 owner
 -- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
@@ -12,8 +12,8 @@ end
 local changed
 value, changed = settle(value)
 if value == SHARED and call('ZSCORE', shared, owner) then
-  drop_shared(owner)
-  value, left = cover_shared(), true
+  together().drop(owner)
+  value, left = together().cover(), true
 elseif not left and call('ZREM', queue, owner) == 1 then
   drop_place(owner)
   left = true

@@ -1,23 +1,11 @@
--- The state of one lock that is more than its plain key, and the hand-off. Put before the scripts that need it.
--- KEYS  1 lock  2 queue (zset: owner by arrival)  3 one  4 places (zset: owner by end)
---       5 shared (zset: holder by end)  6 who (hash: owner to "mode:wait or token:since:label")
--- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
+-- The state of one lock that is more than its plain key, and the hand-off. After mint and lock.
 -- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
--- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was
--- handed the lock and has not entered. Shared holders count only while the lock itself says SHARED.
-local call = redis.call
-local SHARED = 'tenure:shared'
-local lock, queue, places, shared, who = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
-local now -- since settle
+local now, first -- since settle: the time, and the place that ends first with its end
 local DAY = 86400000
 
 local function limit_of(mode)
   return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(mode)
-end
-
-local function is_owner(value, owner)
-  return value and string.sub(value, 1, 48) == owner and string.byte(value, 49) == 58
 end
 
 -- The side keys outlive whoever uses them, a lease of 24 h too, and no name is kept for ever.
@@ -28,76 +16,87 @@ local function touch(key)
   end
 end
 
--- `least` in `who` is the smallest limit among the shared holders and how many have it.
-local function least()
-  local limit, count = string.match(call('HGET', who, 'least') or '', '(%d+):(%d+)')
-  return tonumber(limit) or math.huge, tonumber(count) or 0
-end
-
-local function count_limit(limit)
-  local smallest, count = least()
-  if limit < smallest then smallest, count = limit, 0 end
-  if limit == smallest and limit ~= math.huge then
-    call('HSET', who, 'least', string.format('%.0f:%d', limit, count + 1))
-  end
-end
-
-local function recount_limits()
-  call('HDEL', who, 'least')
-  for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
-    local mode = string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
-    count_limit(limit_of(mode))
-  end
-end
-
 local function drop_place(owner)
   call('ZREM', queue, owner)
   call('ZREM', places, owner)
   call('HDEL', who, owner)
+  first = nil
 end
 
-local function drop_shared(owner)
-  local limit = limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
-  call('ZREM', shared, owner)
-  call('HDEL', who, owner)
-  local smallest, count = least()
-  if limit == smallest and limit ~= math.huge then
-    if count > 1 then
-      call('HSET', who, 'least', string.format('%.0f:%d', limit, count - 1))
-    else
-      recount_limits()
+-- What only holders that share a lock need, made when it is: a function that a script makes costs it half a command.
+local made
+local function together()
+  if made then return made end
+  made = {}
+
+  -- `least` in `who` is the smallest limit among the shared holders and how many have it.
+  function made.least()
+    local limit, count = string.match(call('HGET', who, 'least') or '', '(%d+):(%d+)')
+    return tonumber(limit) or math.huge, tonumber(count) or 0
+  end
+
+  function made.count(limit)
+    local smallest, count = made.least()
+    if limit < smallest then smallest, count = limit, 0 end
+    if limit == smallest and limit ~= math.huge then
+      call('HSET', who, 'least', string.format('%.0f:%d', limit, count + 1))
     end
   end
-end
 
--- What is left of shared holders whose lock has ended or was taken from them: they count only while it says SHARED.
-local function forget_shared()
-  for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
-    -- It may wait again by now.
-    if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
+  function made.recount()
+    call('HDEL', who, 'least')
+    for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
+      local mode = string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
+      made.count(limit_of(mode))
+    end
   end
-  call('DEL', shared)
-  call('HDEL', who, 'least')
-end
 
--- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
-local function cover_shared()
-  local last = call('ZRANGE', shared, '-1', '-1', 'WITHSCORES')
-  if last[2] then
-    call('SET', lock, SHARED, 'PX', math.max(1, last[2] - now))
-    return SHARED
+  function made.drop(owner)
+    local limit = limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
+    call('ZREM', shared, owner)
+    call('HDEL', who, owner)
+    local smallest, count = made.least()
+    if limit == smallest and limit ~= math.huge then
+      if count > 1 then
+        call('HSET', who, 'least', string.format('%.0f:%d', limit, count - 1))
+      else
+        made.recount()
+      end
+    end
   end
-  call('DEL', lock)
-  return nil
+
+  -- What is left of shared holders whose lock has ended or was taken from them: they count only while it says SHARED.
+  function made.forget()
+    for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
+      -- It may wait again by now.
+      if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
+    end
+    call('DEL', shared)
+    call('HDEL', who, 'least')
+  end
+
+  -- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
+  function made.cover()
+    local last = call('ZRANGE', shared, '-1', '-1', 'WITHSCORES')
+    if last[2] then
+      call('SET', lock, SHARED, 'PX', math.max(1, last[2] - now))
+      return SHARED
+    end
+    call('DEL', lock)
+    return nil
+  end
+
+  return made
 end
 
 -- Removes what is over. Takes and returns the lock's value, and whether anything changed.
 local function settle(value)
   local changed, time = false, call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
-  for _, owner in ipairs(call('ZRANGEBYSCORE', places, '-inf', string.format('%d', now))) do
-    drop_place(owner)
-    changed = true
+  first = call('ZRANGE', places, '0', '0', 'WITHSCORES')
+  while first[2] and tonumber(first[2]) <= now do
+    drop_place(first[1])
+    first, changed = call('ZRANGE', places, '0', '0', 'WITHSCORES'), true
   end
   if value == SHARED then
     local over = call('ZRANGEBYSCORE', shared, '-inf', now)
@@ -106,8 +105,8 @@ local function settle(value)
       call('HDEL', who, owner)
     end
     if over[1] then
-      recount_limits()
-      value, changed = cover_shared(), true
+      together().recount()
+      value, changed = together().cover(), true
     end
   end
   return value, changed or not value
@@ -127,7 +126,7 @@ local function holders(value)
   if value ~= SHARED then return 1, 1 end
   local count = call('ZCARD', shared)
   if count == 0 then return 1, 1 end -- its holders were lost: wait for its end
-  return count, (least())
+  return count, (together().least())
 end
 
 -- It has not asked for longer than any waiter sleeps. Who is only unheard may have lost its connection a moment ago.
@@ -169,12 +168,12 @@ local function hand_on(value, me)
             value = owner .. ':0:' .. rest .. flag
             call('SET', lock, value, 'PX', claim_ttl)
           else
-            if value ~= SHARED then forget_shared() end
+            if value ~= SHARED then together().forget() end
             call('ZADD', shared, now + claim_ttl, owner)
             call('HSET', who, owner, mode .. ':0:' .. rest)
-            count_limit(limit)
+            together().count(limit)
             touch(shared)
-            value = cover_shared()
+            value = together().cover()
           end
         end
       end

@@ -2,7 +2,10 @@
 
 use std::{
     num::NonZeroU32,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -35,7 +38,7 @@ impl Player {
     /// A claimant of the lock `name`, exclusive, with a turn.
     pub fn new(backend: BackendHandle, name: &str) -> Self {
         let process = ProcessId::from_random(fresh().to_be_bytes());
-        let label = Label::new("test-host", 4711, "tester", "player");
+        let label = Arc::new(Label::new("test-host", 4711, "tester", "player"));
         let (name, wait) = (LockName::new(name).expect("BUG: a good name"), Wait::Turn);
         let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
         let _listens = backend.wakes(process, Audience::Waiters);

@@ -20,7 +20,7 @@ pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
     let seen = &view.holders[0];
     assert_eq!(seen.owner, holder.claim.owner.to_string());
     assert_eq!((seen.mode, seen.token), (Mode::Exclusive, Some(grant.token)));
-    assert_eq!(seen.label.as_ref(), Some(&holder.claim.label));
+    assert_eq!(seen.label.as_ref(), Some(&*holder.claim.label));
     let left = seen.expires_in.expect("our leases end");
     assert!(left <= TTL - Duration::from_secs(1) && left > TTL / 2, "{left:?}");
     assert!(seen.since > Some(Duration::from_secs(1_600_000_000)), "since the epoch: {:?}", seen.since);

@@ -15,31 +15,32 @@ use crate::{
 const PLACE_MAX: Duration = Duration::from_secs(6);
 
 /// What is to be acquired, and how.
-pub(crate) struct Request {
-    pub(crate) name: LockName,
+pub(crate) struct Request<'a> {
+    pub(crate) name: &'a LockName,
     pub(crate) mode: Mode,
     pub(crate) timing: Timing,
     /// How long to wait: zero asks once, `None` waits for ever.
     pub(crate) budget: Option<Duration>,
-    pub(crate) options: Options,
+    pub(crate) options: &'a Options,
 }
 
 /// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
-pub(crate) async fn acquire(engine: &Engine, request: Request) -> Result<Arc<HoldCell>, AcquireError> {
+pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
     // A store that always answers at once must not keep the caller's other tasks from running.
     tokio::task::coop::consume_budget().await;
-    let mut attempt = Attempt::new(engine, &request);
+    let mut now = engine.host.now();
+    let mut attempt = Attempt::new(engine, now, &request);
     loop {
-        match attempt.machine.poll(engine.host.now()) {
-            Todo::Ask { fresh_owner } => attempt.ask(fresh_owner).await,
+        now = match attempt.machine.poll(now) {
+            Todo::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
             Todo::Wait { until } => attempt.wait(until).await,
-            Todo::Return => attempt.give_back().await,
-            Todo::Finish(verdict) => return attempt.finish(verdict, &request),
-        }
+            Todo::Return => attempt.give_back(now).await,
+            Todo::Finish(verdict) => return attempt.finish(now, verdict, &request),
+        };
     }
 }
 
-/// One acquisition under way.
+/// One acquisition under way. Every step ends with a reading of the clocks, with which the next one begins.
 struct Attempt<'a> {
     engine: &'a Engine,
     machine: Acquisition,
@@ -51,9 +52,9 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(engine: &'a Engine, request: &'a Request) -> Self {
+    fn new(engine: &'a Engine, now: Moment, request: &Request<'a>) -> Self {
         let (owner, seed) = engine.new_owner_and_seed();
-        let (now, options) = (engine.host.now(), &request.options);
+        let options = request.options;
         let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
         let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
         let claim = Claim {
@@ -69,53 +70,63 @@ impl<'a> Attempt<'a> {
         Self { engine, machine, claim, options, seat, granted: false }
     }
 
-    async fn ask(&mut self, fresh_owner: bool) {
+    async fn ask(&mut self, sent_at: Moment, fresh_owner: bool) -> Moment {
         if fresh_owner {
             self.claim.owner = self.engine.new_owner();
             self.seat = self.seat.take().map(|_| self.engine.waiters.seat(self.claim.owner));
         }
-        let sent_at = self.engine.host.now();
         let timeout = self.machine.request_timeout(sent_at);
         self.machine.on_sent(sent_at);
-        let answer = self.engine.request(timeout, || self.engine.backend.claim(&self.claim)).await;
+        let answer = self.engine.request(sent_at, timeout, || self.engine.backend.claim(&self.claim)).await;
         if let Err(error) = &answer {
             tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
         }
         let failing = answer.as_ref().err().cloned();
-        self.machine.on_answer(self.engine.host.now(), answer);
+        let now = self.engine.host.now();
+        self.machine.on_answer(now, answer);
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
             progress.show(Waiting { ahead, holder: holder.cloned(), failing });
         }
+        now
     }
 
-    async fn wait(&mut self, until: Moment) {
+    async fn wait(&mut self, until: Moment) -> Moment {
         let timer = self.engine.host.sleep_until(until);
-        let Some(seat) = &self.seat else { return timer.await };
-        tokio::select! {
-            biased;
-            () = seat.woken() => self.machine.on_wake(),
-            () = timer => {}
+        match &self.seat {
+            None => timer.await,
+            Some(seat) => tokio::select! {
+                biased;
+                () = seat.woken() => self.machine.on_wake(),
+                () = timer => {}
+            },
         }
+        self.engine.host.now()
     }
 
-    async fn give_back(&mut self) {
+    async fn give_back(&mut self, now: Moment) -> Moment {
         let Claim { name, owner, ttl, .. } = &self.claim;
-        let timeout = self.machine.request_timeout(self.engine.host.now());
-        if self.engine.request(timeout, || self.engine.backend.release(name, *owner)).await.is_err() {
+        let timeout = self.machine.request_timeout(now);
+        if self.engine.request(now, timeout, || self.engine.backend.release(name, *owner)).await.is_err() {
             self.engine.reap(name.clone(), *owner, self.engine.host.now() + (*ttl).max(PLACE_MAX));
         }
         self.machine.on_returned();
+        self.engine.host.now()
     }
 
-    fn finish(mut self, verdict: Verdict, request: &Request) -> Result<Arc<HoldCell>, AcquireError> {
+    fn finish(
+        mut self,
+        now: Moment,
+        verdict: Verdict,
+        request: &Request<'_>,
+    ) -> Result<Arc<HoldCell>, AcquireError> {
         match verdict {
             Verdict::Granted { grant, until } => {
                 self.granted = true;
                 let host = &self.engine.host;
-                let cap = self.options.max_hold.map(|max_hold| host.now() + max_hold);
+                let cap = self.options.max_hold.map(|max_hold| now + max_hold);
                 let cell = Arc::new(HoldCell::new(grant, until, request.timing, cap, host.clone()));
-                self.engine.keep(cell.clone());
+                self.engine.keep(now, cell.clone());
                 Ok(cell)
             }
             Verdict::TimedOut { waited, ahead, holder } => {

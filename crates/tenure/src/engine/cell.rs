@@ -74,8 +74,8 @@ impl HoldCell {
     }
 
     /// Ends belief by our own will; the loss, if it came before.
-    pub(crate) fn release(&self) -> Result<(), Lost> {
-        self.hold().release(self.host.now())
+    pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
+        self.hold().release(now)
     }
 
     /// Looks at the clock and tells the guard if the lease is lost.

@@ -103,7 +103,7 @@ async fn carry_out(order: Order, link: &Link, host: &dyn Host) {
     let mut backoff = Backoff::new(0);
     loop {
         let ask = || async { link.backend().await?.release(&order.name, order.owner).await };
-        let Err(error) = request(host, TIMEOUT, ask).await else { return };
+        let Err(error) = request(host, host.now(), TIMEOUT, ask).await else { return };
         let again = host.now() + backoff.delay();
         if !error.kind().is_transient() || order.until.is_over(again) {
             tracing::warn!(lock = %order.name, %error, "not released; its ttl ends it");

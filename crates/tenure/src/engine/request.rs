@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ErrorKind, Host, Outcome};
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 /// Asks once, and again only while the store says that it is busy with others for a moment.
 ///
@@ -10,13 +10,14 @@ use tenure_core::{BackendError, ErrorKind, Host, Outcome};
 /// The store's own, or `TimedOut` with an unknown outcome when no answer came in time.
 pub(crate) async fn request<A, F>(
     host: &dyn Host,
+    sent_at: Moment,
     timeout: Duration,
     mut ask: impl FnMut() -> F,
 ) -> Result<A, BackendError>
 where
     F: Future<Output = Result<A, BackendError>>,
 {
-    let deadline = host.now() + timeout;
+    let deadline = sent_at + timeout;
     let mut over = host.sleep_until(deadline);
     loop {
         let answer = tokio::select! {

@@ -53,7 +53,7 @@ async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {
 }
 
 async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
-    match request(host, Timing::default().request_timeout(), || link.backend()).await {
+    match request(host, host.now(), Timing::default().request_timeout(), || link.backend()).await {
         Ok(backend) => Finished::Connected(Some(backend.wakes(process, Audience::Holders))),
         Err(error) => {
             tracing::warn!(%error, "the store cannot be reached to renew leases");
@@ -73,7 +73,7 @@ async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finis
             _ => Ok(answers),
         }
     };
-    let answers = match request(host, timeout, ask).await {
+    let answers = match request(host, host.now(), timeout, ask).await {
         Ok(answers) => answers,
         Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
     };

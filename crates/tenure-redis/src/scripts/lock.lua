@@ -1,0 +1,13 @@
+-- One lock and what is beside it. Put before the scripts that look at more than the lock itself.
+-- KEYS  1 lock  2 queue (zset: owner by arrival)  3 one  4 places (zset: owner by end)
+--       5 shared (zset: holder by end)  6 who (hash: owner to "mode:wait or token:since:label")
+-- ARGV  1 gate  2 "claim_ttl:place_ttl:retry_max:places_max:drop", in ms
+-- Times are ms of the server's clock. A mode is x (exclusive), s (shared) or a limit. A token 0 is a holder that was
+-- handed the lock and has not entered. Shared holders count only while the lock itself says SHARED.
+local call = redis.call
+local SHARED = 'tenure:shared'
+local lock, queue, places, shared, who = KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]
+
+local function is_owner(value, owner)
+  return value and string.sub(value, 1, 48) == owner and string.byte(value, 49) == 58
+end
