@@ -107,6 +107,14 @@ pub trait Backend: Send + Sync + 'static {
 /// A backend that can be one node of a quorum.
 #[async_trait]
 pub trait QuorumNode: Backend {
+    /// What tells this server from every other one, as long as it runs: two nodes with the same are one (H3.5).
+    async fn identity(&self) -> Result<String, BackendError>;
+
+    /// Another handle to the same node, as [`Backend::handle`] makes one.
+    async fn another(&self) -> Result<Self, BackendError>
+    where
+        Self: Sized;
+
     /// Lifts the token counter of a lock to at least `to`.
     ///
     /// # Contract

@@ -50,6 +50,14 @@ pub enum ClaimAnswer {
         /// One of those who hold it, for people.
         holder: Option<HolderView>,
     },
+    /// Granted in part only, which is being given back: ask again **under a new owner** after this long, so that what
+    /// is given back late cannot be taken from the next attempt (H3.4).
+    Split {
+        /// Ask again after this long.
+        retry_after: Duration,
+        /// One of those who hold it, for people.
+        holder: Option<HolderView>,
+    },
     /// Not granted, and nothing was left behind.
     Busy {
         /// When asking again may help.

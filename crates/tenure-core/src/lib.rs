@@ -17,6 +17,7 @@ mod owner;
 mod promises;
 mod timing;
 mod token;
+mod variant;
 mod view;
 mod wake;
 
@@ -30,8 +31,9 @@ pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{LockName, NameError};
 pub use owner::{OwnerError, OwnerId, ProcessId};
-pub use promises::{EndOfGrant, Order, Promises, Restart, WakeUp};
+pub use promises::{EndOfGrant, Order, Promises, Restart, Sharing, WakeUp};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
+pub use variant::Variant;
 pub use view::{Adoption, Finding, HolderView, LockView, Severity, WaiterView};
 pub use wake::{Audience, Wake, Wakes};

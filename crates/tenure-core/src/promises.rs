@@ -12,6 +12,18 @@ pub enum EndOfGrant {
     Session,
 }
 
+/// Which locks several owners can hold at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sharing {
+    /// Read-write locks and semaphores: the store counts the holders.
+    Counted,
+    /// Semaphores only, each as so many mutexes, its slots `name#1`, `name#2` …: nobody counts (safety.md H6.1).
+    Slots,
+    /// None.
+    No,
+}
+
 /// In which order waiters are let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,8 +61,8 @@ pub enum WakeUp {
 pub struct Promises {
     /// The scheme of its URL.
     pub backend: &'static str,
-    /// Read locks and semaphores, not only mutexes.
-    pub shared: bool,
+    /// Whether there is more than mutexes.
+    pub sharing: Sharing,
     /// In which order waiters are let in.
     pub order: Order,
     /// What becomes of leases when the server restarts.

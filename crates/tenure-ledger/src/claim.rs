@@ -1,6 +1,6 @@
 //! The verb `claim`.
 
-use tenure_core::{Claim, ClaimAnswer, Grant, HolderView, Moment, Wait};
+use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, Variant, Wait};
 
 use crate::{
     error::LedgerError,
@@ -25,7 +25,7 @@ impl Ledger {
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
             // Handed the lock, or its reply was lost: extend *and* mint anew, since the retry's validity counts
             // from the retry (H1.2, H1.3, H1.5).
-            let answer = self.enter(at, now, claim);
+            let answer = self.enter(at, now, rules, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
         let place = self.queue.iter().position(|p| p.owner == claim.owner);
@@ -41,7 +41,7 @@ impl Ledger {
                 since_ms: millis(now.wall),
                 label: (*claim.label).clone(),
             });
-            let answer = self.enter(self.holders.len() - 1, now, claim);
+            let answer = self.enter(self.holders.len() - 1, now, rules, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
         if claim.wait == Wait::No {
@@ -56,10 +56,16 @@ impl Ledger {
     }
 
     /// Extends the holder at `at` to the full ttl, never shortening, and mints.
-    fn enter(&mut self, at: usize, now: Moment, claim: &Claim) -> ClaimAnswer {
-        let (token, block) = self.mint(now, claim.block);
+    fn enter(&mut self, at: usize, now: Moment, rules: &Rules, claim: &Claim) -> ClaimAnswer {
+        let had = self.holders[at].token;
+        let (token, block) = match had {
+            Some(_) if Variant::TokenNotMinted.is_on() => (FencingToken::new(self.fence), 1),
+            _ => self.mint(now, rules.floor, claim.block),
+        };
         let holder = &mut self.holders[at];
-        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
+        if had.is_none() || !Variant::RetryNotExtended.is_on() {
+            holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
+        }
         holder.token = Some(token.get() + u64::from(block) - 1);
         ClaimAnswer::Granted(Grant {
             name: claim.name.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, Mode, Moment, OwnerId};
+use tenure_core::{Audience, Mode, Moment, OwnerId, Variant};
 
 use crate::{
     rules::Rules,
@@ -63,7 +63,8 @@ impl Ledger {
     }
 
     pub(crate) fn has_room_for(&self, mode: Mode) -> bool {
-        mode.fits_beside(self.holders.iter().map(|h| h.mode))
+        let counts = |h: &&Holder| h.token.is_some() || !Variant::HandedNotCounted.is_on();
+        mode.fits_beside(self.holders.iter().filter(counts).map(|h| h.mode))
     }
 
     /// When asking again may help someone with `ahead` live places in front: a safety timer (H1.6, H1.7).

@@ -14,5 +14,5 @@ mod state;
 mod verbs;
 
 pub use error::LedgerError;
-pub use rules::Rules;
+pub use rules::{Floor, Rules};
 pub use state::{Change, Ledger};

@@ -13,6 +13,18 @@ pub struct Rules {
     pub retry_max: Duration,
     /// How many may wait for one lock: 4096.
     pub places_max: usize,
+    /// On what tokens are floored: the clock.
+    pub floor: Floor,
+}
+
+/// What a token is never below, so that a counter that was lost does not go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Floor {
+    /// The wall clock, in µs, at every mint.
+    Clock,
+    /// This, and the wall clock where there is no counter yet: nodes of a quorum count alike then, as their clocks do
+    /// not, and seldom need a second round to agree (design §6).
+    Count(u64),
 }
 
 impl Default for Rules {
@@ -22,6 +34,7 @@ impl Default for Rules {
             place_ttl: Duration::from_secs(6),
             retry_max: Duration::from_secs(2),
             places_max: 4096,
+            floor: Floor::Clock,
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, FencingToken, HolderView, Moment, OwnerId, Raised, Released, Renewal};
+use tenure_core::{
+    Audience, FencingToken, HolderView, Label, Mode, Moment, OwnerId, Raised, Released, Renewal, Variant,
+};
 
 use crate::{
     handoff::WakeList,
     rules::Rules,
-    state::{Change, Holder, Ledger, micros},
+    state::{Change, Holder, Ledger, micros, millis},
 };
 
 impl Ledger {
@@ -17,6 +19,11 @@ impl Ledger {
     pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
+        if Variant::RenewalRecreates.is_on() && !self.holders.iter().any(|h| h.owner == owner) {
+            let (token, since_ms) = (Some(self.fence), millis(now.wall));
+            let label = Label::default();
+            self.holders.push(Holder { owner, mode: Mode::Exclusive, ends_us: 0, token, since_ms, label });
+        }
         let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner && h.token.is_some()) else {
             return Change { answer: Renewal::Gone, wakes, changed: settled };
         };
@@ -29,7 +36,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
         let before = self.holders.len() + self.queue.len();
-        self.holders.retain(|h| h.owner != owner);
+        self.holders.retain(|h| h.owner != owner && !Variant::BlindRelease.is_on());
         self.queue.retain(|p| p.owner != owner);
         if self.holders.len() + self.queue.len() == before {
             return Change { answer: Released::WasGone, wakes, changed: settled };
@@ -44,7 +51,8 @@ impl Ledger {
     pub fn raise(&mut self, now: Moment, rules: &Rules, owner: OwnerId, to: FencingToken) -> Change<Raised> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
-        if !self.holders.iter().any(|h| h.owner == owner && h.token.is_some()) {
+        let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
+        if !holds && !Variant::RaiseUnguarded.is_on() {
             return Change { answer: Raised::Gone, wakes, changed: settled };
         }
         let raised = self.fence < to.get();
@@ -60,7 +68,7 @@ impl Ledger {
         let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
             std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
         self.holders = handed;
-        self.mint(now, 1);
+        self.mint(now, rules.floor, 1);
         wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
         self.hand_on(now, rules, &mut wakes);
         Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true }

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Timing, WakeUp, Wakes,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, Timing, WakeUp,
+    Wakes,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -82,7 +83,7 @@ impl Backend for Memory {
     fn promises(&self) -> Promises {
         Promises {
             backend: "memory",
-            shared: true,
+            sharing: Sharing::Counted,
             order: Order::Fifo,
             restart: Restart::Lost,
             reach: "one process",
@@ -154,6 +155,15 @@ impl Backend for Memory {
 
 #[async_trait]
 impl QuorumNode for Memory {
+    async fn identity(&self) -> Result<String, BackendError> {
+        // Where it is: two worlds of one process are two, and no other process has either.
+        Ok(format!("{:p}", Arc::as_ptr(&self.world)))
+    }
+
+    async fn another(&self) -> Result<Self, BackendError> {
+        Ok(self.clone())
+    }
+
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
         Ok(self.step(name, |ledger, now, rules| ledger.raise(now, rules, owner, to)))
     }

@@ -10,7 +10,7 @@ use rusqlite::OptionalExtension;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, FencingToken,
     Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, OwnerId, ProcessId, Promises,
-    QuorumNode, Raised, Released, Renewal, Restart, Timing, WakeUp, Wakes,
+    QuorumNode, Raised, Released, Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
 };
 use tenure_ledger::Ledger;
 
@@ -66,7 +66,7 @@ impl Backend for Sqlite {
     fn promises(&self) -> Promises {
         Promises {
             backend: "sqlite",
-            shared: true,
+            sharing: Sharing::Counted,
             order: Order::Fifo,
             restart: Restart::Survives,
             reach: "one host",
@@ -79,7 +79,7 @@ impl Backend for Sqlite {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        Ok(Arc::new(Self::sharing(self.config.clone(), self.host.clone(), self.bells.clone())))
+        Ok(Arc::new(self.another().await?))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
@@ -175,6 +175,14 @@ impl Backend for Sqlite {
 
 #[async_trait]
 impl QuorumNode for Sqlite {
+    async fn identity(&self) -> Result<String, BackendError> {
+        Ok(self.config.path.display().to_string())
+    }
+
+    async fn another(&self) -> Result<Self, BackendError> {
+        Ok(Self::sharing(self.config.clone(), self.host.clone(), self.bells.clone()))
+    }
+
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
         let answer = self.store().transact(false, |tx| {
             tx.step(name, |ledger, now, rules| Ok(ledger.raise(now, rules, owner, to)))

@@ -6,7 +6,7 @@ use tenure_core::{BackendHandle, Host};
 
 use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 
-/// Connects to the store that a URL names: `sqlite:PATH`, `redis://HOST` and its kin, `memory:`.
+/// Connects to the store that a URL names: `sqlite:PATH`, `redis://HOST` and its kin, `redlock:URL,URL,URL`, `memory:`.
 ///
 /// Which schemes there are depends on the features of this crate. Nothing is sent yet where the backend can do
 /// without: a store that is down is found by the first request.
@@ -41,8 +41,25 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
                 tenure_redis::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
             Ok(Arc::new(tenure_redis::Redis::new(config, host.clone())))
         }
+        #[cfg(feature = "redlock")]
+        "redlock" => redlock(url, host),
         _ => Err(unknown(scheme, host)),
     }
+}
+
+#[cfg(feature = "redlock")]
+fn redlock(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+    let refused = |error: String| ConfigError::Url(error);
+    let urls = tenure_redlock::Config::from_url(url).map_err(|error| refused(error.to_string()))?.nodes;
+    let node = |url: &String| {
+        let config = tenure_redis::Config::from_url(url).and_then(|config| config.in_quorum(urls.len()));
+        let config = config.map_err(|error| refused(format!("redlock: {error}")))?;
+        Ok((config.place_name(), Arc::new(tenure_redis::Redis::new(config, host.clone()))))
+    };
+    let nodes = urls.iter().map(node).collect::<Result<_, ConfigError>>()?;
+    let quorum =
+        tenure_redlock::Redlock::new(nodes, host.clone()).map_err(|error| refused(error.to_string()))?;
+    Ok(Arc::new(quorum))
 }
 
 fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
@@ -59,6 +76,8 @@ fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
         "redis-sentinel://HOST,HOST?master=NAME",
         #[cfg(feature = "redis")]
         "redis-cluster://HOST,HOST",
+        #[cfg(feature = "redlock")]
+        "redlock:redis://HOST,redis://HOST,redis://HOST",
         #[cfg(feature = "memory")]
         "memory:",
     ];

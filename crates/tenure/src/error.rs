@@ -33,6 +33,14 @@ pub enum ConfigError {
         /// Which backend.
         backend: &'static str,
     },
+    /// A read lock on a backend that has other shared locks.
+    #[error(
+        "{backend} has no read locks: several servers that each count readers would let in a writer beside them"
+    )]
+    NoReadLocks {
+        /// Which backend.
+        backend: &'static str,
+    },
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]
     Url(String),

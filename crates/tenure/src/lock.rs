@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Label, LockName, Mode, Timing};
+use tenure_core::{Label, LockName, Mode, Sharing, Timing};
 
 use crate::{
     engine::{Engine, acquire},
@@ -176,8 +176,14 @@ impl Lock {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
         }
-        if mode != Mode::Exclusive && !promises.shared {
-            return Err(ConfigError::NotShared { backend: promises.backend });
+        let backend = promises.backend;
+        match (mode, promises.sharing) {
+            (Mode::Exclusive, _) | (_, Sharing::Counted) => {}
+            (Mode::Shared { limit: Some(_) }, Sharing::Slots) => {}
+            (Mode::Shared { limit: None }, Sharing::Slots) => {
+                return Err(ConfigError::NoReadLocks { backend });
+            }
+            _ => return Err(ConfigError::NotShared { backend }),
         }
         Ok(acquire::Request { name, mode, timing, budget, options: &self.options })
     }

@@ -5,10 +5,14 @@
 
 use std::{fs, path::Path};
 
-use tenure::core::{EndOfGrant, Order, Promises, Restart, WakeUp};
+use tenure::core::{EndOfGrant, Order, Promises, Restart, Sharing, WakeUp};
 
 fn row(promises: &Promises) -> Vec<String> {
-    let modes = if promises.shared { "mutex, read-write, semaphore" } else { "mutex" };
+    let modes = match promises.sharing {
+        Sharing::Counted => "mutex, read-write, semaphore",
+        Sharing::Slots => "mutex, semaphore as slots",
+        _ => "mutex",
+    };
     let order = match promises.order {
         Order::Fifo => "FIFO",
         _ => "any",

@@ -7,7 +7,7 @@ mod stage;
 use std::{sync::Arc, time::Duration};
 
 use stage::{Actor, Deaf, Stage, ms};
-use tenure::{AcquireError, ConfigError, HoldError, Lock};
+use tenure::{AcquireError, ConfigError, HoldError, Lock, core::Sharing};
 use tenure_testkit::gate::Verb;
 
 /// The refusal, which every way to acquire gives.
@@ -70,7 +70,7 @@ async fn a_semaphore_without_slots_is_refused() {
 async fn what_the_backend_does_not_promise_is_refused() {
     let stage = Stage::new();
     let mut store = Deaf::new(&stage.store);
-    store.promises.shared = false;
+    store.promises.sharing = Sharing::No;
     store.promises.max_ttl = ms(30_000);
     store.promises.max_ttl_parameter = Some("max_ttl");
     let actor = stage.actor_on(Arc::new(store));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tenure_core::Sharing;
+
 use super::{
     Arena,
     player::{Player, TTL},
@@ -21,7 +23,7 @@ pub async fn two_exclusive_owners_never_hold_at_once(arena: &impl Arena) {
 
 /// L1 for read-write locks.
 pub async fn readers_hold_together_and_a_writer_alone(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let (a, b) =
@@ -40,7 +42,7 @@ pub async fn readers_hold_together_and_a_writer_alone(arena: &impl Arena) {
 
 /// L1 for semaphores.
 pub async fn a_semaphore_lets_in_no_more_than_its_limit(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let mut inside = Vec::new();
@@ -57,7 +59,7 @@ pub async fn a_semaphore_lets_in_no_more_than_its_limit(arena: &impl Arena) {
 
 /// Model `shared.limit of the claim only`: the limits of holders count as well.
 pub async fn the_smallest_limit_counts(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let (two, nine) = (Player::new(arena.here(), "gpu").slots(2), Player::new(arena.here(), "gpu").slots(9));

@@ -10,8 +10,8 @@ use std::{
 };
 
 use tenure_core::{
-    Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released,
-    Renewal, Wait, Wakes,
+    Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, OwnerId, ProcessId,
+    Released, Renewal, Wait, Wakes,
 };
 
 /// The ttl of every claim that says nothing else.
@@ -80,8 +80,9 @@ impl Player {
         }
     }
 
-    /// Claims once and expects to be queued behind so many.
+    /// Claims once and expects to be queued, behind so many where there is an order.
     pub async fn queue_behind(&self, expected: usize) -> Duration {
+        let expected = if self.backend.promises().order == Order::Fifo { expected } else { 0 };
         match self.ask().await {
             ClaimAnswer::Queued { ahead, retry_after, .. } if ahead == expected => retry_after,
             other => panic!("{} should be queued behind {expected}: {other:?}", self.claim.owner),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ClaimAnswer, Order, Renewal, Wait};
+use tenure_core::{ClaimAnswer, Order, Renewal, Sharing, Wait};
 
 use super::{
     Arena,
@@ -120,7 +120,7 @@ pub async fn busy_leaves_no_trace(arena: &impl Arena) {
 
 /// Nobody starves: a reader that comes after a waiting writer waits behind it.
 pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let reader = Player::new(arena.here(), "rw").reading();
@@ -138,7 +138,7 @@ pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
 
 /// Hand-off lets in all leading waiters that fit, and no more.
 pub async fn leading_readers_enter_together(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let writer = Player::new(arena.here(), "rw");

@@ -1,5 +1,7 @@
 //! L2: tokens of one lock grow in the order of grants.
 
+use tenure_core::Sharing;
+
 use super::{
     Arena,
     player::{Player, TTL},
@@ -50,7 +52,7 @@ pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
 
 /// L2 among co-holders.
 pub async fn shared_holders_have_tokens_of_their_own(arena: &impl Arena) {
-    if !arena.here().promises().shared {
+    if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
     let (a, b) = (Player::new(arena.here(), "rw").reading(), Player::new(arena.here(), "rw").reading());

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Claim, LockName, Mode, Moment, Timing, Wait};
+use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, LockName, Mode, Moment, Timing, Variant, Wait};
 
 use crate::{
     engine::{Engine, cell::HoldCell, waiters::Seat},
@@ -97,11 +97,22 @@ impl<'a> Attempt<'a> {
             None => timer.await,
             Some(seat) => tokio::select! {
                 biased;
-                () = seat.woken() => self.machine.on_wake(),
+                () = seat.woken() => self.on_wake(),
                 () = timer => {}
             },
         }
         self.engine.host.now()
+    }
+
+    fn on_wake(&mut self) {
+        self.machine.on_wake();
+        if Variant::EnterOnMessage.is_on() {
+            let (now, Claim { name, owner, ttl, .. }) = (self.engine.host.now(), self.claim.clone());
+            let token = FencingToken::new(u64::try_from(now.wall.as_micros()).unwrap_or(u64::MAX));
+            self.machine.on_sent(now);
+            self.machine
+                .on_answer(now, Ok(ClaimAnswer::Granted(Grant { name, owner, token, block: 1, ttl })));
+        }
     }
 
     async fn give_back(&mut self, now: Moment) -> Moment {

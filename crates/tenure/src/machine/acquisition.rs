@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Wait};
+use tenure_core::{
+    BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Variant, Wait,
+};
 
 use crate::machine::backoff::Backoff;
 
@@ -61,6 +63,7 @@ enum State {
 ///           ┌────────── wake / delay over ──────────┐
 /// Asking ───┤ Queued ──────────────────────► Waiting(until)
 ///   │       │ Err(transient) ──────────────► Waiting(back-off), same owner
+///   │       │ Split ───────────────────────► Waiting(until), new owner
 ///   │       │ Granted, no validity left ───► Returning ─► Asking, new owner
 ///   │       │ Granted, validity left ──────► Done(Granted)
 ///   │       │ Busy ────────────────────────► Done(TimedOut)
@@ -192,6 +195,18 @@ impl Acquisition {
                 (self.ahead, self.holder) = (Some(ahead), holder);
                 self.state = State::Waiting { until: now + retry_after };
             }
+            ClaimAnswer::Split { retry_after, holder } => {
+                (self.ahead, self.holder) = (None, holder);
+                // The store gives back what was granted; nothing of this owner may be used again (H3.4).
+                self.may_be_there = false;
+                self.fresh_owner = !Variant::OwnerReused.is_on();
+                if self.wait == Wait::No {
+                    let verdict = self.timed_out(now);
+                    self.finish(verdict);
+                } else {
+                    self.state = State::Waiting { until: now + retry_after };
+                }
+            }
             ClaimAnswer::Busy { holder, .. } => {
                 (self.ahead, self.holder) = (None, holder);
                 self.may_be_there = false;
@@ -202,9 +217,10 @@ impl Acquisition {
     }
 
     fn on_granted(&mut self, now: Moment, sent_at: Moment, grant: Grant) {
-        let until = self.timing.believed_until(sent_at, grant.ttl);
+        let from = if Variant::ValidityFromReply.is_on() { now } else { sent_at };
+        let until = self.timing.believed_until(from, grant.ttl);
         // Elapsed check after every reply that would let in (hazards 12, 47).
-        if !until.is_over(now) {
+        if !until.is_over(now) || Variant::NoRecheck.is_on() {
             self.state = State::Done(Verdict::Granted { grant, until });
             return;
         }
@@ -246,7 +262,7 @@ impl Acquisition {
             let next = then.take();
             self.may_be_there = false;
             self.ahead = None;
-            self.fresh_owner = true;
+            self.fresh_owner = !Variant::OwnerReused.is_on();
             self.state = next.map_or(State::Asking { sent_at: None }, State::Done);
         }
     }

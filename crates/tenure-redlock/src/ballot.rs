@@ -1,0 +1,222 @@
+//! `Ballot`: one claim's way through the nodes, from the first question until nothing is left to do. No I/O, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::{BackendError, ClaimAnswer, HolderView, Outcome, Raised};
+
+use crate::tally::{Tally, Tokens, Verdict, Vote};
+
+/// What is to be sent to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Claim(usize),
+    Raise(usize, u64),
+    Release(usize),
+}
+
+/// What a node answered.
+pub(crate) enum Event {
+    Vote(usize, Result<ClaimAnswer, BackendError>),
+    Raised(usize, u64, Result<Raised, BackendError>),
+    Released,
+}
+
+/// How it ended for the caller.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcomes {
+    /// Not yet.
+    Open,
+    /// The lock is ours with these tokens.
+    Kept(Tokens),
+    /// Somebody else has it; nothing of ours is anywhere but places in queues.
+    Refused,
+    /// Nobody got a quorum, or somebody did while we got some of the nodes: those are being given back.
+    GivenBack,
+    /// Too many nodes failed. What was granted stays: the same owner may ask again, and must release.
+    Failed,
+}
+
+/// One claim under way.
+pub(crate) struct Ballot {
+    tally: Tally,
+    /// Those asked in the first place; the others only once one of these grants.
+    first: BTreeSet<usize>,
+    asked: Vec<bool>,
+    raising: Vec<u64>,
+    released: Vec<bool>,
+    /// Something of ours may be there although the vote does not say so.
+    may_be_there: Vec<bool>,
+    errors: Vec<Option<BackendError>>,
+    holders: BTreeMap<String, BTreeSet<usize>>,
+    /// The caller will wait in any case: a refusal may wait for the last answer, which says whether a place can be kept.
+    is_patient: bool,
+    outcome: Outcomes,
+}
+
+impl Ballot {
+    /// Among so many nodes. `silent` ones are not asked; `held` are those that refuse anyway, if that is known.
+    pub(crate) fn new(
+        nodes: usize,
+        silent: &BTreeSet<usize>,
+        held: Option<BTreeSet<usize>>,
+        is_patient: bool,
+    ) -> Self {
+        let mut tally = Tally::new(nodes);
+        for &node in silent {
+            tally.vote(node, Vote::Failed);
+        }
+        let all: BTreeSet<usize> = (0..nodes).filter(|node| !silent.contains(node)).collect();
+        // Only if their refusals alone decide it.
+        let held = held.map(|held| held.intersection(&all).copied().collect::<BTreeSet<_>>());
+        let first = held.filter(|held| held.len() > nodes - tally.quorum()).unwrap_or(all);
+        Self {
+            tally,
+            first,
+            asked: vec![false; nodes],
+            raising: vec![0; nodes],
+            released: vec![false; nodes],
+            may_be_there: vec![false; nodes],
+            errors: vec![None; nodes],
+            holders: BTreeMap::new(),
+            is_patient,
+            outcome: Outcomes::Open,
+        }
+    }
+
+    pub(crate) fn outcome(&self) -> &Outcomes {
+        &self.outcome
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// What the nodes that failed said.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = BackendError> + '_ {
+        self.errors.iter().flatten().cloned()
+    }
+
+    /// The nodes on which one other owner holds a quorum.
+    pub(crate) fn held_elsewhere(&self) -> Option<BTreeSet<usize>> {
+        self.holders.values().find(|nodes| nodes.len() >= self.tally.quorum()).cloned()
+    }
+
+    /// The caller has gone: nobody wants what was granted.
+    pub(crate) fn abandon(&mut self) {
+        self.outcome = Outcomes::GivenBack;
+    }
+
+    pub(crate) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Vote(node, answer) => self.on_vote(node, answer),
+            Event::Raised(node, to, Ok(Raised::Raised)) => self.tally.raised(node, to),
+            Event::Raised(node, _, Ok(Raised::Gone)) => self.tally.lost(node),
+            Event::Raised(node, _, Err(error)) => {
+                self.tally.lost(node);
+                self.may_be_there[node] = true;
+                self.errors[node] = Some(error);
+            }
+            Event::Released => {}
+        }
+    }
+
+    fn on_vote(&mut self, node: usize, answer: Result<ClaimAnswer, BackendError>) {
+        let vote = match answer {
+            Ok(ClaimAnswer::Granted(grant)) => Vote::Granted { first: grant.token, block: grant.block },
+            Ok(
+                ClaimAnswer::Queued { retry_after, holder, .. }
+                | ClaimAnswer::Busy { retry_after, holder }
+                | ClaimAnswer::Split { retry_after, holder },
+            ) => {
+                self.note_holder(node, holder.as_ref());
+                Vote::Refused { retry_after, holder }
+            }
+            Err(error) => {
+                self.may_be_there[node] = error.outcome() == Outcome::Unknown;
+                self.errors[node] = Some(error);
+                Vote::Failed
+            }
+        };
+        self.tally.vote(node, vote);
+    }
+
+    fn note_holder(&mut self, node: usize, holder: Option<&HolderView>) {
+        if let Some(holder) = holder {
+            self.holders.entry(holder.owner.clone()).or_default().insert(node);
+        }
+    }
+
+    /// What is to be sent now. Asked twice without an event in between, nothing.
+    pub(crate) fn steps(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.outcome == Outcomes::Open {
+            match self.tally.verdict() {
+                Verdict::Open => self.ask(&mut steps),
+                Verdict::Raise { to, nodes } => {
+                    self.ask(&mut steps);
+                    self.raise(to, nodes, &mut steps);
+                }
+                Verdict::Granted(tokens) => self.outcome = Outcomes::Kept(tokens),
+                Verdict::Refused if self.is_patient && self.is_pending() => {}
+                Verdict::Refused if self.has_left_something() => self.outcome = Outcomes::GivenBack,
+                Verdict::Refused => self.outcome = Outcomes::Refused,
+                Verdict::Failed => self.outcome = Outcomes::Failed,
+            }
+        }
+        match self.outcome {
+            Outcomes::Kept(tokens) => {
+                // Late grants are ours as well; raised, all nodes count alike and the next claim needs one round.
+                let behind =
+                    self.tally.granted().filter(|&node| self.tally.count_of(node) < Some(tokens.end));
+                let behind = behind.collect();
+                self.raise(tokens.end, behind, &mut steps);
+            }
+            Outcomes::GivenBack => self.release(&mut steps),
+            _ => {}
+        }
+        steps
+    }
+
+    /// Asked and not answered.
+    fn is_pending(&self) -> bool {
+        (0..self.asked.len()).any(|node| self.asked[node] && !self.tally.has_voted(node))
+    }
+
+    /// Granted somewhere, or not answered, or answered with an error that says nothing.
+    fn has_left_something(&self) -> bool {
+        let is_there = |node| self.tally.has_granted(node) || self.may_be_there[node];
+        self.is_pending() || (0..self.asked.len()).any(is_there)
+    }
+
+    fn ask(&mut self, steps: &mut Vec<Step>) {
+        let is_wanted = self.tally.granted().next().is_some();
+        for node in 0..self.asked.len() {
+            let is_new = !self.asked[node] && !self.tally.has_voted(node);
+            if is_new && (is_wanted || self.first.contains(&node)) {
+                self.asked[node] = true;
+                steps.push(Step::Claim(node));
+            }
+        }
+    }
+
+    fn raise(&mut self, to: u64, nodes: Vec<usize>, steps: &mut Vec<Step>) {
+        for node in nodes {
+            if self.raising[node] < to {
+                self.raising[node] = to;
+                steps.push(Step::Raise(node, to));
+            }
+        }
+    }
+
+    /// All nodes that were asked, also those that refused: a place is left there. An answer that is not here yet is
+    /// waited for, so that the release does not come first.
+    fn release(&mut self, steps: &mut Vec<Step>) {
+        for node in 0..self.asked.len() {
+            let has_answered = self.asked[node] && self.tally.has_voted(node);
+            if has_answered && !self.released[node] {
+                self.released[node] = true;
+                steps.push(Step::Release(node));
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The verb `claim`: carries out a ballot, in a task of its own that also tidies up after it.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tenure_core::{
+    BackendError, BoxFuture, Claim, ClaimAnswer, FencingToken, Grant, LockName, Moment, OwnerId, QuorumNode,
+    Wait,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    ballot::{Ballot, Event, Outcomes, Step},
+    quorum::{Quorum, node_timeout},
+};
+
+/// A pause after a split vote is no longer than this: 500 ms.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Powers of two of a round, by which pauses grow while votes are split.
+const SPLITS_MAX: u32 = 6;
+/// How long it is tried to give something back to a node that does not answer: 5 s, and then the ttl ends it.
+const GIVE_BACK: Duration = Duration::from_secs(5);
+
+type Answer = Result<ClaimAnswer, BackendError>;
+
+/// Asks the nodes, tells what came of it, and goes on until nothing is left that nobody wants.
+pub(crate) async fn claim<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim) -> Answer {
+    if let Some(twins) = quorum.twins() {
+        return Err(twins);
+    }
+    quorum.probe_silent();
+    let (quorum_there, claim) = (quorum.clone(), claim.clone());
+    quorum.detached(move |tell| Box::pin(Poll::new(quorum_there, claim, tell).run())).await
+}
+
+/// One ballot under way.
+struct Poll<N> {
+    quorum: Arc<Quorum<N>>,
+    claim: Arc<Claim>,
+    ballot: Ballot,
+    began: Moment,
+    timeout: Duration,
+    tell: Option<oneshot::Sender<Answer>>,
+}
+
+impl<N: QuorumNode> Poll<N> {
+    fn new(quorum: Arc<Quorum<N>>, mut claim: Claim, tell: oneshot::Sender<Answer>) -> Self {
+        // Woken but never made holder: a lock that is handed on by one node is handed on by one node only (S3.3 g).
+        if claim.wait == Wait::Turn {
+            claim.wait = Wait::Wake;
+        }
+        let nodes = quorum.members.len();
+        let silent: BTreeSet<usize> = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
+        // With fewer than a quorum there is nothing to lose by asking.
+        let silent = if nodes - silent.len() >= quorum.size() { silent } else { BTreeSet::new() };
+        let ballot = Ballot::new(nodes, &silent, quorum.memory.held(&claim.name), claim.wait != Wait::No);
+        let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
+        Self { quorum, claim: Arc::new(claim), ballot, began, timeout, tell: Some(tell) }
+    }
+
+    async fn run(mut self) {
+        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
+        loop {
+            for step in self.ballot.steps() {
+                under_way.push(self.carry_out(step));
+            }
+            self.tell();
+            // Telling may have found that nobody listens.
+            for step in self.ballot.steps() {
+                under_way.push(self.carry_out(step));
+            }
+            let Some(event) = under_way.next().await else { return };
+            self.ballot.on_event(event);
+        }
+    }
+
+    fn carry_out(&self, step: Step) -> BoxFuture<'static, Event> {
+        let (quorum, claim, timeout) = (self.quorum.clone(), self.claim.clone(), self.timeout);
+        match step {
+            Step::Claim(node) => Box::pin(async move {
+                let member = &quorum.members[node];
+                let answer = async {
+                    member.identify().await?;
+                    match quorum.twins() {
+                        Some(twins) => Err(twins),
+                        None => member.node.claim(&claim).await,
+                    }
+                };
+                Event::Vote(node, member.within(&*quorum.host, timeout, answer).await)
+            }),
+            Step::Raise(node, to) => Box::pin(async move {
+                let member = &quorum.members[node];
+                let raised = member.node.raise(&claim.name, claim.owner, FencingToken::new(to));
+                Event::Raised(node, to, member.within(&*quorum.host, timeout, raised).await)
+            }),
+            Step::Release(node) => Box::pin(async move {
+                give_back(&quorum, node, &claim.name, claim.owner, timeout).await;
+                Event::Released
+            }),
+        }
+    }
+
+    /// Tells the caller once it is decided; gives everything back if there is none any more.
+    fn tell(&mut self) {
+        let Some(tell) = &self.tell else { return };
+        if tell.is_closed() {
+            self.ballot.abandon();
+            self.tell = None;
+        } else if let Some(answer) = self.answer() {
+            let told = self.tell.take().map(|tell| tell.send(answer));
+            if matches!(told, Some(Err(Ok(_)))) {
+                self.ballot.abandon();
+            }
+        }
+    }
+
+    fn answer(&mut self) -> Option<Answer> {
+        if let Some(twins) = self.quorum.twins() {
+            self.ballot.abandon();
+            return Some(Err(twins));
+        }
+        let memory = &self.quorum.memory;
+        let (retry_after, holder) = self.ballot.tally().refusal();
+        let retry_after = retry_after.unwrap_or(PAUSE_MAX);
+        Some(Ok(match self.ballot.outcome() {
+            Outcomes::Open => return None,
+            Outcomes::Kept(tokens) => {
+                memory.agreed();
+                memory.set_held(&self.claim.name, None);
+                let Claim { name, owner, ttl, .. } = &*self.claim;
+                let (name, token) = (name.clone(), tokens.first());
+                ClaimAnswer::Granted(Grant { name, owner: *owner, token, block: tokens.block, ttl: *ttl })
+            }
+            Outcomes::Failed => return Some(Err(self.quorum.too_few(self.ballot.errors()))),
+            Outcomes::Refused if self.claim.wait == Wait::No => ClaimAnswer::Busy { retry_after, holder },
+            Outcomes::Refused => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
+            Outcomes::GivenBack => {
+                let held = self.ballot.held_elsewhere();
+                let retry_after = match held {
+                    // Asked again, only those who refuse are, and a place is kept there.
+                    Some(_) => Duration::from_millis(1),
+                    None => self.pause(),
+                };
+                memory.set_held(&self.claim.name, held);
+                ClaimAnswer::Split { retry_after, holder }
+            }
+        }))
+    }
+
+    /// A random part of a round, doubled with every split vote in a row: whoever is alone then gets a quorum (S3.3 f).
+    fn pause(&self) -> Duration {
+        let round = self.began.elapsed(self.quorum.host.now()).max(Duration::from_millis(1));
+        let longest = round * (1 << self.quorum.memory.split().min(SPLITS_MAX));
+        let mut bits = [0; 4];
+        self.quorum.host.random(&mut bits);
+        let part = f64::from(u32::from_be_bytes(bits)) / f64::from(u32::MAX);
+        longest.min(PAUSE_MAX).mul_f64(part).max(Duration::from_millis(1))
+    }
+}
+
+/// Has this owner leave a node, tried again for a while if the node does not say that it has.
+pub(crate) async fn give_back<N: QuorumNode>(
+    quorum: &Quorum<N>,
+    node: usize,
+    name: &LockName,
+    owner: OwnerId,
+    timeout: Duration,
+) {
+    let (host, member) = (&*quorum.host, &quorum.members[node]);
+    let (until, mut pause) = (host.now() + GIVE_BACK, timeout);
+    loop {
+        let Err(error) = member.within(host, timeout, member.node.release(name, owner)).await else { return };
+        let again = host.now() + pause;
+        if !error.kind().is_transient() || until.is_over(again) {
+            tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
+            return;
+        }
+        host.sleep_until(again).await;
+        pause *= 2;
+    }
+}

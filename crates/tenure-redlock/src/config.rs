@@ -1,0 +1,108 @@
+//! `Config`: the nodes of a quorum, from a URL.
+
+/// What a `redlock:` URL says.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The URL of each node, with the parameters that apply to all.
+    pub nodes: Vec<String>,
+}
+
+/// Why a list of nodes is no quorum.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// An even number, or fewer than three.
+    #[error("a quorum needs an odd number of nodes, 3 or more, and these are {nodes}: {why}")]
+    Nodes {
+        /// How many there are.
+        nodes: usize,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+    /// One node is named twice.
+    #[error("the node {place} is listed twice: two votes of one server are one (H3.5)")]
+    Twice {
+        /// Its name.
+        place: String,
+    },
+    /// Something else in the URL.
+    #[error("{0}")]
+    Url(String),
+}
+
+impl ConfigError {
+    /// Whether these places are a quorum.
+    pub(crate) fn of(places: &[&str]) -> Result<(), Self> {
+        let nodes = places.len();
+        let why = match nodes {
+            0..3 => Some("with fewer than 3 none may fail"),
+            _ if nodes.is_multiple_of(2) => {
+                Some("an even number tolerates no more failures than one node less")
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(Self::Nodes { nodes, why });
+        }
+        let twice = places.iter().enumerate().find(|(at, place)| places[..*at].contains(place));
+        match twice {
+            Some((_, place)) => Err(Self::Twice { place: (*place).to_owned() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    /// From `redlock:URL,URL,URL?parameters`; the parameters apply to every node.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if that is no list of nodes. What a node's own URL says is for its backend to judge.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let list = url.strip_prefix("redlock:").unwrap_or_default();
+        let (list, parameters) = match list.split_once('?') {
+            Some((list, parameters)) => (list, Some(parameters)),
+            None => (list, None),
+        };
+        let nodes: Vec<&str> = list.split(',').map(str::trim).collect();
+        if list.is_empty() || nodes.iter().any(|node| node.is_empty()) {
+            let what = "redlock: wants the URLs of its nodes with commas between, as redlock:redis://a,redis://b,redis://c";
+            return Err(ConfigError::Url(what.into()));
+        }
+        let whole = |node: &&str| match parameters {
+            Some(parameters) => format!("{node}?{parameters}"),
+            None => (*node).to_owned(),
+        };
+        Ok(Self { nodes: nodes.iter().map(whole).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_apply_to_every_node() {
+        let config =
+            Config::from_url("redlock:redis://a,redis://b:7000/1, rediss://c?max_ttl=10s&guard=on").unwrap();
+        let nodes = [
+            "redis://a?max_ttl=10s&guard=on",
+            "redis://b:7000/1?max_ttl=10s&guard=on",
+            "rediss://c?max_ttl=10s&guard=on",
+        ];
+        assert_eq!(config.nodes, nodes);
+    }
+
+    /// H3.5, hazard 43: what tolerates no failure, an even number, and a node that is listed twice.
+    #[test]
+    fn what_is_no_quorum_is_refused_with_the_reason() {
+        let refused = |places: &[&str]| ConfigError::of(places).unwrap_err().to_string();
+        assert!(refused(&["a"]).contains("none may fail"));
+        assert!(refused(&["a", "b"]).contains("none may fail"));
+        assert!(refused(&["a", "b", "c", "d"]).contains("no more failures than one node less"));
+        assert!(refused(&["a", "b", "a"]).contains("the node a is listed twice"));
+        assert_eq!(ConfigError::of(&["a", "b", "c"]), Ok(()));
+        for url in ["redlock:", "redlock:redis://a,,redis://b", "redlock:?x=1"] {
+            assert!(Config::from_url(url).is_err(), "{url}");
+        }
+    }
+}

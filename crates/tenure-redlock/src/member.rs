@@ -1,0 +1,122 @@
+//! `Member`: one node as the quorum sees it: who it is, whether it answers, and a time-out on whatever it is asked.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome, QuorumNode};
+
+/// A member that did not answer is looked at again after this long: 500 ms.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
+
+/// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that answers.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One node, and what this process knows of it.
+pub(crate) struct Member<N> {
+    pub(crate) place: String,
+    pub(crate) node: Arc<N>,
+    known: Arc<Known>,
+}
+
+/// What all handles of a process know of a node.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// Did not answer in time when it was asked last: not asked for new locks until a probe is answered.
+    is_silent: AtomicBool,
+    last_probe: Mutex<Option<Moment>>,
+    identity: Mutex<Option<String>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // OK because no code that can panic runs while one of these is locked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<N: QuorumNode> Member<N> {
+    pub(crate) fn new(place: String, node: Arc<N>) -> Self {
+        Self { place, node, known: Arc::default() }
+    }
+
+    /// The same member through another handle.
+    pub(crate) async fn another(&self) -> Result<Self, BackendError> {
+        let node = Arc::new(self.node.another().await?);
+        Ok(Self { place: self.place.clone(), node, known: self.known.clone() })
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.known.is_silent.load(Ordering::Relaxed)
+    }
+
+    /// Who it was when it was asked last; forgotten when it fails, for it may be another one afterwards.
+    pub(crate) fn identity(&self) -> Option<String> {
+        locked(&self.known.identity).clone()
+    }
+
+    /// Asks it who it is, unless that is known.
+    pub(crate) async fn identify(&self) -> Result<(), BackendError> {
+        if self.identity().is_none() {
+            let identity = self.node.identity().await?;
+            *locked(&self.known.identity) = Some(identity);
+        }
+        Ok(())
+    }
+
+    /// Waits for an answer of this node, but not for longer than `timeout`.
+    pub(crate) async fn within<A>(
+        &self,
+        host: &dyn Host,
+        timeout: Duration,
+        answer: impl Future<Output = Result<A, BackendError>>,
+    ) -> Result<A, BackendError> {
+        let over = host.sleep_until(host.now() + timeout);
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = over => Err(silent(timeout)),
+        };
+        let answer = answer.map_err(|error| error.with("node", &self.place));
+        self.note(&answer);
+        answer
+    }
+
+    fn note<A>(&self, answer: &Result<A, BackendError>) {
+        let failed = match answer {
+            Ok(_) => false,
+            // It answers, even if it will not serve: a closed gate opens without a probe.
+            Err(error) if error.retry_hint().is_some() => false,
+            Err(error) => matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable),
+        };
+        if failed {
+            *locked(&self.known.identity) = None;
+        }
+        self.known.is_silent.store(failed, Ordering::Relaxed);
+    }
+
+    /// True if it is time to look whether a silent member answers again; says so once per period.
+    pub(crate) fn is_to_be_probed(&self, now: Moment) -> bool {
+        let mut last = locked(&self.known.last_probe);
+        let is_due = self.is_silent() && last.is_none_or(|last| last.elapsed(now) >= PROBE_EVERY);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+
+    /// Looks whether it answers; nobody waits for this.
+    pub(crate) async fn probe(&self, host: &dyn Host) {
+        let asked = async { self.node.identity().await.map(|_| ()) };
+        if let Err(error) = self.within(host, PROBE_TIMEOUT, asked).await {
+            tracing::debug!(node = %self.place, %error, "still silent");
+        }
+    }
+}
+
+fn silent(timeout: Duration) -> BackendError {
+    let message = format!("the node did not answer within {timeout:.1?}");
+    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
+}

@@ -1,0 +1,171 @@
+//! `Quorum`: the nodes, and asking all of them at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tenure_core::{BackendError, ErrorKind, Host, LockName, Outcome, QuorumNode};
+use tokio::sync::oneshot;
+
+use crate::{member::Member, tally::quorum_of};
+
+/// Names of which it is remembered where they are held; more, and all are forgotten.
+const HELD_MAX: usize = 4096;
+
+/// The nodes of one configuration, for one handle.
+pub(crate) struct Quorum<N> {
+    pub(crate) members: Vec<Arc<Member<N>>>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) memory: Arc<Memory>,
+}
+
+/// What all handles of one process remember. Hints only: they save round trips.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// How often in a row nobody got a quorum.
+    splits: AtomicU32,
+    /// Nodes on which somebody holds a quorum of a lock, while others are free.
+    held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
+}
+
+impl Memory {
+    pub(crate) fn held(&self, name: &LockName) -> Option<BTreeSet<usize>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() { None } else { held.get(name).cloned() }
+    }
+
+    pub(crate) fn set_held(&self, name: &LockName, nodes: Option<BTreeSet<usize>>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match nodes {
+            None => {
+                held.remove(name);
+            }
+            Some(nodes) => {
+                if held.len() >= HELD_MAX {
+                    held.clear();
+                }
+                held.insert(name.clone(), nodes);
+            }
+        }
+    }
+
+    /// A quorum was found, or refused by one holder: nobody collides.
+    pub(crate) fn agreed(&self) {
+        self.splits.store(0, Ordering::Relaxed);
+    }
+
+    /// Another split vote; how many there were in a row, this one included.
+    pub(crate) fn split(&self) -> u32 {
+        self.splits.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+}
+
+/// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and the engine's
+/// own request time-out fit; 10 to 500 ms.
+pub(crate) fn node_timeout(ttl: Duration) -> Duration {
+    (ttl / 12).clamp(Duration::from_millis(10), Duration::from_millis(500))
+}
+
+impl<N: QuorumNode> Quorum<N> {
+    pub(crate) fn size(&self) -> usize {
+        quorum_of(self.members.len())
+    }
+
+    /// Runs a task that nobody can stop half-way, and waits for what it tells. If the caller goes, the task goes on.
+    pub(crate) async fn detached<A: Send + 'static>(
+        &self,
+        task: impl FnOnce(oneshot::Sender<Result<A, BackendError>>) -> tenure_core::BoxFuture<'static, ()>,
+    ) -> Result<A, BackendError> {
+        let (tell, told) = oneshot::channel();
+        self.host.spawn(task(tell));
+        told.await.unwrap_or_else(|_| {
+            let message = "the runtime ended while the nodes were asked";
+            Err(BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, message))
+        })
+    }
+
+    /// Asks every node at once, each within its time-out, and stops when `enough` says so of the answers so far.
+    pub(crate) async fn ask_all<A, F>(
+        &self,
+        timeout: Duration,
+        ask: impl Fn(Arc<N>) -> F,
+        mut enough: impl FnMut(&[Option<Result<A, BackendError>>]) -> bool,
+    ) -> Vec<Option<Result<A, BackendError>>>
+    where
+        F: Future<Output = Result<A, BackendError>>,
+    {
+        let mut asked: FuturesUnordered<_> = (self.members.iter().enumerate())
+            .map(|(at, member)| {
+                let answer = ask(member.node.clone());
+                async move { (at, member.within(&*self.host, timeout, answer).await) }
+            })
+            .collect();
+        let mut answers: Vec<Option<Result<A, BackendError>>> = self.members.iter().map(|_| None).collect();
+        while let Some((at, answer)) = asked.next().await {
+            answers[at] = Some(answer);
+            if enough(&answers) {
+                break;
+            }
+        }
+        answers
+    }
+
+    /// Two members that are one server (A5, H3.5).
+    pub(crate) fn twins(&self) -> Option<BackendError> {
+        let mut known: BTreeMap<String, &str> = BTreeMap::new();
+        for member in &self.members {
+            let Some(identity) = member.identity() else { continue };
+            if let Some(other) = known.insert(identity, &member.place) {
+                let message = format!(
+                    "{other} and {} are one server under two names: its two votes would be one; list every server once",
+                    member.place
+                );
+                return Some(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message));
+            }
+        }
+        None
+    }
+
+    /// Has members that were silent looked at in the background, now and then.
+    pub(crate) fn probe_silent(&self) {
+        let now = self.host.now();
+        for member in self.members.iter().filter(|member| member.is_to_be_probed(now)) {
+            let (member, host) = (member.clone(), self.host.clone());
+            self.host.spawn(Box::pin(async move { member.probe(&*host).await }));
+        }
+    }
+
+    /// Fewer than a quorum answered.
+    pub(crate) fn too_few(&self, errors: impl IntoIterator<Item = BackendError>) -> BackendError {
+        let errors: Vec<BackendError> = errors.into_iter().collect();
+        let (failed, all) = (errors.len(), self.members.len());
+        let outcome = match errors.iter().all(|error| error.outcome() == Outcome::NotApplied) {
+            true => Outcome::NotApplied,
+            false => Outcome::Unknown,
+        };
+        // Settings and rights do not mend themselves: one node that says so is worth telling.
+        let permanent = errors.iter().find(|error| !error.kind().is_transient());
+        let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
+        let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "{failed} of {all} nodes cannot serve, and a quorum is {}: {}",
+            self.size(),
+            what.join("; ")
+        );
+        let error = BackendError::new(kind, outcome, message);
+        // So many of them must serve again, and some say when.
+        let missing = (self.size() + failed).saturating_sub(all);
+        let mut waits: Vec<Duration> = errors.iter().filter_map(BackendError::retry_hint).collect();
+        waits.sort_unstable();
+        match waits.get(missing.saturating_sub(1)) {
+            Some(wait) => error.retry_after(*wait),
+            None => error,
+        }
+    }
+}

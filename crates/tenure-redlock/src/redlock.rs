@@ -1,0 +1,332 @@
+//! `impl Backend`: the verbs by quorum.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tenure_core::{
+    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
+    HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode,
+    Released, Renewal, Severity, Sharing, Wait, Wakes,
+};
+
+use crate::{
+    claim::{self, give_back},
+    config::ConfigError,
+    member::Member,
+    quorum::{Memory, Quorum, node_timeout},
+    slots::{Slots, slot},
+    view,
+    wake::Gathered,
+};
+
+/// How long a node may take for a question: 2 s.
+const QUESTION: Duration = Duration::from_secs(2);
+/// How long a node may take to walk over its locks: 50 s, less than whoever asks waits.
+const WALK: Duration = Duration::from_secs(50);
+/// A pause after slots that were got in part: 20 ms, some rounds.
+const SLOTS_PAUSE: Duration = Duration::from_millis(20);
+/// How long a node may take for a release: 500 ms.
+const RELEASE: Duration = Duration::from_millis(500);
+
+/// One lock on the quorum of independent nodes.
+pub struct Redlock<N> {
+    quorum: Arc<Quorum<N>>,
+    slots: Arc<Slots>,
+}
+
+impl<N: QuorumNode> Redlock<N> {
+    /// On these nodes, each with a name for people. All clients must have the same ones.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for fewer than three, an even number, or one that is listed twice.
+    pub fn new(nodes: Vec<(String, Arc<N>)>, host: Arc<dyn Host>) -> Result<Self, ConfigError> {
+        let places: Vec<&str> = nodes.iter().map(|(place, _)| place.as_str()).collect();
+        ConfigError::of(&places)?;
+        let members = nodes.into_iter().map(|(place, node)| Arc::new(Member::new(place, node))).collect();
+        let quorum = Arc::new(Quorum { members, host, memory: Arc::new(Memory::default()) });
+        Ok(Self { quorum, slots: Arc::default() })
+    }
+
+    /// Tries the slots of a semaphore, beginning with any; waits at the last one.
+    async fn claim_slot(&self, claim: &Claim, slots: NonZeroU32) -> Result<ClaimAnswer, BackendError> {
+        self.slots.remember(&claim.name, claim.owner, slots);
+        let mut bits = [0; 4];
+        self.quorum.host.random(&mut bits);
+        let from = u32::from_be_bytes(bits) % slots;
+        let (mut soonest, mut is_split) = (None::<Duration>, false);
+        for at in 0..slots.get() {
+            let is_last = at + 1 == slots.get();
+            let name = slot(&claim.name, (from + at) % slots + 1)?;
+            let wait = if is_last { claim.wait } else { Wait::No };
+            let answer =
+                claim::claim(&self.quorum, &Claim { name, wait, mode: Mode::Exclusive, ..claim.clone() })
+                    .await?;
+            let sooner = |wait: Duration| soonest.map_or(wait, |known| known.min(wait));
+            match answer {
+                ClaimAnswer::Granted(_) => {
+                    // It is released by the name of its slot from here on.
+                    self.slots.forget(&claim.name, claim.owner);
+                    return Ok(answer);
+                }
+                ClaimAnswer::Busy { retry_after, .. } if !is_last => soonest = Some(sooner(retry_after)),
+                ClaimAnswer::Split { .. } if !is_last => is_split = true,
+                // What is given back at one slot must not be asked for again by this owner, wherever it waits.
+                ClaimAnswer::Queued { holder, .. } if is_split => {
+                    return Ok(ClaimAnswer::Split { retry_after: SLOTS_PAUSE, holder });
+                }
+                ClaimAnswer::Queued { ahead, retry_after, holder } => {
+                    return Ok(ClaimAnswer::Queued { ahead, retry_after: sooner(retry_after), holder });
+                }
+                other => return Ok(other),
+            }
+        }
+        unreachable!("BUG: the last slot was answered")
+    }
+
+    async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let quorum = self.quorum.clone();
+        let task = move |tell: tokio::sync::oneshot::Sender<_>| -> tenure_core::BoxFuture<'static, ()> {
+            Box::pin(release_everywhere(quorum, name, owner, tell))
+        };
+        self.quorum.detached(task).await
+    }
+
+    /// The answers of a quorum to a question that changes nothing.
+    async fn question<A, F>(
+        &self,
+        timeout: Duration,
+        ask: impl Fn(Arc<N>) -> F,
+    ) -> Result<Vec<A>, BackendError>
+    where
+        F: Future<Output = Result<A, BackendError>>,
+    {
+        let answers = self.quorum.ask_all(timeout, ask, |_| false).await;
+        let (answered, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
+        if answered.len() < self.quorum.size() {
+            return Err(self.quorum.too_few(failed.into_iter().filter_map(Result::err)));
+        }
+        Ok(answered.into_iter().filter_map(Result::ok).collect())
+    }
+}
+
+/// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
+/// those that did not answer.
+async fn release_everywhere<N: QuorumNode>(
+    quorum: Arc<Quorum<N>>,
+    name: LockName,
+    owner: OwnerId,
+    tell: tokio::sync::oneshot::Sender<Result<Released, BackendError>>,
+) {
+    let (all, size) = (quorum.members.len(), quorum.size());
+    let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
+        .map(|(node, member)| {
+            let released = member.within(&*quorum.host, RELEASE, member.node.release(&name, owner));
+            async move { (node, released.await) }
+        })
+        .collect();
+    let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
+    let (mut errors, mut again) = (Vec::new(), Vec::new());
+    while let Some((node, answer)) = asked.next().await {
+        match answer {
+            Ok(Released::Released) => released += 1,
+            Ok(Released::WasGone) => gone += 1,
+            Err(error) => {
+                if error.kind().is_transient() {
+                    again.push(node);
+                }
+                errors.push(error);
+            }
+        }
+        let verdict = if released >= size {
+            Some(Ok(Released::Released))
+        } else if gone > all - size {
+            // Held by fewer than a quorum: it was lost, whoever has it now.
+            Some(Ok(Released::WasGone))
+        } else if released + gone + errors.len() == all {
+            Some(Err(quorum.too_few(errors.clone())))
+        } else {
+            None
+        };
+        if let Some((verdict, tell)) = verdict.and_then(|verdict| Some((verdict, tell.take()?))) {
+            // OK because whoever does not listen any more needs no answer.
+            let _ = tell.send(verdict);
+        }
+    }
+    let again = again.into_iter().map(|node| give_back(&quorum, node, &name, owner, RELEASE));
+    futures_util::future::join_all(again).await;
+}
+
+/// What a quorum says of one lease; `None` while it may still be either.
+fn renewal(
+    at: usize,
+    answers: &[Option<Result<Vec<Result<Renewal, BackendError>>, BackendError>>],
+    size: usize,
+) -> Option<Renewal> {
+    let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
+        Some(Ok(renewals)) => {
+            renewals.get(at).and_then(|renewal: &Result<_, _>| renewal.as_ref().ok().copied())
+        }
+        _ => None,
+    };
+    let count = |wanted: Renewal| answers.iter().filter(|answer| of(answer) == Some(wanted)).count();
+    if count(Renewal::Renewed) >= size {
+        Some(Renewal::Renewed)
+    } else if count(Renewal::Gone) > answers.len() - size {
+        Some(Renewal::Gone)
+    } else {
+        None
+    }
+}
+
+#[async_trait]
+impl<N: QuorumNode> Backend for Redlock<N> {
+    fn promises(&self) -> Promises {
+        let node = self.quorum.members[0].node.promises();
+        Promises {
+            backend: "redlock",
+            sharing: Sharing::Slots,
+            order: Order::Any,
+            reach: "all clients of the nodes",
+            ..node
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        let (mut members, mut errors) = (Vec::new(), Vec::new());
+        for member in &self.quorum.members {
+            match member.another().await {
+                Ok(member) => members.push(Arc::new(member)),
+                Err(error) => {
+                    errors.push(error);
+                    members.push(member.clone());
+                }
+            }
+        }
+        if self.quorum.members.len() - errors.len() < self.quorum.size() {
+            return Err(self.quorum.too_few(errors));
+        }
+        let (host, memory) = (self.quorum.host.clone(), self.quorum.memory.clone());
+        let quorum = Arc::new(Quorum { members, host, memory });
+        Ok(Arc::new(Self { quorum, slots: self.slots.clone() }))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        let answer = match claim.mode {
+            Mode::Exclusive => claim::claim(&self.quorum, claim).await,
+            Mode::Shared { limit: Some(slots) } => self.claim_slot(claim, slots).await,
+            Mode::Shared { limit: None } => {
+                let message = "a quorum of nodes has no read locks";
+                return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
+            }
+        };
+        match answer? {
+            // Who does not wait does not ask again.
+            ClaimAnswer::Split { retry_after, holder } if claim.wait == Wait::No => {
+                Ok(ClaimAnswer::Busy { retry_after, holder })
+            }
+            answer => Ok(answer),
+        }
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let timeout = node_timeout(grants.iter().map(|grant| grant.ttl).min().unwrap_or_default());
+        let size = self.quorum.size();
+        let ask = |node: Arc<N>| async move {
+            let answers = node.renew(grants).await;
+            match answers.first() {
+                // All of them: the node did not answer.
+                Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
+                _ => Ok(answers),
+            }
+        };
+        let all = 0..grants.len();
+        let enough = |answers: &[_]| all.clone().all(|at| renewal(at, answers, size).is_some());
+        let answers = self.quorum.ask_all(timeout, ask, enough).await;
+        let failures = || {
+            let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err());
+            self.quorum.too_few(errors.cloned())
+        };
+        all.clone().map(|at| renewal(at, &answers, size).ok_or_else(failures)).collect()
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let Some(slots) = self.slots.forget(name, owner) else {
+            return self.release_one(name.clone(), owner).await;
+        };
+        let names: Result<Vec<_>, _> = (1..=slots).map(|number| slot(name, number)).collect();
+        let releases = names?.into_iter().map(|name| self.release_one(name, owner));
+        let answers: Result<Vec<_>, _> = futures_util::future::join_all(releases).await.into_iter().collect();
+        let held = answers?.contains(&Released::Released);
+        Ok(if held { Released::Released } else { Released::WasGone })
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        let members = self.quorum.members.iter();
+        let streams = members.map(|member| member.node.wakes(process, audience)).collect();
+        // Who was robbed asks at once.
+        let quorum = if audience == Audience::Holders { 1 } else { self.quorum.size() };
+        Box::new(Gathered::new(streams, quorum, self.quorum.host.clone()))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let views = self.question(QUESTION, |node| async move { node.inspect(name).await }).await?;
+        Ok(view::merge(name.clone(), &views, self.quorum.size()))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let lists = self.question(WALK, |node| async move { node.list(prefix).await }).await?;
+        Ok(view::merge_all(lists, self.quorum.size()))
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        let before = self.inspect(name).await?;
+        self.question(QUESTION, |node| async move { node.break_lock(name).await }).await?;
+        Ok(before.holders)
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        let answers =
+            self.quorum.ask_all(QUESTION, |node| async move { node.diagnose().await }, |_| false).await;
+        let mut findings: Vec<Finding> = Vec::new();
+        for (member, answer) in self.quorum.members.iter().zip(answers.into_iter().flatten()) {
+            let place = &member.place;
+            match answer {
+                Ok(found) => findings.extend(
+                    found
+                        .into_iter()
+                        .map(|finding| Finding { what: format!("{place}: {}", finding.what), ..finding }),
+                ),
+                Err(error) => findings.push(Finding {
+                    severity: Severity::Problem,
+                    what: format!("{place} cannot be looked at: {error}"),
+                    remedy:
+                        "bring it back: every node that is down is one failure less that the quorum survives"
+                            .into(),
+                }),
+            }
+            // Not known before it has been asked once; errors have been told above.
+            let _ = member.within(&*self.quorum.host, QUESTION, member.identify()).await;
+        }
+        findings.extend(self.quorum.twins().map(|twins| Finding {
+            severity: Severity::Problem,
+            what: twins.to_string(),
+            remedy: "list every server once, in all clients".into(),
+        }));
+        Ok(findings)
+    }
+
+    async fn adopt(&self) -> Result<Adoption, BackendError> {
+        let answers =
+            self.quorum.ask_all(QUESTION, |node| async move { node.adopt().await }, |_| false).await;
+        let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
+        let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
+        // A node that keeps the old settings refuses everybody who has the new ones.
+        if !failed.is_empty() {
+            return Err(self.quorum.too_few(failed.into_iter().filter_map(Result::err)));
+        }
+        let wait = done.iter().map(|adoption| adoption.wait).max().unwrap_or_default();
+        let what: Vec<String> = done.into_iter().map(|adoption| adoption.what).collect();
+        Ok(Adoption { wait, what: what.join("\n") })
+    }
+}

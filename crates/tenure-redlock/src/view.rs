@@ -1,0 +1,86 @@
+//! What the nodes show, as one view: what a quorum of them shows is so.
+
+use std::collections::BTreeMap;
+
+use tenure_core::{FencingToken, HolderView, LockName, LockView, WaiterView};
+
+/// One view from those of the nodes that answered. Who holds fewer than `quorum` of them does not hold the lock.
+pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockView {
+    let mut holders: BTreeMap<&str, Vec<&HolderView>> = BTreeMap::new();
+    let mut queue: BTreeMap<&str, &WaiterView> = BTreeMap::new();
+    for view in views {
+        for holder in &view.holders {
+            holders.entry(&holder.owner).or_default().push(holder);
+        }
+        for waiter in &view.queue {
+            let longest = queue.entry(&waiter.owner).or_insert(waiter);
+            if waiter.waiting > longest.waiting {
+                *longest = waiter;
+            }
+        }
+    }
+    let of_quorum = holders.values().filter(|seen| seen.len() >= quorum);
+    let holders = of_quorum.map(|seen| holder(seen, quorum)).collect();
+    let mut queue: Vec<WaiterView> = queue.into_values().cloned().collect();
+    queue.sort_by(|a, b| b.waiting.cmp(&a.waiting));
+    let fence = views.iter().map(|view| view.fence).max().unwrap_or(FencingToken::new(0));
+    LockView { name, holders, queue, fence }
+}
+
+/// The same for all locks of which a node shows something; those that a quorum shows as free are left out.
+pub(crate) fn merge_all(lists: Vec<Vec<LockView>>, quorum: usize) -> Vec<LockView> {
+    let mut by_name: BTreeMap<LockName, Vec<LockView>> = BTreeMap::new();
+    for view in lists.into_iter().flatten() {
+        by_name.entry(view.name.clone()).or_default().push(view);
+    }
+    let mut merged: Vec<LockView> =
+        by_name.into_iter().map(|(name, views)| merge(name, &views, quorum)).collect();
+    merged.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
+    merged
+}
+
+/// It holds for as long as a quorum of nodes says so, with the token that a quorum of them has reached: a node that
+/// granted late may be ahead.
+fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
+    let mut ends: Vec<_> = seen.iter().map(|holder| holder.expires_in).collect();
+    // A lock that never ends comes last.
+    ends.sort_by_key(|left| (left.is_none(), *left));
+    let expires_in = ends[ends.len() - quorum];
+    let mut tokens: Vec<_> = seen.iter().map(|holder| holder.token).collect();
+    tokens.sort_unstable();
+    let token = tokens[tokens.len() - quorum];
+    HolderView { expires_in, token, ..seen[0].clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure_core::Mode;
+
+    use super::*;
+
+    fn seen(owner: &str, token: u64, left_s: u64) -> LockView {
+        let holder = HolderView {
+            owner: owner.into(),
+            mode: Mode::Exclusive,
+            token: Some(FencingToken::new(token)),
+            label: None,
+            since: None,
+            expires_in: Some(Duration::from_secs(left_s)),
+        };
+        let name = LockName::new("a").expect("a name");
+        LockView { name, holders: vec![holder], queue: Vec::new(), fence: FencingToken::new(token) }
+    }
+
+    /// Somebody who holds two of five does not hold; who holds three does, until the first of those three ends.
+    #[test]
+    fn who_holds_a_quorum_of_nodes_holds() {
+        let views = [seen("x", 7, 9), seen("x", 9, 4), seen("y", 3, 9), seen("x", 8, 6), seen("y", 4, 9)];
+        let merged = merge(views[0].name.clone(), &views, 3);
+        let [holder] = &merged.holders[..] else { panic!("one holder: {merged:?}") };
+        assert_eq!((holder.owner.as_str(), holder.token), ("x", Some(FencingToken::new(7))));
+        assert_eq!(holder.expires_in, Some(Duration::from_secs(4)));
+        assert_eq!(merged.fence, FencingToken::new(9));
+    }
+}

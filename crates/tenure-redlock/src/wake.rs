@@ -1,0 +1,92 @@
+//! `Gathered`: the hints of all nodes as one stream.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use tenure_core::{Host, Moment, OwnerId, Wake, Wakes};
+
+/// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would refuse.
+const SPREAD: Duration = Duration::from_millis(20);
+/// Owners whose hints are counted at a time; more, and the oldest is told at once.
+const COUNTED_MAX: usize = 1024;
+
+/// The hints of all nodes. A waiter is told once a quorum of them says so, or a little after the first one.
+pub(crate) struct Gathered {
+    streams: Vec<Box<dyn Wakes>>,
+    quorum: usize,
+    host: Arc<dyn Host>,
+    counted: BTreeMap<OwnerId, (Moment, BTreeSet<usize>)>,
+}
+
+impl Gathered {
+    /// `quorum` of 1 tells at once.
+    pub(crate) fn new(streams: Vec<Box<dyn Wakes>>, quorum: usize, host: Arc<dyn Host>) -> Self {
+        Self { streams, quorum, host, counted: BTreeMap::new() }
+    }
+
+    /// Counts a hint; the owner if it is to be told now.
+    fn count(&mut self, node: usize, owner: OwnerId) -> Option<OwnerId> {
+        let now = self.host.now();
+        let (_, nodes) = self.counted.entry(owner).or_insert_with(|| (now, BTreeSet::new()));
+        nodes.insert(node);
+        if nodes.len() >= self.quorum {
+            self.counted.remove(&owner);
+            return Some(owner);
+        }
+        if self.counted.len() > COUNTED_MAX { self.take_oldest() } else { None }
+    }
+
+    fn oldest(&self) -> Option<(Moment, OwnerId)> {
+        let first = self.counted.iter().min_by_key(|(_, (since, _))| since.boot);
+        first.map(|(&owner, &(since, _))| (since, owner))
+    }
+
+    fn take_oldest(&mut self) -> Option<OwnerId> {
+        let (_, owner) = self.oldest()?;
+        self.counted.remove(&owner);
+        Some(owner)
+    }
+}
+
+async fn next_of(streams: &mut [Box<dyn Wakes>]) -> (usize, Wake) {
+    let mut waiting: FuturesUnordered<_> = (streams.iter_mut().enumerate())
+        .map(|(node, stream)| async move { (node, stream.next().await) })
+        .collect();
+    match waiting.next().await {
+        Some(hint) => hint,
+        None => std::future::pending().await,
+    }
+}
+
+#[async_trait]
+impl Wakes for Gathered {
+    async fn next(&mut self) -> Wake {
+        loop {
+            let due = self.oldest().map(|(since, _)| since + SPREAD);
+            let timer = async {
+                match due {
+                    Some(due) => self.host.sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let hint = tokio::select! {
+                biased;
+                hint = next_of(&mut self.streams) => Some(hint),
+                () = timer => None,
+            };
+            let told = match hint {
+                Some((_, Wake::All)) => return Wake::All,
+                Some((node, Wake::Owner(owner))) => self.count(node, owner),
+                None => self.take_oldest(),
+            };
+            if let Some(owner) = told {
+                return Wake::Owner(owner);
+            }
+        }
+    }
+}

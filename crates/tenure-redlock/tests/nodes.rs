@@ -1,0 +1,293 @@
+//! Nodes that hang, die, come late, lie about who they are.
+
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod stage;
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use stage::{Mood, Stage, TTL, granted, ms, name};
+use tenure::Locker;
+use tenure_core::{Backend, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, Wait};
+use tenure_testkit::host::pass;
+
+/// Two of five may hang or be down, and nobody waits for them.
+#[tokio::test(start_paused = true)]
+async fn two_nodes_that_fail_cost_nothing() {
+    for moods in [[Mood::Mute, Mood::Mute], [Mood::Down, Mood::Down], [Mood::Mute, Mood::Late(ms(300))]] {
+        let stage = Stage::new(5);
+        stage.nodes[1].set(moods[0]);
+        stage.nodes[4].set(moods[1]);
+        let (locks, began) = (stage.process(), stage.clock());
+        for _ in 0..3 {
+            let claim = stage.claim(Wait::Turn);
+            granted(locks.claim(&claim).await);
+            assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+        }
+        assert_eq!(stage.clock(), began, "it waited for a node that fails");
+    }
+}
+
+/// One line says how many fail, which and why; what was granted stays with the same owner, who may ask again.
+#[tokio::test(start_paused = true)]
+async fn three_nodes_that_fail_are_an_error_within_the_time_out() {
+    let stage = Stage::new(5);
+    let locks = stage.process();
+    for node in &stage.nodes[..3] {
+        node.set(Mood::Mute);
+    }
+    let (claim, began) = (stage.claim(Wait::Turn), stage.clock());
+    let error = locks.claim(&claim).await.unwrap_err();
+    assert!(stage.clock() - began <= ms(500), "{:?}", stage.clock() - began);
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
+    let text = error.to_string();
+    assert!(text.contains("3 of 5 nodes cannot serve") && text.contains("node n0"), "{text}");
+    for node in &stage.nodes {
+        node.set(Mood::Up);
+    }
+    granted(locks.claim(&claim).await);
+}
+
+/// Hazard 45: a caller that goes leaves no node behind, also none that answers late.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_dropped_is_given_back_everywhere() {
+    let stage = Stage::new(5);
+    for (at, node) in stage.nodes.iter().enumerate() {
+        node.set(Mood::Late(ms(10 * at as u64)));
+    }
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    tokio::select! {
+        biased;
+        answer = locks.claim(&claim) => panic!("too early: {answer:?}"),
+        () = pass(ms(35)) => {}
+    }
+    assert!(stage.crowd().await.0 > 0, "nothing to give back");
+    pass(ms(400)).await;
+    assert_eq!(stage.crowd().await, (0, 0));
+}
+
+/// Hazard 44, H3.4: who got some nodes only gives them back and asks under a new owner.
+#[tokio::test(start_paused = true)]
+async fn split_votes_are_given_back_and_asked_for_again_under_a_new_owner() {
+    let stage = Stage::new(5);
+    let (first, second) = (stage.claim(Wait::Turn), stage.claim(Wait::Turn));
+    for (at, node) in stage.nodes.iter().enumerate().take(4) {
+        node.store.claim(if at < 2 { &first } else { &second }).await.unwrap();
+    }
+    let locks = stage.process();
+    let third = stage.claim(Wait::Turn);
+    let answer = locks.claim(&third).await.unwrap();
+    assert!(matches!(answer, ClaimAnswer::Split { .. }), "{answer:?}");
+    pass(ms(1)).await;
+    let view = stage.nodes[4].store.inspect(&name()).await.unwrap();
+    assert!(view.holders.is_empty(), "{view:?}");
+}
+
+/// Hazard 46: five who ask at the same instant, each nearest to another node, do not keep each other out.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_kept_out_by_split_votes() {
+    let stage = Stage::new(5);
+    let (began, inside) = (stage.clock(), Arc::new(AtomicU32::new(0)));
+    let enter = |process: usize| {
+        let quorum = stage.process_at(move |node| ms(1 + ((process + node) % 5) as u64));
+        let (locks, inside) = (Locker::new(Arc::new(quorum), stage.host.clone()), inside.clone());
+        async move {
+            for _ in 0..3 {
+                let guard = locks.mutex("one").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                pass(ms(2)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        }
+    };
+    futures_util::future::join_all((0..5).map(enter)).await;
+    assert!(stage.clock() - began < TTL, "somebody waited for a lease to end: {:?}", stage.clock() - began);
+}
+
+/// With a holder on three nodes and two free ones, a waiter keeps a place with the three and gives the two back.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_holder_of_some_nodes_keeps_a_place_there() {
+    let stage = Stage::new(5);
+    let holder = stage.claim(Wait::Turn);
+    for node in &stage.nodes[..3] {
+        node.store.claim(&holder).await.unwrap();
+    }
+    let locks = stage.process();
+    let answer = locks.claim(&stage.claim(Wait::Turn)).await.unwrap();
+    assert!(matches!(answer, ClaimAnswer::Split { retry_after, .. } if retry_after == ms(1)), "{answer:?}");
+    pass(ms(1)).await;
+    let waiter = stage.claim(Wait::Turn);
+    let answer = locks.claim(&waiter).await.unwrap();
+    assert!(matches!(answer, ClaimAnswer::Queued { .. }), "{answer:?}");
+    assert_eq!(stage.crowd().await, (3, 3));
+    locks.release(&name(), holder.owner).await.unwrap();
+    granted(locks.claim(&waiter).await);
+    pass(ms(1)).await;
+    assert_eq!(stage.crowd().await.0, 5, "the others were asked as well");
+}
+
+/// A5, H3.5, hazard 43: a server under two names has one vote, and is refused.
+#[tokio::test(start_paused = true)]
+async fn one_server_under_two_names_is_refused() {
+    let stage = Stage::new(3);
+    stage.nodes[2].pretend_to_be("server 0");
+    let locks = stage.process();
+    // Two different servers are a quorum, whoever the third is; from when that is known nothing is granted.
+    stage.nodes[2].set(Mood::Late(ms(5)));
+    let first = stage.claim(Wait::Turn);
+    granted(locks.claim(&first).await);
+    pass(ms(10)).await;
+    locks.release(&name(), first.owner).await.unwrap();
+    for _ in 0..2 {
+        let error = locks.claim(&stage.claim(Wait::Turn)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("n0 and n2 are one server under two names"), "{error}");
+    }
+    pass(ms(10)).await;
+    assert_eq!(stage.crowd().await, (0, 0));
+    let findings = locks.diagnose().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what.contains("n0 and n2")), "{findings:?}");
+}
+
+/// A node that hung is not waited for again, and is asked again once a probe was answered.
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_is_left_alone_until_it_answers_a_probe() {
+    let stage = Stage::new(3);
+    let (locks, node) = (stage.process(), &stage.nodes[2]);
+    let cycle = async || {
+        let claim = stage.claim(Wait::Turn);
+        granted(locks.claim(&claim).await);
+        locks.release(&name(), claim.owner).await.unwrap();
+        pass(ms(1000)).await;
+    };
+    node.set(Mood::Mute);
+    cycle().await;
+    let asked = node.claims.load(Ordering::SeqCst);
+    for _ in 0..3 {
+        cycle().await;
+    }
+    assert_eq!(node.claims.load(Ordering::SeqCst), asked, "asked although it is silent");
+    node.set(Mood::Up);
+    for _ in 0..3 {
+        cycle().await;
+    }
+    assert!(node.claims.load(Ordering::SeqCst) > asked, "never asked again");
+}
+
+/// Renewed by a quorum; gone if no quorum can hold for us; unknown in between. Never taken again where it is gone.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_by_a_quorum_and_lost_without_one() {
+    let stage = Stage::new(5);
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    let grant = granted(locks.claim(&claim).await);
+    let renew = async || locks.renew(std::slice::from_ref(&grant)).await.pop().unwrap();
+    for node in &stage.nodes[..2] {
+        node.store.release(&name(), claim.owner).await.unwrap();
+    }
+    assert_eq!(renew().await.unwrap(), Renewal::Renewed);
+    assert_eq!(stage.crowd().await.0, 3, "taken again where it was gone");
+    stage.nodes[4].set(Mood::Down);
+    let error = renew().await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotApplied, "{error}");
+    stage.nodes[3].store.release(&name(), claim.owner).await.unwrap();
+    assert_eq!(renew().await.unwrap(), Renewal::Gone);
+}
+
+/// Released is what a quorum says; who held fewer nodes had lost it before.
+#[tokio::test(start_paused = true)]
+async fn a_release_says_whether_a_quorum_held() {
+    let stage = Stage::new(5);
+    let locks = stage.process();
+    let held = |nodes: usize, downs: usize| {
+        let claim = stage.claim(Wait::Turn);
+        let (stage, locks) = (&stage, &locks);
+        async move {
+            for node in &stage.nodes {
+                node.set(Mood::Up);
+                node.store.break_lock(&name()).await.unwrap();
+            }
+            for node in &stage.nodes[..nodes] {
+                node.store.claim(&claim).await.unwrap();
+            }
+            for node in &stage.nodes[5 - downs..] {
+                node.set(Mood::Down);
+            }
+            locks.release(&name(), claim.owner).await
+        }
+    };
+    assert_eq!(held(5, 0).await.unwrap(), Released::Released);
+    assert_eq!(held(3, 2).await.unwrap(), Released::Released);
+    assert_eq!(held(2, 0).await.unwrap(), Released::WasGone);
+    assert_eq!(held(2, 2).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+/// One round in the steady state: after the first one the counters agree, also if a node was away meanwhile.
+#[tokio::test(start_paused = true)]
+async fn counters_that_agree_need_no_second_round() {
+    let stage = Stage::new(5);
+    let locks = stage.process();
+    stage.nodes[0].store.break_lock(&name()).await.unwrap();
+    let mut last = 0;
+    for cycle in 0..20 {
+        if cycle == 10 {
+            assert!(stage.raises() <= 4, "{} raises", stage.raises());
+            stage.nodes[3].set(Mood::Down);
+        }
+        if cycle == 12 {
+            stage.nodes[3].set(Mood::Up);
+            pass(ms(1000)).await;
+        }
+        let claim = stage.claim(Wait::Turn);
+        let token = granted(locks.claim(&claim).await).token.get();
+        pass(ms(1)).await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        locks.release(&name(), claim.owner).await.unwrap();
+        pass(ms(1)).await;
+    }
+    assert!(stage.raises() <= 6, "{} raises in 20 cycles", stage.raises());
+}
+
+/// H6.1: a semaphore is so many slots, of each of which there is one holder.
+#[tokio::test(start_paused = true)]
+async fn a_semaphore_is_as_many_slots() {
+    let stage = Stage::new(3);
+    let locks = stage.process();
+    let limit = NonZeroU32::new(2);
+    let claim = || Claim { mode: Mode::Shared { limit }, ..stage.claim(Wait::Turn) };
+    let (a, b, c) = (claim(), claim(), claim());
+    let (one, two) = (granted(locks.claim(&a).await), granted(locks.claim(&b).await));
+    let mut names = [one.name.as_str(), two.name.as_str()];
+    names.sort_unstable();
+    assert_eq!(names, ["one#1", "one#2"]);
+    assert!(matches!(locks.claim(&c).await.unwrap(), ClaimAnswer::Queued { .. }));
+    assert_eq!(locks.release(&one.name, a.owner).await.unwrap(), Released::Released);
+    assert_eq!(granted(locks.claim(&c).await).name, one.name);
+    let reader = Claim { mode: Mode::READ, ..stage.claim(Wait::Turn) };
+    assert_eq!(locks.claim(&reader).await.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+/// A waiter at a semaphore knows its name only; leaving by that name leaves no place at any slot.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_leaves_all_slots() {
+    let stage = Stage::new(3);
+    let locks = stage.process();
+    let limit = NonZeroU32::new(2);
+    let claim = || Claim { mode: Mode::Shared { limit }, ..stage.claim(Wait::Turn) };
+    granted(locks.claim(&claim()).await);
+    granted(locks.claim(&claim()).await);
+    let waiter = claim();
+    assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
+    locks.release(&waiter.name, waiter.owner).await.unwrap();
+    for number in 1..=2 {
+        let view = locks.inspect(&LockName::new(format!("one#{number}")).unwrap()).await.unwrap();
+        assert_eq!((view.holders.len(), view.queue.len()), (1, 0), "{view:?}");
+    }
+}
