@@ -1,11 +1,13 @@
 //! The tables of promises in README and docs/choosing.md say what the backends promise; the README's program compiles.
 
-#![cfg(all(feature = "memory", feature = "sqlite", feature = "redis"))]
+#![cfg(all(feature = "memory", feature = "sqlite", feature = "redis", feature = "redlock"))]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, path::Path};
 
 use tenure::core::{EndOfGrant, Order, Promises, Restart, Sharing, WakeUp};
+
+const QUORUM: &str = "redlock:redis://a,redis://b,redis://c";
 
 fn row(promises: &Promises) -> Vec<String> {
     let modes = match promises.sharing {
@@ -50,7 +52,7 @@ fn rows_of(file: &str, backend: &str) -> Vec<Vec<String>> {
 async fn the_tables_say_what_the_backends_promise() {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", folder.path().join("locks.db").display());
-    for url in ["memory:", &sqlite, "redis://localhost", "redis-cluster://localhost"] {
+    for url in ["memory:", &sqlite, "redis://localhost", "redis-cluster://localhost", QUORUM] {
         let promises = tenure::connect(url).await.unwrap().promises();
         for file in ["README.md", "docs/choosing.md"] {
             assert_eq!(rows_of(file, promises.backend), [row(&promises)], "{} in {file}", promises.backend);

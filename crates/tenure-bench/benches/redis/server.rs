@@ -10,6 +10,10 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use redis::{Client, Connection};
 use tempfile::TempDir;
 
@@ -70,6 +74,12 @@ impl Server {
     /// For the driver and for rslock.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Stops it, say, as a machine that hangs.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it runs");
     }
 
     /// For Tenure, with the guard.
