@@ -17,13 +17,21 @@ impl Ledger {
         let floor = match floor {
             _ if Variant::CountersLost.is_on() => 0,
             Floor::Clock => time,
-            Floor::Count(floor) if self.fence == 0 => floor.max(time),
-            Floor::Count(floor) => floor,
+            Floor::Count(floor) if self.fence == 0 => self.skip_to(floor.max(time)),
+            Floor::Count(floor) => self.skip_to(floor),
         };
         let count = time.saturating_sub(self.fence).clamp(1, u64::from(block.max(1)));
         self.fence = self.fence.saturating_add(count).max(floor);
         let first = FencingToken::new(self.fence - count + 1);
         (first, u32::try_from(count).expect("BUG: count is clamped to a u32"))
+    }
+}
+
+impl Ledger {
+    /// The next token is `floor` at least, also if it is the first of a block.
+    fn skip_to(&mut self, floor: u64) -> u64 {
+        self.fence = self.fence.max(floor.saturating_sub(1));
+        floor
     }
 }
 
@@ -63,5 +71,8 @@ mod tests {
         let tokens = tokens.map(|(t, floor)| ledger.mint(at(t), Floor::Count(floor), 1).0.get());
         assert_eq!(tokens, [1000, 1001, 1002, 2500, 2501]);
         assert_eq!(Ledger::new(0).mint(at(900), Floor::Count(2600), 1).0.get(), 2600);
+        // A block as well: its first token is no smaller than the floor.
+        assert_eq!(Ledger::new(0).mint(at(900), Floor::Count(2600), 8), (FencingToken::new(2600), 1));
+        assert_eq!(Ledger::new(500).mint(at(900), Floor::Count(700), 8), (FencingToken::new(700), 8));
     }
 }

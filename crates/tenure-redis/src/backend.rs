@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use tenure_core::{
     Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     Finding, Grant, HolderView, Host, Label, LockName, LockView, Order, Outcome, OwnerId, ProcessId,
-    Promises, Released, Renewal, Restart, Wait, WakeUp, Wakes,
+    Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes,
 };
 
 use crate::{
@@ -51,11 +51,11 @@ pub struct Redis {
 impl Redis {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        let scripts = Scripts::new(config.is_cluster());
+        let scripts = Scripts::new(config.counting());
         Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default() }))
     }
 
-    fn sharing(shared: Arc<Shared>) -> Self {
+    pub(crate) fn sharing(shared: Arc<Shared>) -> Self {
         let Config { claim_ttl, place_ttl, retry_max, .. } = &shared.config;
         let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
         // Elsewhere in a Cluster somebody may listen of whom this node does not know.
@@ -82,13 +82,12 @@ impl Redis {
     }
 
     pub(crate) fn keys(&self, name: &LockName) -> Result<Keys, BackendError> {
-        Keys::new(&self.config().key, name, self.is_cluster())
+        Keys::new(&self.config().key, name, self.config().counting())
     }
 
     /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
     pub(crate) fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
-        let all = keys.all();
-        let mut call = script.call(&all.each_ref().map(String::as_str));
+        let mut call = calling(script, keys);
         call.arg(gate).arg(&self.bounds);
         call
     }
@@ -129,11 +128,11 @@ impl Redis {
         let locks = locks?;
         let script = &self.scripts().renew;
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
-        let (one, settings) = match (self.is_cluster(), grants) {
+        let (record, settings) = match (self.is_cluster(), grants) {
             (true, [grant, ..]) => (self.keys(&grant.name)?.counter(), String::new()),
-            _ => (crate::keys::ONE.to_owned(), Terms::of(self.config()).to_string()),
+            _ => (self.config().record().to_owned(), Terms::of(self.config()).to_string()),
         };
-        let keys: Vec<&str> = std::iter::once(&one).chain(&locks).map(String::as_str).collect();
+        let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
         call.arg(settings);
         for grant in grants {
@@ -232,6 +231,12 @@ impl Redis {
     }
 }
 
+/// A call of a script that looks at everything, with its keys.
+pub(crate) fn calling(script: &Script, keys: &Keys) -> Cmd {
+    let all = keys.all();
+    script.call(&all.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 /// The text of the gate if it is open as far as we know. A wrong one only keeps the script from handing on.
 pub(crate) fn open_gate(session: &Session) -> Arc<str> {
     match session.gate() {
@@ -250,7 +255,7 @@ impl Backend for Redis {
         let (config, is_cluster) = (self.config(), self.is_cluster());
         Promises {
             backend: if is_cluster { "redis-cluster" } else { "redis" },
-            shared: true,
+            sharing: Sharing::Counted,
             order: Order::Fifo,
             restart: if is_cluster || config.guard == GuardMode::Off {
                 Restart::Lost
@@ -267,9 +272,7 @@ impl Backend for Redis {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        let handle = Self::sharing(self.sessions.shared.clone());
-        handle.sessions.session().await?;
-        Ok(Arc::new(handle))
+        Ok(Arc::new(self.another().await?))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
@@ -279,18 +282,10 @@ impl Backend for Redis {
             let session =
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
             let gate = session.gate();
-            match &gate {
-                Gate::Open(text) => {
-                    if let Some(answer) = self.claim_through(&session, text, claim).await? {
-                        return Ok(answer);
-                    }
-                }
-                Gate::Closed { until, .. } => {
-                    let now = self.sessions.host().now();
-                    if !until.is_over(now) {
-                        return Err(gate.refusal(session.place(), now));
-                    }
-                }
+            if let Some(text) = self.sessions.pass(&session, &gate)?
+                && let Some(answer) = self.claim_through(&session, text, claim).await?
+            {
+                return Ok(answer);
             }
             self.sessions.recheck(&session, &gate).await?;
         }

@@ -163,7 +163,7 @@ async fn read(
     backlog_ttl: Option<Duration>,
 ) -> Result<Reading, BackendError> {
     let script = &shared.scripts.check;
-    let mut call = script.call(&[crate::keys::ONE]);
+    let mut call = script.call(&[shared.config.record()]);
     call.arg(terms.to_string());
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     let seen = locked(&shared.seen).clone();
@@ -217,7 +217,7 @@ async fn write(
     (settings, next): (&str, Option<&str>),
 ) -> Result<bool, BackendError> {
     let script = &shared.scripts.judge;
-    let mut call = script.call(&[crate::keys::ONE]);
+    let mut call = script.call(&[shared.config.record()]);
     call.arg(&judged.said).arg(&judged.recorded).arg(wait.as_millis().to_string()).arg(gate);
     call.arg(&judged.facts.run_id).arg(&judged.facts.replid).arg(settings).arg(next.unwrap_or_default());
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;

@@ -8,6 +8,7 @@ use tenure_core::{
 
 use crate::{
     backend::{Redis, millis},
+    config::Counting,
     error,
     keys::Keys,
     reply::{Reply, number},
@@ -25,7 +26,7 @@ impl Redis {
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let keys = self.keys(&claim.name)?;
         let plain = claim.mode == Mode::Exclusive && claim.block <= 1;
-        if plain && !self.is_cluster() && !self.is_contended(&claim.name) {
+        if plain && self.config().counting() == Counting::One && !self.is_contended(&claim.name) {
             match self.acquire(session, gate, &keys, claim).await? {
                 -1 => return Ok(None),
                 0 => self.set_contended(&claim.name, true),

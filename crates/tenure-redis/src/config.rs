@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use percent_encoding::percent_decode_str;
 
+use crate::keys::{ONE, QUORUM};
+
 /// Where Redis is and how its locks behave.
 ///
 /// `Debug` shows no secret.
@@ -27,6 +29,19 @@ pub struct Config {
     pub(crate) claim_ttl: Duration,
     pub(crate) place_ttl: Duration,
     pub(crate) retry_max: Duration,
+    /// How many nodes the quorum has of which this server is one.
+    pub(crate) quorum: Option<usize>,
+}
+
+/// Where tokens are counted, and what says whether a server may grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// One counter for all locks, in the record; it is the gate as well.
+    One,
+    /// A counter per lock, and no record: in a Cluster.
+    Own,
+    /// A counter per lock, and a record of its own: on the nodes of a quorum.
+    Quorum,
 }
 
 /// Which servers.
@@ -143,7 +158,32 @@ impl Config {
             claim_ttl: Duration::from_millis(500),
             place_ttl: Duration::from_secs(6),
             retry_max: Duration::from_secs(2),
+            quorum: None,
         }
+    }
+
+    /// The same server as one of a quorum of so many nodes: with a record of its own, which says how many there are, and a
+    /// token counter per lock, so that the nodes count alike.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for whatever is not one server.
+    pub fn in_quorum(mut self, nodes: usize) -> Result<Self, ConfigError> {
+        let why = match &self.place {
+            Place::Host(..) | Place::Socket(_) => {
+                self.quorum = Some(nodes);
+                return Ok(self);
+            }
+            Place::Sentinel { .. } => {
+                "Sentinel puts another server in its place, and the nodes of a quorum are always the same ones"
+            }
+            Place::Cluster(_) => {
+                "a Cluster keeps no record by which a server that forgot its locks would wait"
+            }
+        };
+        let place = self.place_name();
+        Err(bad(format!(
+            "{place} cannot be a node of a quorum, which is one server, as in redis://host: {why}"
+        )))
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
@@ -216,8 +256,21 @@ impl Config {
         matches!(self.place, Place::Cluster(_))
     }
 
+    pub(crate) fn counting(&self) -> Counting {
+        match self.quorum {
+            Some(_) => Counting::Quorum,
+            None if self.is_cluster() => Counting::Own,
+            None => Counting::One,
+        }
+    }
+
+    /// The key of the record, where there is one.
+    pub(crate) fn record(&self) -> &'static str {
+        if self.quorum.is_some() { QUORUM } else { ONE }
+    }
+
     /// For people: where it is, without a secret.
-    pub(crate) fn place_name(&self) -> String {
+    pub fn place_name(&self) -> String {
         let list = |hosts: &[(String, u16)]| {
             hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
         };
@@ -353,6 +406,20 @@ mod tests {
             let error = Config::from_url(url).unwrap_err().to_string();
             assert!(error.contains(part), "{url}: {error}");
         }
+    }
+
+    /// H3.5: a vote is that of one server.
+    #[test]
+    fn only_one_server_is_a_node_of_a_quorum() {
+        for url in ["redis://h/2", "rediss://h?guard=strict", "redis+unix:///run/r.sock"] {
+            let config = read(url).in_quorum(5).unwrap();
+            assert_eq!((config.counting(), config.record()), (Counting::Quorum, "tenure:quorum"), "{url}");
+        }
+        let refused = |url| read(url).in_quorum(3).unwrap_err().to_string();
+        assert!(refused("redis-sentinel://a?master=m").contains("m of a:26379 cannot be a node"));
+        assert!(refused("redis-cluster://a").contains("keeps no record"));
+        assert_eq!((read("redis://h").counting(), read("redis://h").record()), (Counting::One, "tenure:one"));
+        assert_eq!(read("redis-cluster://h").counting(), Counting::Own);
     }
 
     /// No secret is ever printed.

@@ -7,6 +7,8 @@
 
 use std::{fmt, time::Duration};
 
+use tenure_core::Variant;
+
 use crate::config::{Config, GuardMode};
 
 /// Up-time counts whole seconds and may be almost one too large (model `guard.uptime rounded up`).
@@ -21,6 +23,8 @@ pub struct Terms {
     pub max_ttl: Duration,
     /// The database: with SWAPDB its data may come to another one.
     pub db: i64,
+    /// How many nodes the quorum has of which this server is one (H3.5).
+    pub quorum: Option<usize>,
 }
 
 /// What a server says of itself, read in one step.
@@ -126,7 +130,7 @@ pub enum Refusal {
 
 impl Terms {
     pub(crate) fn of(config: &Config) -> Self {
-        Self { mode: config.guard, max_ttl: config.max_ttl, db: config.db }
+        Self { mode: config.guard, max_ttl: config.max_ttl, db: config.db, quorum: config.quorum }
     }
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
@@ -135,9 +139,12 @@ impl Terms {
     }
 }
 
-/// `guard=on max_ttl=30s`: what a record says, and what people read when two disagree.
+/// `guard=on max_ttl=30s`, `quorum=5 guard=on max_ttl=30s`: what a record says, and what people read when two disagree.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(nodes) = self.quorum {
+            write!(f, "quorum={nodes} ")?;
+        }
         match self.mode {
             GuardMode::Off => f.write_str("guard=off")?,
             GuardMode::On | GuardMode::Strict => {
@@ -166,7 +173,7 @@ pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision
             return Decision::Refuse(Refusal::Mismatch { theirs: theirs.clone(), ours });
         }
     }
-    if terms.mode == GuardMode::Off {
+    if terms.mode == GuardMode::Off || Variant::NoRestartGuard.is_on() {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
         return if is_ours { Decision::Open } else { write(Why::Unguarded, Duration::ZERO, ours) };
     }
@@ -185,6 +192,9 @@ fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
 }
 
 fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
+    if Variant::MissingIsUnused.is_on() {
+        return write(Why::Unused, Duration::ZERO, ours);
+    }
     let has_evidence = facts.is_promoted || facts.is_lossy || facts.is_reset || facts.was_seen;
     if terms.mode != GuardMode::On || has_evidence || !terms.trusts(facts.backlog_ttl) {
         return write(Why::Missing, terms.max_ttl, ours);
@@ -202,7 +212,7 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
     let left = record.ready.saturating_sub(facts.now).min(longest + SLACK);
     let (why, wait) = if is_of_this_history(record, facts) {
         (Why::Waiting, left)
-    } else if facts.is_promoted {
+    } else if facts.is_promoted && !Variant::UptimeForPromoted.is_on() {
         // However long it has been up: it may have been a replica that never received the lock.
         (Why::Promoted, longest)
     } else if !terms.trusts(facts.backlog_ttl) {
@@ -211,7 +221,7 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
     } else if record.run_id != facts.run_id {
         (Why::Restarted, left.max((longest + SLACK).saturating_sub(facts.up)))
     } else {
-        (Why::BacklogOver, left)
+        (Why::BacklogOver, if Variant::BacklogClearsWait.is_on() { Duration::ZERO } else { left })
     };
     let is_adopting = record.next.is_some();
     match why {

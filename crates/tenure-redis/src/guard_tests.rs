@@ -6,7 +6,7 @@ const MAX: Duration = Duration::from_secs(30);
 const NOW: Duration = Duration::from_secs(1_000_000);
 
 fn terms(mode: GuardMode) -> Terms {
-    Terms { mode, max_ttl: MAX, db: 0 }
+    Terms { mode, max_ttl: MAX, db: 0, quorum: None }
 }
 
 fn facts() -> Facts {
@@ -149,6 +149,29 @@ fn other_settings_are_refused_and_both_are_named() {
     assert_eq!(replica, Decision::Refuse(Refusal::NotMaster));
 }
 
+/// H3.5: a client that counts a majority of other nodes is no member of this quorum, and the single server is none.
+#[test]
+fn a_quorum_of_another_size_is_refused_and_both_are_named() {
+    let five = Terms { quorum: Some(5), ..terms(GuardMode::On) };
+    assert_eq!(five.to_string(), "quorum=5 guard=on max_ttl=30s");
+    assert_eq!(Terms { mode: GuardMode::Off, db: 2, ..five }.to_string(), "quorum=5 guard=off db=2");
+    let of_five = Record { settings: five.to_string(), ..record() };
+    assert_eq!(decide(&five, &facts(), Some(&of_five)), Decision::Open);
+    for quorum in [Some(3), None] {
+        let other = Terms { quorum, ..five };
+        let (theirs, ours) = (five.to_string(), other.to_string());
+        let refused = Decision::Refuse(Refusal::Mismatch { theirs, ours });
+        assert_eq!(decide(&other, &facts(), Some(&of_five)), refused);
+    }
+    let longer = Record { settings: "quorum=5 guard=on max_ttl=1m 30s db=2".into(), ..record() };
+    match adopt(&five, &facts(), Some(&longer)) {
+        Decision::Write { wait, .. } => {
+            assert_eq!(wait, Duration::from_secs(90), "the longest lease of theirs")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Leases of the old settings are over before any is granted under the new ones.
 #[test]
 fn adopting_waits_for_the_longest_lease_of_either_settings() {
@@ -175,7 +198,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
         decide(&terms(GuardMode::On), &facts(), Some(&under_way)),
         Decision::Wait(Duration::from_secs(20))
     );
-    let old = Terms { mode: GuardMode::On, max_ttl: minute, db: 0 };
+    let old = Terms { max_ttl: minute, ..terms(GuardMode::On) };
     assert!(
         matches!(decide(&old, &facts(), Some(&under_way)), Decision::Refuse(_)),
         "the others are out already"

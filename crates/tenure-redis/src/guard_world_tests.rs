@@ -61,7 +61,8 @@ fn ticks(d: Duration) -> u8 {
 
 impl World {
     fn check(&self, rules: &Rules, who: usize) -> Option<Self> {
-        let terms = Terms { mode: GuardMode::On, max_ttl: Duration::from_secs(u64::from(TICKS)), db: 0 };
+        let max_ttl = Duration::from_secs(u64::from(TICKS));
+        let terms = Terms { mode: GuardMode::On, max_ttl, db: 0, quorum: None };
         let facts = Facts {
             run_id: id(self.run),
             replid: id(self.replid),

@@ -4,11 +4,16 @@ use std::ops::Range;
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
 
+use crate::config::Counting;
+
 /// What our own keys begin with; no lock may.
 pub(crate) const PREFIX: &str = "tenure:";
 
 /// The record and the one counter of a server.
 pub(crate) const ONE: &str = "tenure:one";
+
+/// The record of a server as one node of a quorum.
+pub(crate) const QUORUM: &str = "tenure:quorum";
 
 /// The keys of one lock. All have its hash tag, so that they lie in one slot of a Cluster (H1.11).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +22,7 @@ pub(crate) struct Keys {
     pub(crate) lock: String,
     /// Where the tag stands in it.
     tag: Range<usize>,
-    has_own_counter: bool,
+    counting: Counting,
 }
 
 impl Keys {
@@ -25,7 +30,7 @@ impl Keys {
     ///
     /// # Errors
     /// `Invalid` if the key is one of ours, or cannot be tagged (H1.10, H1.11, hazards 38 and 39).
-    pub(crate) fn new(template: &str, name: &LockName, has_own_counter: bool) -> Result<Self, BackendError> {
+    pub(crate) fn new(template: &str, name: &LockName, counting: Counting) -> Result<Self, BackendError> {
         let lock = if template == "%s" {
             name.as_str().to_owned()
         } else {
@@ -42,7 +47,7 @@ impl Keys {
                 "on Redis a name with `}` needs a hash tag: a pair of braces with something in it, before any other",
             ));
         };
-        Ok(Self { lock, tag, has_own_counter })
+        Ok(Self { lock, tag, counting })
     }
 
     fn side(&self, kind: &str) -> String {
@@ -56,19 +61,19 @@ impl Keys {
 
     /// The third key of every script: the record with the one counter, or this lock's own counter.
     pub(crate) fn counter(&self) -> String {
-        if self.has_own_counter { self.side("fence") } else { ONE.to_owned() }
+        match self.counting {
+            Counting::One => ONE.to_owned(),
+            Counting::Own | Counting::Quorum => self.side("fence"),
+        }
     }
 
     /// The keys of the scripts that look at everything, in their order.
-    pub(crate) fn all(&self) -> [String; 6] {
-        [
-            self.lock.clone(),
-            self.queue(),
-            self.counter(),
-            self.side("places"),
-            self.side("shared"),
-            self.side("who"),
-        ]
+    pub(crate) fn all(&self) -> Vec<String> {
+        let mut all = Vec::with_capacity(7);
+        all.extend([self.lock.clone(), self.queue(), self.counter()]);
+        all.extend(["places", "shared", "who"].map(|kind| self.side(kind)));
+        all.extend((self.counting == Counting::Quorum).then(|| QUORUM.to_owned()));
+        all
     }
 }
 
@@ -107,7 +112,7 @@ mod tests {
     use super::*;
 
     fn keys(name: &str) -> Result<Keys, BackendError> {
-        Keys::new("%s", &LockName::new(name).unwrap(), false)
+        Keys::new("%s", &LockName::new(name).unwrap(), Counting::One)
     }
 
     #[test]
@@ -129,15 +134,26 @@ mod tests {
     /// Hazards 38 and 39.
     #[test]
     fn what_cannot_be_tagged_and_what_is_ours_is_refused() {
-        for name in ["a}b", "{}", "x{}y", "}", "tenure:one", "tenure:{a}:queue:a"] {
+        for name in ["a}b", "{}", "x{}y", "}", "tenure:one", "tenure:quorum", "tenure:{a}:queue:a"] {
             assert_eq!(keys(name).unwrap_err().kind(), ErrorKind::Invalid, "{name}");
         }
+    }
+
+    /// What is counted per lock lies beside it; the record of a quorum comes last.
+    #[test]
+    fn counters_and_records_lie_where_their_scripts_look_for_them() {
+        let name = LockName::new("a").unwrap();
+        let keys = |counting| Keys::new("%s", &name, counting).unwrap().all();
+        let (one, own, quorum) = (keys(Counting::One), keys(Counting::Own), keys(Counting::Quorum));
+        assert_eq!((one.len(), one[2].as_str()), (6, "tenure:one"));
+        assert_eq!((own.len(), own[2].as_str()), (6, "tenure:{a}:fence:a"));
+        assert_eq!((&quorum[..6], quorum[6..].join(",").as_str()), (&own[..], "tenure:quorum"));
     }
 
     #[test]
     fn a_template_is_undone() {
         let name = LockName::new("a").unwrap();
-        assert_eq!(Keys::new("lock:%s!", &name, false).unwrap().lock, "lock:a!");
+        assert_eq!(Keys::new("lock:%s!", &name, Counting::One).unwrap().lock, "lock:a!");
         assert_eq!(name_of("lock:%s!", "lock:a!"), Some(name));
         assert_eq!(name_of("lock:%s!", "other:a!"), None);
     }

@@ -10,6 +10,7 @@ mod error;
 mod guard;
 mod keys;
 mod list;
+mod quorum;
 mod reply;
 mod scan;
 mod script;

@@ -7,7 +7,7 @@ use redis::Value;
 use tenure_core::{BackendError, ErrorKind, FencingToken, LockName, LockView};
 
 use crate::{
-    backend::{Redis, open_gate},
+    backend::{Redis, calling, open_gate},
     error,
     keys::{self, PREFIX},
     reply::Reply,
@@ -19,11 +19,9 @@ use crate::{
 impl Redis {
     /// One lock.
     pub(crate) async fn look(&self, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
-        let keys = self.keys(name)?.all();
-        let script = &self.scripts().inspect;
-        let mut call = script.call(&keys.each_ref().map(String::as_str));
+        let mut call = calling(&self.scripts().inspect, &self.keys(name)?);
         call.arg(&*open_gate(session));
-        let answer = self.sessions.ask(session, script, &call).await?;
+        let answer = self.sessions.ask(session, &self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
         view.ok_or_else(|| error::unreadable(session.place(), "an inspection"))
     }

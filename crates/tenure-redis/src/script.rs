@@ -2,6 +2,8 @@
 
 use redis::{Arg, Cmd};
 
+use crate::config::Counting;
+
 /// A script: its text and its hash.
 pub(crate) struct Script {
     text: String,
@@ -20,18 +22,18 @@ pub(crate) struct Scripts {
     pub(crate) keep: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    /// For nodes of a quorum.
+    pub(crate) raise: Script,
     pub(crate) check: Script,
     pub(crate) judge: Script,
 }
 
 impl Scripts {
-    /// With one counter for all locks in the hash of the record, which is the gate as well; or, for a Cluster, with a
-    /// counter per lock and no gate.
-    pub(crate) fn new(has_own_counters: bool) -> Self {
-        let mint = if has_own_counters {
-            include_str!("scripts/mint.own.lua")
-        } else {
-            include_str!("scripts/mint.one.lua")
+    pub(crate) fn new(counting: Counting) -> Self {
+        let mint = match counting {
+            Counting::One => include_str!("scripts/mint.one.lua"),
+            Counting::Own => include_str!("scripts/mint.own.lua"),
+            Counting::Quorum => include_str!("scripts/mint.quorum.lua"),
         };
         let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
         let enter = include_str!("scripts/enter.lua");
@@ -45,6 +47,7 @@ impl Scripts {
             keep: Script::new(&[mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
             break_lock: Script::new(&[mint, lock, state, include_str!("scripts/break.lua")]).writing_early(),
             inspect: Script::new(&[mint, include_str!("scripts/inspect.lua")]),
+            raise: Script::new(&[include_str!("scripts/raise.lua")]).writing_early(),
             check: Script::new(&[facts, include_str!("scripts/check.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
         }

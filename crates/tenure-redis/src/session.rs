@@ -158,6 +158,20 @@ impl Sessions {
         })
     }
 
+    /// What to ask with; nothing if the server must be looked at first, and an error while it waits.
+    pub(crate) fn pass<'a>(
+        &self,
+        session: &Session,
+        gate: &'a Gate,
+    ) -> Result<Option<&'a str>, BackendError> {
+        let now = self.host().now();
+        match gate {
+            Gate::Open(text) => Ok(Some(text)),
+            Gate::Closed { until, .. } if until.is_over(now) => Ok(None),
+            Gate::Closed { .. } => Err(gate.refusal(&session.place, now)),
+        }
+    }
+
     /// Looks at the server again: its gate was not what we thought.
     pub(crate) async fn recheck(&self, session: &Session, seen: &Gate) -> Result<(), BackendError> {
         let _only_one = session.checking.lock().await;

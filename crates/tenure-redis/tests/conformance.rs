@@ -1,4 +1,5 @@
-//! The Redis backend keeps the contract, on a real server whose clock is moved: over RESP3, over RESP2, and as a Cluster.
+//! The Redis backend keeps the contract, on a real server whose clock is moved: over RESP3, over RESP2, as a Cluster, and as
+//! a node of a quorum.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -10,7 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use stage::{Clocked, redis};
+use stage::{Clocked, node, redis};
 use tenure_core::BackendHandle;
 use tenure_testkit::{conformance::Arena, patience::eventually, redis::Recipe};
 
@@ -18,6 +19,8 @@ struct OneServer {
     clocked: Clocked,
     url: String,
     here: BackendHandle,
+    /// As another process has it.
+    connect: fn(&str) -> BackendHandle,
     passed_ms: AtomicU64,
 }
 
@@ -25,11 +28,17 @@ impl OneServer {
     fn new(query: &str) -> Self {
         let clocked = Clocked::new();
         let url = clocked.server.url(query);
-        Self::at(clocked, url)
+        Self::at(clocked, url, redis)
     }
 
-    fn at(clocked: Clocked, url: String) -> Self {
-        Self { clocked, here: redis(&url), url, passed_ms: AtomicU64::new(0) }
+    fn at(clocked: Clocked, url: String, connect: fn(&str) -> BackendHandle) -> Self {
+        Self { clocked, here: connect(&url), url, connect, passed_ms: AtomicU64::new(0) }
+    }
+
+    fn node() -> Self {
+        let clocked = Clocked::new();
+        let url = clocked.server.url("?guard=off");
+        Self::at(clocked, url, |url| node(url, 3))
     }
 
     /// A Cluster of one node that has all slots: nobody watches its clock.
@@ -41,7 +50,7 @@ impl OneServer {
             text.contains("cluster_state:ok").then_some(())
         });
         let url = format!("redis-cluster://127.0.0.1:{}/", clocked.server.port());
-        Self::at(clocked, url)
+        Self::at(clocked, url, redis)
     }
 }
 
@@ -52,7 +61,7 @@ impl Arena for OneServer {
     }
 
     async fn elsewhere(&self) -> BackendHandle {
-        redis(&self.url)
+        (self.connect)(&self.url)
     }
 
     async fn pass(&self, d: Duration) {
@@ -89,6 +98,17 @@ mod cluster {
 
     async fn arena() -> OneServer {
         OneServer::cluster()
+    }
+
+    tenure_testkit::conformance!(arena, real_time);
+}
+
+/// With a counter per lock and a gate beside it.
+mod quorum {
+    use super::OneServer;
+
+    async fn arena() -> OneServer {
+        OneServer::node()
     }
 
     tenure_testkit::conformance!(arena, real_time);

@@ -1,4 +1,5 @@
-//! The scripts against the ledger: random histories get the same answers, with the server's time under control.
+//! The scripts against the ledger: random histories get the same answers, with the server's time under control. As a node of
+//! a quorum, which counts from the same floor, a server gives the same tokens as well.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -6,12 +7,13 @@ mod stage;
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
-use stage::Clocked;
+use stage::{Clocked, node};
 use tenure_core::{
     Audience, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Label, LockName, LockView, Mode, Moment,
-    OwnerId, ProcessId, Wait, Wakes,
+    OwnerId, ProcessId, QuorumNode, Wait, Wakes,
 };
-use tenure_ledger::{Ledger, Rules};
+use tenure_ledger::{Floor, Ledger, Rules};
+use tenure_redis::Redis;
 
 /// Redis ends a key one millisecond after its last, the ledger at its last: all times are multiples of ten, and all
 /// leases end on a five, so that nothing is asked in between.
@@ -21,6 +23,13 @@ const TTLS: [u64; 3] = [105, 1005, 3005];
 
 /// Locks on which all wait for a turn, and one whose waiters are only woken, as Redlock's are.
 const NAMES: [&str; 4] = ["a", "{tag}b", "c", "woken"];
+
+/// Of a node of a quorum.
+const RECORD: &str = "tenure:quorum";
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap()
+}
 
 /// SplitMix64.
 struct Chance(u64);
@@ -43,6 +52,8 @@ impl Chance {
 struct Pair {
     server: Clocked,
     redis: tenure_core::BackendHandle,
+    /// The same, if it is a node of a quorum.
+    node: Option<Arc<Redis>>,
     ledgers: BTreeMap<&'static str, Ledger>,
     rules: Rules,
     now: Duration,
@@ -71,19 +82,27 @@ fn view(view: &LockView) -> Seen {
 }
 
 impl Pair {
-    async fn new(seed: u64) -> Self {
+    async fn new(seed: u64, is_node: bool) -> Self {
         let server = Clocked::new();
         let now = Duration::from_millis(1_800_000_000_000);
         server.clock.freeze_at(now);
-        let redis = server.redis(&format!("?guard=off&claim_ttl={}ms", CLAIM_TTL.as_millis()));
+        let query = format!("?guard=off&claim_ttl={}ms", CLAIM_TTL.as_millis());
+        let node = is_node.then(|| node(&server.server.url(&query), 3));
+        let redis = match &node {
+            Some(node) => node.clone(),
+            None => server.redis(&query),
+        };
         let processes: Vec<_> = (1..=4).map(|n| ProcessId::from_random([n; 8])).collect();
         let listening = processes.iter().map(|&process| redis.wakes(process, Audience::Waiters)).collect();
+        // The gate opens on the time when it is looked at first.
+        let floor = if is_node { Floor::Count(micros(now)) } else { Floor::Clock };
         let ledgers = NAMES.iter().map(|name| (*name, Ledger::new(0))).collect();
         Self {
             server,
             redis,
+            node,
             ledgers,
-            rules: Rules { claim_ttl: CLAIM_TTL, ..Rules::default() },
+            rules: Rules { claim_ttl: CLAIM_TTL, floor, ..Rules::default() },
             now,
             chance: Chance(seed),
             processes,
@@ -104,6 +123,8 @@ impl Pair {
             // Mostly a mutex: its plain paths must be met as well.
             "a" => self.chance.of(&[Mode::Exclusive; 1]),
             "c" => self.chance.of(&[shared(2), shared(2), shared(3), shared(1)]),
+            // Redlock has mutexes only, and only they are raised.
+            "woken" if self.node.is_some() => Mode::Exclusive,
             _ => self.chance.of(&[Mode::Exclusive, Mode::READ, Mode::READ, shared(2)]),
         }
     }
@@ -130,6 +151,7 @@ impl Pair {
             12..=16 => self.release(name).await,
             17 => self.look(name).await,
             18 if self.chance.below(4) == 0 => self.break_lock(name).await,
+            18 if self.node.is_some() => self.as_a_node(name).await,
             _ => {
                 let most = self.chance.of(&[10, 60, 300]);
                 self.now += Duration::from_millis(STEP * self.chance.below(most));
@@ -146,14 +168,17 @@ impl Pair {
             _ => self.chance.of(&[Wait::Turn, Wait::Turn, Wait::No]),
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
-        let claim = Claim { name: lock, owner, mode, ttl, label, block: 1, wait };
-        self.trail.push(format!("{:?} claim {name} {owner} {mode} {ttl:?} {wait:?}", self.now));
+        let block = if self.node.is_some() { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
+        let claim = Claim { name: lock, owner, mode, ttl, label, block, wait };
+        self.trail.push(format!("{:?} claim {name} {owner} {mode} {ttl:?} {block} {wait:?}", self.now));
         let now = self.moment();
         let theirs = self.ledgers.get_mut(name).unwrap().claim(now, &self.rules, &claim).unwrap().answer;
         let ours = self.redis.claim(&claim).await.unwrap();
         match (&theirs, &ours) {
             (ClaimAnswer::Granted(theirs), ClaimAnswer::Granted(ours)) => {
-                assert_eq!((theirs.owner, theirs.ttl, theirs.block), (ours.owner, ours.ttl, ours.block));
+                let [theirs_told, ours_told] =
+                    [theirs, ours].map(|grant| (grant.owner, grant.ttl, grant.block));
+                assert_eq!(theirs_told, ours_told, "{}", self.story());
                 self.in_order(name, theirs.token, ours.token);
             }
             (
@@ -172,8 +197,12 @@ impl Pair {
         }
     }
 
-    /// L2: tokens of one lock grow on both sides; they are not equal, for each counts from its own floor.
+    /// L2: tokens of one lock grow on both sides; they are not equal, for each counts from its own floor. A node has the
+    /// floor that the ledger has.
     fn in_order(&mut self, name: &'static str, theirs: FencingToken, ours: FencingToken) {
+        if self.node.is_some() {
+            assert_eq!(theirs, ours, "{}", self.story());
+        }
         if let Some((before, before_ours)) = self.tokens.insert(name, (theirs, ours)) {
             assert!(theirs > before && ours > before_ours, "{}", self.story());
         }
@@ -228,6 +257,58 @@ impl Pair {
         if let Some((_, last)) = self.tokens.get(name) {
             assert!(ours.fence >= *last, "{}", self.story());
         }
+        if let Floor::Count(floor) = self.rules.floor {
+            assert_eq!(ours.fence.get(), theirs.fence.get().max(floor), "{}", self.story());
+        }
+    }
+
+    /// What happens to nodes of a quorum only.
+    async fn as_a_node(&mut self, name: &'static str) {
+        match self.chance.below(8) {
+            0 => self.open_anew(),
+            1..=2 => self.lose_counter(name),
+            _ => self.raise("woken").await,
+        }
+    }
+
+    async fn raise(&mut self, name: &'static str) {
+        let (owner, _) = self.owner(name);
+        let fence = self.ledgers[name].fence().max(1000);
+        let to = FencingToken::new(fence + self.chance.below(3000) - 1000);
+        self.trail.push(format!("{:?} raise {name} {owner} {to}", self.now));
+        let now = self.moment();
+        let theirs = self.ledgers.get_mut(name).unwrap().raise(now, &self.rules, owner, to).answer;
+        let ours = self.node.as_ref().unwrap().raise(&LockName::new(name).unwrap(), owner, to).await.unwrap();
+        assert_eq!(theirs, ours, "{}", self.story());
+    }
+
+    /// As after a wait that ended with a clock that had been set back: the floor is above counters and clock.
+    fn open_anew(&mut self) {
+        let floor = micros(self.now) + self.chance.below(100_000);
+        self.trail.push(format!("{:?} floor {floor}", self.now));
+        let raw = |words: &[&str]| self.server.server.command(words);
+        let gates = raw(&["HKEYS", RECORD]).texts();
+        let gate = gates.into_iter().find(|key| key.contains("quorum=3")).expect("the gate is open");
+        raw(&["HSET", RECORD, &gate, &floor.to_string()]);
+        self.rules.floor = Floor::Count(floor);
+    }
+
+    /// The counter of a lock that is free is forgotten, or an old one comes back.
+    fn lose_counter(&mut self, name: &'static str) {
+        let is_free = self.ledgers[name].view(LockName::new(name).unwrap(), self.moment());
+        if !(is_free.holders.is_empty() && is_free.queue.is_empty()) {
+            return;
+        }
+        let old = self.chance.of(&[0, 5, micros(self.now) - 1_000_000]);
+        self.trail.push(format!("{:?} counter of {name} is {old}", self.now));
+        let tag = name.trim_start_matches('{').split('}').next().unwrap();
+        let key = format!("tenure:{{{tag}}}:fence:{name}");
+        match old {
+            0 => self.server.server.command(&["DEL", &key]),
+            _ => self.server.server.command(&["SET", &key, &old.to_string()]),
+        };
+        self.ledgers.insert(name, Ledger::new(old));
+        self.tokens.remove(name);
     }
 
     fn story(&self) -> String {
@@ -236,8 +317,8 @@ impl Pair {
     }
 }
 
-async fn history(seed: u64) {
-    let mut pair = Pair::new(seed).await;
+async fn history(seed: u64, is_node: bool) {
+    let mut pair = Pair::new(seed, is_node).await;
     for _ in 0..10_000 {
         pair.step().await;
     }
@@ -249,13 +330,13 @@ async fn history(seed: u64) {
 /// L1, L2, L4 to L8 by the ledger, whose tests hold them over random histories.
 #[tokio::test]
 async fn ten_thousand_operations_get_the_ledgers_answers_seed_1() {
-    history(1).await;
+    history(1, false).await;
 }
 
 /// The same with another seed.
 #[tokio::test]
 async fn ten_thousand_operations_get_the_ledgers_answers_seed_2() {
-    history(2).await;
+    history(2, false).await;
 }
 
 /// The same with another seed: `TENURE_TEST_SEED`, or 3.
@@ -263,5 +344,17 @@ async fn ten_thousand_operations_get_the_ledgers_answers_seed_2() {
 async fn ten_thousand_operations_get_the_ledgers_answers_seed_of_yours() {
     let seed = std::env::var("TENURE_TEST_SEED")
         .map_or(3, |seed| seed.parse().expect("TENURE_TEST_SEED is a number"));
-    history(seed).await;
+    history(seed, false).await;
+}
+
+/// The same of a node of a quorum, token by token (H3.1, H3.3).
+#[tokio::test]
+async fn ten_thousand_operations_of_a_node_get_the_ledgers_answers_and_tokens_seed_4() {
+    history(4, true).await;
+}
+
+/// The same with another seed.
+#[tokio::test]
+async fn ten_thousand_operations_of_a_node_get_the_ledgers_answers_and_tokens_seed_5() {
+    history(5, true).await;
 }

@@ -69,6 +69,12 @@ proptest! {
                     early.push(*node);
                 }
             }
+            // A node that was lost before there was a quorum is in none.
+            if let Arrival::Lost(node) = arrival
+                && early.len() < quorum_of(nodes)
+            {
+                early.retain(|known| known != node);
+            }
             let Verdict::Granted(tokens) = tally.verdict() else { continue };
             let counted: Vec<usize> = tally.granted().filter(|&node| tally.count_of(node) >= Some(tokens.end)).collect();
             prop_assert!(counted.len() >= quorum_of(nodes), "{counted:?} of {nodes}");

@@ -9,7 +9,7 @@ use tenure_core::{
 };
 
 use super::{Visit, finding, shown};
-use crate::session::Session;
+use crate::{config::Counting, session::Session};
 
 /// How long the lock is left behind if we are cut off; no server has a shorter maximum.
 const TTL: Duration = Duration::from_secs(1);
@@ -132,10 +132,10 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// In a Cluster every lock has a counter, which lasts for a day: not that of a lock which nobody takes again.
+    /// A counter of its own lasts for a day: not that of a lock which nobody takes again.
     async fn forget_counter(&self, session: &Session, name: &LockName) {
         let Ok(keys) = self.redis.keys(name) else { return };
-        if self.redis.is_cluster() {
+        if self.redis.config().counting() != Counting::One {
             let mut del: Cmd = redis::cmd("DEL");
             // OK because it is gone after a day anyway.
             let _ = self.redis.sessions.command(session, del.arg(keys.counter())).await;

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     fn terms(mode: GuardMode, seconds: u64) -> Terms {
-        Terms { mode, max_ttl: Duration::from_secs(seconds), db: 0 }
+        Terms { mode, max_ttl: Duration::from_secs(seconds), db: 0, quorum: None }
     }
 
     #[test]

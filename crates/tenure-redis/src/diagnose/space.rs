@@ -11,7 +11,7 @@ use super::{
 use crate::{
     backend::Redis,
     connect::{Node, Wire},
-    keys::{self, ONE, PREFIX},
+    keys::{self, ONE, PREFIX, QUORUM},
     scan::{self, STEP, Scan},
     session::Session,
 };
@@ -136,8 +136,8 @@ impl Visit<'_> {
 
 /// Whether a key under our prefix is what we would have put there; a key that is gone by now is.
 fn is_ours(key: &[u8], kind: &str) -> bool {
-    if kind == "none" || key == ONE.as_bytes() {
-        // The record was judged when it was read.
+    if kind == "none" || [ONE, QUORUM].map(str::as_bytes).contains(&key) {
+        // The record was judged when it was read; the other one is judged by those who read it.
         return true;
     }
     let side = std::str::from_utf8(key).ok().and_then(|key| {
@@ -270,6 +270,7 @@ mod tests {
     fn what_we_would_have_put_there_is_ours() {
         let ours = [
             ("tenure:one", "string"),
+            ("tenure:quorum", "hash"),
             ("tenure:{a}:queue:a", "zset"),
             ("tenure:{a}:places:a", "zset"),
             ("tenure:{a}:shared:x{a}", "zset"),

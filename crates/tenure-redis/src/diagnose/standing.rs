@@ -10,7 +10,6 @@ use crate::{
     check::{self, Gate},
     config::GuardMode,
     guard::{self, Decision, Facts, Record, Refusal, SLACK, Why},
-    keys::ONE,
     reply,
     session::Session,
 };
@@ -59,7 +58,7 @@ impl Visit<'_> {
             Ok(looked) => looked,
             Err(error) => {
                 let found = if error.kind() == ErrorKind::Corrupt {
-                    no_record(&error)
+                    no_record(self.redis.config().record(), &error)
                 } else {
                     self.refused("read the record of the server", &error)
                 };
@@ -96,7 +95,7 @@ impl Visit<'_> {
 
     /// The largest token that was granted here, which is a time in µs if it was never counted past it.
     async fn counter(&self) -> RedisResult<Option<Duration>> {
-        let answer = self.wire.ask(redis::cmd("HGETALL").arg(ONE)).await?;
+        let answer = self.wire.ask(redis::cmd("HGETALL").arg(self.redis.config().record())).await?;
         let fields: Vec<(String, Value)> = redis::from_redis_value(answer)?;
         let counters = fields.iter().filter(|(name, _)| name == "token" || name.contains('.'));
         let largest = counters.filter_map(|(_, count)| reply::number(count)).max();
@@ -134,18 +133,34 @@ fn no_guard_in_a_cluster() -> Finding {
     )
 }
 
-fn no_record(error: &BackendError) -> Finding {
+fn no_record(key: &str, error: &BackendError) -> Finding {
     finding(
         Severity::Problem,
         format!("the record of this server cannot be read: {}", shown::error(error)),
         format!(
-            "the key {ONE} must be a hash that only Tenure writes: look with redis-cli TYPE {ONE}, and rename what is there \
-             (redis-cli RENAME {ONE} old:{ONE}), or give Tenure a database of its own, as in redis://HOST/1"
+            "the key {key} must be a hash that only Tenure writes: look with redis-cli TYPE {key}, and rename what is there \
+             (redis-cli RENAME {key} old:{key}), or give Tenure a database of its own, as in redis://HOST/1"
         ),
     )
 }
 
+/// `quorum=5`, and the rest of the settings.
+fn nodes_of(settings: &str) -> (&str, &str) {
+    settings.split_once(' ').filter(|(first, _)| first.starts_with("quorum=")).unwrap_or(("", settings))
+}
+
 fn mismatch(theirs: &str, ours: &str) -> Finding {
+    let what = format!(
+        "others use this server with {}, and this URL has {ours}: this client is granted nothing",
+        shown::key(theirs.as_bytes())
+    );
+    let ((nodes, theirs), (our_nodes, _)) = (nodes_of(theirs), nodes_of(ours));
+    if nodes != our_nodes {
+        let remedy = format!(
+            "name the same nodes everywhere, all of them; or, if all others have {ours} by now, run `tenure doctor --adopt`"
+        );
+        return finding(Severity::Problem, what, remedy);
+    }
     let (guard, max_ttl) = theirs.split_once(" max_ttl=").unwrap_or((theirs, ""));
     let max_ttl: String = max_ttl.split_whitespace().collect();
     let parameters = if max_ttl.is_empty() { guard.to_owned() } else { format!("{guard}&max_ttl={max_ttl}") };
@@ -153,10 +168,7 @@ fn mismatch(theirs: &str, ours: &str) -> Finding {
     let theirs_in_url = if parameters.chars().all(is_plain) { &parameters } else { "guard=…&max_ttl=…" };
     finding(
         Severity::Problem,
-        format!(
-            "others use this server with {}, and this URL has {ours}: this client is granted nothing",
-            shown::key(theirs.as_bytes())
-        ),
+        what,
         format!(
             "put ?{theirs_in_url} into this URL; or, if all others have {ours} by now, run `tenure doctor --adopt`"
         ),
@@ -223,6 +235,10 @@ mod tests {
         let found = mismatch("guard=on max_ttl=1m 30s", "guard=off");
         assert!(found.remedy.starts_with("put ?guard=on&max_ttl=1m30s into"), "{found:?}");
         assert!(mismatch("guard=off", "guard=on max_ttl=30s").remedy.contains("?guard=off "));
+        let found = mismatch("quorum=5 guard=on max_ttl=1m 30s", "quorum=5 guard=off");
+        assert!(found.remedy.starts_with("put ?guard=on&max_ttl=1m30s into"), "{found:?}");
+        let found = mismatch("quorum=5 guard=off", "quorum=3 guard=off");
+        assert!(found.remedy.starts_with("name the same nodes everywhere"), "{found:?}");
         let found = mismatch("guard=on;rm -rf /\x1b", "guard=off");
         assert!(!found.remedy.contains("rm") && !found.what.contains('\x1b'), "{found:?}");
     }

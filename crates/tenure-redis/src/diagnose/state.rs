@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     fn terms(mode: GuardMode) -> Terms {
-        Terms { mode, max_ttl: Duration::from_secs(30), db: 0 }
+        Terms { mode, max_ttl: Duration::from_secs(30), db: 0, quorum: None }
     }
 
     /// Severity and text of all findings.

@@ -1,5 +1,5 @@
 -- What there is to judge whether this server may grant. After facts. Changes nothing.
--- KEYS  1 one
+-- KEYS  1 record
 -- ARGV  1 gate of the settings that are asked for
 -- reply {facts, uptime in s, version, record, server time in us, 1 if this gate is open}
 local said, uptime, version = facts()

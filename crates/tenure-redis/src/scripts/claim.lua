@@ -49,7 +49,8 @@ if not may_grant() then return {0} end
 
 local changed
 value, changed = settle(value)
-if changed then value = hand_on(value, owner) end
+-- Who takes a free lock alone leaves nothing to those that are only woken.
+if changed then value = hand_on(value, owner, not value and mode == 'x' and 0 or nil) end
 if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
 if ends then return enter_shared(tonumber(ends), value) end

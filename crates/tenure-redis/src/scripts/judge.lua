@@ -1,5 +1,5 @@
 -- Writes the record as it was judged, if facts and record are still what was judged. After facts.
--- KEYS  1 one
+-- KEYS  1 record
 -- ARGV  1 facts  2 record  3 wait in ms  4 gate  5 run  6 replid  7 settings  8 next
 -- reply 1 written; 0 something has changed (ask check.lua again)
 -- The gate opens with the counter on its floor: the largest of all counters, now, and the end of the wait.

@@ -1,5 +1,5 @@
 -- Extends many exclusive leases; never shortens, never re-creates (H2.4, hazard 23).
--- KEYS  1 one  2.. locks
+-- KEYS  1 record  2.. locks
 -- ARGV  1 settings of this client, or '' where there is no record  2.. per lock: owner, ttl in ms
 -- reply per lock: 1 extended; 0 if it is not as plain as that (ask keep.lua), and then nothing was changed;
 --       -1 instead of all if others have adopted other settings: a lease of the old ones must end (H4.5)

@@ -136,12 +136,13 @@ local function is_dead(owner)
 end
 
 -- Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind (H1.1, H1.6).
--- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Returns the
--- lock's value, and true if the gate is closed.
-local function hand_on(value, me)
+-- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Of those that are
+-- only woken, so many are: 2, one more in case the first is dead. Returns the lock's value, and true if the gate is closed.
+local function hand_on(value, me, bells)
   if not may_grant() then return value, true end
   local count, smallest = holders(value)
-  local bells, at, chunk = 2, 0, 2
+  local at, chunk = 0, 2
+  bells = bells or 2
   while true do
     local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
     if not owners[1] then return value end

@@ -23,6 +23,12 @@ pub(crate) fn redis(url: &str) -> BackendHandle {
     Arc::new(Redis::new(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
 }
 
+/// A handle to a server as one of so many nodes of a quorum.
+pub(crate) fn node(url: &str, nodes: usize) -> Arc<Redis> {
+    let config = Config::from_url(url).unwrap().in_quorum(nodes).unwrap();
+    Arc::new(Redis::new(config, Arc::new(TokioHost)))
+}
+
 /// A server whose wall clock is ours to set.
 pub(crate) struct Clocked {
     pub(crate) clock: Clock,

@@ -1,0 +1,42 @@
+-- A counter per lock, forgotten after a day, so that the nodes of a quorum count alike; beside it the record, which is
+-- the gate: its field named after run, history and settings is there only while this server may grant. That field holds
+-- the floor in us that judge.lua put there, below which no counter begins that was lost (H3.1); mints do not change it.
+-- KEYS  3 counter  7 record
+local floor
+local function may_grant()
+  if floor == nil then floor = redis.call('HGET', KEYS[7], ARGV[1]) end
+  return floor and true
+end
+
+-- Never ahead of the clock (A10), which is asked for no more than that: clocks of nodes differ, their counters need not.
+local function count_on(want, least)
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local last = tonumber(redis.call('GET', KEYS[3]) or '0')
+  if last == 0 then least = math.max(least, now) end
+  last = math.max(last, least - 1)
+  local count = math.max(1, math.min(want, now - last))
+  last = last + count
+  redis.call('SET', KEYS[3], string.format('%.0f', last), 'PX', 86400000)
+  return last - count + 1, count
+end
+
+-- The first of at most `want` tokens and their count; nothing if the gate is closed.
+local function mint(want)
+  if not may_grant() then return nil end
+  return count_on(want, tonumber(floor))
+end
+
+-- While the gate is closed, the floor that it will open on waits in the field `token`.
+local function least()
+  return tonumber(may_grant() and floor or redis.call('HGET', KEYS[7], 'token') or '0')
+end
+
+-- Raises the counter also while the gate is closed.
+local function raise()
+  count_on(1, least())
+end
+
+local function fence()
+  return string.format('%.0f', math.max(least(), tonumber(redis.call('GET', KEYS[3]) or '0')))
+end
