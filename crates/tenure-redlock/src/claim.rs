@@ -102,14 +102,16 @@ impl<N: QuorumNode> Poll<N> {
 
     /// Tells the caller once it is decided; gives everything back if there is none any more.
     fn tell(&mut self) {
-        let Some(tell) = &self.tell else { return };
+        let Some(tell) = self.tell.take() else { return };
         if tell.is_closed() {
-            self.ballot.abandon();
-            self.tell = None;
-        } else if let Some(answer) = self.answer() {
-            let told = self.tell.take().map(|tell| tell.send(answer));
-            if matches!(told, Some(Err(Ok(_)))) {
-                self.ballot.abandon();
+            return self.ballot.abandon();
+        }
+        match self.answer() {
+            None => self.tell = Some(tell),
+            Some(answer) => {
+                if tell.send(answer).is_err() {
+                    self.ballot.abandon();
+                }
             }
         }
     }

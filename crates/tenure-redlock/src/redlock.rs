@@ -157,12 +157,11 @@ async fn release_everywhere<N: QuorumNode>(
     futures_util::future::join_all(again).await;
 }
 
+/// The answers of one node, a lease each.
+type Renewals = Vec<Result<Renewal, BackendError>>;
+
 /// What a quorum says of one lease; `None` while it may still be either.
-fn renewal(
-    at: usize,
-    answers: &[Option<Result<Vec<Result<Renewal, BackendError>>, BackendError>>],
-    size: usize,
-) -> Option<Renewal> {
+fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: usize) -> Option<Renewal> {
     let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
         Some(Ok(renewals)) => {
             renewals.get(at).and_then(|renewal: &Result<_, _>| renewal.as_ref().ok().copied())

@@ -1,6 +1,6 @@
 //! What the nodes show, as one view: what a quorum of them shows is so.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use tenure_core::{FencingToken, HolderView, LockName, LockView, WaiterView};
 
@@ -22,7 +22,7 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let of_quorum = holders.values().filter(|seen| seen.len() >= quorum);
     let holders = of_quorum.map(|seen| holder(seen, quorum)).collect();
     let mut queue: Vec<WaiterView> = queue.into_values().cloned().collect();
-    queue.sort_by(|a, b| b.waiting.cmp(&a.waiting));
+    queue.sort_by_key(|waiter| Reverse(waiter.waiting));
     let fence = views.iter().map(|view| view.fence).max().unwrap_or(FencingToken::new(0));
     LockView { name, holders, queue, fence }
 }
