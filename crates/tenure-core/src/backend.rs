@@ -110,7 +110,8 @@ pub trait QuorumNode: Backend {
     /// What tells this server from every other one, as long as it runs: two nodes with the same are one (H3.5).
     async fn identity(&self) -> Result<String, BackendError>;
 
-    /// Another handle to the same node, as [`Backend::handle`] makes one.
+    /// Another handle to the same node, as [`Backend::handle`] makes one, but without asking the node for anything: it may
+    /// be down.
     async fn another(&self) -> Result<Self, BackendError>
     where
         Self: Sized;

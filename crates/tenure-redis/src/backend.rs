@@ -272,7 +272,9 @@ impl Backend for Redis {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        Ok(Arc::new(self.another().await?))
+        let handle = self.another().await?;
+        handle.sessions.session().await?;
+        Ok(Arc::new(handle))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {

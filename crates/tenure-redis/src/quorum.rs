@@ -51,9 +51,7 @@ impl QuorumNode for Redis {
     }
 
     async fn another(&self) -> Result<Self, BackendError> {
-        let handle = Self::sharing(self.sessions.shared.clone());
-        handle.sessions.session().await?;
-        Ok(handle)
+        Ok(Self::sharing(self.sessions.shared.clone()))
     }
 
     /// Only those who hold alone are raised; a quorum knows no others.

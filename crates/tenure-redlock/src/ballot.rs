@@ -34,6 +34,8 @@ pub(crate) enum Outcomes {
     GivenBack,
     /// Too many nodes failed. What was granted stays: the same owner may ask again, and must release.
     Failed,
+    /// Another ballot of the same attempt goes on with what is there.
+    Stopped,
 }
 
 /// One claim under way.
@@ -48,19 +50,12 @@ pub(crate) struct Ballot {
     may_be_there: Vec<bool>,
     errors: Vec<Option<BackendError>>,
     holders: BTreeMap<String, BTreeSet<usize>>,
-    /// The caller will wait in any case: a refusal may wait for the last answer, which says whether a place can be kept.
-    is_patient: bool,
     outcome: Outcomes,
 }
 
 impl Ballot {
     /// Among so many nodes. `silent` ones are not asked; `held` are those that refuse anyway, if that is known.
-    pub(crate) fn new(
-        nodes: usize,
-        silent: &BTreeSet<usize>,
-        held: Option<BTreeSet<usize>>,
-        is_patient: bool,
-    ) -> Self {
+    pub(crate) fn new(nodes: usize, silent: &BTreeSet<usize>, held: Option<BTreeSet<usize>>) -> Self {
         let mut tally = Tally::new(nodes);
         for &node in silent {
             tally.vote(node, Vote::Failed);
@@ -78,7 +73,6 @@ impl Ballot {
             may_be_there: vec![false; nodes],
             errors: vec![None; nodes],
             holders: BTreeMap::new(),
-            is_patient,
             outcome: Outcomes::Open,
         }
     }
@@ -104,6 +98,16 @@ impl Ballot {
     /// The caller has gone: nobody wants what was granted.
     pub(crate) fn abandon(&mut self) {
         self.outcome = Outcomes::GivenBack;
+    }
+
+    /// Nothing is to be done any more, and nothing to be given back.
+    pub(crate) fn stop(&mut self) {
+        self.outcome = Outcomes::Stopped;
+    }
+
+    /// A node has answered, or may have done something all the same.
+    pub(crate) fn has_reached_any(&self) -> bool {
+        self.has_left_something() || (0..self.asked.len()).any(|node| self.tally.has_refused(node))
     }
 
     pub(crate) fn on_event(&mut self, event: Event) {
@@ -157,7 +161,8 @@ impl Ballot {
                     self.raise(to, nodes, &mut steps);
                 }
                 Verdict::Granted(tokens) => self.outcome = Outcomes::Kept(tokens),
-                Verdict::Refused if self.is_patient && self.is_pending() => {}
+                // The last answer says whether something is to be given back, or places can be kept.
+                Verdict::Refused if self.is_pending() => {}
                 Verdict::Refused if self.has_left_something() => self.outcome = Outcomes::GivenBack,
                 Verdict::Refused => self.outcome = Outcomes::Refused,
                 Verdict::Failed => self.outcome = Outcomes::Failed,

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     ballot::{Ballot, Event, Outcomes, Step},
-    quorum::{Quorum, node_timeout},
+    quorum::{Quorum, Ticket, node_timeout},
 };
 
 /// A pause after a split vote is no longer than this: 500 ms.
@@ -29,8 +29,11 @@ pub(crate) async fn claim<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim)
         return Err(twins);
     }
     quorum.probe_silent();
+    let Some(ticket) = quorum.memory.begin((claim.owner, claim.name.clone())) else {
+        return Ok(ClaimAnswer::Split { retry_after: Duration::from_millis(1), holder: None });
+    };
     let (quorum_there, claim) = (quorum.clone(), claim.clone());
-    quorum.detached(move |tell| Box::pin(Poll::new(quorum_there, claim, tell).run())).await
+    quorum.detached(move |tell| Box::pin(Poll::new(quorum_there, claim, ticket, tell).run())).await
 }
 
 /// One ballot under way.
@@ -40,11 +43,12 @@ struct Poll<N> {
     ballot: Ballot,
     began: Moment,
     timeout: Duration,
+    ticket: Ticket,
     tell: Option<oneshot::Sender<Answer>>,
 }
 
 impl<N: QuorumNode> Poll<N> {
-    fn new(quorum: Arc<Quorum<N>>, mut claim: Claim, tell: oneshot::Sender<Answer>) -> Self {
+    fn new(quorum: Arc<Quorum<N>>, mut claim: Claim, ticket: Ticket, tell: oneshot::Sender<Answer>) -> Self {
         // Woken but never made holder: a lock that is handed on by one node is handed on by one node only (S3.3 g).
         if claim.wait == Wait::Turn {
             claim.wait = Wait::Wake;
@@ -53,25 +57,33 @@ impl<N: QuorumNode> Poll<N> {
         let silent: BTreeSet<usize> = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
         // With fewer than a quorum there is nothing to lose by asking.
         let silent = if nodes - silent.len() >= quorum.size() { silent } else { BTreeSet::new() };
-        let ballot = Ballot::new(nodes, &silent, quorum.memory.held(&claim.name), claim.wait != Wait::No);
+        let ballot = Ballot::new(nodes, &silent, quorum.memory.held(&claim.name));
         let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
-        Self { quorum, claim: Arc::new(claim), ballot, began, timeout, tell: Some(tell) }
+        Self { quorum, claim: Arc::new(claim), ballot, began, timeout, ticket, tell: Some(tell) }
     }
 
     async fn run(mut self) {
         let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
         loop {
-            for step in self.ballot.steps() {
-                under_way.push(self.carry_out(step));
-            }
+            under_way.extend(self.steps());
             self.tell();
             // Telling may have found that nobody listens.
-            for step in self.ballot.steps() {
-                under_way.push(self.carry_out(step));
-            }
-            let Some(event) = under_way.next().await else { return };
+            under_way.extend(self.steps());
+            let Some(event) = under_way.next().await else { break };
             self.ballot.on_event(event);
         }
+        self.quorum.memory.end(&self.ticket);
+    }
+
+    fn steps(&mut self) -> Vec<BoxFuture<'static, Event>> {
+        let mut steps = self.ballot.steps();
+        let gives_back = steps.iter().any(|step| matches!(step, Step::Release(_)));
+        // Spent before the first release leaves.
+        if gives_back && !self.quorum.memory.spend(&self.ticket) {
+            self.ballot.stop();
+            steps.retain(|step| !matches!(step, Step::Release(_)));
+        }
+        steps.into_iter().map(|step| self.carry_out(step)).collect()
     }
 
     fn carry_out(&self, step: Step) -> BoxFuture<'static, Event> {
@@ -104,21 +116,30 @@ impl<N: QuorumNode> Poll<N> {
     fn tell(&mut self) {
         let Some(tell) = self.tell.take() else { return };
         if tell.is_closed() {
-            return self.ballot.abandon();
+            return self.abandon();
         }
         match self.answer() {
             None => self.tell = Some(tell),
             Some(answer) => {
                 if tell.send(answer).is_err() {
-                    self.ballot.abandon();
+                    self.abandon();
                 }
             }
         }
     }
 
+    /// Nobody wants it: it is given back, unless the same attempt goes on in another ballot.
+    fn abandon(&mut self) {
+        if self.quorum.memory.spend(&self.ticket) {
+            self.ballot.abandon();
+        } else {
+            self.ballot.stop();
+        }
+    }
+
     fn answer(&mut self) -> Option<Answer> {
         if let Some(twins) = self.quorum.twins() {
-            self.ballot.abandon();
+            self.abandon();
             return Some(Err(twins));
         }
         let memory = &self.quorum.memory;
@@ -133,7 +154,11 @@ impl<N: QuorumNode> Poll<N> {
                 let (name, token) = (name.clone(), tokens.first());
                 ClaimAnswer::Granted(Grant { name, owner: *owner, token, block: tokens.block, ttl: *ttl })
             }
-            Outcomes::Failed => return Some(Err(self.quorum.too_few(self.ballot.errors()))),
+            Outcomes::Failed => {
+                let is_untouched = !self.ballot.has_reached_any();
+                return Some(Err(self.quorum.too_few(is_untouched, self.ballot.errors())));
+            }
+            Outcomes::Stopped => return None,
             Outcomes::Refused if self.claim.wait == Wait::No => ClaimAnswer::Busy { retry_after, holder },
             Outcomes::Refused => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
             Outcomes::GivenBack => {

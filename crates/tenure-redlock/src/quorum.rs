@@ -1,19 +1,22 @@
 //! `Quorum`: the nodes, and asking all of them at once.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tenure_core::{BackendError, ErrorKind, Host, LockName, Outcome, QuorumNode};
+use tenure_core::{BackendError, ErrorKind, Host, LockName, Outcome, OwnerId, QuorumNode, Variant};
 use tokio::sync::oneshot;
 
 use crate::{member::Member, tally::quorum_of};
+
+/// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
+const SPENT_MAX: usize = 65_536;
 
 /// Names of which it is remembered where they are held; more, and all are forgotten.
 const HELD_MAX: usize = 4096;
@@ -30,11 +33,72 @@ pub(crate) struct Quorum<N> {
 pub(crate) struct Memory {
     /// How often in a row nobody got a quorum.
     splits: AtomicU32,
+    attempts: Mutex<Attempts>,
     /// Nodes on which somebody holds a quorum of a lock, while others are free.
     held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
 }
 
+/// Which ballot is the one of an attempt, and which attempts are spent.
+#[derive(Default)]
+struct Attempts {
+    ballots: u64,
+    live: BTreeMap<Attempt, u64>,
+    spent: BTreeSet<Attempt>,
+    by_age: VecDeque<Attempt>,
+}
+
+/// One owner's try for one lock.
+pub(crate) type Attempt = (OwnerId, LockName);
+
+/// A ballot under way, as the memory knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    attempt: Attempt,
+    number: u64,
+}
+
 impl Memory {
+    fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        // OK because the maps agree whenever code that can panic runs.
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a ballot, in place of one of the same attempt whose caller has gone; `None` if something was given back
+    /// under that owner: a release that is still under way would free what is granted to it now (H3.4).
+    pub(crate) fn begin(&self, attempt: Attempt) -> Option<Ticket> {
+        let mut attempts = self.attempts();
+        if attempts.spent.contains(&attempt) && !Variant::OwnerReused.is_on() {
+            return None;
+        }
+        attempts.ballots += 1;
+        let number = attempts.ballots;
+        attempts.live.insert(attempt.clone(), number);
+        Some(Ticket { attempt, number })
+    }
+
+    /// Before anything is given back. False if the attempt has gone on with another ballot, which wants what is there.
+    pub(crate) fn spend(&self, ticket: &Ticket) -> bool {
+        let mut attempts = self.attempts();
+        let is_current = attempts.live.get(&ticket.attempt) == Some(&ticket.number);
+        if is_current && attempts.spent.insert(ticket.attempt.clone()) {
+            attempts.by_age.push_back(ticket.attempt.clone());
+            if attempts.by_age.len() > SPENT_MAX
+                && let Some(oldest) = attempts.by_age.pop_front()
+            {
+                attempts.spent.remove(&oldest);
+            }
+        }
+        is_current
+    }
+
+    /// The ballot is over, and nothing of it is under way.
+    pub(crate) fn end(&self, ticket: &Ticket) {
+        let mut attempts = self.attempts();
+        if attempts.live.get(&ticket.attempt) == Some(&ticket.number) {
+            attempts.live.remove(&ticket.attempt);
+        }
+    }
+
     pub(crate) fn held(&self, name: &LockName) -> Option<BTreeSet<usize>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_empty() { None } else { held.get(name).cloned() }
@@ -90,12 +154,12 @@ impl<N: QuorumNode> Quorum<N> {
         })
     }
 
-    /// Asks every node at once, each within its time-out, and stops when `enough` says so of the answers so far.
+    /// Asks every node at once, each within its time-out, and shows the answers so far at each one that comes.
     pub(crate) async fn ask_all<A, F>(
         &self,
         timeout: Duration,
         ask: impl Fn(Arc<N>) -> F,
-        mut enough: impl FnMut(&[Option<Result<A, BackendError>>]) -> bool,
+        mut on_answer: impl FnMut(&[Option<Result<A, BackendError>>]),
     ) -> Vec<Option<Result<A, BackendError>>>
     where
         F: Future<Output = Result<A, BackendError>>,
@@ -109,9 +173,7 @@ impl<N: QuorumNode> Quorum<N> {
         let mut answers: Vec<Option<Result<A, BackendError>>> = self.members.iter().map(|_| None).collect();
         while let Some((at, answer)) = asked.next().await {
             answers[at] = Some(answer);
-            if enough(&answers) {
-                break;
-            }
+            on_answer(&answers);
         }
         answers
     }
@@ -141,14 +203,16 @@ impl<N: QuorumNode> Quorum<N> {
         }
     }
 
-    /// Fewer than a quorum answered.
-    pub(crate) fn too_few(&self, errors: impl IntoIterator<Item = BackendError>) -> BackendError {
+    /// Fewer than a quorum answered. `is_untouched`: those that did have changed nothing (L9).
+    pub(crate) fn too_few(
+        &self,
+        is_untouched: bool,
+        errors: impl IntoIterator<Item = BackendError>,
+    ) -> BackendError {
         let errors: Vec<BackendError> = errors.into_iter().collect();
         let (failed, all) = (errors.len(), self.members.len());
-        let outcome = match errors.iter().all(|error| error.outcome() == Outcome::NotApplied) {
-            true => Outcome::NotApplied,
-            false => Outcome::Unknown,
-        };
+        let is_untouched = is_untouched && errors.iter().all(|error| error.outcome() == Outcome::NotApplied);
+        let outcome = if is_untouched { Outcome::NotApplied } else { Outcome::Unknown };
         // Settings and rights do not mend themselves: one node that says so is worth telling.
         let permanent = errors.iter().find(|error| !error.kind().is_transient());
         let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);

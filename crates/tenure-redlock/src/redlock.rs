@@ -3,12 +3,14 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode,
-    Released, Renewal, Severity, Sharing, Wait, Wakes,
+    Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind,
+    Finding, Grant, HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId, ProcessId, Promises,
+    QuorumNode, Released, Renewal, Severity, Sharing, Wait, Wakes,
 };
+
+use tokio::sync::oneshot;
 
 use crate::{
     claim::{self, give_back},
@@ -86,9 +88,8 @@ impl<N: QuorumNode> Redlock<N> {
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let quorum = self.quorum.clone();
-        let task = move |tell: tokio::sync::oneshot::Sender<_>| -> tenure_core::BoxFuture<'static, ()> {
-            Box::pin(release_everywhere(quorum, name, owner, tell))
-        };
+        let task =
+            move |tell| -> BoxFuture<'static, ()> { Box::pin(release_everywhere(quorum, name, owner, tell)) };
         self.quorum.detached(task).await
     }
 
@@ -101,10 +102,10 @@ impl<N: QuorumNode> Redlock<N> {
     where
         F: Future<Output = Result<A, BackendError>>,
     {
-        let answers = self.quorum.ask_all(timeout, ask, |_| false).await;
+        let answers = self.quorum.ask_all(timeout, ask, |_| {}).await;
         let (answered, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
         if answered.len() < self.quorum.size() {
-            return Err(self.quorum.too_few(failed.into_iter().filter_map(Result::err)));
+            return Err(self.quorum.too_few(answered.is_empty(), failed.into_iter().filter_map(Result::err)));
         }
         Ok(answered.into_iter().filter_map(Result::ok).collect())
     }
@@ -116,7 +117,7 @@ async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     owner: OwnerId,
-    tell: tokio::sync::oneshot::Sender<Result<Released, BackendError>>,
+    tell: oneshot::Sender<Result<Released, BackendError>>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
     let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
@@ -144,7 +145,7 @@ async fn release_everywhere<N: QuorumNode>(
             // Held by fewer than a quorum: it was lost, whoever has it now.
             Some(Ok(Released::WasGone))
         } else if released + gone + errors.len() == all {
-            Some(Err(quorum.too_few(errors.clone())))
+            Some(Err(quorum.too_few(released == 0, errors.clone())))
         } else {
             None
         };
@@ -154,11 +155,49 @@ async fn release_everywhere<N: QuorumNode>(
         }
     }
     let again = again.into_iter().map(|node| give_back(&quorum, node, &name, owner, RELEASE));
-    futures_util::future::join_all(again).await;
+    join_all(again).await;
 }
 
 /// The answers of one node, a lease each.
 type Renewals = Vec<Result<Renewal, BackendError>>;
+
+/// Extends leases on all nodes. Tells as soon as a quorum has said of each what became of it, and goes on with the others:
+/// a node that is not renewed is one failure less that the lease survives.
+async fn renew_everywhere<N: QuorumNode>(
+    quorum: Arc<Quorum<N>>,
+    grants: Arc<[Grant]>,
+    tell: oneshot::Sender<Result<Renewals, BackendError>>,
+) {
+    let timeout = node_timeout(grants.iter().map(|grant| grant.ttl).min().unwrap_or_default());
+    let (size, mut tell) = (quorum.size(), Some(tell));
+    let ask = |node: Arc<N>| {
+        let grants = grants.clone();
+        async move {
+            let answers = node.renew(&grants).await;
+            match answers.first() {
+                // All of them: the node did not answer.
+                Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
+                _ => Ok(answers),
+            }
+        }
+    };
+    let all = 0..grants.len();
+    let on_answer = |answers: &[_]| {
+        let known: Option<Renewals> = all.clone().map(|at| renewal(at, answers, size).map(Ok)).collect();
+        if let Some((renewals, tell)) = known.and_then(|renewals| Some((renewals, tell.take()?))) {
+            // OK because whoever does not listen any more needs no answer.
+            let _ = tell.send(Ok(renewals));
+        }
+    };
+    let answers = quorum.ask_all(timeout, ask, on_answer).await;
+    let Some(tell) = tell else { return };
+    let failure = || {
+        let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err()).cloned();
+        quorum.too_few(answers.iter().flatten().all(Result::is_err), errors)
+    };
+    // OK as above.
+    let _ = tell.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
+}
 
 /// What a quorum says of one lease; `None` while it may still be either.
 fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: usize) -> Option<Renewal> {
@@ -192,19 +231,10 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        let (mut members, mut errors) = (Vec::new(), Vec::new());
-        for member in &self.quorum.members {
-            match member.another().await {
-                Ok(member) => members.push(Arc::new(member)),
-                Err(error) => {
-                    errors.push(error);
-                    members.push(member.clone());
-                }
-            }
-        }
-        if self.quorum.members.len() - errors.len() < self.quorum.size() {
-            return Err(self.quorum.too_few(errors));
-        }
+        // No node is asked for anything here: one that hangs must not keep the others from being used.
+        let others = self.quorum.members.iter().map(|member| member.another());
+        let members = join_all(others).await.into_iter().map(|member| member.map(Arc::new));
+        let members = members.collect::<Result<_, _>>()?;
         let (host, memory) = (self.quorum.host.clone(), self.quorum.memory.clone());
         let quorum = Arc::new(Quorum { members, host, memory });
         Ok(Arc::new(Self { quorum, slots: self.slots.clone() }))
@@ -229,24 +259,12 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let timeout = node_timeout(grants.iter().map(|grant| grant.ttl).min().unwrap_or_default());
-        let size = self.quorum.size();
-        let ask = |node: Arc<N>| async move {
-            let answers = node.renew(grants).await;
-            match answers.first() {
-                // All of them: the node did not answer.
-                Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
-                _ => Ok(answers),
-            }
-        };
-        let all = 0..grants.len();
-        let enough = |answers: &[_]| all.clone().all(|at| renewal(at, answers, size).is_some());
-        let answers = self.quorum.ask_all(timeout, ask, enough).await;
-        let failures = || {
-            let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err());
-            self.quorum.too_few(errors.cloned())
-        };
-        all.clone().map(|at| renewal(at, &answers, size).ok_or_else(failures)).collect()
+        let (quorum, all): (_, Arc<[Grant]>) = (self.quorum.clone(), grants.into());
+        let task = move |tell| -> BoxFuture<'static, ()> { Box::pin(renew_everywhere(quorum, all, tell)) };
+        match self.quorum.detached(task).await {
+            Ok(renewals) => renewals,
+            Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -255,7 +273,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         };
         let names: Result<Vec<_>, _> = (1..=slots).map(|number| slot(name, number)).collect();
         let releases = names?.into_iter().map(|name| self.release_one(name, owner));
-        let answers: Result<Vec<_>, _> = futures_util::future::join_all(releases).await.into_iter().collect();
+        let answers: Result<Vec<_>, _> = join_all(releases).await.into_iter().collect();
         let held = answers?.contains(&Released::Released);
         Ok(if held { Released::Released } else { Released::WasGone })
     }
@@ -286,7 +304,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         let answers =
-            self.quorum.ask_all(QUESTION, |node| async move { node.diagnose().await }, |_| false).await;
+            self.quorum.ask_all(QUESTION, |node| async move { node.diagnose().await }, |_| {}).await;
         let mut findings: Vec<Finding> = Vec::new();
         for (member, answer) in self.quorum.members.iter().zip(answers.into_iter().flatten()) {
             let place = &member.place;
@@ -316,13 +334,12 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn adopt(&self) -> Result<Adoption, BackendError> {
-        let answers =
-            self.quorum.ask_all(QUESTION, |node| async move { node.adopt().await }, |_| false).await;
+        let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt().await }, |_| {}).await;
         let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
         let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
         // A node that keeps the old settings refuses everybody who has the new ones.
         if !failed.is_empty() {
-            return Err(self.quorum.too_few(failed.into_iter().filter_map(Result::err)));
+            return Err(self.quorum.too_few(done.is_empty(), failed.into_iter().filter_map(Result::err)));
         }
         let wait = done.iter().map(|adoption| adoption.wait).max().unwrap_or_default();
         let what: Vec<String> = done.into_iter().map(|adoption| adoption.what).collect();

@@ -102,6 +102,10 @@ impl Tally {
         self.counts[node] = 0;
     }
 
+    pub(crate) fn has_refused(&self, node: usize) -> bool {
+        matches!(self.votes[node], Some(Vote::Refused { .. }))
+    }
+
     pub(crate) fn has_granted(&self, node: usize) -> bool {
         matches!(self.votes[node], Some(Vote::Granted { .. }))
     }
