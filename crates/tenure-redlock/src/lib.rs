@@ -1,15 +1,16 @@
 #![doc = include_str!("../README.md")]
 
+mod backend;
 mod ballot;
 mod claim;
 mod config;
+mod error;
 mod member;
 mod quorum;
-mod redlock;
 mod slots;
 mod tally;
 mod view;
 mod wake;
 
+pub use backend::Redlock;
 pub use config::{Config, ConfigError};
-pub use redlock::Redlock;

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome, QuorumNode};
+use tenure_core::{BackendError, ErrorKind, Host, Moment, QuorumNode};
+
+use crate::error;
 
 /// A member that did not answer is looked at again after this long: 500 ms.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
@@ -77,7 +79,7 @@ impl<N: QuorumNode> Member<N> {
         let answer = tokio::select! {
             biased;
             answer = answer => answer,
-            () = over => Err(silent(timeout)),
+            () = over => Err(error::silent(timeout)),
         };
         let answer = answer.map_err(|error| error.with("node", &self.place));
         self.note(&answer);
@@ -114,9 +116,4 @@ impl<N: QuorumNode> Member<N> {
             tracing::debug!(node = %self.place, %error, "still silent");
         }
     }
-}
-
-fn silent(timeout: Duration) -> BackendError {
-    let message = format!("the node did not answer within {timeout:.1?}");
-    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
 }

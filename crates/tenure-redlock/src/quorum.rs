@@ -10,10 +10,10 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tenure_core::{BackendError, ErrorKind, Host, LockName, Outcome, OwnerId, QuorumNode, Variant};
+use tenure_core::{BackendError, Host, LockName, OwnerId, QuorumNode, Variant};
 use tokio::sync::oneshot;
 
-use crate::{member::Member, tally::quorum_of};
+use crate::{error, member::Member, tally::quorum_of};
 
 /// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
 const SPENT_MAX: usize = 65_536;
@@ -148,10 +148,7 @@ impl<N: QuorumNode> Quorum<N> {
     ) -> Result<A, BackendError> {
         let (tell, told) = oneshot::channel();
         self.host.spawn(task(tell));
-        told.await.unwrap_or_else(|_| {
-            let message = "the runtime ended while the nodes were asked";
-            Err(BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, message))
-        })
+        told.await.unwrap_or_else(|_| Err(error::ended()))
     }
 
     /// Asks every node at once, each within its time-out, and shows the answers so far at each one that comes.
@@ -184,11 +181,7 @@ impl<N: QuorumNode> Quorum<N> {
         for member in &self.members {
             let Some(identity) = member.identity() else { continue };
             if let Some(other) = known.insert(identity, &member.place) {
-                let message = format!(
-                    "{other} and {} are one server under two names: its two votes would be one; list every server once",
-                    member.place
-                );
-                return Some(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message));
+                return Some(error::twins(other, &member.place));
             }
         }
         None
@@ -209,27 +202,6 @@ impl<N: QuorumNode> Quorum<N> {
         is_untouched: bool,
         errors: impl IntoIterator<Item = BackendError>,
     ) -> BackendError {
-        let errors: Vec<BackendError> = errors.into_iter().collect();
-        let (failed, all) = (errors.len(), self.members.len());
-        let is_untouched = is_untouched && errors.iter().all(|error| error.outcome() == Outcome::NotApplied);
-        let outcome = if is_untouched { Outcome::NotApplied } else { Outcome::Unknown };
-        // Settings and rights do not mend themselves: one node that says so is worth telling.
-        let permanent = errors.iter().find(|error| !error.kind().is_transient());
-        let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
-        let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let message = format!(
-            "{failed} of {all} nodes cannot serve, and a quorum is {}: {}",
-            self.size(),
-            what.join("; ")
-        );
-        let error = BackendError::new(kind, outcome, message);
-        // So many of them must serve again, and some say when.
-        let missing = (self.size() + failed).saturating_sub(all);
-        let mut waits: Vec<Duration> = errors.iter().filter_map(BackendError::retry_hint).collect();
-        waits.sort_unstable();
-        match waits.get(missing.saturating_sub(1)) {
-            Some(wait) => error.retry_after(*wait),
-            None => error,
-        }
+        error::too_few(self.members.len(), is_untouched, &errors.into_iter().collect::<Vec<_>>())
     }
 }

@@ -1,0 +1,83 @@
+//! What a quorum says when it cannot serve.
+
+use std::time::Duration;
+
+use tenure_core::{BackendError, ErrorKind, Outcome};
+
+use crate::tally::quorum_of;
+
+/// A node did not answer in time.
+pub(crate) fn silent(timeout: Duration) -> BackendError {
+    let message = format!("the node did not answer within {timeout:.1?}");
+    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
+}
+
+/// Nobody is left who could tell.
+pub(crate) fn ended() -> BackendError {
+    let message = "the runtime ended while the nodes were asked";
+    BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, message)
+}
+
+/// Two members are one server (A5, H3.5).
+pub(crate) fn twins(one: &str, other: &str) -> BackendError {
+    let message = format!(
+        "{one} and {other} are one server under two names: its two votes would be one; list every server once"
+    );
+    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+}
+
+/// So many of `all` nodes failed that the others are no quorum. `is_untouched`: those have changed nothing (L9).
+pub(crate) fn too_few(all: usize, is_untouched: bool, errors: &[BackendError]) -> BackendError {
+    let (failed, size) = (errors.len(), quorum_of(all));
+    let is_untouched = is_untouched && errors.iter().all(|error| error.outcome() == Outcome::NotApplied);
+    let outcome = if is_untouched { Outcome::NotApplied } else { Outcome::Unknown };
+    // Settings and rights do not mend themselves: one node that says so is worth telling.
+    let permanent = errors.iter().find(|error| !error.kind().is_transient());
+    let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
+    let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let message =
+        format!("{failed} of {all} nodes cannot serve, and a quorum is {size}: {}", what.join("; "));
+    let error = BackendError::new(kind, outcome, message);
+    // So many of them must serve again, and some say when.
+    let missing = (size + failed).saturating_sub(all);
+    let mut waits: Vec<Duration> = errors.iter().filter_map(BackendError::retry_hint).collect();
+    waits.sort_unstable();
+    match waits.get(missing.saturating_sub(1)) {
+        Some(wait) => error.retry_after(*wait),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(seconds: u64) -> BackendError {
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the gate is closed")
+            .retry_after(Duration::from_secs(seconds))
+    }
+
+    /// Of five nodes four wait: a quorum is there once the second of them serves.
+    #[test]
+    fn it_says_when_a_quorum_will_serve() {
+        let error = too_few(5, true, &[waiting(9), waiting(3), waiting(7), waiting(5)]);
+        assert_eq!(error.retry_hint(), Some(Duration::from_secs(5)));
+        assert!(error.to_string().starts_with("4 of 5 nodes cannot serve, and a quorum is 3: "), "{error}");
+    }
+
+    /// A node that is down does not say when it comes back; without it the others may not suffice.
+    #[test]
+    fn it_says_nothing_where_that_is_not_known() {
+        let down = || silent(Duration::from_secs(1));
+        assert_eq!(too_few(3, true, &[down(), down(), waiting(3)]).retry_hint(), None);
+        assert_eq!(too_few(3, true, &[down(), waiting(3)]).retry_hint(), Some(Duration::from_secs(3)));
+    }
+
+    /// L9.
+    #[test]
+    fn it_was_not_applied_only_if_nobody_says_otherwise() {
+        assert_eq!(too_few(3, true, &[waiting(1), waiting(2)]).outcome(), Outcome::NotApplied);
+        assert_eq!(too_few(3, false, &[waiting(1), waiting(2)]).outcome(), Outcome::Unknown);
+        assert_eq!(too_few(3, true, &[waiting(1), silent(Duration::ZERO)]).outcome(), Outcome::Unknown);
+    }
+}
