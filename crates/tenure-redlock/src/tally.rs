@@ -47,20 +47,19 @@ impl Tokens {
 ///
 /// # Why a quorum of these tokens is larger than every earlier one (S3.3)
 /// Every earlier grant ended on a token T that a quorum of nodes counted up to, by minting or by a raise that was
-/// refused to anybody but the holder. Of two quorums one node is in both, and it minted ours after T. A block is as
-/// long as the shortest that a counted node granted: its first token lies above what each of them had before.
+/// refused to anybody but the holder. Of two quorums one node is in both, and it minted for us after T; ours is no smaller
+/// than what any counted node minted for us. A block is as long as the shortest that one of them granted: its first
+/// token lies above what each of them had before.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     votes: Vec<Option<Vote>>,
     /// Counts up to there: by its own mint, or since it was raised.
     counts: Vec<u64>,
-    /// Of the first quorum that granted; later grants do not move it.
-    tokens: Option<Tokens>,
 }
 
 impl Tally {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { votes: vec![None; nodes], counts: vec![0; nodes], tokens: None }
+        Self { votes: vec![None; nodes], counts: vec![0; nodes] }
     }
 
     /// A majority of all nodes there are, whether they answer or not (H3.5).
@@ -77,16 +76,8 @@ impl Tally {
         if self.votes[node].is_some() {
             return;
         }
-        if let Vote::Granted { first, block } = vote {
-            self.counts[node] = (first.get() + u64::from(block)).saturating_sub(1);
-        }
         self.votes[node] = Some(vote);
-        let granted: Vec<usize> = self.granted().collect();
-        if self.tokens.is_none() && granted.len() >= self.quorum() {
-            let end = granted.iter().map(|&node| self.counts[node]).max().unwrap_or(0);
-            let block = granted.iter().filter_map(|&node| self.block_of(node)).min().unwrap_or(1);
-            self.tokens = Some(Tokens { end, block });
-        }
+        self.counts[node] = self.minted(node).unwrap_or(0);
     }
 
     /// The node counts up to `to` now; only if it had granted.
@@ -127,13 +118,8 @@ impl Tally {
     pub(crate) fn verdict(&self) -> Verdict {
         let quorum = self.quorum();
         let granted: Vec<usize> = self.granted().collect();
-        if let Some(tokens) = self.tokens.filter(|_| granted.len() >= quorum) {
-            let to = if Variant::RaiseToFirst.is_on() { tokens.first().get() } else { tokens.end };
-            let nodes: Vec<usize> = granted.iter().copied().filter(|&node| self.counts[node] < to).collect();
-            if granted.len() - nodes.len() >= quorum || Variant::NoSecondRound.is_on() {
-                return Verdict::Granted(tokens);
-            }
-            return Verdict::Raise { to, nodes };
+        if granted.len() >= quorum {
+            return self.of_quorum(&granted, quorum);
         }
         let of = |wanted: fn(&Vote) -> bool| self.votes.iter().flatten().filter(|vote| wanted(vote)).count();
         let failed = of(|vote| matches!(vote, Vote::Failed));
@@ -144,6 +130,29 @@ impl Tally {
             Verdict::Failed
         } else {
             Verdict::Refused
+        }
+    }
+
+    /// The largest token that any of them minted is ours, if so many count up to it: nobody who counts minted a larger one
+    /// for us, else another attempt may have been granted what lies between (H3.3).
+    fn of_quorum(&self, granted: &[usize], quorum: usize) -> Verdict {
+        let end = granted.iter().filter_map(|&node| self.minted(node)).max().unwrap_or(0);
+        let block = granted.iter().filter_map(|&node| self.block_of(node)).min().unwrap_or(1);
+        let tokens = Tokens { end, block };
+        let to = if Variant::RaiseToFirst.is_on() { tokens.first().get() } else { end };
+        let nodes: Vec<usize> = granted.iter().copied().filter(|&node| self.counts[node] < to).collect();
+        if granted.len() - nodes.len() >= quorum || Variant::NoSecondRound.is_on() {
+            Verdict::Granted(tokens)
+        } else {
+            Verdict::Raise { to, nodes }
+        }
+    }
+
+    /// The last token that it minted for us.
+    fn minted(&self, node: usize) -> Option<u64> {
+        match self.votes[node] {
+            Some(Vote::Granted { first, block }) => Some((first.get() + u64::from(block)).saturating_sub(1)),
+            _ => None,
         }
     }
 
