@@ -13,7 +13,7 @@ use tenure_core::{
 use tokio::sync::oneshot;
 
 use crate::{
-    claim::{self, give_back},
+    claim::{self, RELEASE},
     config::ConfigError,
     member::Member,
     quorum::{Memory, Quorum, node_timeout},
@@ -28,8 +28,6 @@ const QUESTION: Duration = Duration::from_secs(2);
 const WALK: Duration = Duration::from_secs(50);
 /// A pause after slots that were got in part: 20 ms, some rounds.
 const SLOTS_PAUSE: Duration = Duration::from_millis(20);
-/// How long a node may take for a release: 500 ms.
-const RELEASE: Duration = Duration::from_millis(500);
 
 /// One lock on the quorum of independent nodes.
 pub struct Redlock<N> {
@@ -88,6 +86,7 @@ impl<N: QuorumNode> Redlock<N> {
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let quorum = self.quorum.clone();
+        quorum.memory.withdraw(&(owner, name.clone()));
         let task =
             move |tell| -> BoxFuture<'static, ()> { Box::pin(release_everywhere(quorum, name, owner, tell)) };
         self.quorum.detached(task).await
@@ -154,8 +153,9 @@ async fn release_everywhere<N: QuorumNode>(
             let _ = tell.send(verdict);
         }
     }
-    let again = again.into_iter().map(|node| give_back(&quorum, node, &name, owner, RELEASE));
-    join_all(again).await;
+    for node in again {
+        quorum.owe(node, name.clone(), owner);
+    }
 }
 
 /// The answers of one node, a lease each.

@@ -100,6 +100,14 @@ impl Ballot {
         self.outcome = Outcomes::GivenBack;
     }
 
+    /// The owner is leaving all nodes: only what comes late is to be given back here.
+    pub(crate) fn withdraw(&mut self) {
+        for node in 0..self.asked.len() {
+            self.released[node] |= !self.asked[node] || self.tally.has_voted(node);
+        }
+        self.outcome = Outcomes::GivenBack;
+    }
+
     /// Nothing is to be done any more, and nothing to be given back.
     pub(crate) fn stop(&mut self) {
         self.outcome = Outcomes::Stopped;
@@ -213,12 +221,12 @@ impl Ballot {
         }
     }
 
-    /// All nodes that were asked, also those that refused: a place is left there. An answer that is not here yet is
-    /// waited for, so that the release does not come first.
+    /// All nodes, also those that refused, where a place is left, and those that were not asked now, but perhaps in an earlier
+    /// ballot of the same attempt. An answer that is not here yet is waited for, so that the release does not come first.
     fn release(&mut self, steps: &mut Vec<Step>) {
         for node in 0..self.asked.len() {
-            let has_answered = self.asked[node] && self.tally.has_voted(node);
-            if has_answered && !self.released[node] {
+            let is_pending = self.asked[node] && !self.tally.has_voted(node);
+            if !is_pending && !self.released[node] {
                 self.released[node] = true;
                 steps.push(Step::Release(node));
             }

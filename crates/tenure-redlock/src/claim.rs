@@ -18,8 +18,8 @@ use crate::{
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Powers of two of a round, by which pauses grow while votes are split.
 const SPLITS_MAX: u32 = 6;
-/// How long it is tried to give something back to a node that does not answer: 5 s, and then the ttl ends it.
-const GIVE_BACK: Duration = Duration::from_secs(5);
+/// How long a node may take for a release: 500 ms.
+pub(crate) const RELEASE: Duration = Duration::from_millis(500);
 
 type Answer = Result<ClaimAnswer, BackendError>;
 
@@ -70,6 +70,11 @@ impl<N: QuorumNode> Poll<N> {
             // Telling may have found that nobody listens.
             under_way.extend(self.steps());
             let Some(event) = under_way.next().await else { break };
+            // Before it is counted: a release that is under way does not reach what is granted now.
+            if self.quorum.memory.is_withdrawn(&self.ticket) && *self.ballot.outcome() != Outcomes::GivenBack
+            {
+                self.ballot.withdraw();
+            }
             self.ballot.on_event(event);
         }
         self.quorum.memory.end(&self.ticket);
@@ -106,7 +111,7 @@ impl<N: QuorumNode> Poll<N> {
                 Event::Raised(node, to, member.within(&*quorum.host, timeout, raised).await)
             }),
             Step::Release(node) => Box::pin(async move {
-                give_back(&quorum, node, &claim.name, claim.owner, timeout).await;
+                give_back(&quorum, node, &claim.name, claim.owner).await;
                 Event::Released
             }),
         }
@@ -185,24 +190,20 @@ impl<N: QuorumNode> Poll<N> {
     }
 }
 
-/// Has this owner leave a node, tried again for a while if the node does not say that it has.
+/// Has this owner leave a node. Where it does not answer, it is owed.
 pub(crate) async fn give_back<N: QuorumNode>(
     quorum: &Quorum<N>,
     node: usize,
     name: &LockName,
     owner: OwnerId,
-    timeout: Duration,
 ) {
     let (host, member) = (&*quorum.host, &quorum.members[node]);
-    let (until, mut pause) = (host.now() + GIVE_BACK, timeout);
-    loop {
-        let Err(error) = member.within(host, timeout, member.node.release(name, owner)).await else { return };
-        let again = host.now() + pause;
-        if !error.kind().is_transient() || until.is_over(again) {
+    if !member.is_silent() {
+        let Err(error) = member.within(host, RELEASE, member.node.release(name, owner)).await else { return };
+        if !error.kind().is_transient() {
             tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
             return;
         }
-        host.sleep_until(again).await;
-        pause *= 2;
     }
+    quorum.owe(node, name.clone(), owner);
 }

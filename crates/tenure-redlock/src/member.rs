@@ -1,6 +1,7 @@
 //! `Member`: one node as the quorum sees it: who it is, whether it answers, and a time-out on whatever it is asked.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, ErrorKind, Host, Moment, QuorumNode};
+use tenure_core::{BackendError, ErrorKind, Host, LockName, Moment, OwnerId, QuorumNode};
 
 use crate::error;
 
@@ -17,6 +18,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Releases that one member may be owed; more, and the ttl of the oldest ends it.
+const DEBTS_MAX: usize = 1024;
 
 /// One node, and what this process knows of it.
 pub(crate) struct Member<N> {
@@ -31,7 +35,26 @@ pub(crate) struct Known {
     /// Did not answer in time when it was asked last: not asked for new locks until a probe is answered.
     is_silent: AtomicBool,
     last_probe: Mutex<Option<Moment>>,
+    /// Who it said it was; compared with the others' also when it has failed since.
     identity: Mutex<Option<String>>,
+    /// It has not failed since it said so.
+    is_identified: AtomicBool,
+    debts: Mutex<Debts>,
+}
+
+/// An owner that is to leave a node which does not answer.
+pub(crate) struct Debt {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    /// Any lease of its is over then.
+    pub(crate) until: Moment,
+}
+
+/// What a member is owed, in the order in which it came to be.
+#[derive(Default)]
+struct Debts {
+    open: VecDeque<Debt>,
+    is_being_paid: bool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,16 +77,17 @@ impl<N: QuorumNode> Member<N> {
         self.known.is_silent.load(Ordering::Relaxed)
     }
 
-    /// Who it was when it was asked last; forgotten when it fails, for it may be another one afterwards.
+    /// Who it was when it was asked last.
     pub(crate) fn identity(&self) -> Option<String> {
         locked(&self.known.identity).clone()
     }
 
-    /// Asks it who it is, unless that is known.
+    /// Asks it who it is, unless it has answered ever since it said so.
     pub(crate) async fn identify(&self) -> Result<(), BackendError> {
-        if self.identity().is_none() {
+        if !self.known.is_identified.load(Ordering::Relaxed) {
             let identity = self.node.identity().await?;
             *locked(&self.known.identity) = Some(identity);
+            self.known.is_identified.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -94,9 +118,45 @@ impl<N: QuorumNode> Member<N> {
             Err(error) => matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable),
         };
         if failed {
-            *locked(&self.known.identity) = None;
+            self.known.is_identified.store(false, Ordering::Relaxed);
         }
         self.known.is_silent.store(failed, Ordering::Relaxed);
+    }
+
+    /// Owes it a release; true if nobody is paying yet.
+    pub(crate) fn owe(&self, debt: Debt) -> bool {
+        let mut debts = locked(&self.known.debts);
+        if debts.open.len() >= DEBTS_MAX {
+            debts.open.pop_front();
+        }
+        debts.open.push_back(debt);
+        !std::mem::replace(&mut debts.is_being_paid, true)
+    }
+
+    /// The first that is not over; nobody pays any more if there is none.
+    fn next_debt(&self, now: Moment) -> Option<Debt> {
+        let mut debts = locked(&self.known.debts);
+        while let Some(debt) = debts.open.pop_front() {
+            if !debt.until.is_over(now) {
+                return Some(debt);
+            }
+        }
+        debts.is_being_paid = false;
+        None
+    }
+
+    /// Pays what it is owed, one by one, and waits while it does not answer.
+    pub(crate) async fn pay(&self, host: &dyn Host) {
+        while let Some(debt) = self.next_debt(host.now()) {
+            let released = self.node.release(&debt.name, debt.owner);
+            match self.within(host, PROBE_TIMEOUT, released).await {
+                Err(error) if error.kind().is_transient() => {
+                    locked(&self.known.debts).open.push_front(debt);
+                    host.sleep_until(host.now() + PROBE_EVERY).await;
+                }
+                _ => {}
+            }
+        }
     }
 
     /// True if it is time to look whether a silent member answers again; says so once per period.

@@ -13,7 +13,11 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tenure_core::{BackendError, Host, LockName, OwnerId, QuorumNode, Variant};
 use tokio::sync::oneshot;
 
-use crate::{error, member::Member, tally::quorum_of};
+use crate::{
+    error,
+    member::{Debt, Member},
+    tally::quorum_of,
+};
 
 /// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
 const SPENT_MAX: usize = 65_536;
@@ -57,6 +61,19 @@ pub(crate) struct Ticket {
     number: u64,
 }
 
+impl Attempts {
+    fn set_spent(&mut self, attempt: &Attempt) {
+        if self.spent.insert(attempt.clone()) {
+            self.by_age.push_back(attempt.clone());
+            if self.by_age.len() > SPENT_MAX
+                && let Some(oldest) = self.by_age.pop_front()
+            {
+                self.spent.remove(&oldest);
+            }
+        }
+    }
+}
+
 impl Memory {
     fn attempts(&self) -> MutexGuard<'_, Attempts> {
         // OK because the maps agree whenever code that can panic runs.
@@ -80,15 +97,23 @@ impl Memory {
     pub(crate) fn spend(&self, ticket: &Ticket) -> bool {
         let mut attempts = self.attempts();
         let is_current = attempts.live.get(&ticket.attempt) == Some(&ticket.number);
-        if is_current && attempts.spent.insert(ticket.attempt.clone()) {
-            attempts.by_age.push_back(ticket.attempt.clone());
-            if attempts.by_age.len() > SPENT_MAX
-                && let Some(oldest) = attempts.by_age.pop_front()
-            {
-                attempts.spent.remove(&oldest);
-            }
+        if is_current {
+            attempts.set_spent(&ticket.attempt);
         }
         is_current
+    }
+
+    /// Before this owner leaves all nodes: a ballot of its that is still under way gives back what comes late.
+    pub(crate) fn withdraw(&self, attempt: &Attempt) {
+        let mut attempts = self.attempts();
+        if attempts.live.contains_key(attempt) {
+            attempts.set_spent(attempt);
+        }
+    }
+
+    /// True if this owner has left while its ballot was under way.
+    pub(crate) fn is_withdrawn(&self, ticket: &Ticket) -> bool {
+        self.attempts().spent.contains(&ticket.attempt)
     }
 
     /// The ballot is over, and nothing of it is under way.
@@ -185,6 +210,16 @@ impl<N: QuorumNode> Quorum<N> {
             }
         }
         None
+    }
+
+    /// Has an owner leave a node that does not answer once it does, as long as there can be a lease of its.
+    pub(crate) fn owe(&self, node: usize, name: LockName, owner: OwnerId) {
+        let member = self.members[node].clone();
+        let until = self.host.now() + member.node.promises().max_ttl;
+        if member.owe(Debt { name, owner, until }) {
+            let host = self.host.clone();
+            self.host.spawn(Box::pin(async move { member.pay(&*host).await }));
+        }
     }
 
     /// Has members that were silent looked at in the background, now and then.

@@ -141,6 +141,35 @@ async fn an_error_of_some_nodes_says_nothing_of_the_others() {
     assert_eq!(stage.crowd().await, (1, 0));
 }
 
+/// L8: a node that is slow grants after the lock was released already, and is freed all the same.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_after_the_release_is_given_back() {
+    let stage = Stage::new(3);
+    stage.nodes[2].set(Mood::Late(ms(100)));
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    granted(locks.claim(&claim).await);
+    assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+    pass(ms(1000)).await;
+    assert_eq!(stage.crowd().await, (0, 0));
+}
+
+/// L8: a node that was hung when the lock was released is freed once it answers, with one request at a time.
+#[tokio::test(start_paused = true)]
+async fn what_a_hung_node_holds_is_released_when_it_answers() {
+    let stage = Stage::new(3);
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    granted(locks.claim(&claim).await);
+    pass(ms(1)).await;
+    assert_eq!(stage.crowd().await.0, 3);
+    stage.nodes[2].set(Mood::Down);
+    assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+    pass(ms(8000)).await;
+    assert_eq!(stage.crowd().await.0, 1);
+    stage.nodes[2].set(Mood::Up);
+    pass(ms(1000)).await;
+    assert_eq!(stage.crowd().await.0, 0);
+}
+
 /// Hazard 46: five who ask at the same instant, each nearest to another node, do not keep each other out.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_kept_out_by_split_votes() {
