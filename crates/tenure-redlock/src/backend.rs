@@ -17,7 +17,7 @@ use crate::{
     config::ConfigError,
     member::Member,
     quorum::{Memory, Quorum, node_timeout},
-    slots::{Slots, slot},
+    slots::{Slots, Trail, slot},
     view,
     wake::Gathered,
 };
@@ -48,40 +48,62 @@ impl<N: QuorumNode> Redlock<N> {
         Ok(Self { quorum, slots: Arc::default() })
     }
 
-    /// Tries the slots of a semaphore, beginning with any; waits at the last one.
+    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last one, and goes on
+    /// behind it when it asks again.
     async fn claim_slot(&self, claim: &Claim, slots: NonZeroU32) -> Result<ClaimAnswer, BackendError> {
-        self.slots.remember(&claim.name, claim.owner, slots);
         let mut bits = [0; 4];
         self.quorum.host.random(&mut bits);
-        let from = u32::from_be_bytes(bits) % slots;
+        let Claim { name, owner, .. } = claim;
+        let mut trail = self.slots.begin(name, *owner, slots, u32::from_be_bytes(bits) % slots);
+        let over = self.quorum.host.now() + claim.ttl / 6;
         let (mut soonest, mut is_split) = (None::<Duration>, false);
-        for at in 0..slots.get() {
-            let is_last = at + 1 == slots.get();
-            let name = slot(&claim.name, (from + at) % slots + 1)?;
-            let wait = if is_last { claim.wait } else { Wait::No };
-            let answer =
-                claim::claim(&self.quorum, &Claim { name, wait, mode: Mode::Exclusive, ..claim.clone() })
-                    .await?;
+        for asked in 1..=slots.get() {
+            let is_last = asked == slots.get() || over.is_over(self.quorum.host.now());
+            let number = trail.next % slots + 1;
+            trail.next = number;
+            // What is given back at one slot must not be asked for again by this owner, wherever it waits.
+            let wait = if is_last && !is_split { claim.wait } else { Wait::No };
+            let one = Claim { name: slot(name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
+            let answer = claim::claim(&self.quorum, &one).await;
             let sooner = |wait: Duration| soonest.map_or(wait, |known| known.min(wait));
-            match answer {
-                ClaimAnswer::Granted(_) => {
+            match answer? {
+                ClaimAnswer::Granted(grant) => {
                     // It is released by the name of its slot from here on.
-                    self.slots.forget(&claim.name, claim.owner);
-                    return Ok(answer);
+                    self.leave_place(claim, trail, Some(number));
+                    self.slots.forget(name, *owner);
+                    return Ok(ClaimAnswer::Granted(grant));
                 }
+                ClaimAnswer::Split { .. } => is_split = true,
                 ClaimAnswer::Busy { retry_after, .. } if !is_last => soonest = Some(sooner(retry_after)),
-                ClaimAnswer::Split { .. } if !is_last => is_split = true,
-                // What is given back at one slot must not be asked for again by this owner, wherever it waits.
-                ClaimAnswer::Queued { holder, .. } if is_split => {
-                    return Ok(ClaimAnswer::Split { retry_after: SLOTS_PAUSE, holder });
-                }
                 ClaimAnswer::Queued { ahead, retry_after, holder } => {
+                    self.leave_place(claim, trail, Some(number));
+                    self.slots.set(name, *owner, Trail { place: Some(number), ..trail });
                     return Ok(ClaimAnswer::Queued { ahead, retry_after: sooner(retry_after), holder });
                 }
-                other => return Ok(other),
+                ClaimAnswer::Busy { retry_after, holder } if !is_split => {
+                    self.slots.forget(name, *owner);
+                    return Ok(ClaimAnswer::Busy { retry_after: sooner(retry_after), holder });
+                }
+                ClaimAnswer::Busy { .. } => {}
+            }
+            if is_last {
+                break;
             }
         }
-        unreachable!("BUG: the last slot was answered")
+        self.leave_place(claim, trail, None);
+        self.slots.forget(name, *owner);
+        Ok(ClaimAnswer::Split { retry_after: SLOTS_PAUSE, holder: None })
+    }
+
+    /// Leaves the place at the slot where it waited before, in the background, unless it is this one.
+    fn leave_place(&self, claim: &Claim, trail: Trail, but: Option<u32>) {
+        if let Some(place) = trail.place.filter(|place| Some(*place) != but)
+            && let Ok(name) = slot(&claim.name, place)
+        {
+            let (quorum, owner) = (self.quorum.clone(), claim.owner);
+            let (tell, _) = oneshot::channel();
+            self.quorum.host.spawn(Box::pin(release_everywhere(quorum, name, owner, tell)));
+        }
     }
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -268,13 +290,15 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let Some(slots) = self.slots.forget(name, owner) else {
+        let Some(trail) = self.slots.get(name, owner) else {
             return self.release_one(name.clone(), owner).await;
         };
-        let names: Result<Vec<_>, _> = (1..=slots).map(|number| slot(name, number)).collect();
+        let names: Result<Vec<_>, _> = (1..=trail.slots).map(|number| slot(name, number)).collect();
         let releases = names?.into_iter().map(|name| self.release_one(name, owner));
         let answers: Result<Vec<_>, _> = join_all(releases).await.into_iter().collect();
         let held = answers?.contains(&Released::Released);
+        // Only now: tried again, it must reach all slots again.
+        self.slots.forget(name, owner);
         Ok(if held { Released::Released } else { Released::WasGone })
     }
 

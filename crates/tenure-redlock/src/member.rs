@@ -16,6 +16,9 @@ use crate::error;
 /// A member that did not answer is looked at again after this long: 500 ms.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
+/// Not to have answered for so long is to be silent: 50 ms, many round trips in one place.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -106,15 +109,17 @@ impl<N: QuorumNode> Member<N> {
             () = over => Err(error::silent(timeout)),
         };
         let answer = answer.map_err(|error| error.with("node", &self.place));
-        self.note(&answer);
+        self.note(timeout, &answer);
         answer
     }
 
-    fn note<A>(&self, answer: &Result<A, BackendError>) {
+    fn note<A>(&self, timeout: Duration, answer: &Result<A, BackendError>) {
         let failed = match answer {
             Ok(_) => false,
             // It answers, even if it will not serve: a closed gate opens without a probe.
             Err(error) if error.retry_hint().is_some() => false,
+            // Asked with so little patience, it may only be far away.
+            Err(error) if error.kind() == ErrorKind::TimedOut && timeout < PATIENCE => return,
             Err(error) => matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable),
         };
         if failed {

@@ -5,34 +5,79 @@
 //! of its own.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     num::NonZeroU32,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome, OwnerId};
 
-/// Owners of which it is remembered where they may be; more, and the ttl ends what they left.
+/// Owners of which it is remembered where they may be; the oldest go, and the ttl ends what they left.
 const KNOWN_MAX: usize = 4096;
 
 /// Where the owners of this process have asked for a slot. By the name of a semaphore and the owner alone nobody can
 /// tell, and a release must reach them all.
 #[derive(Default)]
-pub(crate) struct Slots(Mutex<BTreeMap<(OwnerId, String), u32>>);
+pub(crate) struct Slots(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    trails: BTreeMap<(OwnerId, LockName), Trail>,
+    by_age: VecDeque<(OwnerId, LockName)>,
+}
+
+/// What is remembered of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trail {
+    /// How many slots there are.
+    pub(crate) slots: u32,
+    /// From which one to go on.
+    pub(crate) next: u32,
+    /// At which one it has a place.
+    pub(crate) place: Option<u32>,
+}
 
 impl Slots {
-    /// Before the first slot is asked for.
-    pub(crate) fn remember(&self, name: &LockName, owner: OwnerId, slots: NonZeroU32) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN_MAX {
-            known.pop_first();
-        }
-        known.insert((owner, name.as_str().to_owned()), slots.get());
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // OK because no code that can panic runs while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many slots that owner may have asked for under that name.
-    pub(crate) fn forget(&self, name: &LockName, owner: OwnerId) -> Option<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(owner, name.as_str().to_owned()))
+    /// Before the first slot is asked for; what is known already of an owner that asks again.
+    pub(crate) fn begin(&self, name: &LockName, owner: OwnerId, slots: NonZeroU32, from: u32) -> Trail {
+        let mut known = self.known();
+        let key = (owner, name.clone());
+        if let Some(trail) = known.trails.get(&key) {
+            return *trail;
+        }
+        let trail = Trail { slots: slots.get(), next: from, place: None };
+        known.by_age.push_back(key.clone());
+        known.trails.insert(key, trail);
+        while known.trails.len() > KNOWN_MAX
+            && let Some(oldest) = known.by_age.pop_front()
+        {
+            known.trails.remove(&oldest);
+        }
+        trail
+    }
+
+    /// It will ask again, from there.
+    pub(crate) fn set(&self, name: &LockName, owner: OwnerId, trail: Trail) {
+        if let Some(known) = self.known().trails.get_mut(&(owner, name.clone())) {
+            *known = trail;
+        }
+    }
+
+    pub(crate) fn get(&self, name: &LockName, owner: OwnerId) -> Option<Trail> {
+        self.known().trails.get(&(owner, name.clone())).copied()
+    }
+
+    /// It is at no slot any more, or at one by whose name it is released.
+    pub(crate) fn forget(&self, name: &LockName, owner: OwnerId) {
+        let (key, mut known) = ((owner, name.clone()), self.known());
+        if known.trails.remove(&key).is_some() {
+            known.by_age.retain(|other| *other != key);
+        }
     }
 }
 

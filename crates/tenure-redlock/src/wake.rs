@@ -7,7 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream, SelectAll},
+};
 use tenure_core::{Host, Moment, OwnerId, Wake, Wakes};
 
 /// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would refuse.
@@ -17,7 +20,8 @@ const COUNTED_MAX: usize = 1024;
 
 /// The hints of all nodes. A waiter is told once a quorum of them says so, or a little after the first one.
 pub(crate) struct Gathered {
-    streams: Vec<Box<dyn Wakes>>,
+    /// Each goes on listening between two calls: begun anew, one that cannot connect would try at every hint.
+    streams: SelectAll<BoxStream<'static, (usize, Wake)>>,
     quorum: usize,
     host: Arc<dyn Host>,
     counted: BTreeMap<OwnerId, (Moment, BTreeSet<usize>)>,
@@ -26,7 +30,11 @@ pub(crate) struct Gathered {
 impl Gathered {
     /// `quorum` of 1 tells at once.
     pub(crate) fn new(streams: Vec<Box<dyn Wakes>>, quorum: usize, host: Arc<dyn Host>) -> Self {
-        Self { streams, quorum, host, counted: BTreeMap::new() }
+        let numbered = streams.into_iter().enumerate().map(|(node, stream)| {
+            let next = |mut stream: Box<dyn Wakes>| async { Some((stream.next().await, stream)) };
+            stream::unfold(stream, next).map(move |wake| (node, wake)).boxed()
+        });
+        Self { streams: stream::select_all(numbered), quorum, host, counted: BTreeMap::new() }
     }
 
     /// Counts a hint; the owner if it is to be told now.
@@ -53,16 +61,6 @@ impl Gathered {
     }
 }
 
-async fn next_of(streams: &mut [Box<dyn Wakes>]) -> (usize, Wake) {
-    let mut waiting: FuturesUnordered<_> = (streams.iter_mut().enumerate())
-        .map(|(node, stream)| async move { (node, stream.next().await) })
-        .collect();
-    match waiting.next().await {
-        Some(hint) => hint,
-        None => std::future::pending().await,
-    }
-}
-
 #[async_trait]
 impl Wakes for Gathered {
     async fn next(&mut self) -> Wake {
@@ -76,7 +74,7 @@ impl Wakes for Gathered {
             };
             let hint = tokio::select! {
                 biased;
-                hint = next_of(&mut self.streams) => Some(hint),
+                Some(hint) = self.streams.next() => Some(hint),
                 () = timer => None,
             };
             let told = match hint {

@@ -355,6 +355,43 @@ async fn a_semaphore_is_as_many_slots() {
     assert_eq!(locks.claim(&reader).await.unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
+/// L8: who finds no free slot, again and again, does not push out those who wait.
+#[tokio::test(start_paused = true)]
+async fn those_who_only_try_do_not_make_a_waiter_forgotten() {
+    let stage = Stage::new(3);
+    let locks = stage.process();
+    let limit = NonZeroU32::new(1);
+    let claim = |wait| Claim { mode: Mode::Shared { limit }, ..stage.claim(wait) };
+    granted(locks.claim(&claim(Wait::Turn)).await);
+    let waiter = claim(Wait::Turn);
+    assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
+    for _ in 0..5000 {
+        assert!(matches!(locks.claim(&claim(Wait::No)).await.unwrap(), ClaimAnswer::Busy { .. }));
+    }
+    locks.release(&waiter.name, waiter.owner).await.unwrap();
+    let view = locks.inspect(&LockName::new("one#1").unwrap()).await.unwrap();
+    assert_eq!((view.holders.len(), view.queue.len()), (1, 0), "{view:?}");
+}
+
+/// L6: many slots on slow nodes are tried for a while only; then a place is kept.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_queues_before_it_has_tried_all_of_very_many_slots() {
+    let stage = Stage::new(3);
+    let locks = stage.process();
+    let limit = NonZeroU32::new(100);
+    for number in 1..=100 {
+        let name = LockName::new(format!("one#{number}")).unwrap();
+        granted(locks.claim(&Claim { name, ..stage.claim(Wait::Turn) }).await);
+    }
+    for node in &stage.nodes {
+        node.set(Mood::Late(ms(40)));
+    }
+    let began = stage.clock();
+    let waiter = Claim { mode: Mode::Shared { limit }, ..stage.claim(Wait::Turn) };
+    assert!(matches!(locks.claim(&waiter).await.unwrap(), ClaimAnswer::Queued { .. }));
+    assert!(stage.clock() - began < TTL / 5, "{:?}", stage.clock() - began);
+}
+
 /// A waiter at a semaphore knows its name only; leaving by that name leaves no place at any slot.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_leaves_all_slots() {

@@ -49,6 +49,8 @@ struct Attempt<'a> {
     /// Where hints arrive; a claim that does not wait needs none.
     seat: Option<Seat<'a>>,
     granted: bool,
+    /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
+    granted_as: Option<LockName>,
 }
 
 impl<'a> Attempt<'a> {
@@ -67,7 +69,7 @@ impl<'a> Attempt<'a> {
             wait: machine.wait(),
         };
         let seat = (claim.wait != Wait::No).then(|| engine.waiters.seat(claim.owner));
-        Self { engine, machine, claim, options, seat, granted: false }
+        Self { engine, machine, claim, options, seat, granted: false, granted_as: None }
     }
 
     async fn ask(&mut self, sent_at: Moment, fresh_owner: bool) -> Moment {
@@ -80,6 +82,9 @@ impl<'a> Attempt<'a> {
         let answer = self.engine.request(sent_at, timeout, || self.engine.backend.claim(&self.claim)).await;
         if let Err(error) = &answer {
             tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
+        }
+        if let Ok(ClaimAnswer::Granted(grant)) = &answer {
+            self.granted_as = Some(grant.name.clone());
         }
         let failing = answer.as_ref().err().cloned();
         let now = self.engine.host.now();
@@ -117,10 +122,12 @@ impl<'a> Attempt<'a> {
 
     async fn give_back(&mut self, now: Moment) -> Moment {
         let Claim { name, owner, ttl, .. } = &self.claim;
+        let name = self.granted_as.as_ref().unwrap_or(name);
         let timeout = self.machine.request_timeout(now);
         if self.engine.request(now, timeout, || self.engine.backend.release(name, *owner)).await.is_err() {
             self.engine.reap(name.clone(), *owner, self.engine.host.now() + (*ttl).max(PLACE_MAX));
         }
+        self.granted_as = None;
         self.machine.on_returned();
         self.engine.host.now()
     }
@@ -152,7 +159,8 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.machine.may_be_there() && !self.granted {
             let until = self.engine.host.now() + self.claim.ttl.max(PLACE_MAX);
-            self.engine.reap(self.claim.name.clone(), self.claim.owner, until);
+            let name = self.granted_as.take().unwrap_or_else(|| self.claim.name.clone());
+            self.engine.reap(name, self.claim.owner, until);
         }
     }
 }
