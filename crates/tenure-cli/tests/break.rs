@@ -142,6 +142,7 @@ stage::on_every_store!(
     a_command_that_ignores_term_is_killed_after_its_grace_with_its_group,
     renew_and_unlock_by_the_robbed_say_that_it_is_gone,
     whoever_waits_for_a_broken_lock_gets_it_at_once,
-    breaking_a_free_lock_is_no_error_and_raises_its_fence,
+    breaking_a_free_lock_is_no_error_and_raises_its_fence;
+    but_quorums:
     all_holders_of_slots_are_robbed,
 );

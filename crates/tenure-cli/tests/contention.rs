@@ -140,7 +140,8 @@ fn a_mutex_excludes_the_slots_and_the_readers_of_its_name(stage: &Stage) {
 
 stage::on_every_store!(
     fifty_processes_lose_no_increment_and_none_fails,
-    as_many_run_together_as_there_are_slots_and_never_more,
+    as_many_run_together_as_there_are_slots_and_never_more;
+    but_quorums:
     readers_run_together_and_a_writer_runs_alone,
     a_stream_of_readers_does_not_starve_a_writer,
     a_mutex_excludes_the_slots_and_the_readers_of_its_name,

@@ -17,6 +17,8 @@ use stage::{
 
 /// A waiter that has been handed the lock has so long to enter.
 const CLAIM_TTL: Duration = Duration::from_millis(500);
+/// Whoever waits asks again after so long at the latest.
+const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A place in the queue lives so long without being asked for.
 const PLACE_TTL: Duration = Duration::from_secs(6);
 
@@ -61,6 +63,24 @@ fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn(stage: &Stage) {
     assert_eq!(stage.turns(), ["holder", "next", "last"]);
 }
 
+/// L6, hazard 33: the same where nobody promises whose turn it is. A dead one at the head of the queue costs less than
+/// its place would last.
+fn a_killed_waiter_holds_nobody_up_for_as_long_as_its_place_lasts(stage: &Stage) {
+    let holder = holder(stage, &[]);
+    let mut dead = waiter(stage, &[], "dead");
+    let others = ["one", "two"].map(|name| waiter(stage, &[], name));
+    dead.kill();
+    let freed = Instant::now();
+    stage.touch("go");
+    for process in others.into_iter().chain([holder]) {
+        process.ended().silent(0);
+    }
+    assert_within(2 * RETRY_MAX + START, freed.elapsed(), "the turns of two behind a dead waiter");
+    let mut turns = stage.turns();
+    turns[1..].sort_unstable();
+    assert_eq!(turns, ["holder", "one", "two"]);
+}
+
 /// L6; issue 2, point 3: while readers hold it, the readers behind a writer wait for it. If it is dead they go on when its
 /// place ends.
 fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &Stage) {
@@ -94,7 +114,26 @@ fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
     assert_eq!(stage.turns(), ["holder", "reader"]);
 }
 
+/// L6, L8: the same among those who want it alone.
+fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
+    let holder = holder(stage, &[]);
+    let hasty = stage.start(&["run", "-w", "300ms", "job", "--", "sh", "-c", ENTER, "hasty"]);
+    stage.queued("job", &hasty);
+    let patient = waiter(stage, &[], "patient");
+    hasty.ended().complained(1, "held by");
+    assert_eq!(stage.queue("job"), [u64::from(patient.pid())]);
+    let freed = Instant::now();
+    stage.touch("go");
+    patient.ended().silent(0);
+    assert_within(START, freed.elapsed(), "the turn behind one who gave up");
+    holder.ended().silent(0);
+    assert_eq!(stage.turns(), ["holder", "patient"]);
+}
+
 stage::on_every_store!(
+    a_killed_waiter_holds_nobody_up_for_as_long_as_its_place_lasts,
+    a_waiter_that_gives_up_leaves_no_place_behind;
+    but_quorums:
     twenty_waiters_enter_in_the_order_of_their_arrival,
     a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn,
     a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most,

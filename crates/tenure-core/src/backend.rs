@@ -86,6 +86,12 @@ pub trait Backend: Send + Sync + 'static {
     /// 2. Wakes the robbed, and hands on.
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError>;
 
+    /// Waits until what it does in the background is done, as long as the store answers: before a program ends.
+    ///
+    /// # Contract
+    /// 1. Does nothing that would not be done without it.
+    async fn drain(&self) {}
+
     /// Findings about the server and our assumptions.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
 

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     claim::{self, RELEASE},
     config::ConfigError,
+    error,
     member::Member,
     quorum::{Memory, Quorum, node_timeout},
     slots::{Slots, Trail, slot},
@@ -102,7 +103,7 @@ impl<N: QuorumNode> Redlock<N> {
         {
             let (quorum, owner) = (self.quorum.clone(), claim.owner);
             let (tell, _) = oneshot::channel();
-            self.quorum.host.spawn(Box::pin(release_everywhere(quorum, name, owner, tell)));
+            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, tell)));
         }
     }
 
@@ -326,6 +327,10 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(before.holders)
     }
 
+    async fn drain(&self) {
+        self.quorum.drained().await;
+    }
+
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         let answers =
             self.quorum.ask_all(QUESTION, |node| async move { node.diagnose().await }, |_| {}).await;
@@ -363,7 +368,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
         // A node that keeps the old settings refuses everybody who has the new ones.
         if !failed.is_empty() {
-            return Err(self.quorum.too_few(done.is_empty(), failed.into_iter().filter_map(Result::err)));
+            let errors: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
+            return Err(error::not_adopted(self.quorum.members.len(), &errors));
         }
         let wait = done.iter().map(|adoption| adoption.wait).max().unwrap_or_default();
         let what: Vec<String> = done.into_iter().map(|adoption| adoption.what).collect();

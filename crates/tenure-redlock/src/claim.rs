@@ -25,6 +25,7 @@ type Answer = Result<ClaimAnswer, BackendError>;
 
 /// Asks the nodes, tells what came of it, and goes on until nothing is left that nobody wants.
 pub(crate) async fn claim<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim) -> Answer {
+    quorum.identify().await;
     if let Some(twins) = quorum.twins() {
         return Err(twins);
     }

@@ -20,7 +20,7 @@ pub enum ConfigError {
         why: &'static str,
     },
     /// One node is named twice.
-    #[error("the node {place} is listed twice: two votes of one server are one (H3.5)")]
+    #[error("the node {place} is listed twice: two votes of one server are one")]
     Twice {
         /// Its name.
         place: String,

@@ -26,6 +26,18 @@ pub(crate) fn twins(one: &str, other: &str) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
 }
 
+/// Some nodes keep the old settings, and refuse everybody who has the new ones.
+pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
+    let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let failed = errors.len();
+    let message = format!(
+        "{failed} of {all} nodes have not adopted the settings, the others may have: {}; ask again when they answer",
+        what.join("; ")
+    );
+    let kind = errors.first().map_or(ErrorKind::Unavailable, BackendError::kind);
+    BackendError::new(kind, Outcome::Unknown, message)
+}
+
 /// So many of `all` nodes failed that the others are no quorum. `is_untouched`: those have changed nothing (L9).
 pub(crate) fn too_few(all: usize, is_untouched: bool, errors: &[BackendError]) -> BackendError {
     let (failed, size) = (errors.len(), quorum_of(all));

@@ -80,6 +80,10 @@ impl<N: QuorumNode> Member<N> {
         self.known.is_silent.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn set_silent(&self) {
+        self.known.is_silent.store(true, Ordering::Relaxed);
+    }
+
     /// Who it was when it was asked last.
     pub(crate) fn identity(&self) -> Option<String> {
         locked(&self.known.identity).clone()

@@ -4,14 +4,14 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
-use tenure_core::{BackendError, Host, LockName, OwnerId, QuorumNode, Variant};
-use tokio::sync::oneshot;
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use tenure_core::{BackendError, BoxFuture, Host, LockName, OwnerId, QuorumNode, Variant};
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     error,
@@ -21,6 +21,9 @@ use crate::{
 
 /// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
 const SPENT_MAX: usize = 65_536;
+
+/// How long a node may take to say who it is before it is done without: 100 ms.
+const INTRODUCTION: Duration = Duration::from_millis(100);
 
 /// Names of which it is remembered where they are held; more, and all are forgotten.
 const HELD_MAX: usize = 4096;
@@ -35,11 +38,32 @@ pub(crate) struct Quorum<N> {
 /// What all handles of one process remember. Hints only: they save round trips.
 #[derive(Default)]
 pub(crate) struct Memory {
+    /// Tasks of all handles, and when the last one has ended.
+    under_way: AtomicUsize,
+    idle: Notify,
     /// How often in a row nobody got a quorum.
     splits: AtomicU32,
     attempts: Mutex<Attempts>,
     /// Nodes on which somebody holds a quorum of a lock, while others are free.
     held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
+}
+
+/// A task under way, for as long as this is there.
+struct UnderWay(Arc<Memory>);
+
+impl UnderWay {
+    fn new(memory: Arc<Memory>) -> Self {
+        memory.under_way.fetch_add(1, Ordering::AcqRel);
+        Self(memory)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
 }
 
 /// Which ballot is the one of an attempt, and which attempts are spent.
@@ -156,9 +180,9 @@ impl Memory {
 }
 
 /// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and the engine's
-/// own request time-out fit; 10 to 500 ms.
+/// own request time-out fit; 50 to 500 ms.
 pub(crate) fn node_timeout(ttl: Duration) -> Duration {
-    (ttl / 12).clamp(Duration::from_millis(10), Duration::from_millis(500))
+    (ttl / 12).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
 impl<N: QuorumNode> Quorum<N> {
@@ -169,11 +193,51 @@ impl<N: QuorumNode> Quorum<N> {
     /// Runs a task that nobody can stop half-way, and waits for what it tells. If the caller goes, the task goes on.
     pub(crate) async fn detached<A: Send + 'static>(
         &self,
-        task: impl FnOnce(oneshot::Sender<Result<A, BackendError>>) -> tenure_core::BoxFuture<'static, ()>,
+        task: impl FnOnce(oneshot::Sender<Result<A, BackendError>>) -> BoxFuture<'static, ()>,
     ) -> Result<A, BackendError> {
         let (tell, told) = oneshot::channel();
-        self.host.spawn(task(tell));
+        self.spawn(task(tell));
         told.await.unwrap_or_else(|_| Err(error::ended()))
+    }
+
+    /// Starts a task for which [`drained`](Self::drained) waits.
+    pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let under_way = UnderWay::new(self.memory.clone());
+        self.host.spawn(Box::pin(async move {
+            task.await;
+            drop(under_way);
+        }));
+    }
+
+    /// Waits until no task is under way, in any handle of this process.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let changed = self.memory.idle.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.memory.under_way.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Asks all who they are, at the first claim of a process: a server under two names is found before it has two votes.
+    /// Who does not say so at once is left alone until a probe is answered.
+    pub(crate) async fn identify(&self) {
+        if self.members.iter().all(|member| member.identity().is_some() || member.is_silent()) {
+            return;
+        }
+        let over = self.host.sleep_until(self.host.now() + INTRODUCTION);
+        let all = join_all(self.members.iter().map(|member| member.identify()));
+        tokio::select! {
+            biased;
+            _ = all => {}
+            () = over => {
+                let unknown = self.members.iter().filter(|member| member.identity().is_none());
+                unknown.for_each(|member| member.set_silent());
+            }
+        }
     }
 
     /// Asks every node at once, each within its time-out, and shows the answers so far at each one that comes.

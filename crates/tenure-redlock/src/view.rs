@@ -23,7 +23,10 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let holders = of_quorum.map(|seen| holder(seen, quorum)).collect();
     let mut queue: Vec<WaiterView> = queue.into_values().cloned().collect();
     queue.sort_by_key(|waiter| Reverse(waiter.waiting));
-    let fence = views.iter().map(|view| view.fence).max().unwrap_or(FencingToken::new(0));
+    // Every token that was granted is counted by a quorum; so is this many, and the next token will be larger.
+    let mut fences: Vec<FencingToken> = views.iter().map(|view| view.fence).collect();
+    fences.sort_unstable();
+    let fence = fences.get(quorum - 1).or_else(|| fences.last()).copied().unwrap_or(FencingToken::new(0));
     LockView { name, holders, queue, fence }
 }
 
@@ -81,6 +84,6 @@ mod tests {
         let [holder] = &merged.holders[..] else { panic!("one holder: {merged:?}") };
         assert_eq!((holder.owner.as_str(), holder.token), ("x", Some(FencingToken::new(7))));
         assert_eq!(holder.expires_in, Some(Duration::from_secs(4)));
-        assert_eq!(merged.fence, FencingToken::new(9));
+        assert_eq!(merged.fence, FencingToken::new(7));
     }
 }

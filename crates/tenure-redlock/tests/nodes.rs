@@ -17,7 +17,7 @@ use tenure::Locker;
 use tenure_core::{Backend, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, Wait};
 use tenure_testkit::host::pass;
 
-/// Two of five may hang or be down, and nobody waits for them.
+/// Two of five may hang or be down, and nobody waits for them, but for the first claim of a process, which asks who they are.
 #[tokio::test(start_paused = true)]
 async fn two_nodes_that_fail_cost_nothing() {
     for moods in [[Mood::Mute, Mood::Mute], [Mood::Down, Mood::Down], [Mood::Mute, Mood::Late(ms(300))]] {
@@ -25,12 +25,15 @@ async fn two_nodes_that_fail_cost_nothing() {
         stage.nodes[1].set(moods[0]);
         stage.nodes[4].set(moods[1]);
         let (locks, began) = (stage.process(), stage.clock());
+        let mut introduced = None;
         for _ in 0..3 {
             let claim = stage.claim(Wait::Turn);
             granted(locks.claim(&claim).await);
             assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+            let first = *introduced.get_or_insert(stage.clock());
+            assert!(first - began <= ms(100), "{:?}", first - began);
+            assert_eq!(stage.clock(), first, "it waited for a node that fails");
         }
-        assert_eq!(stage.clock(), began, "it waited for a node that fails");
     }
 }
 
@@ -44,7 +47,7 @@ async fn three_nodes_that_fail_are_an_error_within_the_time_out() {
     }
     let (claim, began) = (stage.claim(Wait::Turn), stage.clock());
     let error = locks.claim(&claim).await.unwrap_err();
-    assert!(stage.clock() - began <= ms(500), "{:?}", stage.clock() - began);
+    assert!(stage.clock() - began <= ms(600), "{:?}", stage.clock() - began);
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::Unknown));
     let text = error.to_string();
     assert!(text.contains("3 of 5 nodes cannot serve") && text.contains("node n0"), "{text}");
@@ -65,7 +68,7 @@ async fn a_claim_that_is_dropped_is_given_back_everywhere() {
     tokio::select! {
         biased;
         answer = locks.claim(&claim) => panic!("too early: {answer:?}"),
-        () = pass(ms(35)) => {}
+        () = pass(ms(55)) => {}
     }
     assert!(stage.crowd().await.0 > 0, "nothing to give back");
     pass(ms(400)).await;
@@ -221,11 +224,17 @@ async fn one_server_under_two_names_is_refused() {
     stage.nodes[2].pretend_to_be("server 0");
     let locks = stage.process();
     // Two different servers are a quorum, whoever the third is; from when that is known nothing is granted.
-    stage.nodes[2].set(Mood::Late(ms(5)));
+    stage.nodes[2].set(Mood::Late(ms(150)));
     let first = stage.claim(Wait::Turn);
     granted(locks.claim(&first).await);
-    pass(ms(10)).await;
     locks.release(&name(), first.owner).await.unwrap();
+    stage.nodes[2].set(Mood::Up);
+    pass(ms(1000)).await;
+    // This one has it looked at again.
+    let second = stage.claim(Wait::Turn);
+    let _ = locks.claim(&second).await;
+    locks.release(&name(), second.owner).await.unwrap();
+    pass(ms(10)).await;
     for _ in 0..2 {
         let error = locks.claim(&stage.claim(Wait::Turn)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -71,11 +71,16 @@ impl Engine {
 
     /// Waits until everything that was to be released in the background is, or until the time is over.
     pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
-        let Some(keeper) = self.keeper.get() else { return true };
+        let drained = async {
+            if let Some(keeper) = self.keeper.get() {
+                keeper.drained().await;
+            }
+            self.backend.drain().await;
+        };
         let over = self.host.sleep_until(self.host.now() + patience);
         tokio::select! {
             biased;
-            () = keeper.drained() => true,
+            () = drained => true,
             () = over => false,
         }
     }

@@ -10,6 +10,7 @@ use std::{
     path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -32,24 +33,25 @@ pub(crate) const START: Duration = Duration::from_millis(500);
 pub(crate) struct Stage {
     folder: TempDir,
     started: AtomicU32,
-    /// The server of its locks and the settings in its URL, if it is not the file in its home.
-    redis: Option<(RedisServer, String)>,
+    /// The servers of its locks and the URL that names them, if they are not the file in its home.
+    servers: Vec<RedisServer>,
+    url: Option<String>,
 }
 
-/// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a` and `redis::a`.
+/// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a`, `redis::a` and `redlock::a`. What a quorum does
+/// not promise stands behind `but_quorums`: an order among those who wait, readers, slots that are one lock.
 #[allow(unused_macros, reason = "not every test file has a test for every store")]
 macro_rules! on_every_store {
-    ($($case:ident),+ $(,)?) => {
-        mod sqlite {
+    ($($case:ident),+ $(,)? $(; but_quorums: $($single:ident),+ $(,)?)?) => {
+        stage::on_every_store!(@on sqlite, new, $($case,)+ $($($single),+)?);
+        stage::on_every_store!(@on redis, on_redis, $($case,)+ $($($single),+)?);
+        stage::on_every_store!(@on redlock, on_quorum, $($case),+);
+    };
+    (@on $store:ident, $stage:ident, $($case:ident),+ $(,)?) => {
+        mod $store {
             $(#[test]
             fn $case() {
-                super::$case(&super::Stage::new());
-            })+
-        }
-        mod redis {
-            $(#[test]
-            fn $case() {
-                super::$case(&super::Stage::on_redis());
+                super::$case(&super::Stage::$stage());
             })+
         }
     };
@@ -67,7 +69,12 @@ pub(crate) struct LeaseEnd {
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0), redis: None }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            started: AtomicU32::new(0),
+            servers: Vec::new(),
+            url: None,
+        }
     }
 
     /// On a server of its own. Without its guard, which would have every test wait for a young server.
@@ -77,11 +84,31 @@ impl Stage {
 
     /// On a server of its own, with these settings.
     pub(crate) fn on_redis_with(query: &str) -> Self {
-        Self { redis: Some((RedisServer::start(), query.to_owned())), ..Self::new() }
+        let server = RedisServer::start();
+        Self { url: Some(server.url(query)), servers: vec![server], ..Self::new() }
+    }
+
+    /// On a quorum of five servers of its own, without their guards.
+    pub(crate) fn on_quorum() -> Self {
+        Self::on_quorum_with("?guard=off")
+    }
+
+    /// On a quorum of five servers of its own, with these settings.
+    pub(crate) fn on_quorum_with(query: &str) -> Self {
+        let servers: Vec<RedisServer> = thread::scope(|scope| {
+            let starts: Vec<_> = (0..5).map(|_| scope.spawn(RedisServer::start)).collect();
+            starts.into_iter().map(|start| start.join().unwrap()).collect()
+        });
+        Self { url: Some(quorum_url(&servers, query)), servers, ..Self::new() }
     }
 
     pub(crate) fn server(&mut self) -> &mut RedisServer {
-        &mut self.redis.as_mut().expect("this stage has a server").0
+        self.servers.first_mut().expect("this stage has a server")
+    }
+
+    /// The nodes of its quorum.
+    pub(crate) fn nodes(&self) -> &[RedisServer] {
+        &self.servers
     }
 
     /// In the working directory of all that runs here, which is also its home.
@@ -109,7 +136,7 @@ impl Stage {
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
         let home = self.folder.path().to_str().unwrap();
         let mut variables = vec![("PATH", path), ("HOME", home.into()), ("LC_ALL", "C".into())];
-        variables.extend(self.redis.as_ref().map(|(server, query)| ("TENURE_URL", server.url(query))));
+        variables.extend(self.url.clone().map(|url| ("TENURE_URL", url)));
         variables
     }
 
@@ -184,6 +211,12 @@ impl Stage {
             (end.earliest + ttl / 10 > now() + ttl).then_some(end)
         })
     }
+}
+
+/// The URL of a quorum of these servers.
+pub(crate) fn quorum_url(servers: &[RedisServer], query: &str) -> String {
+    let nodes: Vec<String> = servers.iter().map(|server| server.url("")).collect();
+    format!("redlock:{}{query}", nodes.join(","))
 }
 
 /// The wall clock, which the scripts of the tests read as well.
