@@ -1,6 +1,6 @@
 //! `impl Backend`: the verbs by quorum.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
@@ -103,15 +103,17 @@ impl<N: QuorumNode> Redlock<N> {
         {
             let (quorum, owner) = (self.quorum.clone(), claim.owner);
             let (tell, _) = oneshot::channel();
-            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, tell)));
+            let but = quorum.memory.withdraw(&(owner, name.clone()));
+            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, but, tell)));
         }
     }
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let quorum = self.quorum.clone();
-        quorum.memory.withdraw(&(owner, name.clone()));
-        let task =
-            move |tell| -> BoxFuture<'static, ()> { Box::pin(release_everywhere(quorum, name, owner, tell)) };
+        let but = quorum.memory.withdraw(&(owner, name.clone()));
+        let task = move |tell| -> BoxFuture<'static, ()> {
+            Box::pin(release_everywhere(quorum, name, owner, but, tell))
+        };
         self.quorum.detached(task).await
     }
 
@@ -133,16 +135,18 @@ impl<N: QuorumNode> Redlock<N> {
     }
 }
 
-/// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
-/// those that did not answer.
+/// Has an owner leave all nodes but those that its own ballot still has to do with. Tells as soon as it is known whether a
+/// quorum of them held for it, and goes on with those that did not answer.
 async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     owner: OwnerId,
+    but: BTreeSet<usize>,
     tell: oneshot::Sender<Result<Released, BackendError>>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
     let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
+        .filter(|(node, _)| !but.contains(node))
         .map(|(node, member)| {
             let released = member.within(&*quorum.host, RELEASE, member.node.release(&name, owner));
             async move { (node, released.await) }
@@ -166,8 +170,6 @@ async fn release_everywhere<N: QuorumNode>(
         } else if gone > all - size {
             // Held by fewer than a quorum: it was lost, whoever has it now.
             Some(Ok(Released::WasGone))
-        } else if released + gone + errors.len() == all {
-            Some(Err(quorum.too_few(released == 0, errors.clone())))
         } else {
             None
         };
@@ -175,6 +177,14 @@ async fn release_everywhere<N: QuorumNode>(
             // OK because whoever does not listen any more needs no answer.
             let _ = tell.send(verdict);
         }
+    }
+    if let Some(tell) = tell {
+        let error = match errors.is_empty() {
+            true => error::unanswered(but.len()),
+            false => quorum.too_few(released == 0 && but.is_empty(), errors),
+        };
+        // OK as above.
+        let _ = tell.send(Err(error));
     }
     for node in again {
         quorum.owe(node, name.clone(), owner);

@@ -100,12 +100,17 @@ impl Ballot {
         self.outcome = Outcomes::GivenBack;
     }
 
-    /// The owner is leaving all nodes: only what comes late is to be given back here.
-    pub(crate) fn withdraw(&mut self) {
+    /// The owner has left all nodes but these.
+    pub(crate) fn withdraw(&mut self, left: &BTreeSet<usize>) {
         for node in 0..self.asked.len() {
-            self.released[node] |= !self.asked[node] || self.tally.has_voted(node);
+            self.released[node] |= !left.contains(&node);
         }
         self.outcome = Outcomes::GivenBack;
+    }
+
+    /// Asked and not answered.
+    pub(crate) fn pending(&self) -> BTreeSet<usize> {
+        (0..self.asked.len()).filter(|&node| self.asked[node] && !self.tally.has_voted(node)).collect()
     }
 
     /// Nothing is to be done any more, and nothing to be given back.
@@ -170,7 +175,7 @@ impl Ballot {
                 }
                 Verdict::Granted(tokens) => self.outcome = Outcomes::Kept(tokens),
                 // The last answer says whether something is to be given back, or places can be kept.
-                Verdict::Refused if self.is_pending() => {}
+                Verdict::Refused if !self.pending().is_empty() => {}
                 Verdict::Refused if self.has_left_something() => self.outcome = Outcomes::GivenBack,
                 Verdict::Refused => self.outcome = Outcomes::Refused,
                 Verdict::Failed => self.outcome = Outcomes::Failed,
@@ -190,15 +195,10 @@ impl Ballot {
         steps
     }
 
-    /// Asked and not answered.
-    fn is_pending(&self) -> bool {
-        (0..self.asked.len()).any(|node| self.asked[node] && !self.tally.has_voted(node))
-    }
-
     /// Granted somewhere, or not answered, or answered with an error that says nothing.
     fn has_left_something(&self) -> bool {
         let is_there = |node| self.tally.has_granted(node) || self.may_be_there[node];
-        self.is_pending() || (0..self.asked.len()).any(is_there)
+        !self.pending().is_empty() || (0..self.asked.len()).any(is_there)
     }
 
     fn ask(&mut self, steps: &mut Vec<Step>) {

@@ -71,11 +71,6 @@ impl<N: QuorumNode> Poll<N> {
             // Telling may have found that nobody listens.
             under_way.extend(self.steps());
             let Some(event) = under_way.next().await else { break };
-            // Before it is counted: a release that is under way does not reach what is granted now.
-            if self.quorum.memory.is_withdrawn(&self.ticket) && *self.ballot.outcome() != Outcomes::GivenBack
-            {
-                self.ballot.withdraw();
-            }
             self.ballot.on_event(event);
         }
         self.quorum.memory.end(&self.ticket);
@@ -83,6 +78,11 @@ impl<N: QuorumNode> Poll<N> {
 
     fn steps(&mut self) -> Vec<BoxFuture<'static, Event>> {
         let mut steps = self.ballot.steps();
+        let left = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending());
+        if let Some(left) = left.filter(|_| *self.ballot.outcome() != Outcomes::GivenBack) {
+            self.ballot.withdraw(&left);
+            steps = self.ballot.steps();
+        }
         let gives_back = steps.iter().any(|step| matches!(step, Step::Release(_)));
         // Spent before the first release leaves.
         if gives_back && !self.quorum.memory.spend(&self.ticket) {

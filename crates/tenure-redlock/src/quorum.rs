@@ -70,9 +70,18 @@ impl Drop for UnderWay {
 #[derive(Default)]
 struct Attempts {
     ballots: u64,
-    live: BTreeMap<Attempt, u64>,
+    live: BTreeMap<Attempt, Live>,
     spent: BTreeSet<Attempt>,
     by_age: VecDeque<Attempt>,
+}
+
+/// A ballot under way.
+struct Live {
+    number: u64,
+    /// Nodes that were asked and have not answered.
+    pending: BTreeSet<usize>,
+    /// Those of them at the time when the owner left all the others: they are the ballot's to give back.
+    left: Option<BTreeSet<usize>>,
 }
 
 /// One owner's try for one lock.
@@ -86,6 +95,10 @@ pub(crate) struct Ticket {
 }
 
 impl Attempts {
+    fn is_live(&self, ticket: &Ticket) -> bool {
+        self.live.get(&ticket.attempt).is_some_and(|live| live.number == ticket.number)
+    }
+
     fn set_spent(&mut self, attempt: &Attempt) {
         if self.spent.insert(attempt.clone()) {
             self.by_age.push_back(attempt.clone());
@@ -113,37 +126,42 @@ impl Memory {
         }
         attempts.ballots += 1;
         let number = attempts.ballots;
-        attempts.live.insert(attempt.clone(), number);
+        attempts.live.insert(attempt.clone(), Live { number, pending: BTreeSet::new(), left: None });
         Some(Ticket { attempt, number })
     }
 
     /// Before anything is given back. False if the attempt has gone on with another ballot, which wants what is there.
     pub(crate) fn spend(&self, ticket: &Ticket) -> bool {
         let mut attempts = self.attempts();
-        let is_current = attempts.live.get(&ticket.attempt) == Some(&ticket.number);
+        let is_current = attempts.is_live(ticket);
         if is_current {
             attempts.set_spent(&ticket.attempt);
         }
         is_current
     }
 
-    /// Before this owner leaves all nodes: a ballot of its that is still under way gives back what comes late.
-    pub(crate) fn withdraw(&self, attempt: &Attempt) {
+    /// Before this owner leaves all nodes but those from which a ballot of its still waits for an answer: these are left
+    /// once they have answered, so that no release comes before its claim.
+    pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
         let mut attempts = self.attempts();
-        if attempts.live.contains_key(attempt) {
-            attempts.set_spent(attempt);
-        }
+        let Some(live) = attempts.live.get_mut(attempt) else { return BTreeSet::new() };
+        let pending = live.left.get_or_insert_with(|| live.pending.clone()).clone();
+        attempts.set_spent(attempt);
+        pending
     }
 
-    /// True if this owner has left while its ballot was under way.
-    pub(crate) fn is_withdrawn(&self, ticket: &Ticket) -> bool {
-        self.attempts().spent.contains(&ticket.attempt)
+    /// From whom the ballot waits for an answer now; the nodes that are left to it if its owner has left the others.
+    pub(crate) fn set_pending(&self, ticket: &Ticket, pending: BTreeSet<usize>) -> Option<BTreeSet<usize>> {
+        let mut attempts = self.attempts();
+        let live = attempts.live.get_mut(&ticket.attempt).filter(|live| live.number == ticket.number)?;
+        live.pending = pending;
+        live.left.clone()
     }
 
     /// The ballot is over, and nothing of it is under way.
     pub(crate) fn end(&self, ticket: &Ticket) {
         let mut attempts = self.attempts();
-        if attempts.live.get(&ticket.attempt) == Some(&ticket.number) {
+        if attempts.is_live(ticket) {
             attempts.live.remove(&ticket.attempt);
         }
     }
