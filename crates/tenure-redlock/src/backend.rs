@@ -103,16 +103,16 @@ impl<N: QuorumNode> Redlock<N> {
         {
             let (quorum, owner) = (self.quorum.clone(), claim.owner);
             let (tell, _) = oneshot::channel();
-            let but = quorum.memory.withdraw(&(owner, name.clone()));
-            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, but, tell)));
+            let pending = quorum.memory.withdraw(&(owner, name.clone()));
+            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, pending, tell)));
         }
     }
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let quorum = self.quorum.clone();
-        let but = quorum.memory.withdraw(&(owner, name.clone()));
+        let pending = quorum.memory.withdraw(&(owner, name.clone()));
         let task = move |tell| -> BoxFuture<'static, ()> {
-            Box::pin(release_everywhere(quorum, name, owner, but, tell))
+            Box::pin(release_everywhere(quorum, name, owner, pending, tell))
         };
         self.quorum.detached(task).await
     }
@@ -135,18 +135,18 @@ impl<N: QuorumNode> Redlock<N> {
     }
 }
 
-/// Has an owner leave all nodes but those that its own ballot still has to do with. Tells as soon as it is known whether a
-/// quorum of them held for it, and goes on with those that did not answer.
+/// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
+/// those that did not answer. `pending` are those that have not answered its claim: if nothing is found there, it may
+/// come yet.
 async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     owner: OwnerId,
-    but: BTreeSet<usize>,
+    pending: BTreeSet<usize>,
     tell: oneshot::Sender<Result<Released, BackendError>>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
     let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
-        .filter(|(node, _)| !but.contains(node))
         .map(|(node, member)| {
             let released = member.within(&*quorum.host, RELEASE, member.node.release(&name, owner));
             async move { (node, released.await) }
@@ -155,6 +155,11 @@ async fn release_everywhere<N: QuorumNode>(
     let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
     let (mut errors, mut again) = (Vec::new(), Vec::new());
     while let Some((node, answer)) = asked.next().await {
+        let is_left = matches!(answer, Ok(Released::Released));
+        if !is_left && pending.contains(&node) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node)
+        {
+            again.push(node);
+        }
         match answer {
             Ok(Released::Released) => released += 1,
             Ok(Released::WasGone) => gone += 1,
@@ -170,6 +175,8 @@ async fn release_everywhere<N: QuorumNode>(
         } else if gone > all - size {
             // Held by fewer than a quorum: it was lost, whoever has it now.
             Some(Ok(Released::WasGone))
+        } else if released + gone + errors.len() == all {
+            Some(Err(quorum.too_few(released == 0, errors.clone())))
         } else {
             None
         };
@@ -177,14 +184,6 @@ async fn release_everywhere<N: QuorumNode>(
             // OK because whoever does not listen any more needs no answer.
             let _ = tell.send(verdict);
         }
-    }
-    if let Some(tell) = tell {
-        let error = match errors.is_empty() {
-            true => error::unanswered(but.len()),
-            false => quorum.too_few(released == 0 && but.is_empty(), errors),
-        };
-        // OK as above.
-        let _ = tell.send(Err(error));
     }
     for node in again {
         quorum.owe(node, name.clone(), owner);

@@ -50,6 +50,8 @@ pub(crate) struct Ballot {
     may_be_there: Vec<bool>,
     errors: Vec<Option<BackendError>>,
     holders: BTreeMap<String, BTreeSet<usize>>,
+    /// Those that are to be released here, if the owner has left all by itself.
+    left: Option<BTreeSet<usize>>,
     outcome: Outcomes,
 }
 
@@ -73,6 +75,7 @@ impl Ballot {
             may_be_there: vec![false; nodes],
             errors: vec![None; nodes],
             holders: BTreeMap::new(),
+            left: None,
             outcome: Outcomes::Open,
         }
     }
@@ -100,11 +103,9 @@ impl Ballot {
         self.outcome = Outcomes::GivenBack;
     }
 
-    /// The owner has left all nodes but these.
-    pub(crate) fn withdraw(&mut self, left: &BTreeSet<usize>) {
-        for node in 0..self.asked.len() {
-            self.released[node] |= !left.contains(&node);
-        }
+    /// The owner has left all nodes; these are to be left once more, when they have answered.
+    pub(crate) fn withdraw(&mut self, left: BTreeSet<usize>) {
+        self.left = Some(left);
         self.outcome = Outcomes::GivenBack;
     }
 
@@ -226,7 +227,8 @@ impl Ballot {
     fn release(&mut self, steps: &mut Vec<Step>) {
         for node in 0..self.asked.len() {
             let is_pending = self.asked[node] && !self.tally.has_voted(node);
-            if !is_pending && !self.released[node] {
+            let is_ours = self.left.as_ref().is_none_or(|left| left.contains(&node));
+            if is_ours && !is_pending && !self.released[node] {
                 self.released[node] = true;
                 steps.push(Step::Release(node));
             }

@@ -78,9 +78,8 @@ impl<N: QuorumNode> Poll<N> {
 
     fn steps(&mut self) -> Vec<BoxFuture<'static, Event>> {
         let mut steps = self.ballot.steps();
-        let left = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending());
-        if let Some(left) = left.filter(|_| *self.ballot.outcome() != Outcomes::GivenBack) {
-            self.ballot.withdraw(&left);
+        if let Some(left) = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending()) {
+            self.ballot.withdraw(left);
             steps = self.ballot.steps();
         }
         let gives_back = steps.iter().any(|step| matches!(step, Step::Release(_)));

@@ -12,12 +12,6 @@ pub(crate) fn silent(timeout: Duration) -> BackendError {
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
 }
 
-/// So many nodes have not answered a claim, and are left once they have.
-pub(crate) fn unanswered(nodes: usize) -> BackendError {
-    let message = format!("{nodes} nodes have not answered yet, and are left once they have");
-    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
-}
-
 /// Nobody is left who could tell.
 pub(crate) fn ended() -> BackendError {
     let message = "the runtime ended while the nodes were asked";

@@ -80,7 +80,8 @@ struct Live {
     number: u64,
     /// Nodes that were asked and have not answered.
     pending: BTreeSet<usize>,
-    /// Those of them at the time when the owner left all the others: they are the ballot's to give back.
+    /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer late
+    /// is the ballot's to give back.
     left: Option<BTreeSet<usize>>,
 }
 
@@ -140,17 +141,25 @@ impl Memory {
         is_current
     }
 
-    /// Before this owner leaves all nodes but those from which a ballot of its still waits for an answer: these are left
-    /// once they have answered, so that no release comes before its claim.
+    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer.
     pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
         let mut attempts = self.attempts();
         let Some(live) = attempts.live.get_mut(attempt) else { return BTreeSet::new() };
-        let pending = live.left.get_or_insert_with(|| live.pending.clone()).clone();
+        live.left.get_or_insert_default();
+        let pending = live.pending.clone();
         attempts.set_spent(attempt);
         pending
     }
 
-    /// From whom the ballot waits for an answer now; the nodes that are left to it if its owner has left the others.
+    /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if the
+    /// ballot sees to it when the node answers; otherwise the node has answered meanwhile.
+    pub(crate) fn leave_to_ballot(&self, attempt: &Attempt, node: usize) -> bool {
+        let mut attempts = self.attempts();
+        let live = attempts.live.get_mut(attempt).filter(|live| live.pending.contains(&node));
+        live.and_then(|live| live.left.as_mut()).map(|left| left.insert(node)).is_some()
+    }
+
+    /// From whom the ballot waits for an answer now; which nodes are left to it, if its owner has left them all.
     pub(crate) fn set_pending(&self, ticket: &Ticket, pending: BTreeSet<usize>) -> Option<BTreeSet<usize>> {
         let mut attempts = self.attempts();
         let live = attempts.live.get_mut(&ticket.attempt).filter(|live| live.number == ticket.number)?;

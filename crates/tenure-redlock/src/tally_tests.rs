@@ -60,7 +60,7 @@ proptest! {
         for arrival in &arrivals {
             apply(&mut tally, arrival);
             if let Arrival::Vote(node, vote) = arrival {
-                votes[*node].get_or_insert(vote.clone());
+                votes[*node].get_or_insert_with(|| vote.clone());
             }
             let Verdict::Granted(tokens) = tally.verdict() else { continue };
             let counted: Vec<usize> = tally.granted().filter(|&node| tally.count_of(node) >= Some(tokens.end)).collect();
