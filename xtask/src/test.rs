@@ -9,6 +9,9 @@ use crate::{
     workspace::{Workspace, cargo},
 };
 
+/// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
+const SEEDS: &str = "500";
+
 /// Provides the tools and the foreign clients, then runs unit and integration tests, then the examples in the docs.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -16,6 +19,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     clients::provide(workspace, &mut steps)?;
     let has_nextest = succeeds(cargo().args(["nextest", "--version"]));
     steps.command("tests", &mut runner(has_nextest))?;
+    steps.command("simulation", &mut simulation())?;
+    steps.command("fatal variants", &mut fatal_variants())?;
     steps.last().command("doc tests", cargo().args(["test", "--workspace", "--doc"]))
 }
 
@@ -27,6 +32,20 @@ fn runner(has_nextest: bool) -> Command {
     } else {
         command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
     }
+    command
+}
+
+/// Worlds in which the product's own code runs, checked against the laws.
+fn simulation() -> Command {
+    let mut command = cargo();
+    command.args(["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS]);
+    command
+}
+
+/// The same with one rule broken at a time: the checker must notice.
+fn fatal_variants() -> Command {
+    let mut command = cargo();
+    command.args(["test", "--release", "--package", "tenure-sim", "--features", "fatal-variants"]);
     command
 }
 

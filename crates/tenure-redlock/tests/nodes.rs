@@ -30,7 +30,7 @@ async fn two_nodes_that_fail_cost_nothing() {
             let claim = stage.claim(Wait::Turn);
             granted(locks.claim(&claim).await);
             assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
-            let first = *introduced.get_or_insert(stage.clock());
+            let first = *introduced.get_or_insert_with(|| stage.clock());
             assert!(first - began <= ms(100), "{:?}", first - began);
             assert_eq!(stage.clock(), first, "it waited for a node that fails");
         }
