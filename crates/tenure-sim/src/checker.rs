@@ -1,0 +1,129 @@
+//! The checker: whether a history keeps the laws. Pure: it knows the events and what the world claims, nothing else.
+//!
+//! | Law | How it is checked | Where |
+//! |---|---|---|
+//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit | everywhere |
+//! | L2 | per server and lock, tokens in the order of its answers; no two entries share a token; entries that do not fit beside each other grow in the order of entry, and a holder that believes is not refused by the resource | everywhere; order of entry and refusals: within the assumptions |
+//! | L3 | at the resource, once another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
+//! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server | everywhere |
+//! | L5 | a guard that has said that it is lost never says that it is held; a renewal on the server makes no holder | everywhere |
+//! | L6 | after the last fault every waiter enters within the bound of safety.md S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
+//! | L7 | who is let in is the first of the queue, and nobody is while there is one; mutexes only | one server, nothing goes wrong |
+//! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
+//! | L9 | a claim that failed as `NotApplied` took nothing (over a quorum: no quorum of it), and a release that said `Released` was there | everywhere |
+//!
+//! Not checkable here: L3 for readers, which raise no mark; L8's "usually at once", a matter of speed; `break`.
+
+use std::fmt;
+
+use crate::{
+    clockwork::Micros,
+    history::{Event, What},
+};
+
+mod belief;
+mod progress;
+mod tokens;
+mod truth;
+
+/// The laws of docs/laws.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "their names are in docs/laws.md")]
+pub enum Law {
+    L1,
+    L2,
+    L3,
+    L4,
+    L5,
+    L6,
+    L7,
+    L8,
+    L9,
+}
+
+impl Law {
+    /// All of them.
+    pub const ALL: &[Self] =
+        &[Self::L1, Self::L2, Self::L3, Self::L4, Self::L5, Self::L6, Self::L7, Self::L8, Self::L9];
+}
+
+impl fmt::Display for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A law that a history broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub law: Law,
+    /// When, in true time.
+    pub at: Micros,
+    /// How.
+    pub what: String,
+}
+
+/// What a world claims of its histories.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims {
+    /// The store is a quorum of servers.
+    pub is_quorum: bool,
+    /// How many servers there are.
+    pub nodes: usize,
+    /// The plan is within the assumptions.
+    pub is_within: bool,
+    /// L7 can be checked.
+    pub keeps_order: bool,
+    /// How long a waiter may wait after the last fault.
+    pub bound: Micros,
+}
+
+/// The laws that a history broke, in the order of the laws.
+pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let tenures = belief::tenures(events);
+    belief::exclusion(&tenures, &mut found);
+    belief::finality(events, &mut found);
+    tokens::minted(events, &mut found);
+    tokens::entered(events, claims, &mut found);
+    tokens::fenced(events, claims, &mut found);
+    if claims.is_within {
+        tokens::refused(events, &tenures, &mut found);
+        progress::liveness(events, claims, &mut found);
+        progress::leftovers(events, &mut found);
+    }
+    if claims.keeps_order {
+        progress::order(events, &mut found);
+    }
+    truth::harmless(events, &mut found);
+    truth::outcomes(events, claims, &mut found);
+    found.sort_by_key(|violation| (violation.law, violation.at));
+    found
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:.6} s: {}", self.law, seconds(self.at), self.what)
+    }
+}
+
+fn seconds(at: Micros) -> f64 {
+    // For people: a world lasts some minutes.
+    std::time::Duration::from_micros(at).as_secs_f64()
+}
+
+fn broken(law: Law, at: Micros, what: impl Into<String>) -> Violation {
+    Violation { law, at, what: what.into() }
+}
+
+/// When the last fault was over, and when programs were ended.
+fn phases(events: &[Event]) -> Option<(Micros, Micros)> {
+    let healed = events.iter().find(|event| event.what == What::Healed)?.at;
+    let closed = events.iter().find(|event| event.what == What::Closed)?.at;
+    Some((healed, closed))
+}
+
+#[cfg(test)]
+#[path = "checker_tests.rs"]
+mod tests;

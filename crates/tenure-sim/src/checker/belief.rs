@@ -1,0 +1,147 @@
+//! Belief: L1 and L5.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Law, Violation, broken, seconds};
+use crate::{
+    clockwork::Micros,
+    history::{Event, GrantId, LockId, Served, What},
+};
+
+/// One grant, as its program knew it.
+#[derive(Clone, Debug)]
+pub(super) struct Tenure {
+    pub(super) grant: GrantId,
+    pub(super) lock: LockId,
+    pub(super) limit: u32,
+    pub(super) token: u64,
+    /// When the guard could be believed, from and to; the first may be empty and counts all the same.
+    pub(super) believed: Vec<(Micros, Micros)>,
+}
+
+impl Tenure {
+    pub(super) fn believes_at(&self, at: Micros) -> bool {
+        self.believed.iter().any(|&(from, to)| from <= at && at < to)
+    }
+}
+
+/// All grants, in the order of entry.
+pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
+    let mut tenures: Vec<Tenure> = Vec::new();
+    let mut at_of: BTreeMap<GrantId, usize> = BTreeMap::new();
+    // Those that have not left, with what they said last.
+    let mut open: BTreeMap<GrantId, (Micros, Micros)> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Entered { grant, lock, limit, token, .. } => {
+                at_of.insert(grant, tenures.len());
+                tenures.push(Tenure { grant, lock, limit, token, believed: vec![(event.at, event.at)] });
+                open.insert(grant, (event.at, event.at));
+            }
+            What::Believes { grant, until } => {
+                if let (Some(said), Some(&at)) = (open.get_mut(&grant), at_of.get(&grant)) {
+                    close(&mut tenures[at], *said, event.at);
+                    *said = (event.at, until);
+                }
+            }
+            What::Left { grant, .. } => {
+                if let (Some(said), Some(&at)) = (open.remove(&grant), at_of.get(&grant)) {
+                    close(&mut tenures[at], said, event.at);
+                }
+            }
+            _ => {}
+        }
+    }
+    for (grant, said) in open {
+        close(&mut tenures[at_of[&grant]], said, Micros::MAX);
+    }
+    tenures
+}
+
+/// It was believed since `from`, until what it said then or the next thing that happened.
+fn close(tenure: &mut Tenure, (from, until): (Micros, Micros), now: Micros) {
+    let to = until.min(now);
+    if to <= from {
+        return;
+    }
+    match tenure.believed.last_mut() {
+        Some(last) if last.1 == from => last.1 = to,
+        _ => tenure.believed.push((from, to)),
+    }
+}
+
+/// A stretch of belief, among how many.
+#[derive(Clone, Copy)]
+struct Stretch<'a> {
+    from: Micros,
+    to: Micros,
+    limit: u32,
+    tenure: &'a Tenure,
+}
+
+/// L1.
+pub(super) fn exclusion(tenures: &[Tenure], found: &mut Vec<Violation>) {
+    let mut by_lock: BTreeMap<(LockId, bool), Vec<Stretch<'_>>> = BTreeMap::new();
+    for tenure in tenures {
+        let (whole, slot) = (tenure.lock & !0xff, tenure.lock & 0xff);
+        for &(from, to) in &tenure.believed {
+            let stretch = Stretch { from, to, limit: tenure.limit, tenure };
+            by_lock.entry((whole, false)).or_default().push(stretch);
+            // Each slot is a mutex.
+            if slot != 0 {
+                by_lock.entry((tenure.lock, true)).or_default().push(Stretch { limit: 1, ..stretch });
+            }
+        }
+    }
+    for stretches in by_lock.values_mut() {
+        stretches.sort_by_key(|stretch| (stretch.from, stretch.to, stretch.tenure.grant));
+        sweep(stretches, found);
+    }
+}
+
+fn sweep(stretches: &[Stretch<'_>], found: &mut Vec<Violation>) {
+    let mut active: Vec<Stretch<'_>> = Vec::new();
+    for &stretch in stretches {
+        let Stretch { from, to, limit, tenure: Tenure { grant, token, lock, .. } } = stretch;
+        active.retain(|other| other.to > from);
+        let others: BTreeSet<GrantId> =
+            active.iter().map(|other| other.tenure.grant).filter(|other| other != grant).collect();
+        let smallest = active.iter().map(|other| other.limit).chain([limit]).min().unwrap_or(limit);
+        if others.len() >= usize::try_from(smallest).unwrap_or(usize::MAX) {
+            let what = format!(
+                "lock {lock:#06x}: grant {grant} (token {token}) is believed from {:.6} to {:.6} s beside {others:?}",
+                seconds(from),
+                seconds(to),
+            );
+            found.push(broken(Law::L1, from, what));
+        }
+        active.push(stretch);
+    }
+}
+
+/// L5.
+pub(super) fn finality(events: &[Event], found: &mut Vec<Violation>) {
+    let mut lost = BTreeSet::new();
+    for event in events {
+        match event.what {
+            What::Lost { grant } => {
+                lost.insert(grant);
+            }
+            What::Resurrected { grant } => {
+                found.push(broken(Law::L5, event.at, format!("grant {grant} was lost and is held again")));
+            }
+            What::Believes { grant, until } if until > event.at && lost.contains(&grant) => {
+                let until = seconds(until);
+                let what = format!("grant {grant} was lost and is believed until {until:.6} s");
+                found.push(broken(Law::L5, event.at, what));
+            }
+            What::Served { node, lock, owner, did: Served::Recreated } => {
+                let what = format!(
+                    "node {node}, lock {lock:#06x}: a renewal made {owner} a holder, which it was not"
+                );
+                found.push(broken(Law::L5, event.at, what));
+            }
+            _ => {}
+        }
+    }
+}

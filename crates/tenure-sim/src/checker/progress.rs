@@ -1,0 +1,144 @@
+//! Progress, order and what is left: L6, L7 and L8.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::OwnerId;
+
+use super::{Claims, Law, Violation, broken, phases, seconds};
+use crate::{
+    clockwork::Micros,
+    history::{AskId, Event, LockId, NotEntered, Patience, Served, What},
+};
+
+struct Ask {
+    at: Micros,
+    lock: LockId,
+    patience: Patience,
+    over: Option<(Micros, Option<NotEntered>)>,
+}
+
+fn asks(events: &[Event]) -> BTreeMap<AskId, Ask> {
+    let mut asks: BTreeMap<AskId, Ask> = BTreeMap::new();
+    for event in events {
+        let (ask, over) = match event.what {
+            What::Asked { ask, lock, patience, .. } => {
+                asks.insert(ask, Ask { at: event.at, lock, patience, over: None });
+                continue;
+            }
+            What::Entered { ask, .. } => (ask, (event.at, None)),
+            What::NotEntered { ask, why } => (ask, (event.at, Some(why))),
+            _ => continue,
+        };
+        if let Some(known) = asks.get_mut(&ask) {
+            known.over = Some(over);
+        }
+    }
+    asks
+}
+
+/// L6, once all faults are over.
+pub(super) fn liveness(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
+    let Some((healed, closed)) = phases(events) else { return };
+    let asks = asks(events);
+    let waiting = asks.iter().filter(|(_, ask)| ask.patience == Patience::Endless);
+    for (id, ask) in waiting {
+        let (end, why) = ask.over.unwrap_or((closed, None));
+        if end < healed {
+            continue;
+        }
+        let waited = end.min(closed).saturating_sub(ask.at.max(healed));
+        let lock = ask.lock;
+        if waited > claims.bound && !claims.is_quorum {
+            let what = format!("lock {lock:#06x}: acquisition {id} waited for {:.6} s", seconds(waited));
+            found.push(broken(Law::L6, end, what));
+        }
+        if let Some(NotEntered::Failed(_)) = why
+            && end > healed + claims.bound
+        {
+            found.push(broken(Law::L6, end, format!("lock {lock:#06x}: acquisition {id} failed")));
+        }
+    }
+    if claims.is_quorum {
+        nobody_enters(&asks, (healed, closed), claims.bound, found);
+    }
+}
+
+/// Without an order, some waiter has to enter while there are any.
+fn nobody_enters(
+    asks: &BTreeMap<AskId, Ask>,
+    (healed, closed): (Micros, Micros),
+    bound: Micros,
+    found: &mut Vec<Violation>,
+) {
+    let locks: BTreeSet<LockId> = asks.values().map(|ask| ask.lock).collect();
+    for lock in locks {
+        let of_lock = || asks.values().filter(move |ask| ask.lock == lock);
+        let entries = of_lock().filter_map(|ask| match ask.over {
+            Some((at, None)) if (healed..closed).contains(&at) => Some(at),
+            _ => None,
+        });
+        let mut marks: Vec<Micros> = entries.chain([healed, closed]).collect();
+        marks.sort_unstable();
+        for pair in marks.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let end_of = |ask: &Ask| ask.over.map_or(closed, |(at, _)| at.min(closed));
+            let waits = |ask: &&Ask| {
+                ask.patience == Patience::Endless
+                    && end_of(ask).min(to).saturating_sub(ask.at.max(from)) > bound
+            };
+            if of_lock().any(|ask| waits(&ask)) {
+                let what = format!("lock {lock:#06x}: nobody entered from {:.6} s on", seconds(from));
+                found.push(broken(Law::L6, to, what));
+            }
+        }
+    }
+}
+
+/// L8.
+pub(super) fn leftovers(events: &[Event], found: &mut Vec<Violation>) {
+    for event in events {
+        if let What::Leftover { node, lock, holders, places } = event.what {
+            let what =
+                format!("node {node}, lock {lock:#06x}: {holders} holders and {places} places are left");
+            found.push(broken(Law::L8, event.at, what));
+        }
+    }
+}
+
+/// L7, for mutexes on one server where nothing goes wrong.
+pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
+    let shared: BTreeSet<LockId> = (events.iter())
+        .filter_map(|event| match event.what {
+            What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
+            _ => None,
+        })
+        .collect();
+    let mut queues: BTreeMap<LockId, Vec<OwnerId>> = BTreeMap::new();
+    let mut holders: BTreeSet<OwnerId> = BTreeSet::new();
+    // Whose release came before its claim: the place is nobody's, and ends by itself (L8).
+    let mut gone: BTreeSet<OwnerId> = BTreeSet::new();
+    for event in events {
+        let What::Served { lock, owner, did, .. } = event.what else { continue };
+        if shared.contains(&lock) {
+            continue;
+        }
+        let queue = queues.entry(lock).or_default();
+        match did {
+            Served::Queued { has_turn: true } if !queue.contains(&owner) && !gone.contains(&owner) => {
+                queue.push(owner);
+            }
+            Served::Left(_) => {
+                gone.insert(owner);
+                queue.retain(|waiter| *waiter != owner);
+            }
+            Served::Granted { .. } if holders.insert(owner) => {
+                if queue.first().is_some_and(|first| *first != owner) {
+                    let what = format!("lock {lock:#06x}: {owner} was let in before {}", queue[0]);
+                    found.push(broken(Law::L7, event.at, what));
+                }
+                queue.retain(|waiter| *waiter != owner);
+            }
+            _ => {}
+        }
+    }
+}

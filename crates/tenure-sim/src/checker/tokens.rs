@@ -1,0 +1,109 @@
+//! Tokens: L2 and L3.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Claims, Law, Violation, belief::Tenure, broken};
+use crate::history::{Event, GrantId, LockId, NodeId, Served, What};
+
+/// L2, on every server: each token is larger than all before, and than all that it was raised to.
+pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
+    let mut largest: BTreeMap<(NodeId, LockId), u64> = BTreeMap::new();
+    for event in events {
+        let What::Served { node, lock, owner, did } = event.what else { continue };
+        let known = largest.entry((node, lock)).or_default();
+        match did {
+            Served::Granted { first, last } => {
+                if first <= *known {
+                    let what = format!(
+                        "node {node}, lock {lock:#06x}: {owner} was granted token {first} after {known}"
+                    );
+                    found.push(broken(Law::L2, event.at, what));
+                }
+                *known = last.max(*known);
+            }
+            Served::Raised(to) => *known = to.max(*known),
+            _ => {}
+        }
+    }
+}
+
+/// L2, as programs see it.
+pub(super) fn entered(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
+    let mut seen: BTreeMap<LockId, BTreeMap<u64, GrantId>> = BTreeMap::new();
+    // The largest of all, and of those that were alone.
+    let mut largest: BTreeMap<LockId, (u64, u64)> = BTreeMap::new();
+    for event in events {
+        let What::Entered { grant, lock, token, last, limit, .. } = event.what else { continue };
+        for token in token..=last {
+            if let Some(other) = seen.entry(lock).or_default().insert(token, grant) {
+                let what =
+                    format!("lock {lock:#06x}: grants {other} and {grant} have the same token {token}");
+                found.push(broken(Law::L2, event.at, what));
+            }
+        }
+        let (of_all, of_lone) = largest.entry(lock).or_default();
+        let is_alone = limit == 1 || lock & 0xff != 0;
+        let bar = if is_alone { *of_all } else { *of_lone };
+        if claims.is_within && token < bar {
+            let what = format!("lock {lock:#06x}: grant {grant} entered with token {token} after {bar}");
+            found.push(broken(Law::L2, event.at, what));
+        }
+        *of_all = last.max(*of_all);
+        if is_alone {
+            *of_lone = last.max(*of_lone);
+        }
+    }
+}
+
+/// L3: what the resource accepted.
+pub(super) fn fenced(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
+    // The order in which a single server minted.
+    let mut order: BTreeMap<(LockId, u64), usize> = BTreeMap::new();
+    let mut last: BTreeMap<LockId, (GrantId, u64)> = BTreeMap::new();
+    let mut over: BTreeSet<GrantId> = BTreeSet::new();
+    for event in events {
+        match event.what {
+            What::Served { lock, did: Served::Granted { first, .. }, .. } if !claims.is_quorum => {
+                let next = order.len();
+                order.entry((lock, first)).or_insert(next);
+            }
+            What::Wrote { grant, lock, token, is_accepted: true, .. } => {
+                if over.contains(&grant) {
+                    let what = format!(
+                        "lock {lock:#06x}: grant {grant} (token {token}) wrote after a later holder had"
+                    );
+                    found.push(broken(Law::L3, event.at, what));
+                }
+                let Some((before, its)) = last.insert(lock, (grant, token)) else { continue };
+                if before == grant {
+                    continue;
+                }
+                over.insert(before);
+                let minted = (order.get(&(lock, its)), order.get(&(lock, token)));
+                if let (Some(earlier), Some(later)) = minted
+                    && earlier > later
+                {
+                    let what = format!(
+                        "lock {lock:#06x}: grant {grant} (token {token}) wrote after grant {before} (token {its}), \
+                         which was granted later"
+                    );
+                    found.push(broken(Law::L3, event.at, what));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// L2, as the resource sees it: whoever believes is not refused.
+pub(super) fn refused(events: &[Event], tenures: &[Tenure], found: &mut Vec<Violation>) {
+    let of: BTreeMap<GrantId, &Tenure> = tenures.iter().map(|tenure| (tenure.grant, tenure)).collect();
+    for event in events {
+        let What::Wrote { grant, lock, token, is_accepted: false, .. } = event.what else { continue };
+        if of.get(&grant).is_some_and(|tenure| tenure.believes_at(event.at)) {
+            let what =
+                format!("lock {lock:#06x}: grant {grant} (token {token}) was refused while it was believed");
+            found.push(broken(Law::L2, event.at, what));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Harmless and truthful: L4 and L9.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure_core::{Outcome, OwnerId};
+
+use super::{Claims, Law, Violation, broken};
+use crate::history::{Event, GrantId, NodeId, ReleaseAnswer, Served, What};
+
+/// L4.
+pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
+    for event in events {
+        if let What::Served { node, lock, owner, did: Served::Robbed(by) } = event.what {
+            let what = format!("node {node}, lock {lock:#06x}: {owner} was robbed by a late call of {by}");
+            found.push(broken(Law::L4, event.at, what));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Account {
+    /// Nodes that let it in or gave it a place since its claim was sent.
+    took: BTreeSet<NodeId>,
+    /// Nodes that it has left, having been there.
+    left: BTreeSet<NodeId>,
+    /// An earlier claim may still be on its way.
+    is_uncertain: bool,
+}
+
+/// L9.
+pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
+    let quorum = claims.nodes / 2 + 1;
+    let mut accounts: BTreeMap<OwnerId, Account> = BTreeMap::new();
+    let mut owners: BTreeMap<GrantId, OwnerId> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Entered { grant, owner, .. } => {
+                owners.insert(grant, owner);
+            }
+            What::Claimed { owner } => accounts.entry(owner).or_default().took.clear(),
+            What::Served { node, owner, did, .. } => {
+                let account = accounts.entry(owner).or_default();
+                match did {
+                    Served::Granted { .. } | Served::Queued { .. } => {
+                        account.took.insert(node);
+                    }
+                    Served::Left(true) => {
+                        account.left.insert(node);
+                    }
+                    _ => {}
+                }
+            }
+            What::ClaimFailed { owner, outcome } => {
+                let account = accounts.entry(owner).or_default();
+                let is_false =
+                    outcome == Outcome::NotApplied && !account.is_uncertain && account.took.len() >= quorum;
+                if is_false {
+                    let what = format!("a claim of {owner} is said not to be applied, and was");
+                    found.push(broken(Law::L9, event.at, what));
+                }
+                account.is_uncertain |= outcome == Outcome::Unknown;
+            }
+            What::Answered { grant, answer: ReleaseAnswer::Released } => {
+                let left =
+                    owners.get(&grant).and_then(|owner| accounts.get(owner)).map_or(0, |a| a.left.len());
+                if left < quorum {
+                    let what = format!("the release of grant {grant} is said to be done, and was not");
+                    found.push(broken(Law::L9, event.at, what));
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Programs: each asks for locks, writes to what they protect and gives them back, or does not.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::{Either, select};
+use tenure::{AcquireError, Guard, Lock, Locker, ReleaseError};
+use tenure_core::{Mode, Outcome};
+
+use crate::{
+    chance::Chance,
+    clockwork::{Micros, Pid},
+    history::{AskId, GrantId, Leaving, LockId, NotEntered, Patience, ReleaseAnswer, What, lock_id},
+    host::Clock,
+    world::World,
+};
+
+/// A lock of the world, and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Mutex,
+    /// Read locks and write locks.
+    ReadWrite,
+    /// Two slots.
+    Semaphore,
+}
+
+/// How a program behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    pub(crate) locks: Vec<Use>,
+    pub(crate) ttl: Duration,
+    /// Between two acquisitions, in ms.
+    pub(crate) rest: (u64, u64),
+    /// So many holds in a thousand last longer than the ttl.
+    pub(crate) long: u64,
+    /// So many acquisitions in a thousand are given up half-way.
+    pub(crate) fickle: u64,
+}
+
+pub(crate) struct Program {
+    pub(crate) world: Arc<World>,
+    pub(crate) process: Pid,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) locker: Locker,
+    pub(crate) habits: Habits,
+    pub(crate) chance: Chance,
+}
+
+/// An acquisition under way; notes that it was given up if nothing else becomes of it.
+struct Asking<'a> {
+    world: &'a World,
+    ask: AskId,
+    is_over: bool,
+}
+
+impl Asking<'_> {
+    fn failed(mut self, why: NotEntered) {
+        self.is_over = true;
+        self.world.note(What::NotEntered { ask: self.ask, why });
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.world.note(What::NotEntered { ask: self.ask, why: NotEntered::GaveUp });
+        }
+    }
+}
+
+/// What a program holds; ends belief when it is dropped, and then drops the guard.
+struct Tenure {
+    world: Arc<World>,
+    grant: GrantId,
+    guard: Option<Arc<Guard>>,
+}
+
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            self.world.disbelieve(self.grant, Leaving::Dropped);
+        }
+    }
+}
+
+fn micros(d: Duration) -> Micros {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Program {
+    pub(crate) async fn run(mut self) {
+        loop {
+            let (low, high) = self.habits.rest;
+            let rest = self.chance.millis(low, high);
+            self.pause(rest).await;
+            self.once().await;
+        }
+    }
+
+    async fn pause(&self, d: Duration) {
+        self.world.clockwork.until(self.world.now() + micros(d)).await;
+    }
+
+    fn choose(&mut self) -> (LockId, Lock, Mode) {
+        let at = self.chance.index(self.habits.locks.len());
+        let letter = u8::try_from(at).expect("BUG: a world has few locks");
+        let (id, name) = (u16::from(letter) * 256, char::from(b'a' + letter).to_string());
+        let (lock, mode) = match self.habits.locks[at] {
+            Use::Mutex => (self.locker.mutex(name), Mode::Exclusive),
+            Use::ReadWrite if self.chance.per_mille(400) => {
+                (self.locker.rwlock(name).write(), Mode::Exclusive)
+            }
+            Use::ReadWrite => (self.locker.rwlock(name).read(), Mode::READ),
+            Use::Semaphore => {
+                let limit = std::num::NonZeroU32::new(2);
+                (self.locker.semaphore(name, 2), Mode::Shared { limit })
+            }
+        };
+        (id, lock.ttl(self.habits.ttl), mode)
+    }
+
+    async fn once(&mut self) {
+        let (id, lock, mode) = self.choose();
+        let is_healed = self.world.is_healed();
+        let fate = if is_healed { 999 } else { self.chance.below(1000) };
+        let patience = match fate {
+            0..200 => Patience::None,
+            200..400 => Patience::Some(self.chance.between(50_000, 8_000_000)),
+            _ => Patience::Endless,
+        };
+        let gives_up = self.chance.per_mille(self.habits.fickle) && !is_healed;
+        let gives_up_after = gives_up.then(|| self.chance.millis(0, 900));
+        let world = self.world.clone();
+        let ask = world.next_ask();
+        let (process, limit) = (self.process, mode.limit());
+        world.note(What::Asked { ask, process, lock: id, patience, limit });
+        let asking = Asking { world: &world, ask, is_over: false };
+        let acquiring = Box::pin(async move {
+            match patience {
+                Patience::None => lock.try_acquire().await,
+                Patience::Endless => lock.acquire().await.map(Some),
+                Patience::Some(us) => lock.acquire_within(Duration::from_micros(us)).await.map(Some),
+            }
+        });
+        let answer = match gives_up_after {
+            None => acquiring.await,
+            Some(after) => match select(acquiring, Box::pin(self.pause(after))).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => return,
+            },
+        };
+        match answer {
+            Ok(Some(guard)) => self.hold(mode, guard, asking, is_healed).await,
+            Ok(None) | Err(AcquireError::TimedOut { .. }) => asking.failed(NotEntered::Busy),
+            Err(AcquireError::Backend(error)) => {
+                asking.failed(NotEntered::Failed(error.outcome() == Outcome::NotApplied));
+            }
+            Err(error) => unreachable!("BUG: a program asks in vain: {error}"),
+        }
+    }
+
+    async fn hold(&mut self, mode: Mode, guard: Guard, mut asking: Asking<'_>, is_healed: bool) {
+        let world = self.world.clone();
+        let (lock, guard) = (lock_id(guard.name()), Arc::new(guard));
+        let (owner, token, process) = (guard.owner(), guard.token().get(), self.process);
+        let grant = world.believe(process, &guard, &self.clock);
+        let (ask, limit) = (asking.ask, mode.limit());
+        asking.is_over = true;
+        world.note(What::Entered { ask, grant, process, lock, owner, token, last: token, limit });
+        let mut tenure = Tenure { world: world.clone(), grant, guard: Some(guard) };
+        let ttl = micros(self.habits.ttl) / 1000;
+        let length = match self.chance.below(1000) {
+            _ if is_healed => self.chance.millis(5, 500),
+            fate if fate < self.habits.long => self.chance.millis(ttl / 2, ttl * 5 / 2),
+            0..800 => self.chance.millis(5, 600),
+            _ => self.chance.millis(5, 2000),
+        };
+        self.work(&tenure, lock, mode, token, length).await;
+        if self.chance.per_mille(300) {
+            return;
+        }
+        let guard = tenure.guard.take().expect("BUG: it was there");
+        world.disbelieve(grant, Leaving::Released);
+        let guard = Arc::try_unwrap(guard).expect("BUG: nobody else keeps a guard");
+        let answer = match guard.release().await {
+            Ok(()) => ReleaseAnswer::Released,
+            Err(ReleaseError::AlreadyLost(_)) => ReleaseAnswer::AlreadyLost,
+            Err(_) => ReleaseAnswer::Unknown,
+        };
+        world.note(What::Answered { grant, answer });
+    }
+
+    /// Writes now and then, after a look at the guard, until the time is over or the lease is.
+    async fn work(&mut self, tenure: &Tenure, lock: LockId, mode: Mode, token: u64, length: Duration) {
+        let guard = tenure.guard.as_ref().expect("BUG: it is there");
+        let over = self.world.now() + micros(length);
+        let is_listening = self.chance.per_mille(300);
+        loop {
+            if self.world.check(tenure.grant, guard) && mode == Mode::Exclusive {
+                let is_late = self.chance.per_mille(50);
+                let after = if is_late { self.chance.millis(100, 8000) } else { self.chance.millis(0, 5) };
+                self.world.write(tenure.grant, lock, token, after);
+            }
+            let step = self.chance.millis(50, 1500);
+            let next = (self.world.now() + micros(step)).min(over);
+            if is_listening {
+                let sleep = self.world.clockwork.until(next);
+                if let Either::Left(_) = select(Box::pin(guard.lost()), sleep).await {
+                    self.world.check(tenure.grant, guard);
+                    return;
+                }
+            } else {
+                self.world.clockwork.until(next).await;
+            }
+            if self.world.now() >= over {
+                self.world.check(tenure.grant, guard);
+                return;
+            }
+        }
+    }
+}

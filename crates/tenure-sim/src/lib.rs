@@ -1,0 +1,33 @@
+//! Tenure in simulated worlds: one seed, one history, checked against the laws of docs/laws.md.
+//!
+//! The worlds run the product's own code: the machines, the engine, the ledger, the quorum of Redlock and the rule of the
+//! restart guard. What is simulated is below them: time, the network, servers that stop, forget and are replaced, and
+//! processes that are stopped and killed. A history is what programs asked and were told, what guards said of
+//! themselves, what servers did and what a fenced resource accepted; [`judge`] holds it against the laws.
+//!
+//! One seed is one history, the same on every run: no thread, no real time, no order of a hash map.
+
+mod blocks;
+mod chance;
+mod checker;
+mod client;
+mod clockwork;
+#[cfg(feature = "fatal-variants")]
+pub mod fatal;
+mod history;
+mod host;
+mod plan;
+mod remote;
+mod run;
+mod server;
+mod witness;
+mod world;
+
+pub use chance::Chance;
+pub use checker::{Claims, Law, Violation, judge};
+pub use clockwork::{Micros, Pid};
+pub use history::{
+    AskId, Event, GrantId, Leaving, LockId, NodeId, NotEntered, Patience, ReleaseAnswer, Served, What,
+};
+pub use plan::PlanKind;
+pub use run::{Outcome, WorldKind, run};

@@ -1,0 +1,392 @@
+//! `Plan`: the faults of one history, drawn from its seed, and which assumptions they break.
+
+use std::fmt;
+
+use crate::{
+    chance::Chance,
+    checker::Law,
+    clockwork::Micros,
+    history::NodeId,
+    world::{Machine, Weather},
+};
+
+/// The kinds of plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub enum PlanKind {
+    /// Nothing goes wrong.
+    Calm,
+    /// Messages are late, lost, doubled, overtaken; links are cut.
+    Network,
+    /// Clients stop past their ttl, or are killed; their wall clocks step.
+    Pauses,
+    /// Servers restart with all of their memory, a part, or none; are flushed; forget their history.
+    Restarts,
+    /// A replica that missed the last writes is promoted, and back.
+    Failover,
+    /// The wall clocks of servers step back.
+    StepsBack,
+    /// All of the above but steps back, which may not meet a loss of data (A6).
+    All,
+    /// Programs ask for blocks of tokens over a bad network.
+    Blocks,
+    /// Outside: the wall clocks of servers step forward (A2).
+    StepsForward,
+    /// Outside: the clocks of two nodes step forward while two claims cross (A2; safety.md H3.3).
+    Crossing,
+    /// Outside: clocks run at rates that differ by more than the drift (A1).
+    Drift,
+    /// Outside: servers that forgot their counters have clocks that are behind (A6).
+    Skew,
+    /// Outside: servers forget locks, and there is no guard (A3).
+    Unguarded,
+}
+
+impl PlanKind {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Calm,
+        Self::Network,
+        Self::Pauses,
+        Self::Restarts,
+        Self::Failover,
+        Self::StepsBack,
+        Self::All,
+        Self::Blocks,
+        Self::StepsForward,
+        Self::Crossing,
+        Self::Drift,
+        Self::Skew,
+        Self::Unguarded,
+    ];
+
+    /// The assumption of docs/laws.md that it breaks on purpose.
+    pub fn breaks(self) -> Option<&'static str> {
+        match self {
+            Self::StepsForward | Self::Crossing => Some("A2"),
+            Self::Drift => Some("A1"),
+            Self::Skew => Some("A6"),
+            Self::Unguarded => Some("A3"),
+            _ => None,
+        }
+    }
+
+    /// True if the laws allow that this one breaks.
+    pub fn excuses(self, law: Law) -> bool {
+        match self {
+            Self::Skew => matches!(law, Law::L1 | Law::L2 | Law::L3),
+            Self::StepsForward | Self::Crossing | Self::Drift | Self::Unguarded => law == Law::L1,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for PlanKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = clap::ValueEnum::to_possible_value(self).expect("BUG: every plan has a name");
+        f.write_str(value.get_name())
+    }
+}
+
+/// With what memory a server comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// All of it, as with `appendfsync always`.
+    Kept,
+    /// None.
+    Empty,
+    /// That of the last snapshot.
+    Copy,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    Weather(Weather),
+    Cut {
+        machine: Machine,
+        node: NodeId,
+        until: Micros,
+        is_kept: bool,
+    },
+    Stop {
+        machine: Machine,
+        until: Micros,
+    },
+    /// Right after it has sent something.
+    StopAsking {
+        machine: Machine,
+        length: Micros,
+    },
+    Kill {
+        machine: Machine,
+        back_after: Micros,
+    },
+    StepClient {
+        machine: Machine,
+        by: i64,
+    },
+    StepServer {
+        node: NodeId,
+        by: i64,
+    },
+    /// What a snapshot or a replica has from here on is as old as this.
+    Copy {
+        node: NodeId,
+    },
+    Restart {
+        node: NodeId,
+        down: Micros,
+        memory: Memory,
+        loads_history: bool,
+    },
+    Promote {
+        node: NodeId,
+        down: Micros,
+    },
+    EndBacklog {
+        node: NodeId,
+    },
+    Flush {
+        node: NodeId,
+    },
+}
+
+/// How large a world is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) machines: usize,
+    pub(crate) nodes: usize,
+    pub(crate) has_standby: bool,
+    /// It never forgets.
+    pub(crate) is_durable: bool,
+}
+
+/// The faults of one history.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) faults: Vec<(Micros, Fault)>,
+    pub(crate) healed_at: Micros,
+    /// By how much servers were stepped back in all: leases and waits last that much longer.
+    pub(crate) stepped_back: Micros,
+}
+
+const SECOND: Micros = 1_000_000;
+
+/// A clock that is behind by this much after a loss of data breaks A6.
+const SKEW: i64 = 40_000_000;
+
+/// When two claims are sent at once, in a history that ends then.
+pub(crate) fn crossing_times(end: Micros) -> impl Iterator<Item = Micros> {
+    (1..).map(|round| round * 20 * SECOND).take_while(move |at| at + 30 * SECOND < end)
+}
+
+struct Planner<'a> {
+    chance: &'a mut Chance,
+    size: Size,
+    end: Micros,
+    faults: Vec<(Micros, Fault)>,
+    stepped_back: Micros,
+}
+
+impl Plan {
+    /// Draws the faults of a history.
+    pub(crate) fn draw(kind: PlanKind, size: Size, chance: &mut Chance) -> Self {
+        let end = chance.between(240, 360) * SECOND;
+        let mut planner = Planner { chance, size, end, faults: Vec::new(), stepped_back: 0 };
+        planner.add(kind);
+        let Planner { mut faults, stepped_back, .. } = planner;
+        faults.sort_by_key(|(at, _)| *at);
+        Self { faults, healed_at: end, stepped_back }
+    }
+}
+
+impl Planner<'_> {
+    fn add(&mut self, kind: PlanKind) {
+        match kind {
+            PlanKind::Calm => {}
+            // A clock that is wrong does harm where renewals fail.
+            PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
+            PlanKind::Crossing => self.crossings(),
+            PlanKind::Pauses => self.pauses(),
+            PlanKind::Restarts => self.some(3, 9, Self::loss),
+            PlanKind::Failover => self.some(3, 9, Self::promotion),
+            PlanKind::StepsBack => self.some(2, 6, |planner, at| planner.step(at, -1)),
+            PlanKind::StepsForward => self.some(4, 12, |planner, at| planner.step(at, 1)),
+            PlanKind::All => {
+                self.network();
+                self.pauses();
+                self.some(1, 4, Self::loss);
+                self.some(0, 4, Self::promotion);
+            }
+            PlanKind::Skew => self.some(3, 9, Self::loss_and_skew),
+            PlanKind::Unguarded => {
+                self.some(3, 9, Self::loss);
+                self.some(0, 4, Self::promotion);
+            }
+        }
+    }
+
+    fn some(&mut self, least: u64, most: u64, mut fault: impl FnMut(&mut Self, Micros)) {
+        for _ in 0..self.chance.between(least, most) {
+            let at = self.chance.between(5 * SECOND, self.end - 30 * SECOND);
+            fault(self, at);
+        }
+    }
+
+    fn node(&mut self) -> NodeId {
+        self.chance.index(self.size.nodes)
+    }
+
+    fn machine(&mut self) -> Machine {
+        self.chance.index(self.size.machines)
+    }
+
+    fn network(&mut self) {
+        self.some(2, 5, |planner, at| {
+            let chance = &mut *planner.chance;
+            let weather = Weather {
+                delay: (200, chance.between(2_000, 40_000)),
+                slow: (chance.below(60), 50_000, chance.between(100_000, 5_000_000)),
+                loss: chance.below(60),
+                twice: chance.below(80),
+            };
+            let until = at + chance.between(5, 60) * SECOND;
+            planner.faults.push((at, Fault::Weather(weather)));
+            planner.faults.push((until.min(planner.end), Fault::Weather(Weather::CALM)));
+        });
+        self.some(2, 8, |planner, at| {
+            let until = (at + planner.chance.between(100_000, 20 * SECOND)).min(planner.end);
+            let (whole, is_kept) = (planner.chance.below(3), planner.chance.per_mille(500));
+            let (one, other) = (planner.machine(), planner.node());
+            for machine in 0..planner.size.machines {
+                for node in 0..planner.size.nodes {
+                    let is_cut = match whole {
+                        0 => machine == one,
+                        1 => node == other,
+                        _ => machine == one && node == other,
+                    };
+                    if is_cut {
+                        planner.faults.push((at, Fault::Cut { machine, node, until, is_kept }));
+                    }
+                }
+            }
+        });
+    }
+
+    fn pauses(&mut self) {
+        self.some(3, 15, |planner, at| {
+            let length = planner.chance.between(50_000, 15 * SECOND);
+            let (machine, is_asking) = (planner.machine(), planner.chance.per_mille(500));
+            planner.faults.push((
+                at,
+                match is_asking {
+                    true => Fault::StopAsking { machine, length },
+                    false => Fault::Stop { machine, until: (at + length).min(planner.end) },
+                },
+            ));
+        });
+        self.some(1, 5, |planner, at| {
+            let (machine, back_after) = (planner.machine(), planner.chance.between(10_000, 10 * SECOND));
+            planner.faults.push((at, Fault::Kill { machine, back_after }));
+        });
+        self.some(0, 4, |planner, at| {
+            let (machine, by) = (planner.machine(), planner.chance.between(0, 20 * SECOND));
+            let by = i64::try_from(by).unwrap_or(0) - 10_000_000;
+            planner.faults.push((at, Fault::StepClient { machine, by }));
+        });
+    }
+
+    /// A server loses what it remembers, or a part.
+    fn loss(&mut self, at: Micros) {
+        let node = self.node();
+        let down = self.chance.between(20_000, 4 * SECOND);
+        let loads_history = self.chance.per_mille(300);
+        if self.size.is_durable {
+            self.faults.push((at, Fault::Restart { node, down, memory: Memory::Kept, loads_history: false }));
+            return;
+        }
+        let memory = match self.chance.below(10) {
+            0..2 => Memory::Kept,
+            2..5 => Memory::Empty,
+            5..8 => Memory::Copy,
+            8 => {
+                self.faults.push((at, Fault::Flush { node }));
+                // Perhaps its backlog runs out while it waits.
+                if self.chance.per_mille(500) {
+                    let later = at + self.chance.between(0, 6 * SECOND);
+                    self.faults.push((later, Fault::EndBacklog { node }));
+                }
+                return;
+            }
+            _ => {
+                self.faults.push((at, Fault::EndBacklog { node }));
+                return;
+            }
+        };
+        if memory == Memory::Copy {
+            let age = self.chance.between(1_000, 5 * SECOND);
+            self.faults.push((at.saturating_sub(age), Fault::Copy { node }));
+        }
+        self.faults.push((at, Fault::Restart { node, down, memory, loads_history }));
+    }
+
+    fn promotion(&mut self, at: Micros) {
+        if !self.size.has_standby {
+            return;
+        }
+        let (node, down) = (0, self.chance.between(10_000, 12 * SECOND));
+        let age = match self.chance.below(4) {
+            0 => 0,
+            1 => self.chance.between(1_000, 200_000),
+            2 => self.chance.between(200_000, 5 * SECOND),
+            _ => self.chance.between(5 * SECOND, 60 * SECOND),
+        };
+        self.faults.push((at.saturating_sub(age), Fault::Copy { node }));
+        self.faults.push((at, Fault::Promote { node, down }));
+        if self.chance.per_mille(400) {
+            let later = at + self.chance.between(5, 25) * SECOND;
+            self.faults.push((later, Fault::EndBacklog { node }));
+        }
+    }
+
+    /// Two claims meet on two of three nodes: each is granted one, and gets the other when its clock has ended the first
+    /// one's lease; then both raise the node that they have lost.
+    fn crossings(&mut self) {
+        const MS: Micros = 1_000;
+        if self.size.nodes != 3 {
+            return;
+        }
+        for at in crossing_times(self.end) {
+            let jitter = self.chance.below(10 * MS);
+            let mut cut = |from: Micros, machine, node, until: Micros, is_kept| {
+                let until = at + until;
+                self.faults.push((at - 10 * MS + from, Fault::Cut { machine, node, until, is_kept }));
+            };
+            cut(0, 0, 2, 2_000 * MS, false);
+            cut(0, 1, 2, 2_000 * MS, false);
+            cut(0, 0, 1, 150 * MS + jitter, true);
+            cut(0, 1, 0, 100 * MS, true);
+            cut(60 * MS, 1, 1, 220 * MS + jitter, true);
+            let by = 10_000_000;
+            self.faults.push((at + 60 * MS, Fault::StepServer { node: 0, by }));
+            self.faults.push((at + 130 * MS, Fault::StepServer { node: 1, by }));
+        }
+    }
+
+    fn step(&mut self, at: Micros, sign: i64) {
+        let node = self.node();
+        let by = self.chance.between(10_000, 3 * SECOND);
+        self.stepped_back += if sign < 0 { by } else { 0 };
+        self.faults.push((at, Fault::StepServer { node, by: sign * i64::try_from(by).unwrap_or(0) }));
+    }
+
+    fn loss_and_skew(&mut self, at: Micros) {
+        if self.size.is_durable {
+            return;
+        }
+        let node = self.node();
+        self.faults.push((at, Fault::StepServer { node, by: -SKEW }));
+        let (down, memory) = (self.chance.between(20_000, SECOND), Memory::Empty);
+        self.faults.push((at, Fault::Restart { node, down, memory, loads_history: false }));
+    }
+}

@@ -1,0 +1,267 @@
+//! `Remote`: a client's handle to one server. Does what the client of `tenure-redis` does with its connection and gate.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId, ProcessId,
+    Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
+};
+
+use crate::{
+    clockwork::locked,
+    history::NodeId,
+    server::{Kind, Reply, Request},
+    world::{Machine, NoAnswer, World},
+};
+
+/// A handle to one server.
+pub(crate) struct Remote {
+    world: Arc<World>,
+    host: Arc<dyn Host>,
+    machine: Machine,
+    node: NodeId,
+    kind: Kind,
+    max_ttl: Duration,
+    /// The run of the server that granted us something last: for all handles of the process.
+    seen: Arc<AtomicU64>,
+    listeners: Arc<Mutex<Vec<ProcessId>>>,
+    session: Mutex<Option<Session>>,
+}
+
+/// A connection, and what is believed of the gate.
+#[derive(Clone)]
+struct Session {
+    epoch: u64,
+    gate: Gate,
+}
+
+#[derive(Clone)]
+enum Gate {
+    Open(Arc<str>),
+    Closed { until: Moment },
+}
+
+impl Remote {
+    pub(crate) fn new(world: Arc<World>, host: Arc<dyn Host>, machine: Machine, node: NodeId) -> Self {
+        let (kind, max_ttl) = {
+            let node = locked(&world.nodes[node]);
+            (node.kind, node.terms.max_ttl)
+        };
+        let (seen, listeners, session) = Default::default();
+        Self { world, host, machine, node, kind, max_ttl, seen, listeners, session }
+    }
+
+    fn sharing(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            host: self.host.clone(),
+            seen: self.seen.clone(),
+            listeners: self.listeners.clone(),
+            session: Mutex::default(),
+            ..*self
+        }
+    }
+
+    async fn session(&self) -> Result<Session, BackendError> {
+        let known = locked(&self.session).clone();
+        match known {
+            Some(session) => Ok(session),
+            None => self.look(None).await,
+        }
+    }
+
+    /// Looks at the server, over a new connection if there is none.
+    async fn look(&self, epoch: Option<u64>) -> Result<Session, BackendError> {
+        let seen = self.seen.load(Ordering::Relaxed);
+        let asked_at = self.host.now();
+        let Reply::Checked { run, epoch, gate } = self.ask(epoch, Request::Check { seen }).await? else {
+            unreachable!("BUG: another answer");
+        };
+        let gate = match gate {
+            Ok(text) => {
+                self.seen.store(run, Ordering::Relaxed);
+                Gate::Open(text)
+            }
+            Err(wait) => Gate::Closed { until: self.host.now().later(asked_at) + wait },
+        };
+        let session = Session { epoch, gate };
+        *locked(&self.session) = Some(session.clone());
+        Ok(session)
+    }
+
+    async fn ask(&self, epoch: Option<u64>, request: Request) -> Result<Reply, BackendError> {
+        let told = self.world.send(self.machine, self.node, epoch, request);
+        let failure = match told.await.unwrap_or(Err(NoAnswer::Silent)) {
+            Ok(reply) => return Ok(reply),
+            Err(failure) => failure,
+        };
+        let mut session = locked(&self.session);
+        if session.as_ref().is_some_and(|session| Some(session.epoch) == epoch) {
+            *session = None;
+            // Hints may have been missed.
+            for listener in locked(&self.listeners).iter() {
+                self.world.bells[self.node].ring_all(*listener, Audience::Waiters);
+            }
+        }
+        let (kind, outcome, message) = match failure {
+            NoAnswer::Refused => (ErrorKind::Unavailable, Outcome::NotApplied, "nobody listens there"),
+            NoAnswer::Reset => (ErrorKind::Unavailable, Outcome::Unknown, "the connection was cut"),
+            NoAnswer::Silent => (ErrorKind::TimedOut, Outcome::Unknown, "no answer"),
+        };
+        // A check takes nothing.
+        let outcome = if epoch.is_none() { Outcome::NotApplied } else { outcome };
+        Err(BackendError::new(kind, outcome, message))
+    }
+
+    fn closed(&self, until: Moment) -> BackendError {
+        let left = until.remaining(self.host.now()).max(Duration::from_millis(1));
+        let message = "the server grants nothing until every lease it may have forgotten is over";
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).retry_after(left)
+    }
+
+    /// Runs a request that needs an open gate, looking again if it is not as we thought.
+    async fn through_gate(&self, request: impl Fn(Arc<str>) -> Request) -> Result<Reply, BackendError> {
+        let mut closed = None;
+        for _ in 0..3 {
+            let session = self.session().await?;
+            match &session.gate {
+                Gate::Open(text) => {
+                    let reply = self.ask(Some(session.epoch), request(text.clone())).await?;
+                    if !matches!(reply, Reply::GateClosed) {
+                        return Ok(reply);
+                    }
+                }
+                Gate::Closed { until } if !until.is_over(self.host.now()) => {
+                    return Err(self.closed(*until));
+                }
+                Gate::Closed { .. } => {}
+            }
+            // Nothing was applied: the gate was closed.
+            match self.look(Some(session.epoch)).await {
+                Ok(Session { gate: Gate::Closed { until }, .. }) => closed = Some(until),
+                Ok(_) => {}
+                Err(error) => {
+                    let error =
+                        BackendError::new(error.kind(), Outcome::NotApplied, "it could not be judged");
+                    return Err(error);
+                }
+            }
+        }
+        Err(self.closed(closed.unwrap_or_else(|| self.host.now())))
+    }
+}
+
+/// What the API never asks of a simulated store.
+fn unsupported() -> BackendError {
+    BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, "not in a simulated world")
+}
+
+#[async_trait]
+impl Backend for Remote {
+    fn promises(&self) -> Promises {
+        let is_node = self.kind == Kind::Quorum;
+        Promises {
+            backend: "simulated",
+            sharing: if is_node { Sharing::No } else { Sharing::Counted },
+            order: if is_node { Order::Any } else { Order::Fifo },
+            restart: Restart::WaitedFor,
+            reach: "one world",
+            end: EndOfGrant::Ttl,
+            wake: WakeUp::Pushed,
+            max_ttl: self.max_ttl,
+            max_ttl_parameter: None,
+            ttl_grain: Duration::from_millis(1),
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        Ok(Arc::new(self.another().await?))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        match self.through_gate(|gate| Request::Claim { claim: claim.clone(), gate }).await? {
+            Reply::Claimed(answer) => Ok(answer),
+            Reply::QueueFull => {
+                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the queue is full"))
+            }
+            other => unreachable!("BUG: {other:?} to a claim"),
+        }
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let answer = async {
+            let session = self.session().await?;
+            self.ask(Some(session.epoch), Request::Renew(grants.to_vec())).await
+        };
+        match answer.await {
+            Ok(Reply::Renewed(answers)) => answers.into_iter().map(Ok).collect(),
+            Ok(other) => unreachable!("BUG: {other:?} to a renewal"),
+            Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let session = self.session().await?;
+        match self.ask(Some(session.epoch), Request::Release { name: name.clone(), owner }).await? {
+            Reply::Released(answer) => Ok(answer),
+            other => unreachable!("BUG: {other:?} to a release"),
+        }
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        let mut listeners = locked(&self.listeners);
+        if !listeners.contains(&process) {
+            listeners.push(process);
+        }
+        Box::new(self.world.bells[self.node].listen(process, audience))
+    }
+
+    async fn inspect(&self, _name: &LockName) -> Result<LockView, BackendError> {
+        Err(unsupported())
+    }
+
+    async fn list(&self, _prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        Err(unsupported())
+    }
+
+    async fn break_lock(&self, _name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        Err(unsupported())
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl QuorumNode for Remote {
+    async fn identity(&self) -> Result<String, BackendError> {
+        let session = self.session().await?;
+        match self.ask(Some(session.epoch), Request::Identity).await? {
+            Reply::Identity(run) => Ok(run.to_string()),
+            other => unreachable!("BUG: {other:?} to a question"),
+        }
+    }
+
+    async fn another(&self) -> Result<Self, BackendError> {
+        let handle = self.sharing();
+        handle.session().await?;
+        Ok(handle)
+    }
+
+    async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
+        let raise = |gate| Request::Raise { name: name.clone(), owner, to, gate };
+        match self.through_gate(raise).await? {
+            Reply::Raised(answer) => Ok(answer),
+            other => unreachable!("BUG: {other:?} to a raise"),
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! `Node`: a simulated server. The state of its locks is the product's ledger, its guard the product's rule.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tenure_core::{
+    Audience, Claim, ClaimAnswer, FencingToken, Grant, LockName, Moment, OwnerId, Raised, Released, Renewal,
+    Variant,
+};
+use tenure_ledger::{Change, Floor, Ledger, Rules};
+use tenure_redis::{Decision, Facts, Record, Terms, decide};
+
+use crate::{
+    clockwork::Micros,
+    history::{LockId, NodeId, Served, What, lock_id},
+    host::Clock,
+};
+
+/// What kind of store it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Never forgets; leases by a clock that does not step; tokens floored by the wall clock at every mint.
+    Store,
+    /// As `mint.one.lua`: one counter for all locks, behind the gate.
+    Single,
+    /// One of several nodes: a counter per lock, never below the floor of the record, behind the gate.
+    Quorum,
+}
+
+/// What a server may lose.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Data {
+    pub(crate) locks: BTreeMap<LockName, Ledger>,
+    /// The single counter, or the floor of all counters.
+    pub(crate) counter: u64,
+    pub(crate) record: Option<Record>,
+    /// The name under which the gate is open.
+    pub(crate) open: Option<Arc<str>>,
+}
+
+/// One run of the server's program.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    pub(crate) run: u64,
+    pub(crate) started_wall: u64,
+    pub(crate) is_lossy: bool,
+    pub(crate) clock: Arc<Clock>,
+}
+
+/// A server, at one address.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) kind: Kind,
+    pub(crate) rules: Rules,
+    pub(crate) terms: Terms,
+    pub(crate) life: Life,
+    /// The replica that may be promoted, in the world that has one.
+    pub(crate) standby: Option<Life>,
+    pub(crate) data: Data,
+    /// What an older snapshot, or the replica, has; `None` if it has all.
+    pub(crate) copy: Option<Data>,
+    pub(crate) replid: u64,
+    pub(crate) is_promoted: bool,
+    pub(crate) promoted_at: Option<Micros>,
+    pub(crate) backlog_ttl: Duration,
+    /// Grows whenever connections are cut.
+    pub(crate) epoch: u64,
+    pub(crate) down_until: Micros,
+    pub(crate) next_id: u64,
+}
+
+/// What a client asks of a server.
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    Check { seen: u64 },
+    Claim { claim: Claim, gate: Arc<str> },
+    Renew(Vec<Grant>),
+    Release { name: LockName, owner: OwnerId },
+    Raise { name: LockName, owner: OwnerId, to: FencingToken, gate: Arc<str> },
+    Identity,
+}
+
+/// What it answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// Its run; and the name of the gate, or how long it stays closed.
+    Checked {
+        run: u64,
+        epoch: u64,
+        gate: Result<Arc<str>, Duration>,
+    },
+    Claimed(ClaimAnswer),
+    QueueFull,
+    GateClosed,
+    Renewed(Vec<Renewal>),
+    Released(Released),
+    Raised(Raised),
+    Identity(u64),
+}
+
+/// What a request brought about besides its answer.
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub(crate) wakes: Vec<(Audience, OwnerId)>,
+    pub(crate) events: Vec<What>,
+}
+
+impl Node {
+    /// The clock by which leases are counted, and that for tokens.
+    fn moment(&self, now: Micros) -> Moment {
+        let wall = Duration::from_micros(self.life.clock.wall(now));
+        match self.kind {
+            Kind::Store => Moment { boot: Duration::from_micros(self.life.clock.run(now)), wall },
+            // Redis counts leases by its wall clock.
+            Kind::Single | Kind::Quorum => Moment { boot: wall, wall },
+        }
+    }
+
+    fn rules(&self) -> Rules {
+        let floor = match self.kind {
+            Kind::Store => Floor::Clock,
+            Kind::Single => Floor::Count(self.data.counter + 1),
+            Kind::Quorum => Floor::Count(self.data.counter),
+        };
+        Rules { floor, ..self.rules }
+    }
+
+    /// Carries a request out, as one atomic step.
+    pub(crate) fn handle(&mut self, now: Micros, request: &Request, effects: &mut Effects) -> Reply {
+        let at = self.moment(now);
+        match request {
+            Request::Check { seen } => self.check(now, *seen),
+            Request::Identity => Reply::Identity(self.life.run),
+            Request::Claim { claim, gate } => self.claim(at, claim, gate, effects),
+            Request::Renew(grants) => {
+                let renew = |grant| self.renew(at, grant, effects);
+                Reply::Renewed(grants.iter().map(renew).collect())
+            }
+            Request::Release { name, owner } => {
+                let answer = self.step(at, name, *owner, effects, |l, r| l.release(at, r, *owner));
+                let did = Served::Left(answer == Released::Released);
+                self.note(name, *owner, did, effects);
+                Reply::Released(answer)
+            }
+            Request::Raise { name, owner, to, gate } => {
+                if !self.may_grant(gate) {
+                    return Reply::GateClosed;
+                }
+                let answer = self.step(at, name, *owner, effects, |l, r| l.raise(at, r, *owner, *to));
+                if answer == Raised::Raised {
+                    self.note(name, *owner, Served::Raised(to.get()), effects);
+                }
+                Reply::Raised(answer)
+            }
+        }
+    }
+
+    fn note(&self, name: &LockName, owner: OwnerId, did: Served, effects: &mut Effects) {
+        effects.events.push(What::Served { node: self.id, lock: lock_id(name), owner, did });
+    }
+
+    fn may_grant(&self, gate: &str) -> bool {
+        self.kind == Kind::Store || self.data.open.as_deref() == Some(gate)
+    }
+
+    fn ledger(&mut self, name: &LockName) -> &mut Ledger {
+        // With a single counter that of the ledger is not used, and must not be floored by the clock as a missing one is.
+        let fence = u64::from(self.kind == Kind::Single);
+        self.data.locks.entry(name.clone()).or_insert_with(|| Ledger::new(fence))
+    }
+
+    fn claim(&mut self, at: Moment, claim: &Claim, gate: &str, effects: &mut Effects) -> Reply {
+        if !self.may_grant(gate) {
+            return Reply::GateClosed;
+        }
+        let rules = self.rules();
+        let Ok(Change { answer, wakes, .. }) = self.ledger(&claim.name).claim(at, &rules, claim) else {
+            return Reply::QueueFull;
+        };
+        effects.wakes.extend(wakes);
+        let did = match &answer {
+            ClaimAnswer::Granted(grant) => {
+                let first = grant.token.get();
+                let last = first + u64::from(grant.block) - 1;
+                if self.kind == Kind::Single {
+                    self.data.counter = self.data.counter.max(last);
+                }
+                Served::Granted { first, last }
+            }
+            ClaimAnswer::Queued { .. } => Served::Queued { has_turn: claim.wait == tenure_core::Wait::Turn },
+            ClaimAnswer::Busy { .. } | ClaimAnswer::Split { .. } => Served::Refused,
+        };
+        self.note(&claim.name, claim.owner, did, effects);
+        Reply::Claimed(answer)
+    }
+
+    fn renew(&mut self, at: Moment, grant: &Grant, effects: &mut Effects) -> Renewal {
+        let (owner, ttl) = (grant.owner, grant.ttl);
+        let was_there = self.holders(at, &grant.name).iter().any(|(holder, _)| *holder == owner.to_string());
+        let answer = self.step(at, &grant.name, owner, effects, |l, r| l.renew(at, r, owner, ttl));
+        let is_renewed = answer == Renewal::Renewed;
+        let did = if is_renewed && !was_there { Served::Recreated } else { Served::Renewed(is_renewed) };
+        self.note(&grant.name, owner, did, effects);
+        answer
+    }
+
+    /// Runs a verb that must touch nothing but its owner's, and notes if it did.
+    fn step<A>(
+        &mut self,
+        at: Moment,
+        name: &LockName,
+        owner: OwnerId,
+        effects: &mut Effects,
+        verb: impl FnOnce(&mut Ledger, &Rules) -> Change<A>,
+    ) -> A {
+        let before = self.holders(at, name);
+        let rules = self.rules();
+        let Change { answer, wakes, .. } = verb(self.ledger(name), &rules);
+        effects.wakes.extend(wakes);
+        let own = owner.to_string();
+        if before.iter().any(|(holder, _)| *holder != own) {
+            let after = self.holders(at, name);
+            for (victim, ends) in before.iter().filter(|(holder, _)| *holder != own) {
+                let is_kept = after.iter().any(|(holder, later)| holder == victim && later >= ends);
+                if let (false, Ok(robbed)) = (is_kept, victim.parse()) {
+                    self.note(name, robbed, Served::Robbed(owner), effects);
+                }
+            }
+        }
+        answer
+    }
+
+    /// Who holds a lock, and for how long.
+    fn holders(&self, at: Moment, name: &LockName) -> Vec<(String, Duration)> {
+        let Some(ledger) = self.data.locks.get(name).filter(|ledger| !ledger.is_free()) else {
+            return Vec::new();
+        };
+        let view = ledger.view(name.clone(), at);
+        view.holders.into_iter().map(|h| (h.owner, h.expires_in.unwrap_or_default())).collect()
+    }
+
+    /// How many hold each lock, and how many wait.
+    pub(crate) fn leftovers(&self, now: Micros) -> Vec<(LockId, usize, usize)> {
+        let at = self.moment(now);
+        let views = self.data.locks.iter().map(|(name, ledger)| ledger.view(name.clone(), at));
+        views.map(|view| (lock_id(&view.name), view.holders.len(), view.queue.len())).collect()
+    }
+
+    fn gate_name(&self) -> Arc<str> {
+        Arc::from(format!("{}.{}.{}", self.life.run, self.replid, self.terms))
+    }
+
+    fn facts(&self, now: Micros, seen: u64) -> Facts {
+        let wall = self.life.clock.wall(now);
+        // As `uptime_in_seconds`: the difference of whole seconds.
+        let up = Duration::from_secs((wall / 1_000_000).saturating_sub(self.life.started_wall / 1_000_000));
+        Facts {
+            run_id: self.life.run.to_string(),
+            replid: self.replid.to_string(),
+            is_master: true,
+            is_promoted: self.is_promoted,
+            up,
+            is_lossy: self.life.is_lossy,
+            is_reset: false,
+            backlog_ttl: Some(self.backlog_ttl),
+            was_seen: seen == self.life.run,
+            now: Duration::from_micros(wall),
+        }
+    }
+
+    /// What `check.lua`, the rule and `judge.lua` do together.
+    fn check(&mut self, now: Micros, seen: u64) -> Reply {
+        let (run, epoch) = (self.life.run, self.epoch);
+        let checked = |gate| Reply::Checked { run, epoch, gate };
+        if self.kind == Kind::Store {
+            return checked(Ok(Arc::from("-")));
+        }
+        let (facts, gate) = (self.facts(now, seen), self.gate_name());
+        let is_open = self.may_grant(&gate);
+        let record = self.data.record.clone().map(|record| Record { is_open, ..record });
+        match decide(&self.terms, &facts, record.as_ref()) {
+            Decision::Open => checked(Ok(gate)),
+            Decision::Wait(wait) => checked(Err(wait)),
+            // Everybody has the same settings, and nobody asks a replica.
+            Decision::Refuse(refusal) => unreachable!("BUG: refused {refusal:?}"),
+            Decision::Write { wait, settings, next, .. } => {
+                let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                if !Variant::CountersLost.is_on() {
+                    self.data.counter = self.data.counter.max(time + wait_ms * 1000);
+                }
+                let is_open = wait.is_zero();
+                let ready = Duration::from_millis(time / 1000 + wait_ms);
+                let Facts { run_id, replid, .. } = facts;
+                self.data.record = Some(Record { run_id, replid, ready, settings, next, is_open });
+                self.data.open = is_open.then(|| gate.clone());
+                checked(if is_open { Ok(gate) } else { Err(wait) })
+            }
+        }
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// A new run of the program, with this data.
+    pub(crate) fn restart(&mut self, now: Micros, down: Micros, data: Option<Data>, loads_history: bool) {
+        self.life.run = self.fresh_id();
+        self.life.started_wall = self.life.clock.wall(now + down);
+        self.life.is_lossy = false;
+        self.down_until = now + down;
+        self.epoch += 1;
+        if let Some(data) = data {
+            self.data = data;
+        }
+        if self.kind != Kind::Store {
+            self.replid = self.fresh_id();
+            self.is_promoted = loads_history;
+            self.promoted_at = loads_history.then_some(now);
+        }
+    }
+
+    /// The standby takes over with what it has.
+    pub(crate) fn promote(&mut self, now: Micros, down: Micros) {
+        let Some(standby) = self.standby.take() else { return };
+        self.standby = Some(std::mem::replace(&mut self.life, standby));
+        self.data = self.copy.take().unwrap_or_else(|| self.data.clone());
+        self.replid = self.fresh_id();
+        self.is_promoted = true;
+        self.promoted_at = Some(now);
+        self.down_until = now + down;
+        self.epoch += 1;
+    }
+
+    /// It forgets its former history, as a server without replicas does; false if it is too early for that.
+    pub(crate) fn end_backlog(&mut self, now: Micros) -> bool {
+        let ttl = u64::try_from(self.backlog_ttl.as_micros()).unwrap_or(u64::MAX);
+        let is_early =
+            self.promoted_at.is_some_and(|at| self.life.clock.run(now) < self.life.clock.run(at) + ttl);
+        if ttl == 0 || is_early || self.kind == Kind::Store {
+            return false;
+        }
+        self.replid = self.fresh_id();
+        self.is_promoted = false;
+        true
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.data = Data::default();
+        self.life.is_lossy = true;
+    }
+}

@@ -1,0 +1,67 @@
+//! `Witness`: stands between the engine and the store, and notes what the store says of claims (L9).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure_core::{
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, Finding, Grant, HolderView, LockName,
+    LockView, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+};
+
+use crate::{history::What, world::World};
+
+/// A store that is watched.
+pub(crate) struct Witness {
+    pub(crate) inner: BackendHandle,
+    pub(crate) world: Arc<World>,
+}
+
+#[async_trait]
+impl Backend for Witness {
+    fn promises(&self) -> Promises {
+        self.inner.promises()
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        let inner = self.inner.handle().await?;
+        Ok(Arc::new(Self { inner, world: self.world.clone() }))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        let owner = claim.owner;
+        self.world.note(What::Claimed { owner });
+        let answer = self.inner.claim(claim).await;
+        if let Err(error) = &answer {
+            self.world.note(What::ClaimFailed { owner, outcome: error.outcome() });
+        }
+        answer
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        self.inner.renew(grants).await
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        self.inner.release(name, owner).await
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        self.inner.wakes(process, audience)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        self.inner.list(prefix).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        self.inner.break_lock(name).await
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.inner.diagnose().await
+    }
+}

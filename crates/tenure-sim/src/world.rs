@@ -1,0 +1,304 @@
+//! `World`: servers, the network between them and the processes, and the log of what happens.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure::Guard;
+use tenure_core::Bells;
+use tokio::sync::oneshot;
+
+use crate::{
+    chance::Chance,
+    clockwork::{Clockwork, Micros, Pid, locked},
+    history::{GrantId, Leaving, LockId, Log, NodeId, What},
+    host::Clock,
+    server::{Effects, Node, Reply, Request},
+};
+
+/// A machine of clients: its process may be killed and another one started.
+pub(crate) type Machine = usize;
+
+/// How long a client waits before it takes silence for a broken connection: 3 s.
+const SILENCE: Micros = 3_000_000;
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// Of one way, in µs.
+    pub(crate) delay: (u64, u64),
+    /// So many in a thousand take longer: so long.
+    pub(crate) slow: (u64, u64, u64),
+    /// So many in a thousand are lost.
+    pub(crate) loss: u64,
+    /// So many in a thousand are applied twice.
+    pub(crate) twice: u64,
+}
+
+impl Weather {
+    pub(crate) const CALM: Self = Self { delay: (100, 2_000), slow: (0, 0, 0), loss: 0, twice: 0 };
+}
+
+pub(crate) struct Network {
+    pub(crate) chance: Chance,
+    pub(crate) weather: Weather,
+    /// Until when nothing passes, and whether it is kept for later.
+    pub(crate) cuts: BTreeMap<(Machine, NodeId), (Micros, bool)>,
+    /// Processes that are to be stopped when their machine sends something next, and for how long.
+    pub(crate) traps: BTreeMap<Machine, (Pid, Micros)>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// Nobody listens there: it was not applied.
+    Refused,
+    /// The connection was cut.
+    Reset,
+    /// None came.
+    Silent,
+}
+
+pub(crate) type Answer = Result<Reply, NoAnswer>;
+
+/// A grant that a program believes in.
+struct Believer {
+    process: Pid,
+    grant: GrantId,
+    guard: Weak<Guard>,
+    clock: Arc<Clock>,
+    until: Micros,
+    is_lost: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) clockwork: Arc<Clockwork>,
+    pub(crate) log: Log,
+    pub(crate) nodes: Vec<Mutex<Node>>,
+    pub(crate) bells: Vec<Bells>,
+    pub(crate) network: Mutex<Network>,
+    believers: Mutex<Vec<Believer>>,
+    /// The largest token that each resource has seen.
+    registers: Mutex<BTreeMap<LockId, u64>>,
+    asks: AtomicUsize,
+    grants: AtomicUsize,
+    /// From when on programs hold briefly and no longer give up, in µs.
+    pub(crate) healed_at: AtomicU64,
+}
+
+impl World {
+    pub(crate) fn new(clockwork: Arc<Clockwork>, nodes: Vec<Node>, chance: Chance) -> Arc<Self> {
+        let network =
+            Network { chance, weather: Weather::CALM, cuts: BTreeMap::new(), traps: BTreeMap::new() };
+        Arc::new(Self {
+            clockwork,
+            log: Log::default(),
+            bells: nodes.iter().map(|_| Bells::default()).collect(),
+            nodes: nodes.into_iter().map(Mutex::new).collect(),
+            network: Mutex::new(network),
+            believers: Mutex::default(),
+            registers: Mutex::default(),
+            asks: AtomicUsize::default(),
+            grants: AtomicUsize::default(),
+            healed_at: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Micros {
+        self.clockwork.now()
+    }
+
+    pub(crate) fn note(&self, what: What) {
+        self.log.note(self.now(), what);
+    }
+
+    pub(crate) fn next_ask(&self) -> usize {
+        self.asks.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_grant(&self) -> GrantId {
+        self.grants.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_healed(&self) -> bool {
+        self.now() >= self.healed_at.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request over a connection that was made in this epoch of the server, or over a new one.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        from: Machine,
+        to: NodeId,
+        epoch: Option<u64>,
+        request: Request,
+    ) -> oneshot::Receiver<Answer> {
+        let (tell, told) = oneshot::channel();
+        let now = self.now();
+        let (there, again) = {
+            let mut network = locked(&self.network);
+            let there = network.passage(now, from, to);
+            if let Some((process, length)) = network.traps.remove(&from) {
+                let until = (now + length).min(self.healed_at.load(Ordering::Relaxed));
+                self.clockwork.stop(process, until);
+            }
+            let is_twice = network.chance.below(1000) < network.weather.twice;
+            let again = is_twice.then(|| network.chance.between(1_000, 3_000_000));
+            (there, again)
+        };
+        if let (Some(at), Some(later)) = (there, again) {
+            let (world, request) = (self.clone(), request.clone());
+            self.clockwork.at(at + later, move || {
+                // Nobody waits for this answer.
+                let _ = world.apply(to, epoch, &request);
+            });
+        }
+        let world = self.clone();
+        match there {
+            Some(at) => self.clockwork.at(at, move || world.arrive(from, to, epoch, &request, tell)),
+            None => self.clockwork.at(now + SILENCE, move || {
+                let _ = tell.send(Err(NoAnswer::Silent));
+            }),
+        }
+        told
+    }
+
+    fn arrive(
+        self: &Arc<Self>,
+        from: Machine,
+        to: NodeId,
+        epoch: Option<u64>,
+        request: &Request,
+        tell: oneshot::Sender<Answer>,
+    ) {
+        let answer = self.apply(to, epoch, request);
+        let now = self.now();
+        let back = locked(&self.network).passage(now, from, to);
+        let (at, answer) = back.map_or((now + SILENCE, Err(NoAnswer::Silent)), |at| (at, answer));
+        self.clockwork.at(at, move || {
+            let _ = tell.send(answer);
+        });
+    }
+
+    fn apply(self: &Arc<Self>, to: NodeId, epoch: Option<u64>, request: &Request) -> Answer {
+        let now = self.now();
+        let mut effects = Effects::default();
+        let reply = {
+            let mut node = locked(&self.nodes[to]);
+            if node.down_until > now {
+                return Err(if epoch.is_some() { NoAnswer::Reset } else { NoAnswer::Refused });
+            }
+            if epoch.is_some_and(|epoch| epoch != node.epoch) {
+                return Err(NoAnswer::Reset);
+            }
+            node.handle(now, request, &mut effects)
+        };
+        effects.events.into_iter().for_each(|event| self.note(event));
+        for (audience, owner) in effects.wakes {
+            let passage = locked(&self.network).hint(now);
+            let Some(at) = passage else { continue };
+            let world = self.clone();
+            self.clockwork.at(at, move || {
+                world.bells[to].ring(audience, owner);
+            });
+        }
+        Ok(reply)
+    }
+
+    /// Programs look at this guard after every step of their process, and note what it says.
+    pub(crate) fn believe(&self, process: Pid, guard: &Arc<Guard>, clock: &Arc<Clock>) -> GrantId {
+        let grant = self.next_grant();
+        let (guard, clock) = (Arc::downgrade(guard), clock.clone());
+        locked(&self.believers).push(Believer { process, grant, guard, clock, until: 0, is_lost: false });
+        grant
+    }
+
+    /// The program ends its tenure: nothing that happens to the guard from here on is belief.
+    pub(crate) fn disbelieve(&self, grant: GrantId, how: Leaving) {
+        let mut believers = locked(&self.believers);
+        if let Some(at) = believers.iter().position(|believer| believer.grant == grant) {
+            believers.remove(at);
+            drop(believers);
+            self.note(What::Left { grant, how });
+        }
+    }
+
+    /// Everything that a killed process believed is over.
+    pub(crate) fn bury(&self, process: Pid) {
+        let dead: Vec<GrantId> = {
+            let believers = locked(&self.believers);
+            believers.iter().filter(|b| b.process == process).map(|b| b.grant).collect()
+        };
+        dead.into_iter().for_each(|grant| self.disbelieve(grant, Leaving::Killed));
+    }
+
+    /// Notes until when the guards of a process may be believed, if that has changed.
+    pub(crate) fn look(&self, process: Pid) {
+        let now = self.now();
+        for believer in locked(&self.believers).iter_mut().filter(|b| b.process == process) {
+            let Some(guard) = believer.guard.upgrade() else { continue };
+            let left = u64::try_from(guard.remaining().as_micros()).unwrap_or(u64::MAX / 2_000_000);
+            let until =
+                if left == 0 { believer.until.min(now) } else { now + believer.clock.true_within(left) };
+            if until.abs_diff(believer.until) > 5 {
+                believer.until = until;
+                self.log.note(now, What::Believes { grant: believer.grant, until });
+            }
+        }
+    }
+
+    /// Asks a guard whether it may be believed, and notes if it says that it is lost, or is not any more.
+    pub(crate) fn check(&self, grant: GrantId, guard: &Guard) -> bool {
+        let is_held = guard.check().is_ok();
+        let mut believers = locked(&self.believers);
+        let Some(believer) = believers.iter_mut().find(|b| b.grant == grant) else { return is_held };
+        if is_held == believer.is_lost {
+            believer.is_lost = !is_held;
+            let what = if is_held { What::Resurrected { grant } } else { What::Lost { grant } };
+            self.log.note(self.now(), what);
+        }
+        is_held
+    }
+
+    /// Writes to the resource of a lock; arrives after `after`.
+    pub(crate) fn write(self: &Arc<Self>, grant: GrantId, lock: LockId, token: u64, after: Duration) {
+        let (world, sent_at) = (self.clone(), self.now());
+        let at = sent_at + u64::try_from(after.as_micros()).unwrap_or(0);
+        self.clockwork.at(at, move || {
+            let is_accepted = {
+                let mut registers = locked(&world.registers);
+                let mark = registers.entry(lock).or_default();
+                let is_accepted = token >= *mark;
+                *mark = token.max(*mark);
+                is_accepted
+            };
+            world.note(What::Wrote { grant, lock, token, is_accepted, sent_at });
+        });
+    }
+}
+
+impl Network {
+    /// When a message sent now arrives; `None` if it is lost.
+    fn passage(&mut self, now: Micros, from: Machine, to: NodeId) -> Option<Micros> {
+        let at = self.hint(now)?;
+        match self.cuts.get(&(from, to)) {
+            Some(&(until, is_kept)) if until > now => is_kept.then_some(until + (at - now)),
+            _ => Some(at),
+        }
+    }
+
+    fn hint(&mut self, now: Micros) -> Option<Micros> {
+        let Weather { delay, slow, loss, .. } = self.weather;
+        if self.chance.below(1000) < loss {
+            return None;
+        }
+        let (share, from, to) = slow;
+        let is_slow = self.chance.below(1000) < share;
+        let (from, to) = if is_slow { (from, to) } else { delay };
+        Some(now + self.chance.between(from, to))
+    }
+}
