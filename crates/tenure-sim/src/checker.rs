@@ -10,7 +10,7 @@
 //! | L6 | after the last fault every waiter enters within the bound of safety.md S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
 //! | L7 | who is let in is the first of the queue, and nobody is while there is one; mutexes only | one server, nothing goes wrong |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
-//! | L9 | a claim that failed as `NotApplied` took nothing (over a quorum: no quorum of it), and a release that said `Released` was there | everywhere |
+//! | L9 | a claim that failed as `NotApplied` took nothing on any server, and a release that said `Released` was there (on a quorum) | everywhere |
 //!
 //! Not checkable here: L3 for readers, which raise no mark; L8's "usually at once", a matter of speed; `break`.
 
