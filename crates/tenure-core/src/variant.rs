@@ -45,6 +45,14 @@ pub enum Variant {
     BacklogClearsWait,
     /// A hand-off counts for nothing until it is entered (model `shared.handed_places_not_counted`).
     HandedNotCounted,
+    /// Only the limit of who claims counts, not those of the holders (model `shared.limit of the claim only`).
+    LimitOfClaimOnly,
+    /// All waiters that share are handed the lock, beyond the limit (model `shared.handoff_to_all_shared`).
+    HandOffToAllShared,
+    /// A waiter asks again only when it is told to (H1.6, H1.7).
+    NoTimers,
+    /// A server that may have forgotten leases waits for an eighth of the longest (H4.5, model `guard.ttl above max_ttl`).
+    WaitTooShort,
 }
 
 impl Variant {
@@ -69,6 +77,10 @@ impl Variant {
         Self::MissingIsUnused,
         Self::BacklogClearsWait,
         Self::HandedNotCounted,
+        Self::LimitOfClaimOnly,
+        Self::HandOffToAllShared,
+        Self::NoTimers,
+        Self::WaitTooShort,
     ];
 
     /// Whether this thread breaks that rule.

@@ -47,7 +47,8 @@ impl Ledger {
                 continue;
             }
             wakes.push((Audience::Waiters, place.owner));
-            if !self.has_room_for(place.mode) {
+            let for_all = Variant::HandOffToAllShared.is_on() && place.mode != Mode::Exclusive;
+            if !for_all && !self.has_room_for(place.mode) {
                 return;
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");

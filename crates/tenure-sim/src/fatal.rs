@@ -26,7 +26,7 @@ const fn row(variant: Variant, world: WorldKind, plan: PlanKind, seed: u64, law:
     Row { variant, world, plan, seed, law }
 }
 
-use Law::{L1, L2, L4, L5};
+use Law::{L1, L2, L4, L5, L6};
 use PlanKind::{All, Blocks, Calm, Crossing, Failover, Network, Pauses, Restarts};
 use WorldKind::{Ledger, Pair, Redis, Redlock3};
 
@@ -52,6 +52,10 @@ pub const ROWS: &[Row] = &[
     row(Variant::MissingIsUnused, Redis, Restarts, 8, L1),
     row(Variant::BacklogClearsWait, Redis, Restarts, 354, L1),
     row(Variant::HandedNotCounted, Ledger, Calm, 0, L1),
+    row(Variant::LimitOfClaimOnly, Ledger, Calm, 0, L1),
+    row(Variant::HandOffToAllShared, Ledger, Calm, 0, L1),
+    row(Variant::NoTimers, Redis, Network, 0, L6),
+    row(Variant::WaitTooShort, Redis, Restarts, 19, L1),
 ];
 
 impl Row {
