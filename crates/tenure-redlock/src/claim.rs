@@ -80,7 +80,8 @@ impl<N: QuorumNode> Poll<N> {
         let mut steps = self.ballot.steps();
         if let Some(left) = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending()) {
             self.ballot.withdraw(left);
-            steps = self.ballot.steps();
+            steps.retain(|step| matches!(step, Step::Release(_)));
+            steps.extend(self.ballot.steps());
         }
         let gives_back = steps.iter().any(|step| matches!(step, Step::Release(_)));
         // Spent before the first release leaves.

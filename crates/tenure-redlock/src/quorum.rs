@@ -35,13 +35,13 @@ pub(crate) struct Quorum<N> {
     pub(crate) memory: Arc<Memory>,
 }
 
-/// What all handles of one process remember. Hints only: they save round trips.
+/// What all handles of one process remember.
 #[derive(Default)]
 pub(crate) struct Memory {
     /// Tasks of all handles, and when the last one has ended.
     under_way: AtomicUsize,
     idle: Notify,
-    /// How often in a row nobody got a quorum.
+    /// How often in a row nobody got a quorum. A hint, as `held` is: they save round trips.
     splits: AtomicU32,
     attempts: Mutex<Attempts>,
     /// Nodes on which somebody holds a quorum of a lock, while others are free.
