@@ -12,7 +12,7 @@ use std::{
 };
 
 use stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
-use tenure::core::ErrorKind;
+use tenure::core::{ErrorKind, Sharing};
 use tenure::{AcquireError, FencingToken, Guard, Progress};
 use tenure_testkit::{
     gate::{Gate, Verb},
@@ -332,6 +332,22 @@ async fn a_grant_that_comes_too_late_is_given_back_and_asked_for_under_a_new_own
     pass(TTL).await;
     assert_eq!(actor.gates.asked(Verb::Release), 2, "the release was tried again, and arrived late");
     assert_eq!(guard.check(), Ok(()));
+}
+
+/// L8: what was granted has the name that the store gave it, a slot of a semaphore, and is given back by that name.
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_comes_too_late_is_given_back_by_its_own_name() {
+    let stage = Stage::new();
+    let mut store = Deaf::new(&stage.store);
+    store.promises.sharing = Sharing::Slots;
+    let actor = stage.actor_on(Arc::new(store));
+    actor.gates.plan(Verb::Claim, &[Gate::Slow(ms(98))], Gate::Open);
+    let began = stage.clock();
+    let lock = actor.locks.semaphore("stage", 1).ttl(ms(100));
+    let guard = in_time(lock.acquire()).await.unwrap();
+    assert_eq!(guard.name().as_str(), "stage#1");
+    assert_eq!((actor.gates.asked(Verb::Claim), actor.gates.asked(Verb::Release)), (2, 1));
+    assert!(stage.clock() - began < ms(110), "{:?}: the first lease had to end", stage.clock() - began);
 }
 
 /// Hazard 41.

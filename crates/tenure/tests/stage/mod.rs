@@ -14,7 +14,7 @@ use std::{
 use async_trait::async_trait;
 use tenure::core::{
     Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, Finding, Grant, HolderView, Host,
-    LockView, ProcessId, Promises, Released, Renewal, Wake, Wakes,
+    LockView, Mode, ProcessId, Promises, Released, Renewal, Sharing, Wake, Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -218,7 +218,12 @@ impl Backend for Deaf {
         Ok(Arc::new(self.clone()))
     }
 
+    /// Where semaphores are slots there is one.
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        if self.promises.sharing == Sharing::Slots && claim.mode != Mode::Exclusive {
+            let name = LockName::new(format!("{}#1", claim.name)).unwrap();
+            return self.store.claim(&Claim { name, mode: Mode::Exclusive, ..claim.clone() }).await;
+        }
         self.store.claim(claim).await
     }
 
