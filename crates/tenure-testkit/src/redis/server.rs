@@ -175,13 +175,14 @@ impl RedisServer {
         self.raw().command(words)
     }
 
-    /// A field of `INFO`.
+    /// A field of `INFO`. Asked again where a change of role has ended the connection meanwhile.
     ///
     /// # Panics
     /// If there is none.
     #[track_caller]
     pub fn info(&self, section: &str, field: &str) -> String {
-        let text = self.command(&["INFO", section]).text();
+        let ask = || self.raw().try_command(&["INFO", section]).ok();
+        let text = ask().or_else(ask).unwrap_or_else(|| self.command(&["INFO", section])).text();
         let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("INFO {section} has no {field}")).to_owned()
     }
