@@ -146,7 +146,7 @@ async fn a_foreign_lock_that_a_server_forgot_is_waited_for_no_longer_than_max_tt
     assert!(Naive::of(&server).set_new(NAIVE, "b", MINUTE_MS), "who asks no guard is in at once");
     let entry = let_in(&short).await;
     assert!(entry.asked >= short_until, "that of a second is over");
-    passes(&entry.refusals[0], "was started a moment ago");
+    passes(entry.refusals()[0], "was started a moment ago");
     let grant = long.enter().await;
     assert!(
         !Naive::of(&server).release("long", "foreign"),

@@ -46,7 +46,7 @@ async fn a_server_that_restarted_empty_lets_nobody_in_before_the_old_lease_is_ov
     look(&b).await;
     let naive = enters(&server, "a");
     let first = let_in(&a).await;
-    assert!(naive == Some(1) && first.refusals.is_empty());
+    assert!(naive == Some(1) && first.refusals().is_empty());
 
     server.kill();
     server.start_again();

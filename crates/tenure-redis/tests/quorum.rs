@@ -134,7 +134,7 @@ async fn a_node_that_restarted_empty_waits_and_then_counts_above_its_past() {
     clock.freeze();
     let (a, b) = (Candidate::at(&server), Candidate::at(&server));
     let first = let_in(&a.player).await;
-    assert!(first.refusals.is_empty());
+    assert!(first.refusals().is_empty());
     assert_eq!(
         a.raise(plus(first.grant.token, 400_000)).await,
         Raised::Raised,

@@ -70,7 +70,7 @@ async fn a_promoted_replica_that_missed_the_lock_waits_for_its_end() {
     assert!(second.asked >= first.believed_until(), "let in before the first lease was over");
     assert!(second.grant.token > first.grant.token, "{:?} after {:?}", second.grant, first.grant);
     let why = "was promoted and may never have received some locks";
-    assert!(second.refusals.iter().any(|error| error.to_string().contains(why)), "{:?}", second.refusals);
+    assert!(second.refusals().iter().any(|error| error.to_string().contains(why)), "{:?}", second.errors);
 }
 
 /// Issue 3, point 4: what the guard is for.

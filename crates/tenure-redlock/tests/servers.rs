@@ -28,6 +28,7 @@ use tenure_testkit::{
         Arena,
         player::{Player, TTL},
     },
+    entry::{Entry, let_in_within},
     patience::{eventually, slowness},
     redis::{Recipe, RedisServer, Reply},
 };
@@ -205,36 +206,9 @@ impl World {
     }
 }
 
-/// How a claimant was let in.
-struct Entry {
-    grant: Grant,
-    /// When the request was sent that was granted.
-    asked: Instant,
-    refusals: Vec<BackendError>,
-}
-
-impl Entry {
-    fn believed_until(&self) -> Instant {
-        self.asked + self.grant.ttl
-    }
-}
-
 /// Claims until it is let in. A refusal must be one that passes.
 async fn let_in(player: &Player) -> Entry {
-    let (began, mut refusals) = (Instant::now(), Vec::new());
-    loop {
-        let asked = Instant::now();
-        match player.backend.claim(&player.claim).await {
-            Ok(ClaimAnswer::Granted(grant)) => return Entry { grant, asked, refusals },
-            Ok(_) => {}
-            Err(error) => {
-                assert!(error.kind().is_transient(), "{error:?}");
-                refusals.push(error);
-            }
-        }
-        assert!(began.elapsed() < PATIENCE * slowness(), "not let in: {refusals:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let_in_within(PATIENCE, player).await
 }
 
 /// H3.1, L1, L2: the one node that both quorums have in common forgot the lease and its counter. It waits, and so does the
@@ -248,8 +222,8 @@ async fn a_node_that_came_back_empty_lets_no_second_quorum_in_beside_the_first()
     let next = let_in(&second).await;
     assert!(next.asked >= held.believed_until(), "two held at once");
     assert!(next.grant.token > held.grant.token, "{:?} after {:?}", next.grant, held.grant);
-    let told = next.refusals.iter().any(|error| error.to_string().contains("it grants nothing for another"));
-    assert!(told, "{:?}", next.refusals);
+    let told = next.errors.iter().any(|error| error.to_string().contains("it grants nothing for another"));
+    assert!(told, "{:?}", next.errors);
 }
 
 /// H3.1: without the guard the second comes in at once, and with a smaller token where clocks differ: nothing protects.

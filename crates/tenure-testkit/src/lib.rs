@@ -8,6 +8,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod entry;
 pub mod gate;
 pub mod host;
 pub mod patience;
