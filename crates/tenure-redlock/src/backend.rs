@@ -1,9 +1,9 @@
 //! `impl Backend`: the verbs by quorum.
 
-use std::{collections::BTreeSet, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::future::join_all;
 use tenure_core::{
     Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind,
     Finding, Grant, HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId, ProcessId, Promises,
@@ -13,11 +13,14 @@ use tenure_core::{
 use tokio::sync::oneshot;
 
 use crate::{
-    claim::{self, RELEASE},
+    claim,
     config::ConfigError,
     error,
     member::Member,
-    quorum::{Memory, Quorum, node_timeout},
+    memory::Memory,
+    quorum::Quorum,
+    release::release_everywhere,
+    renew::renew_everywhere,
     slots::{Slots, Trail, slot},
     view,
     wake::Gathered,
@@ -135,120 +138,6 @@ impl<N: QuorumNode> Redlock<N> {
     }
 }
 
-/// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
-/// those that did not answer. `pending` are those that have not answered its claim: if nothing is found there, it may
-/// come yet.
-async fn release_everywhere<N: QuorumNode>(
-    quorum: Arc<Quorum<N>>,
-    name: LockName,
-    owner: OwnerId,
-    pending: BTreeSet<usize>,
-    tell: oneshot::Sender<Result<Released, BackendError>>,
-) {
-    let (all, size) = (quorum.members.len(), quorum.size());
-    let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
-        .map(|(node, member)| {
-            let released = member.within(&*quorum.host, RELEASE, member.node.release(&name, owner));
-            async move { (node, released.await) }
-        })
-        .collect();
-    let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
-    let (mut errors, mut again) = (Vec::new(), Vec::new());
-    while let Some((node, answer)) = asked.next().await {
-        let is_left = matches!(answer, Ok(Released::Released));
-        if !is_left && pending.contains(&node) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node)
-        {
-            again.push(node);
-        }
-        match answer {
-            Ok(Released::Released) => released += 1,
-            Ok(Released::WasGone) => gone += 1,
-            Err(error) => {
-                if error.kind().is_transient() {
-                    again.push(node);
-                }
-                errors.push(error);
-            }
-        }
-        let verdict = if released >= size {
-            Some(Ok(Released::Released))
-        } else if gone > all - size {
-            // Held by fewer than a quorum: it was lost, whoever has it now.
-            Some(Ok(Released::WasGone))
-        } else if released + gone + errors.len() == all {
-            Some(Err(quorum.too_few(released == 0, errors.clone())))
-        } else {
-            None
-        };
-        if let Some((verdict, tell)) = verdict.and_then(|verdict| Some((verdict, tell.take()?))) {
-            // OK because whoever does not listen any more needs no answer.
-            let _ = tell.send(verdict);
-        }
-    }
-    for node in again {
-        quorum.owe(node, name.clone(), owner);
-    }
-}
-
-/// The answers of one node, a lease each.
-type Renewals = Vec<Result<Renewal, BackendError>>;
-
-/// Extends leases on all nodes. Tells as soon as a quorum has said of each what became of it, and goes on with the others:
-/// a node that is not renewed is one failure less that the lease survives.
-async fn renew_everywhere<N: QuorumNode>(
-    quorum: Arc<Quorum<N>>,
-    grants: Arc<[Grant]>,
-    tell: oneshot::Sender<Result<Renewals, BackendError>>,
-) {
-    let timeout = node_timeout(grants.iter().map(|grant| grant.ttl).min().unwrap_or_default());
-    let (size, mut tell) = (quorum.size(), Some(tell));
-    let ask = |node: Arc<N>| {
-        let grants = grants.clone();
-        async move {
-            let answers = node.renew(&grants).await;
-            match answers.first() {
-                // All of them: the node did not answer.
-                Some(Err(error)) if answers.iter().all(Result::is_err) => Err(error.clone()),
-                _ => Ok(answers),
-            }
-        }
-    };
-    let all = 0..grants.len();
-    let on_answer = |answers: &[_]| {
-        let known: Option<Renewals> = all.clone().map(|at| renewal(at, answers, size).map(Ok)).collect();
-        if let Some((renewals, tell)) = known.and_then(|renewals| Some((renewals, tell.take()?))) {
-            // OK because whoever does not listen any more needs no answer.
-            let _ = tell.send(Ok(renewals));
-        }
-    };
-    let answers = quorum.ask_all(timeout, ask, on_answer).await;
-    let Some(tell) = tell else { return };
-    let failure = || {
-        let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err()).cloned();
-        quorum.too_few(answers.iter().flatten().all(Result::is_err), errors)
-    };
-    // OK as above.
-    let _ = tell.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
-}
-
-/// What a quorum says of one lease; `None` while it may still be either.
-fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: usize) -> Option<Renewal> {
-    let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
-        Some(Ok(renewals)) => {
-            renewals.get(at).and_then(|renewal: &Result<_, _>| renewal.as_ref().ok().copied())
-        }
-        _ => None,
-    };
-    let count = |wanted: Renewal| answers.iter().filter(|answer| of(answer) == Some(wanted)).count();
-    if count(Renewal::Renewed) >= size {
-        Some(Renewal::Renewed)
-    } else if count(Renewal::Gone) > answers.len() - size {
-        Some(Renewal::Gone)
-    } else {
-        None
-    }
-}
-
 #[async_trait]
 impl<N: QuorumNode> Backend for Redlock<N> {
     fn promises(&self) -> Promises {
@@ -337,7 +226,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn drain(&self) {
-        self.quorum.drained().await;
+        self.quorum.memory.drained().await;
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {

@@ -4,22 +4,21 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tenure_core::{
-    BackendError, BoxFuture, Claim, ClaimAnswer, FencingToken, Grant, LockName, Moment, OwnerId, QuorumNode,
-    Wait,
+    BackendError, BoxFuture, Claim, ClaimAnswer, FencingToken, Grant, Moment, QuorumNode, Wait,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     ballot::{Ballot, Event, Outcomes, Step},
-    quorum::{Quorum, Ticket, node_timeout},
+    memory::Ticket,
+    quorum::{Quorum, node_timeout},
+    release::give_back,
 };
 
 /// A pause after a split vote is no longer than this: 500 ms.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Powers of two of a round, by which pauses grow while votes are split.
 const SPLITS_MAX: u32 = 6;
-/// How long a node may take for a release: 500 ms.
-pub(crate) const RELEASE: Duration = Duration::from_millis(500);
 
 type Answer = Result<ClaimAnswer, BackendError>;
 
@@ -189,22 +188,4 @@ impl<N: QuorumNode> Poll<N> {
         let part = f64::from(u32::from_be_bytes(bits)) / f64::from(u32::MAX);
         longest.min(PAUSE_MAX).mul_f64(part).max(Duration::from_millis(1))
     }
-}
-
-/// Has this owner leave a node. Where it does not answer, it is owed.
-pub(crate) async fn give_back<N: QuorumNode>(
-    quorum: &Quorum<N>,
-    node: usize,
-    name: &LockName,
-    owner: OwnerId,
-) {
-    let (host, member) = (&*quorum.host, &quorum.members[node]);
-    if !member.is_silent() {
-        let Err(error) = member.within(host, RELEASE, member.node.release(name, owner)).await else { return };
-        if !error.kind().is_transient() {
-            tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
-            return;
-        }
-    }
-    quorum.owe(node, name.clone(), owner);
 }

@@ -61,6 +61,10 @@ impl Backend for Witness {
         self.inner.break_lock(name).await
     }
 
+    async fn drain(&self) {
+        self.inner.drain().await;
+    }
+
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         self.inner.diagnose().await
     }

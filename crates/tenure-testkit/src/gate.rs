@@ -147,6 +147,10 @@ impl Backend for Gated {
         self.inner.break_lock(name).await
     }
 
+    async fn drain(&self) {
+        self.inner.drain().await;
+    }
+
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         self.inner.diagnose().await
     }

@@ -1,0 +1,203 @@
+//! `Memory`: what a process remembers of its attempts: which ballot is the one of an attempt, which owners are spent, and
+//! hints that save round trips. Shared by all handles.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+};
+
+use tenure_core::{LockName, OwnerId, Variant};
+use tokio::sync::Notify;
+
+/// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
+const SPENT_MAX: usize = 65_536;
+
+/// Names of which it is remembered where they are held; more, and all are forgotten.
+const HELD_MAX: usize = 4096;
+
+/// What all handles of one process remember.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// Tasks of all handles, and when the last one has ended.
+    under_way: AtomicUsize,
+    idle: Notify,
+    /// How often in a row nobody got a quorum. A hint, as `held` is: they save round trips.
+    splits: AtomicU32,
+    attempts: Mutex<Attempts>,
+    /// Nodes on which somebody holds a quorum of a lock, while others are free.
+    held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
+}
+
+/// A task under way, for as long as this is there.
+pub(crate) struct UnderWay(Arc<Memory>);
+
+impl UnderWay {
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        memory.under_way.fetch_add(1, Ordering::AcqRel);
+        Self(memory)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// Which ballot is the one of an attempt, and which attempts are spent.
+#[derive(Default)]
+struct Attempts {
+    ballots: u64,
+    live: BTreeMap<Attempt, Live>,
+    spent: BTreeSet<Attempt>,
+    by_age: VecDeque<Attempt>,
+}
+
+/// A ballot under way.
+struct Live {
+    number: u64,
+    /// Nodes that were asked and have not answered.
+    pending: BTreeSet<usize>,
+    /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer late
+    /// is the ballot's to give back.
+    left: Option<BTreeSet<usize>>,
+}
+
+/// One owner's try for one lock.
+pub(crate) type Attempt = (OwnerId, LockName);
+
+/// A ballot under way, as the memory knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    attempt: Attempt,
+    number: u64,
+}
+
+impl Attempts {
+    fn is_live(&self, ticket: &Ticket) -> bool {
+        self.live.get(&ticket.attempt).is_some_and(|live| live.number == ticket.number)
+    }
+
+    fn set_spent(&mut self, attempt: &Attempt) {
+        if self.spent.insert(attempt.clone()) {
+            self.by_age.push_back(attempt.clone());
+            if self.by_age.len() > SPENT_MAX
+                && let Some(oldest) = self.by_age.pop_front()
+            {
+                self.spent.remove(&oldest);
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn attempts(&self) -> MutexGuard<'_, Attempts> {
+        // OK because the maps agree whenever code that can panic runs.
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a ballot, in place of one of the same attempt whose caller has gone; `None` if something was given back
+    /// under that owner: a release that is still under way would free what is granted to it now (H3.4).
+    pub(crate) fn begin(&self, attempt: Attempt) -> Option<Ticket> {
+        let mut attempts = self.attempts();
+        if attempts.spent.contains(&attempt) && !Variant::OwnerReused.is_on() {
+            return None;
+        }
+        attempts.ballots += 1;
+        let number = attempts.ballots;
+        attempts.live.insert(attempt.clone(), Live { number, pending: BTreeSet::new(), left: None });
+        Some(Ticket { attempt, number })
+    }
+
+    /// Before anything is given back. False if the attempt has gone on with another ballot, which wants what is there.
+    pub(crate) fn spend(&self, ticket: &Ticket) -> bool {
+        let mut attempts = self.attempts();
+        let is_current = attempts.is_live(ticket);
+        if is_current {
+            attempts.set_spent(&ticket.attempt);
+        }
+        is_current
+    }
+
+    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer.
+    pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
+        let mut attempts = self.attempts();
+        let Some(live) = attempts.live.get_mut(attempt) else { return BTreeSet::new() };
+        live.left.get_or_insert_default();
+        let pending = live.pending.clone();
+        attempts.set_spent(attempt);
+        pending
+    }
+
+    /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if the
+    /// ballot sees to it when the node answers; otherwise the node has answered meanwhile.
+    pub(crate) fn leave_to_ballot(&self, attempt: &Attempt, node: usize) -> bool {
+        let mut attempts = self.attempts();
+        let live = attempts.live.get_mut(attempt).filter(|live| live.pending.contains(&node));
+        live.and_then(|live| live.left.as_mut()).map(|left| left.insert(node)).is_some()
+    }
+
+    /// From whom the ballot waits for an answer now; which nodes are left to it, if its owner has left them all.
+    pub(crate) fn set_pending(&self, ticket: &Ticket, pending: BTreeSet<usize>) -> Option<BTreeSet<usize>> {
+        let mut attempts = self.attempts();
+        let live = attempts.live.get_mut(&ticket.attempt).filter(|live| live.number == ticket.number)?;
+        live.pending = pending;
+        live.left.clone()
+    }
+
+    /// The ballot is over, and nothing of it is under way.
+    pub(crate) fn end(&self, ticket: &Ticket) {
+        let mut attempts = self.attempts();
+        if attempts.is_live(ticket) {
+            attempts.live.remove(&ticket.attempt);
+        }
+    }
+
+    pub(crate) fn held(&self, name: &LockName) -> Option<BTreeSet<usize>> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() { None } else { held.get(name).cloned() }
+    }
+
+    pub(crate) fn set_held(&self, name: &LockName, nodes: Option<BTreeSet<usize>>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        match nodes {
+            None => {
+                held.remove(name);
+            }
+            Some(nodes) => {
+                if held.len() >= HELD_MAX {
+                    held.clear();
+                }
+                held.insert(name.clone(), nodes);
+            }
+        }
+    }
+
+    /// A quorum was found, or refused by one holder: nobody collides.
+    pub(crate) fn agreed(&self) {
+        self.splits.store(0, Ordering::Relaxed);
+    }
+
+    /// Another split vote; how many there were in a row, this one included.
+    pub(crate) fn split(&self) -> u32 {
+        self.splits.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Waits until no task is under way, in any handle of this process.
+    pub(crate) async fn drained(&self) {
+        loop {
+            let changed = self.idle.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.under_way.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
