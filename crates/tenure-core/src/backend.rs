@@ -44,11 +44,15 @@ pub trait Backend: Send + Sync + 'static {
     /// # Contract
     /// 1. Granted if the claim fits beside the holders, and nobody live that waits for a turn is ahead.
     /// 2. An owner that already holds (a lost reply, a hand-off) is granted again: extended to the full ttl, with
-    ///    a **new** token (H1.2, H1.3, H1.5).
-    /// 3. The token is larger than every token granted before, minted in the atomic step that lets in (L2).
+    ///    a **new** token (H1.2, H1.3, H1.5), or with that of its place where places are let in strictly in the order of
+    ///    their tokens ([`Minting`](crate::Minting)).
+    /// 3. The token is larger than every token granted before, minted in the atomic step that lets in, or that took the
+    ///    place (L2).
     /// 4. [`Wait::No`](crate::Wait::No) leaves no trace unless granted.
     /// 5. A place is a lease of its own, kept by asking again; `retry_after` is shorter than it.
     /// 6. Whoever finds an expiry hands on (L6).
+    /// 7. [`Wait::Wake`](crate::Wait::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
+    ///    [`Unsupported`](ErrorKind::Unsupported).
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError>;
 
     /// Extends leases by their ttl from now; one answer per grant, in order.

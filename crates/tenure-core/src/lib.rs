@@ -31,7 +31,7 @@ pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{LockName, NameError};
 pub use owner::{OwnerError, OwnerId, ProcessId};
-pub use promises::{EndOfGrant, Order, Promises, Restart, Sharing, WakeUp};
+pub use promises::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharing, WakeUp};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use variant::Variant;

@@ -41,6 +41,21 @@ impl Mode {
             others.fold((0u32, self.limit()), |(n, least), m| (n.saturating_add(1), least.min(limit(m))));
         count < smallest
     }
+
+    /// How many of those who stand in a line, in the order in which they came, hold together: the longest run from the
+    /// front in which all fit beside each other. Who leaves makes the run no shorter for those behind it, so whoever holds
+    /// goes on holding, and nobody passes one that waits (L1, L7).
+    pub fn leading(line: impl IntoIterator<Item = Self>) -> usize {
+        let (mut count, mut smallest) = (0_usize, u32::MAX);
+        for mode in line {
+            smallest = smallest.min(mode.limit());
+            if count >= usize::try_from(smallest).unwrap_or(usize::MAX) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
 }
 
 impl fmt::Display for Mode {
@@ -59,6 +74,42 @@ mod tests {
 
     fn slots(limit: u32) -> Mode {
         Mode::Shared { limit: NonZeroU32::new(limit) }
+    }
+
+    /// L1, L7: what a line lets in is what would be let in one by one, and stops at the first that does not fit.
+    #[test]
+    fn those_in_front_of_a_line_hold_as_far_as_they_fit_together() {
+        let (read, alone) = (Mode::READ, Mode::Exclusive);
+        for (line, expected) in [
+            (vec![], 0),
+            (vec![alone, alone], 1),
+            (vec![alone, read, read], 1),
+            (vec![read, read, alone, read], 2),
+            (vec![slots(2), slots(9), slots(9)], 2),
+            (vec![slots(9), slots(9), slots(2)], 2),
+            (vec![slots(9), slots(2), slots(9), read], 2),
+        ] {
+            assert_eq!(Mode::leading(line.iter().copied()), expected, "{line:?}");
+            let one_by_one = (0..line.len()).take_while(|&n| line[n].fits_beside(line[..n].iter().copied()));
+            assert_eq!(one_by_one.count(), expected, "{line:?}");
+        }
+    }
+
+    /// L1: whoever holds goes on holding, whoever leaves in front of it.
+    #[test]
+    fn nobody_in_a_line_is_put_out_by_one_that_leaves() {
+        let modes = [Mode::Exclusive, Mode::READ, slots(2), slots(3)];
+        for n in 0..4_usize.pow(6) {
+            let line: Vec<Mode> = (0..6).map(|at| modes[n / 4_usize.pow(at) % 4]).collect();
+            let leading = Mode::leading(line.iter().copied());
+            for gone in 0..6 {
+                let rest = line.iter().enumerate().filter(|(at, _)| *at != gone).map(|(_, mode)| *mode);
+                assert!(
+                    Mode::leading(rest) >= leading - usize::from(gone < leading),
+                    "{line:?} without {gone}"
+                );
+            }
+        }
     }
 
     #[test]

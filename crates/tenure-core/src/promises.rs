@@ -8,7 +8,8 @@ use std::time::Duration;
 pub enum EndOfGrant {
     /// The ttl we asked for, on the server's clock.
     Ttl,
-    /// A session time-out that the server negotiates.
+    /// The end of our session with the server: with the process, or the ttl after nobody heard of it. A lease that a
+    /// process leaves to a later one, as `tenure lock` does, is not possible.
     Session,
 }
 
@@ -32,6 +33,26 @@ pub enum Order {
     Fifo,
     /// As luck has it.
     Any,
+}
+
+/// What becomes of a turn that its owner does not take, because it died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Absent {
+    /// The turn is handed over for a claim ttl, half a second, and then to the next one.
+    Passed,
+    /// It stays first until its place ends, as long as a lease lives that nobody renews.
+    WaitedFor,
+}
+
+/// In which step a token is minted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Minting {
+    /// Letting in: whoever asks again while it holds has a larger one.
+    Entry,
+    /// Taking a place in the line, in whose order all enter: whoever asks again has the same.
+    Place,
 }
 
 /// What becomes of leases when the server restarts, or another one takes its place.
@@ -65,6 +86,10 @@ pub struct Promises {
     pub sharing: Sharing,
     /// In which order waiters are let in.
     pub order: Order,
+    /// What becomes of a turn that its owner does not take.
+    pub absent: Absent,
+    /// In which step a token is minted.
+    pub minting: Minting,
     /// What becomes of leases when the server restarts.
     pub restart: Restart,
     /// Other processes and machines see the same locks.

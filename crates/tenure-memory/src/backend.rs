@@ -8,10 +8,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, Timing, WakeUp,
-    Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
+    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, Timing,
+    WakeUp, Wakes,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -85,6 +85,8 @@ impl Backend for Memory {
             backend: "memory",
             sharing: Sharing::Counted,
             order: Order::Fifo,
+            absent: Absent::Passed,
+            minting: Minting::Entry,
             restart: Restart::Lost,
             reach: "one process",
             end: EndOfGrant::Ttl,

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    Finding, Grant, HolderView, Host, Label, LockName, LockView, Order, Outcome, OwnerId, ProcessId,
-    Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes,
+    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
+    ErrorKind, Finding, Grant, HolderView, Host, Label, LockName, LockView, Minting, Order, Outcome, OwnerId,
+    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes,
 };
 
 use crate::{
@@ -257,6 +257,8 @@ impl Backend for Redis {
             backend: if is_cluster { "redis-cluster" } else { "redis" },
             sharing: Sharing::Counted,
             order: Order::Fifo,
+            absent: Absent::Passed,
+            minting: Minting::Entry,
             restart: if is_cluster || config.guard == GuardMode::Off {
                 Restart::Lost
             } else {

@@ -5,9 +5,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
-    Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind,
-    Finding, Grant, HolderView, Host, LockName, LockView, Mode, Order, Outcome, OwnerId, ProcessId, Promises,
-    QuorumNode, Released, Renewal, Severity, Sharing, Wait, Wakes,
+    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
+    ErrorKind, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Mode, Order, Outcome, OwnerId,
+    ProcessId, Promises, QuorumNode, Released, Renewal, Severity, Sharing, Wait, Wakes,
 };
 
 use tokio::sync::oneshot;
@@ -146,6 +146,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
             backend: "redlock",
             sharing: Sharing::Slots,
             order: Order::Any,
+            absent: Absent::Passed,
+            minting: Minting::Entry,
             reach: "all clients of the nodes",
             ..node
         }

@@ -8,9 +8,9 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::OptionalExtension;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, OwnerId, ProcessId, Promises,
-    QuorumNode, Raised, Released, Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, OwnerId,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
 };
 use tenure_ledger::Ledger;
 
@@ -68,6 +68,8 @@ impl Backend for Sqlite {
             backend: "sqlite",
             sharing: Sharing::Counted,
             order: Order::Fifo,
+            absent: Absent::Passed,
+            minting: Minting::Entry,
             restart: Restart::Survives,
             reach: "one host",
             end: EndOfGrant::Ttl,

@@ -43,13 +43,13 @@ macro_rules! conformance {
             exclusion: two_exclusive_owners_never_hold_at_once, readers_hold_together_and_a_writer_alone,
                 a_semaphore_lets_in_no_more_than_its_limit, the_smallest_limit_counts,
                 a_lease_ends_on_time_and_not_before, locks_of_different_names_are_independent;
-            tokens: tokens_grow_over_release_expiry_and_break, a_retried_claim_is_granted_with_a_new_token,
+            tokens: tokens_grow_over_release_expiry_and_break, a_retried_claim_is_granted_anew,
                 a_block_of_tokens_lies_above_all_earlier_ones, shared_holders_have_tokens_of_their_own;
             late: a_late_release_does_not_free_the_next_holder, a_late_renewal_changes_nothing,
                 a_lease_is_renewed_by_its_ttl, a_renewal_never_shortens, release_is_truthful,
                 many_leases_are_renewed_at_once;
             queue: waiters_enter_in_the_order_they_came, a_waiter_enters_only_by_its_own_claim,
-                a_dead_waiter_delays_by_one_claim_ttl, a_withdrawn_waiter_is_passed,
+                a_dead_waiter_delays_no_longer_than_promised, a_withdrawn_waiter_is_passed,
                 a_place_is_lost_when_it_is_not_kept, busy_leaves_no_trace, a_writer_is_not_starved_by_readers,
                 leading_readers_enter_together, a_place_without_a_turn_never_holds;
             wake: a_release_wakes_the_next_waiter, a_release_elsewhere_wakes_the_next_waiter,

@@ -8,6 +8,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod daemon;
 pub mod entry;
 pub mod gate;
 pub mod host;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{ClaimAnswer, Order, Renewal, Sharing, Wait};
+use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Renewal, Sharing, Wait};
 
 use super::{
     Arena,
@@ -44,7 +44,7 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
     }
 }
 
-/// H1.1: being handed the lock is not holding it.
+/// H1.1: being handed the lock is not holding it. In a line the place is what holds, and its owner finds out.
 pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
     let holder = Player::new(arena.here(), "one");
     let grant = holder.enter().await;
@@ -57,8 +57,8 @@ pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
     assert!(entered.token > grant.token);
 }
 
-/// L6, hazard 33.
-pub async fn a_dead_waiter_delays_by_one_claim_ttl(arena: &impl Arena) {
+/// L6, hazard 33: a claim ttl, or its place.
+pub async fn a_dead_waiter_delays_no_longer_than_promised(arena: &impl Arena) {
     if arena.here().promises().order != Order::Fifo {
         return;
     }
@@ -66,6 +66,16 @@ pub async fn a_dead_waiter_delays_by_one_claim_ttl(arena: &impl Arena) {
     holder.enter().await;
     let waiters = crowd(arena, 2).await;
     holder.leave().await;
+    if arena.here().promises().absent == Absent::WaitedFor {
+        assert!(!waiters[1].try_enter().await, "the first place is still there");
+        for _ in 0..4 {
+            arena.pass(TTL / 4).await;
+            waiters[1].ask().await;
+        }
+        arena.pass(arena.here().promises().ttl_grain).await;
+        waiters[1].enter().await;
+        return;
+    }
     let retry_after = waiters[1].queue_behind(0).await;
     assert!(retry_after <= CLAIM_TTL, "{retry_after:?}");
     arena.pass(CLAIM_TTL).await;
@@ -89,7 +99,9 @@ pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
     let holder = Player::new(arena.here(), "one");
     let grant = holder.enter().await;
     let waiters = crowd(arena, 2).await;
-    for _ in 0..4 {
+    // A place is kept for no longer than 6 s, or than a lease where it is one.
+    let is_lease = arena.here().promises().absent == Absent::WaitedFor;
+    for _ in 0..if is_lease { 6 } else { 4 } {
         arena.pass(Duration::from_millis(1900)).await;
         holder.renew(&grant).await;
         waiters[1].ask().await;
@@ -164,6 +176,12 @@ pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
     let holder = Player::new(arena.here(), "one");
     holder.enter().await;
     let waker = Player::new(arena.here(), "one").waiting(Wait::Wake);
+    if arena.here().promises().absent == Absent::WaitedFor {
+        let refused = waker.backend.claim(&waker.claim).await.expect_err("in a line every place has a turn");
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert_eq!(arena.here().inspect(&waker.claim.name).await.expect("the store answers").queue, []);
+        return;
+    }
     assert!(matches!(waker.ask().await, ClaimAnswer::Queued { .. }));
     holder.leave().await;
     Player::new(arena.here(), "one").enter().await;

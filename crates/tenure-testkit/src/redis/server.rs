@@ -3,20 +3,13 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
-    thread,
-    time::{Duration, Instant},
+    process::Command,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use tempfile::TempDir;
 
 use crate::{
-    patience::{eventually, slowness},
+    daemon::Daemon,
     ports,
     redis::{
         raw::Raw,
@@ -30,16 +23,9 @@ use crate::{
 pub struct RedisServer {
     recipe: Recipe,
     port: u16,
-    run: Mutex<Run>,
+    daemon: Daemon,
     // Last, as the process must be gone before its folder goes.
     folder: TempDir,
-}
-
-/// The process, and how often there was one.
-#[derive(Debug)]
-struct Run {
-    child: Option<Child>,
-    starts: u32,
 }
 
 impl RedisServer {
@@ -65,43 +51,24 @@ impl RedisServer {
         let port = ports::free(recipe.needs_bus);
         fs::write(folder.path().join(SETTINGS), recipe.settings(folder.path(), port))
             .expect("a file in the temporary folder");
-        Self { recipe, port, run: Mutex::new(Run { child: None, starts: 0 }), folder }
+        Self { recipe, port, daemon: Daemon::default(), folder }
     }
 
     /// Starts the process and waits until it answers; if it ends before that, its last words.
     fn launch(&self) -> Result<(), String> {
-        let mut run = self.locked();
-        assert!(run.child.is_none(), "{} runs already", self.recipe.program());
-        run.starts += 1;
-        let log = self.path(&format!("log-{}", run.starts));
-        // Kept at once, so that it is killed if we wait in vain.
-        let child = run.child.insert(self.spawn(&log));
-        let what = format!("{} on port {} answers", self.recipe.program(), self.port);
-        let is_up = eventually(&what, PATIENCE, || {
-            let has_ended = child.try_wait().expect("a child can be asked").is_some();
-            if has_ended { Some(false) } else { self.answers(&log).then_some(true) }
-        });
-        if is_up {
-            return Ok(());
-        }
-        run.child = None;
-        Err(last_lines(&log))
+        self.daemon.launch(self.folder.path(), |log| self.command_line(log), |log| self.answers(log))
     }
 
-    fn spawn(&self, log: &Path) -> Child {
-        let program = self.recipe.program();
-        Command::new(program)
+    fn command_line(&self, log: &Path) -> Command {
+        let mut command = Command::new(self.recipe.program());
+        command
             .arg(self.path(SETTINGS))
             .arg("--logfile")
             .arg(log)
             .args(&self.recipe.args)
             .envs(self.recipe.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {program}: {error}; `cargo xtask test` installs it"))
+            .current_dir(self.folder.path());
+        command
     }
 
     /// Whether it serves. Its log is asked first: on our port, somebody else may answer who was faster.
@@ -146,12 +113,12 @@ impl RedisServer {
     /// # Panics
     /// If it was killed.
     pub fn pid(&self) -> u32 {
-        self.locked().child.as_ref().expect("a server that runs").id()
+        self.daemon.pid()
     }
 
     /// Whether there is a process: it was not killed, and has not ended by itself.
     pub fn is_running(&self) -> bool {
-        self.locked().child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+        self.daemon.is_running()
     }
 
     /// A connection of a client that knows nothing of us, logged in if the recipe says so.
@@ -189,11 +156,7 @@ impl RedisServer {
 
     /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
     pub fn kill(&self) {
-        if let Some(mut child) = self.locked().child.take() {
-            // OK to ignore because a child that has ended cannot be killed, and is buried by the wait.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.daemon.kill();
     }
 
     /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. Without persistence
@@ -202,12 +165,7 @@ impl RedisServer {
     /// # Panics
     /// If it runs, or does not answer in time.
     pub fn start_again(&self) {
-        let deadline = Instant::now() + PATIENCE * slowness();
-        // Somebody who looks for a free port may hold ours for a moment.
-        while let Err(words) = self.launch() {
-            assert!(Instant::now() < deadline, "port {}: no new start. Its log:\n{words}", self.port);
-            thread::sleep(Duration::from_millis(20));
-        }
+        self.daemon.insist(|| self.launch());
     }
 
     /// It does nothing any more, and its connections stay open. Returns when it does nothing.
@@ -215,13 +173,7 @@ impl RedisServer {
     /// # Panics
     /// If it was killed.
     pub fn stop(&self) {
-        self.signal(Signal::SIGSTOP);
-        let facts = format!("/proc/{}/stat", self.pid());
-        eventually("a stopped process does nothing", PATIENCE, || {
-            // The state stands behind the name, which ends with the last bracket. No file: no Linux.
-            let Ok(text) = fs::read_to_string(&facts) else { return Some(()) };
-            text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')).then_some(())
-        });
+        self.daemon.stop();
     }
 
     /// It goes on after a [`stop`](Self::stop).
@@ -229,27 +181,11 @@ impl RedisServer {
     /// # Panics
     /// If it was killed.
     pub fn resume(&self) {
-        self.signal(Signal::SIGCONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid()).expect("a process id is an i32");
-        // OK because the child is not buried while we have it, so the number is still its own.
-        kill(Pid::from_raw(pid), signal).expect("our own child can be signalled");
+        self.daemon.resume();
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Run> {
-        self.run.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 
@@ -270,13 +206,6 @@ impl Recipe {
     }
 }
 
-fn last_lines(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_else(|error| format!("no log: {error}"));
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
-}
-
 const SETTINGS: &str = "settings.conf";
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Ports that may be taken in a row between our look and the server's start.
 const TRIES: usize = 10;

@@ -1,0 +1,157 @@
+//! `Daemon`: the process of a server that a test starts, stops, kills and starts again.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::patience::{eventually, slowness};
+
+/// One server's process, which dies with the test. Knows nothing of what it serves.
+#[derive(Debug, Default)]
+pub struct Daemon(Mutex<Run>);
+
+/// The process, and how often there was one.
+#[derive(Debug, Default)]
+struct Run {
+    child: Option<Child>,
+    starts: u32,
+}
+
+impl Daemon {
+    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    ///
+    /// `command` makes the command, given the log of this start, to which output goes that the server does not write there
+    /// itself; `serves` says whether it serves, given that log: on its port, somebody else may answer who was faster.
+    ///
+    /// # Panics
+    /// If there is a process already, its program is missing, or it neither serves nor ends in time.
+    pub fn launch(
+        &self,
+        folder: &Path,
+        command: impl FnOnce(&Path) -> Command,
+        mut serves: impl FnMut(&Path) -> bool,
+    ) -> Result<(), String> {
+        let mut run = self.locked();
+        assert!(run.child.is_none(), "the server in {} runs already", folder.display());
+        run.starts += 1;
+        let log = folder.join(format!("log-{}", run.starts));
+        let mut command = command(&log);
+        let program = command.get_program().display().to_string();
+        // Kept at once, so that it is killed if we wait in vain.
+        let child = run.child.insert(spawn(&mut command, &log));
+        let is_up = eventually(&format!("{program} serves"), PATIENCE, || {
+            let has_ended = child.try_wait().expect("a child can be asked").is_some();
+            if has_ended { Some(false) } else { serves(&log).then_some(true) }
+        });
+        if is_up {
+            return Ok(());
+        }
+        run.child = None;
+        Err(last_lines(&log))
+    }
+
+    /// Tries until it serves: somebody who looks for a free port may hold ours for a moment.
+    ///
+    /// # Panics
+    /// If it does not in time.
+    pub fn insist(&self, mut launch: impl FnMut() -> Result<(), String>) {
+        let deadline = Instant::now() + PATIENCE * slowness();
+        while let Err(words) = launch() {
+            assert!(Instant::now() < deadline, "no new start. Its log:\n{words}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn pid(&self) -> u32 {
+        self.locked().child.as_ref().expect("a server that runs").id()
+    }
+
+    /// Whether there is a process: it was not killed, and has not ended by itself.
+    pub fn is_running(&self) -> bool {
+        self.locked().child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    pub fn kill(&self) {
+        if let Some(mut child) = self.locked().child.take() {
+            // OK to ignore because a child that has ended cannot be killed, and is buried by the wait.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let facts = PathBuf::from(format!("/proc/{}/stat", self.pid()));
+        eventually("a stopped process does nothing", PATIENCE, || {
+            // The state stands behind the name, which ends with the last bracket. No file: no Linux.
+            let Ok(text) = fs::read_to_string(&facts) else { return Some(()) };
+            text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')).then_some(())
+        });
+    }
+
+    /// It goes on after a [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).expect("a process id is an i32");
+        // OK because the child is not buried while we have it, so the number is still its own.
+        kill(Pid::from_raw(pid), signal).expect("our own child can be signalled");
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Run> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(command: &mut Command, log: &Path) -> Child {
+    let file =
+        || fs::OpenOptions::new().create(true).append(true).open(log).expect("a log in the test's folder");
+    command.stdin(Stdio::null()).stdout(file()).stderr(file());
+    let program = command.get_program().display().to_string();
+    command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start {program}: {error}; `cargo xtask test` installs it"))
+}
+
+fn last_lines(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_else(|error| format!("no log: {error}"));
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// How long a server may take to start; a Java one on a busy machine needs some of it.
+const PATIENCE: Duration = Duration::from_secs(30);
