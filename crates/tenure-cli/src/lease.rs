@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tenure::core::{Label, Released, Renewal};
+use tenure::{
+    Locker,
+    core::{EndOfGrant, Label, Released, Renewal},
+};
 
 use crate::{
     args::{Global, Lock, Renew, Unlock},
@@ -24,6 +27,7 @@ struct LeaseJson<'a> {
 
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
+    outlives_us(&locks)?;
     let mut signals = Signals::listen()?;
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
@@ -42,6 +46,16 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     Ok(0)
 }
 
+/// Where a lease is a session, it would end with this process, or shortly after it: no script could rely on it.
+fn outlives_us(locks: &Locker) -> Result<(), Stop> {
+    let promises = locks.promises();
+    if promises.end == EndOfGrant::Session {
+        let line = format!("a lease of {} ends with its process; use `tenure run`", promises.backend);
+        return Err(Stop::usage(line));
+    }
+    Ok(())
+}
+
 /// The lease outlives this process: what people want to see is the script that asked for it.
 fn caller() -> Label {
     let ours = tenure::this_process();
@@ -53,6 +67,7 @@ fn caller() -> Label {
 
 pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
+    outlives_us(&locks)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
         return Err(Stop::usage(format!("--ttl: this store takes {} at most", people::seconds(max))));

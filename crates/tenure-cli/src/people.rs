@@ -9,10 +9,11 @@ use tenure::core::{HolderView, Label};
 pub(crate) fn holder(holder: &HolderView) -> String {
     let who = who(holder.label.as_ref(), &holder.owner);
     let since = holder.since.map_or(String::new(), |since| format!(" since {}", clock(since)));
-    format!("{who}{since}, {} left", left(holder.expires_in))
+    let end = holder.expires_in.map_or_else(|| "without an end".to_owned(), |left| seconds(left) + " left");
+    format!("{who}{since}, {end}")
 }
 
-/// `6.2 s`, or that it never ends by itself.
+/// `6.2 s`, or that it does not end by the clock.
 pub(crate) fn left(left: Option<Duration>) -> String {
     left.map_or_else(|| "no end".to_owned(), seconds)
 }

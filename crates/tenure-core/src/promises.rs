@@ -8,8 +8,8 @@ use std::time::Duration;
 pub enum EndOfGrant {
     /// The ttl we asked for, on the server's clock.
     Ttl,
-    /// The end of our session with the server: with the process, or the ttl after nobody heard of it. A lease that a
-    /// process leaves to a later one, as `tenure lock` does, is not possible.
+    /// The end of our session with the server: with the process, or the ttl after the server last heard of it. A lease
+    /// that one process leaves to the next, as `tenure lock` does, is not possible.
     Session,
 }
 
@@ -55,7 +55,7 @@ pub enum Minting {
     Place,
 }
 
-/// What becomes of leases when the server restarts, or another one takes its place.
+/// What becomes of leases and tokens when the server restarts, or when another one takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restart {
@@ -92,6 +92,8 @@ pub struct Promises {
     pub minting: Minting,
     /// What becomes of leases when the server restarts.
     pub restart: Restart,
+    /// What becomes of leases when another server takes the place of one that fails; `None` where there is no other.
+    pub fail_over: Option<Restart>,
     /// Other processes and machines see the same locks.
     pub reach: &'static str,
     /// What ends a grant that nobody releases.

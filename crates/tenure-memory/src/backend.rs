@@ -88,6 +88,7 @@ impl Backend for Memory {
             absent: Absent::Passed,
             minting: Minting::Entry,
             restart: Restart::Lost,
+            fail_over: None,
             reach: "one process",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,

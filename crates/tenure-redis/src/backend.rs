@@ -253,17 +253,16 @@ pub(crate) fn millis(d: Duration) -> u64 {
 impl Backend for Redis {
     fn promises(&self) -> Promises {
         let (config, is_cluster) = (self.config(), self.is_cluster());
+        let is_guarded = !is_cluster && config.guard != GuardMode::Off;
+        let forgotten = if is_guarded { Restart::WaitedFor } else { Restart::Lost };
         Promises {
             backend: if is_cluster { "redis-cluster" } else { "redis" },
             sharing: Sharing::Counted,
             order: Order::Fifo,
             absent: Absent::Passed,
             minting: Minting::Entry,
-            restart: if is_cluster || config.guard == GuardMode::Off {
-                Restart::Lost
-            } else {
-                Restart::WaitedFor
-            },
+            restart: forgotten,
+            fail_over: Some(forgotten),
             reach: "all clients of the server",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,

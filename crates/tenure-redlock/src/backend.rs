@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
     ErrorKind, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Mode, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Released, Renewal, Severity, Sharing, Wait, Wakes,
+    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Severity, Sharing, Wait, Wakes,
 };
 
 use tokio::sync::oneshot;
@@ -148,6 +148,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
             order: Order::Any,
             absent: Absent::Passed,
             minting: Minting::Entry,
+            // The others go on.
+            fail_over: Some(Restart::Survives),
             reach: "all clients of the nodes",
             ..node
         }

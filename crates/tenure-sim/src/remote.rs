@@ -10,9 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Moment, Order, Outcome, OwnerId, ProcessId,
-    Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
+    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{
@@ -172,7 +172,10 @@ impl Backend for Remote {
             backend: "simulated",
             sharing: if is_node { Sharing::No } else { Sharing::Counted },
             order: if is_node { Order::Any } else { Order::Fifo },
+            absent: Absent::Passed,
+            minting: Minting::Entry,
             restart: Restart::WaitedFor,
+            fail_over: Some(Restart::WaitedFor),
             reach: "one world",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,

@@ -71,6 +71,7 @@ impl Backend for Sqlite {
             absent: Absent::Passed,
             minting: Minting::Entry,
             restart: Restart::Survives,
+            fail_over: None,
             reach: "one host",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Polled(Duration::from_millis(25)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::Sharing;
+use tenure_core::{Absent, Sharing};
 
 use super::{
     Arena,
@@ -77,7 +77,10 @@ pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
     a.enter().await;
     arena.pass(TTL - Duration::from_millis(500)).await;
     let retry_after = b.queue_behind(0).await;
-    assert!(retry_after <= Duration::from_millis(500), "{retry_after:?}");
+    // In a line nobody knows how long the one ahead stays, and asks every 2 s at least.
+    let waits_for_it = arena.here().promises().absent == Absent::WaitedFor;
+    let bound = Duration::from_millis(if waits_for_it { 2000 } else { 500 });
+    assert!(retry_after <= bound, "{retry_after:?}");
     arena.pass(Duration::from_millis(500) + arena.here().promises().ttl_grain).await;
     b.enter().await;
 }
