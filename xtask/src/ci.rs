@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::{
     step::{Failure, Steps},
-    tidy,
+    test, tidy, tools,
     workspace::{Workspace, cargo},
 };
 
@@ -14,8 +14,10 @@ const FACADE: &str = "tenure";
 /// Format, lints, each feature alone, docs, tidy, and at the end what the README tells users to run.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
+    // One client does not build without its compiler of protocols.
+    tools::provide(&mut steps)?;
     steps.command("fmt", cargo().args(["fmt", "--all", "--check"]))?;
-    steps.command("clippy", &mut clippy(&["--workspace", "--all-targets"]))?;
+    steps.command("clippy", &mut clippy(&[&["--workspace", "--all-targets"], test::EXTRA].concat()))?;
     for choice in feature_choices(workspace)? {
         let arguments: Vec<&str> = choice.iter().map(String::as_str).collect();
         steps.command(&format!("clippy {}", choice.join(" ")), &mut clippy(&arguments))?;

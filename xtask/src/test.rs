@@ -12,6 +12,9 @@ use crate::{
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
 const SEEDS: &str = "500";
 
+/// What the command has only if asked, and is tested with.
+pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd"];
+
 /// Provides the tools and the foreign clients, then runs unit and integration tests, then the examples in the docs.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
@@ -32,6 +35,7 @@ fn runner(has_nextest: bool) -> Command {
     } else {
         command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
     }
+    command.args(EXTRA);
     command
 }
 
@@ -59,11 +63,12 @@ mod tests {
 
     #[test]
     fn nextest_is_taken_where_it_is_installed() {
-        assert_eq!(arguments(&runner(true)), ["nextest", "run", "--workspace"]);
+        assert_eq!(arguments(&runner(true)), [&["nextest", "run", "--workspace"], EXTRA].concat());
     }
 
     #[test]
     fn without_it_cargo_runs_all_but_the_doc_tests() {
-        assert_eq!(arguments(&runner(false)), ["test", "--workspace", "--lib", "--bins", "--tests"]);
+        let all = ["test", "--workspace", "--lib", "--bins", "--tests"];
+        assert_eq!(arguments(&runner(false)), [&all, EXTRA].concat());
     }
 }

@@ -4,9 +4,10 @@ use std::{env, ffi::OsStr, path::Path, process::Command};
 
 use crate::step::{Failure, Steps};
 
-/// A program that the tests start, and the Debian packages that bring it.
+/// A program that the tests start or that a client is built with, and the Debian packages that bring it.
 #[derive(Debug)]
 struct Tool {
+    /// Its name on the search path; with a `/`, a file that must be there.
     program: &'static str,
     packages: &'static [&'static str],
     /// What the tests do with it: shown when it is missing.
@@ -28,17 +29,37 @@ const TOOLS: &[Tool] = &[
         packages: &["redis-tools"],
         used_for: "making a Redis cluster, a TLS client",
     },
+    Tool {
+        program: "/usr/lib/postgresql/15/bin/postgres",
+        packages: &["postgresql-15"],
+        used_for: "real PostgreSQL servers",
+    },
+    Tool { program: "/usr/sbin/pgbouncer", packages: &["pgbouncer"], used_for: "a pooler before PostgreSQL" },
+    Tool {
+        program: "/usr/share/java/zookeeper.jar",
+        packages: &["zookeeper"],
+        used_for: "real ZooKeeper servers",
+    },
+    Tool { program: "java", packages: &["default-jre-headless"], used_for: "running ZooKeeper" },
+    Tool { program: "etcd", packages: &["etcd-server"], used_for: "real etcd servers" },
+    Tool { program: "etcdctl", packages: &["etcd-client"], used_for: "the lock of etcdctl" },
+    Tool { program: "protoc", packages: &["protobuf-compiler"], used_for: "building the client of etcd" },
+    Tool {
+        program: "/usr/include/google/protobuf/descriptor.proto",
+        packages: &["libprotobuf-dev"],
+        used_for: "building the client of etcd",
+    },
     Tool { program: "openssl", packages: &["openssl"], used_for: "certificates for servers with TLS" },
     Tool { program: "node", packages: &["nodejs"], used_for: "running the lock library redlock" },
     Tool { program: "npm", packages: &["npm"], used_for: "installing the lock library redlock" },
-    Tool { program: "pip3", packages: &["python3-pip"], used_for: "installing the lock library redis-py" },
-    Tool { program: "python3", packages: &["python3"], used_for: "running the lock library redis-py" },
+    Tool { program: "pip3", packages: &["python3-pip"], used_for: "installing lock libraries" },
+    Tool { program: "python3", packages: &["python3"], used_for: "running lock libraries" },
 ];
 
 /// Makes sure that every tool is there: installs what is missing if that is ours to do (root, with
 /// apt-get), otherwise says what to install.
 pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
-    let missing = missing(TOOLS, is_on_path);
+    let missing = missing(TOOLS, is_installed);
     if missing.is_empty() {
         return Ok(());
     }
@@ -46,7 +67,7 @@ pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
         println!("missing: {} ({})", tool.program, tool.used_for);
     }
     let packages = packages(&missing);
-    if !is_on_path("apt-get") || !is_root() {
+    if !is_installed("apt-get") || !is_root() {
         return Err(Failure::new("tools", format!("please run: {}", install_line(&packages))));
     }
     steps.command("apt-get update", apt_get().arg("update"))?;
@@ -54,7 +75,7 @@ pub(crate) fn provide(steps: &mut Steps) -> Result<(), Failure> {
         "apt-get install",
         apt_get().args(["install", "-y", "--no-install-recommends"]).args(&packages),
     )?;
-    let still = self::missing(TOOLS, is_on_path);
+    let still = self::missing(TOOLS, is_installed);
     if still.is_empty() {
         return Ok(());
     }
@@ -88,7 +109,10 @@ fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-fn is_on_path(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
+    if program.contains('/') {
+        return Path::new(program).exists();
+    }
     env::var_os("PATH").is_some_and(|path| is_in(&path, program))
 }
 
@@ -117,6 +141,11 @@ mod tests {
         let missing = missing(TOOLS, |program| !["setpriv", "redis-cli"].contains(&program));
         assert_eq!(missing.iter().map(|tool| tool.program).collect::<Vec<_>>(), ["setpriv", "redis-cli"]);
         assert!(self::missing(TOOLS, |_| true).is_empty());
+    }
+
+    #[test]
+    fn what_is_named_by_its_path_is_looked_for_there() {
+        assert!(is_installed("/etc/passwd") && !is_installed("/etc/no/such/file"));
     }
 
     #[test]

@@ -42,24 +42,33 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     ] {
         stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
     }
-    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "100ms", "-E", "75"], 75)] {
-        stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
-    }
     stage.run(&["run", "-q", "-n", "job", "--", "touch", "ran"]).silent(1);
     assert!(!stage.path("ran").exists());
     stage.touch("go");
     holder.ended().silent(0);
 }
 
+/// Design §8: the same for leases of scripts.
+fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
+    stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
+    let who = format!("pid {} ", std::process::id());
+    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "100ms", "-E", "75"], 75)] {
+        stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
+    }
+}
+
 /// Issue 2, point 7: a wait lasts as long as was asked, no shorter and not much longer.
 fn a_wait_lasts_as_long_as_was_asked(stage: &Stage) {
-    stage.run(&["lock", "job", "--ttl", "1h"]);
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
     let wait = Duration::from_millis(700);
     let came = Instant::now();
     stage.run(&["run", "-w", "700ms", "job", "--", "true"]).complained(1, "held by");
     assert!(came.elapsed() >= wait, "{:?}", came.elapsed());
     assert_within(wait + stage::START, came.elapsed(), "a wait of 700 ms");
     assert!(stage.queue("job").is_empty());
+    stage.touch("go");
+    holder.ended().silent(0);
 }
 
 const USAGE: &[(&[&str], &str)] = &[
@@ -162,17 +171,45 @@ fn a_lost_lease_is_79_or_what_was_asked_for(stage: &Stage) {
 
 /// L8; issue 2, point 7: a signal ends a wait, and the next in the queue never knows that somebody stood there.
 fn a_signal_while_waiting_leaves_no_waiter_behind(stage: &Stage) {
-    stage.run(&["lock", "job", "--ttl", "1h"]);
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
-        for verb in [&["run", "job", "--", "touch", "ran"][..], &["lock", "job", "--ttl", "5s"]] {
-            let waiter = stage.start(verb);
-            eventually("somebody waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
-            waiter.signal(signal);
-            waiter.ended().silent(code);
-            assert!(stage.queue("job").is_empty(), "after {signal}");
-        }
+        signal_to_a_waiter(stage, &["run", "job", "--", "touch", "ran"], signal, code);
     }
     assert!(!stage.path("ran").exists());
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
+/// L8: the same for leases of scripts.
+fn a_signal_while_waiting_for_a_lease_leaves_no_waiter_behind(stage: &Stage) {
+    stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+        signal_to_a_waiter(stage, &["lock", "job", "--ttl", "5s"], signal, code);
+    }
+}
+
+fn signal_to_a_waiter(stage: &Stage, verb: &[&str], signal: Signal, code: i32) {
+    let waiter = stage.start(verb);
+    eventually("somebody waits", PATIENCE, || (!stage.queue("job").is_empty()).then_some(()));
+    waiter.signal(signal);
+    waiter.ended().silent(code);
+    assert!(stage.queue("job").is_empty(), "after {signal}");
+}
+
+/// Design §8: where a lease is a session, no script can keep it, and none gets one.
+fn a_lease_for_scripts_is_refused_where_it_would_end_with_the_process(stage: &Stage) {
+    let owner = "0".repeat(48);
+    for arguments in [&["lock", "job", "--ttl", "5s"][..], &["renew", "job", &owner, "--ttl", "5s"]] {
+        stage.run(arguments).complained(64, "ends with its process; use `tenure run`");
+    }
+    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
+    stage.run(&["unlock", "job", &owner]).complained(79, "has ended");
+}
+
+#[test]
+fn a_lease_of_zookeeper_is_refused_to_scripts() {
+    a_lease_for_scripts_is_refused_where_it_would_end_with_the_process(&Stage::on_zookeeper());
 }
 
 stage::on_every_store!(
@@ -184,5 +221,8 @@ stage::on_every_store!(
     a_store_that_cannot_be_made_is_69,
     a_command_that_cannot_be_run_is_126_or_127,
     a_lost_lease_is_79_or_what_was_asked_for,
-    a_signal_while_waiting_leaves_no_waiter_behind,
+    a_signal_while_waiting_leaves_no_waiter_behind;
+    but_sessions:
+    a_conflict_of_leases_is_one_or_what_was_asked_for,
+    a_signal_while_waiting_for_a_lease_leaves_no_waiter_behind,
 );

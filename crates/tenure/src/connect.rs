@@ -43,6 +43,24 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
         }
         #[cfg(feature = "redlock")]
         "redlock" => redlock(url, host),
+        #[cfg(feature = "postgres")]
+        _ if tenure_postgres::Config::SCHEMES.contains(&scheme) => {
+            let config = tenure_postgres::Config::from_url(url)
+                .map_err(|error| ConfigError::Url(error.to_string()))?;
+            Ok(Arc::new(tenure_postgres::Postgres::new(config, host.clone())))
+        }
+        #[cfg(feature = "zookeeper")]
+        _ if tenure_zookeeper::Config::SCHEMES.contains(&scheme) => {
+            let config = tenure_zookeeper::Config::from_url(url)
+                .map_err(|error| ConfigError::Url(error.to_string()))?;
+            Ok(Arc::new(tenure_zookeeper::ZooKeeper::new(config, host.clone())))
+        }
+        #[cfg(feature = "etcd")]
+        _ if tenure_etcd::Config::SCHEMES.contains(&scheme) => {
+            let config =
+                tenure_etcd::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            Ok(Arc::new(tenure_etcd::Etcd::new(config, host.clone())))
+        }
         _ => Err(unknown(scheme, host)),
     }
 }
@@ -78,6 +96,12 @@ fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
         "redis-cluster://HOST,HOST",
         #[cfg(feature = "redlock")]
         "redlock:redis://HOST,redis://HOST,redis://HOST",
+        #[cfg(feature = "postgres")]
+        "postgres://USER@HOST/DATABASE",
+        #[cfg(feature = "zookeeper")]
+        "zookeeper://HOST,HOST/PATH",
+        #[cfg(feature = "etcd")]
+        "etcd://HOST,HOST",
         #[cfg(feature = "memory")]
         "memory:",
     ];

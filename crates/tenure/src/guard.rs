@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{FencingToken, LockName, OwnerId, Released};
+use tenure_core::{FencingToken, LockName, Mode, OwnerId, Released};
 
 use crate::{
     engine::{Engine, cell::HoldCell},
     error::{Loss, Lost, ReleaseError},
+    fence::Pass,
 };
 
 /// The proof that this process holds a lock, for as long as [`check`](Self::check) says so.
@@ -21,13 +22,14 @@ use crate::{
 pub struct Guard {
     engine: Arc<Engine>,
     cell: Arc<HoldCell>,
+    mode: Mode,
     /// Somebody else ends the lease: a release under way, or the caller of `detach`.
     done: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, cell: Arc<HoldCell>) -> Self {
-        Self { engine, cell, done: false }
+    pub(crate) fn new(engine: Arc<Engine>, cell: Arc<HoldCell>, mode: Mode) -> Self {
+        Self { engine, cell, mode, done: false }
     }
 
     /// Which lock.
@@ -48,6 +50,14 @@ impl Guard {
     /// not fenced from each other (H6.2).
     pub fn token(&self) -> FencingToken {
         self.cell.grant().token
+    }
+
+    /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See [`fence`](crate::fence).
+    ///
+    /// Does not look at the clock, also not when the lease is lost: the resource refuses whoever is over, as soon as a
+    /// later holder has been there. Call [`check`](Self::check) first to save the way.
+    pub fn pass(&self) -> Pass {
+        Pass::new(self.token(), self.mode)
     }
 
     /// Whether the lease may be believed now. Reads the clock itself.

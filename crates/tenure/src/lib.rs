@@ -17,13 +17,15 @@
 //!
 //! # What is not promised
 //! Exclusion while a process is stopped, or between a check and the write that follows it, cannot be had from any
-//! lock service: give the token to the resource. A holder that was robbed by `break` may still work for a moment.
+//! lock service: give the token to the resource, see [`fence`]. A holder that was robbed by `break` may still work for a
+//! moment.
 //!
 //! # Where to begin
-//! [`connect`] → [`Locker`] → [`Lock`] → [`Guard`]; [`blocking`] for programs without a runtime. A backend of your
-//! own implements [`core::Backend`] and goes into [`Locker::new`].
+//! [`connect`] → [`Locker`] → [`Lock`] → [`Guard`]; [`blocking`] for programs without a runtime; [`fence`] for what the
+//! lock protects. A backend of your own implements [`core::Backend`] and goes into [`Locker::new`].
 
 pub mod blocking;
+pub mod fence;
 
 mod connect;
 mod engine;

@@ -164,8 +164,10 @@ impl Lock {
     }
 
     async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
-        let cell = acquire::acquire(&self.engine, self.request(budget)?).await?;
-        Ok(Guard::new(self.engine.clone(), cell))
+        let request = self.request(budget)?;
+        let mode = request.mode;
+        let cell = acquire::acquire(&self.engine, request).await?;
+        Ok(Guard::new(self.engine.clone(), cell, mode))
     }
 
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {

@@ -1,61 +1,140 @@
 //! The tables of promises in README and docs/choosing.md say what the backends promise; the README's program compiles.
 
-#![cfg(all(feature = "memory", feature = "sqlite", feature = "redis", feature = "redlock"))]
+#![cfg(all(
+    feature = "memory",
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, path::Path};
 
-use tenure::core::{EndOfGrant, Order, Promises, Restart, Sharing, WakeUp};
+use tenure::core::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharing, WakeUp};
 
 const QUORUM: &str = "redlock:redis://a,redis://b,redis://c";
 
-fn row(promises: &Promises) -> Vec<String> {
-    let modes = match promises.sharing {
+fn modes(promises: &Promises) -> &'static str {
+    match promises.sharing {
         Sharing::Counted => "mutex, read-write, semaphore",
         Sharing::Slots => "mutex, semaphore as slots",
         _ => "mutex",
-    };
-    let order = match promises.order {
-        Order::Fifo => "FIFO",
+    }
+}
+
+fn order(promises: &Promises) -> &'static str {
+    match (promises.order, promises.absent) {
+        (Order::Fifo, Absent::Passed) => "FIFO; a dead waiter costs 0.5 s",
+        (Order::Fifo, _) => "FIFO; a dead waiter costs its ttl",
         _ => "any",
-    };
-    let restart = match promises.restart {
+    }
+}
+
+fn token(promises: &Promises) -> &'static str {
+    match promises.minting {
+        Minting::Entry => "grows with every grant",
+        _ => "grows with every place",
+    }
+}
+
+fn fate(restart: Restart) -> &'static str {
+    match restart {
         Restart::Lost => "lost",
         Restart::WaitedFor => "waited for",
         Restart::Survives => "survives",
         _ => unreachable!("a new fate needs a word here"),
-    };
-    let end = match promises.end {
+    }
+}
+
+fn end(promises: &Promises) -> &'static str {
+    match promises.end {
         EndOfGrant::Ttl => "ttl",
         _ => "session",
-    };
-    let wake = match promises.wake {
+    }
+}
+
+fn wake(promises: &Promises) -> String {
+    match promises.wake {
         WakeUp::Pushed => "pushed".to_owned(),
         WakeUp::Polled(pause) => format!("polled, {} ms", pause.as_millis()),
         _ => unreachable!("a new way to wake needs a word here"),
-    };
-    let grain = format!("{:?}", promises.ttl_grain).replace("µs", " µs").replace("ms", " ms");
-    [promises.backend, modes, order, "grows with every grant", restart, end, &grain, &wake, promises.reach]
-        .map(str::to_owned)
-        .to_vec()
+    }
 }
 
-fn rows_of(file: &str, backend: &str) -> Vec<Vec<String>> {
+/// The row of docs/choosing.md, but its last cell.
+fn row(promises: &Promises) -> Vec<String> {
+    let grain = format!("{:?}", promises.ttl_grain).replace("µs", " µs").replace("ms", " ms");
+    // A space before the unit of whole seconds, where there is none yet.
+    let grain = if grain.contains(' ') { grain } else { grain.replace('s', " s") };
+    let fail_over = promises.fail_over.map_or("-", fate);
+    let cells: [&str; 10] = [
+        promises.backend,
+        modes(promises),
+        order(promises),
+        token(promises),
+        fate(promises.restart),
+        fail_over,
+        &grain,
+        end(promises),
+        &wake(promises),
+        promises.reach,
+    ];
+    cells.map(str::to_owned).to_vec()
+}
+
+/// The row of README.md.
+fn short_row(promises: &Promises) -> Vec<String> {
+    [0, 1, 4, 5, 8, 9].map(|cell| row(promises)[cell].clone()).to_vec()
+}
+
+/// The rows of a backend in the tables of so many columns.
+fn rows_of(file: &str, backend: &str, columns: usize) -> Vec<Vec<String>> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)).unwrap();
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let rows = text.lines().filter(|line| line.starts_with('|')).map(cells);
-    rows.filter(|row| row.len() == 9 && row[0] == backend).collect()
+    rows.filter(|row| row.len() == columns && row[0] == backend).collect()
+}
+
+/// What the last cell must name, because the promises leave it out.
+fn cannot(promises: &Promises) -> Vec<&'static str> {
+    let cases = [
+        (promises.sharing != Sharing::Counted, "read locks"),
+        (promises.order != Order::Fifo, "order"),
+        (promises.end == EndOfGrant::Session, "leases for scripts"),
+        (promises.restart == Restart::Lost, "restart"),
+        (promises.fail_over == Some(Restart::Lost), "fail-over"),
+        (promises.restart == Restart::WaitedFor, "at once"),
+        (promises.fail_over.is_none(), "host"),
+    ];
+    cases.into_iter().filter(|(applies, _)| *applies).map(|(_, word)| word).collect()
+}
+
+async fn promises(url: &str) -> Promises {
+    tenure::connect(url).await.unwrap().promises()
 }
 
 #[tokio::test]
 async fn the_tables_say_what_the_backends_promise() {
     let folder = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", folder.path().join("locks.db").display());
-    for url in ["memory:", &sqlite, "redis://localhost", "redis-cluster://localhost", QUORUM] {
-        let promises = tenure::connect(url).await.unwrap().promises();
-        for file in ["README.md", "docs/choosing.md"] {
-            assert_eq!(rows_of(file, promises.backend), [row(&promises)], "{} in {file}", promises.backend);
+    let mut urls = vec!["memory:", &sqlite, "redis://localhost", "redis-cluster://localhost", QUORUM];
+    urls.extend(["postgres://localhost/app", "zookeeper://localhost"]);
+    if cfg!(feature = "etcd") {
+        urls.push("etcd://localhost");
+    }
+    for url in urls {
+        let promises = promises(url).await;
+        let backend = promises.backend;
+        assert_eq!(rows_of("README.md", backend, 6), [short_row(&promises)], "{backend} in README.md");
+        let [found] = &rows_of("docs/choosing.md", backend, 11)[..] else {
+            panic!("{backend} has one row in docs/choosing.md")
+        };
+        assert_eq!(found[..10], row(&promises), "{backend} in docs/choosing.md");
+        for word in cannot(&promises) {
+            assert!(found[10].contains(word), "{backend} cannot: {word}, which its row does not say");
         }
     }
 }

@@ -20,7 +20,8 @@ const LEDGER: &str = "tenure-ledger";
 const FACADE: &str = "tenure";
 
 /// Core and ledger have no I/O, no clock and no runtime.
-const DRIVERS: &[&str] = &["tokio", "nix", "rusqlite", "redis"];
+const DRIVERS: &[&str] =
+    &["tokio", "nix", "rusqlite", "redis", "tokio-postgres", "zookeeper-client", "etcd-client"];
 
 /// The house, from the floor up.
 fn seat(package: &str) -> Option<Seat> {
@@ -28,13 +29,13 @@ fn seat(package: &str) -> Option<Seat> {
     match package {
         CORE => Some(Seat { ours: Some(&[]), never: DRIVERS }),
         LEDGER => Some(Seat { ours: Some(&[CORE]), never: DRIVERS }),
-        "tenure-redlock" => on(&[CORE]),
+        "tenure-redlock" | "tenure-zookeeper" | "tenure-etcd" => on(&[CORE]),
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER]),
         "tenure-testkit" => on(&[CORE, LEDGER]),
         FACADE => {
             Some(Seat { ours: None, never: &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"] })
         }
-        "tenure-cli" => on(&[FACADE]),
+        "tenure-cli" | "fenced-write" => on(&[FACADE]),
         "tenure-sim" | "tenure-bench" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),
         _ => None,
@@ -90,6 +91,7 @@ mod tests {
         assert!(verdict("tenure-testkit", &["tenure-core", "tokio"]).is_empty());
         assert!(verdict("tenure", &["tenure-core", "tenure-memory", "tenure-redlock", "tokio"]).is_empty());
         assert!(verdict("tenure-cli", &["tenure", "nix"]).is_empty());
+        assert!(verdict("fenced-write", &["tenure", "nix"]).is_empty());
         assert!(verdict("tenure-bench", &["tenure", "tenure-redis"]).is_empty());
     }
 
@@ -107,6 +109,7 @@ mod tests {
             ("tenure-testkit", "tenure-memory"),
             ("tenure", "tenure-testkit"),
             ("tenure-cli", "tenure-sqlite"),
+            ("fenced-write", "tenure-sqlite"),
             ("xtask", "tenure"),
         ] {
             let found = verdict(package, &[dependency]);

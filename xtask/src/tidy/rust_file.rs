@@ -56,9 +56,10 @@ impl RustFile {
         Some((name, inside.strip_prefix("src/")?))
     }
 
-    /// Whether it is source of ours: of a crate or of these chores.
+    /// Whether it is source of ours: of a crate, of these chores or of an example.
     pub(crate) fn is_source(&self) -> bool {
-        self.path.starts_with("xtask/src/") || self.in_crate_source().is_some()
+        let is_example = self.path.starts_with("examples/") && self.path.contains("/src/");
+        is_example || self.path.starts_with("xtask/src/") || self.in_crate_source().is_some()
     }
 
     /// Where modules that this file declares live.
@@ -165,5 +166,7 @@ mod tests {
         assert!(!test.is_source());
         assert_eq!(test.shipped_lines().count(), 0);
         assert!(RustFile::new("xtask/src/main.rs", "").is_source());
+        assert!(RustFile::new("examples/fenced-write/src/main.rs", "").is_source());
+        assert!(!RustFile::new("examples/fenced-write/tests/play.rs", "").is_source());
     }
 }

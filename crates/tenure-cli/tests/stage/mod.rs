@@ -6,6 +6,7 @@ pub(crate) mod files;
 pub(crate) mod process;
 
 use std::{
+    any::Any,
     fs,
     path::PathBuf,
     process::{Command, Stdio},
@@ -17,8 +18,11 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use tenure_testkit::{
+    etcd::EtcdServer,
     patience::{eventually, slowness},
+    postgres::PostgresServer,
     redis::RedisServer,
+    zookeeper::ZooKeeperServer,
 };
 
 pub(crate) use process::{Ended, Process};
@@ -35,24 +39,42 @@ pub(crate) struct Stage {
     started: AtomicU32,
     /// The servers of its locks and the URL that names them, if they are not the file in its home.
     servers: Vec<RedisServer>,
+    /// A server of another kind, which lives as long as the stage.
+    _server: Option<Box<dyn Any + Send + Sync>>,
     url: Option<String>,
+    /// By how much a lease may last longer than its ttl.
+    grain: Duration,
 }
 
-/// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a`, `redis::a` and `redlock::a`. What a quorum does
-/// not promise stands behind `but_quorums`: an order among those who wait, readers, slots that are one lock.
+/// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a`, `redis::a` and so on. What not all promise
+/// stands behind a word of who does:
+///
+/// * `but_quorums`: an order among those who wait, readers, slots that are one lock;
+/// * `but_sessions`: leases that outlive their process;
+/// * `queues`: a turn that is handed over, for half a second;
+/// * `lines`: a turn that stays until its place ends.
 #[allow(unused_macros, reason = "not every test file has a test for every store")]
 macro_rules! on_every_store {
-    ($($case:ident),+ $(,)? $(; but_quorums: $($single:ident),+ $(,)?)?) => {
-        stage::on_every_store!(@on sqlite, new, $($case,)+ $($($single),+)?);
-        stage::on_every_store!(@on redis, on_redis, $($case,)+ $($($single),+)?);
-        stage::on_every_store!(@on redlock, on_quorum, $($case),+);
+    ($($all:ident),* $(,)?
+     $(; but_quorums: $($ordered:ident),+ $(,)?)?
+     $(; but_sessions: $($lasting:ident),+ $(,)?)?
+     $(; queues: $($queue:ident),+ $(,)?)?
+     $(; lines: $($line:ident),+ $(,)?)?
+    ) => {
+        stage::on_every_store!(@on sqlite, new, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
+        stage::on_every_store!(@on redis, on_redis, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
+        stage::on_every_store!(@on redlock, on_quorum, $($all,)* $($($lasting,)+)?);
+        stage::on_every_store!(@on postgres, on_postgres, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
+        stage::on_every_store!(@on zookeeper, on_zookeeper, $($all,)* $($($ordered,)+)? $($($line,)+)?);
+        #[cfg(feature = "etcd")]
+        stage::on_every_store!(@on etcd, on_etcd, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($line,)+)?);
     };
-    (@on $store:ident, $stage:ident, $($case:ident),+ $(,)?) => {
+    (@on $store:ident, $stage:ident, $($case:ident),* $(,)?) => {
         mod $store {
             $(#[test]
             fn $case() {
                 super::$case(&super::Stage::$stage());
-            })+
+            })*
         }
     };
 }
@@ -73,8 +95,37 @@ impl Stage {
             folder: tempfile::tempdir().unwrap(),
             started: AtomicU32::new(0),
             servers: Vec::new(),
+            _server: None,
             url: None,
+            grain: Duration::ZERO,
         }
+    }
+
+    /// On the store that this URL names; the caller keeps it alive.
+    pub(crate) fn at(url: String) -> Self {
+        Self { url: Some(url), ..Self::new() }
+    }
+
+    /// On a server of its own.
+    pub(crate) fn on_postgres() -> Self {
+        let server = PostgresServer::start();
+        Self::on(server.url(""), server, Duration::from_millis(100))
+    }
+
+    /// On a server of its own, whose sessions end in ticks of half a second.
+    pub(crate) fn on_zookeeper() -> Self {
+        let server = ZooKeeperServer::start();
+        Self::on(server.url(""), server, Duration::from_secs(1))
+    }
+
+    /// On a server of its own, which counts in seconds.
+    pub(crate) fn on_etcd() -> Self {
+        let server = EtcdServer::start();
+        Self::on(server.url(""), server, Duration::from_secs(2))
+    }
+
+    fn on(url: String, server: impl Any + Send + Sync, grain: Duration) -> Self {
+        Self { _server: Some(Box::new(server)), grain, ..Self::at(url) }
     }
 
     /// On a server of its own. Without its guard, which would have every test wait for a young server.
@@ -100,6 +151,11 @@ impl Stage {
             starts.into_iter().map(|start| start.join().unwrap()).collect()
         });
         Self { url: Some(quorum_url(&servers, query)), servers, ..Self::new() }
+    }
+
+    /// By how much a lease may last longer than its ttl here.
+    pub(crate) fn grain(&self) -> Duration {
+        self.grain
     }
 
     pub(crate) fn server(&mut self) -> &mut RedisServer {
@@ -202,6 +258,16 @@ impl Stage {
         let left = view["holders"][0]["expires_in_ms"].as_u64().unwrap_or_else(|| panic!("not held: {view}"));
         let left = Duration::from_millis(left);
         LeaseEnd { earliest: before + left, latest: after + left + Duration::from_millis(1) }
+    }
+
+    /// When the only holder's lease of length `ttl` ends if its holder has just died. Where the store does not show it: the
+    /// last renewal was sent a third of the ttl ago, and a sixth before that at most if it was slow.
+    pub(crate) fn end_of_the_dead(&self, name: &str, ttl: Duration) -> LeaseEnd {
+        let (before, view) = (now(), self.show(name));
+        if view["holders"][0]["expires_in_ms"].is_null() {
+            return LeaseEnd { earliest: before + ttl / 2, latest: now() + ttl };
+        }
+        self.lease_end(name)
     }
 
     /// When the only holder's lease of length `ttl` ends, seen just after a renewal: the next one is far away.

@@ -1,0 +1,107 @@
+//! `impl Backend`: each verb in its own room.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, Finding,
+    Grant, HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released,
+    Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
+};
+
+use crate::{
+    config::Config,
+    members::Members,
+    seats::Seats,
+    watch::{Watcher, Watching},
+};
+
+/// Locks in etcd.
+pub struct Etcd {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) members: Arc<Members>,
+    pub(crate) watching: Watching,
+}
+
+/// What the handles of one process share.
+pub(crate) struct Shared {
+    config: Arc<Config>,
+    host: Arc<dyn Host>,
+    pub(crate) seats: Seats,
+    bells: Bells,
+}
+
+impl Etcd {
+    /// A handle; the first request connects.
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        let config = Arc::new(config);
+        Self::sharing(Arc::new(Shared { config, host, seats: Seats::default(), bells: Bells::default() }))
+    }
+
+    fn sharing(shared: Arc<Shared>) -> Self {
+        let members = Arc::new(Members::new(shared.config.clone(), shared.host.clone()));
+        let watching = Watching(Watcher::new(members.clone(), shared.bells.clone()));
+        Self { shared, members, watching }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.shared.config
+    }
+}
+
+#[async_trait]
+impl Backend for Etcd {
+    fn promises(&self) -> Promises {
+        Promises {
+            backend: "etcd",
+            sharing: Sharing::Counted,
+            order: Order::Fifo,
+            absent: Absent::WaitedFor,
+            minting: Minting::Place,
+            restart: Restart::Survives,
+            fail_over: Some(Restart::Survives),
+            reach: "all clients of the cluster",
+            end: EndOfGrant::Ttl,
+            wake: WakeUp::Pushed,
+            max_ttl: Timing::MAX_TTL,
+            max_ttl_parameter: None,
+            ttl_grain: Duration::from_secs(2),
+        }
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        Ok(Arc::new(Self::sharing(self.shared.clone())))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        self.claim_once(claim).await
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        self.renew_all(grants).await
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        self.leave(name, owner).await
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(self.shared.bells.listen(process, audience))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        self.look(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        self.lines(prefix).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        self.rob(name).await
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.examine().await
+    }
+}

@@ -1,0 +1,231 @@
+//! `Config`: which members, who we are, and where the locks lie; from a URL.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+
+/// Where etcd is and how it is spoken to.
+///
+/// `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    /// `host:port` of each member.
+    pub(crate) members: Vec<String>,
+    pub(crate) tls: Option<Tls>,
+    /// User and password.
+    pub(crate) login: Option<(String, String)>,
+    /// Before the name of every lock.
+    pub(crate) prefix: String,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+}
+
+/// Files for TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tls {
+    /// The certificate of the authority that signed the members' certificates.
+    pub(crate) ca: PathBuf,
+    /// Our own certificate and its key, where members want to see one.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+const PARAMETERS: &str = "prefix, connect_timeout, response_timeout, and for etcds:// ca, cert, key";
+
+/// The port of a member whose URL says none.
+const PORT: u16 = 2379;
+
+impl Config {
+    /// The schemes of URLs that [`from_url`](Self::from_url) reads; the second one with TLS.
+    pub const SCHEMES: &'static [&'static str] = &["etcd", "etcds"];
+
+    /// Reads `etcd://[user:password@]host[:2379][,host…]?…`, or `etcds://…?ca=FILE` with TLS.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong, and never a password.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("an etcd URL begins like etcd://"))?;
+        if !Self::SCHEMES.contains(&scheme) {
+            return Err(bad(format!("unknown scheme `{scheme}`; use etcd or etcds")));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (login, hosts) = match rest.rsplit_once('@') {
+            Some((login, hosts)) => (Some(parse_login(login)?), hosts),
+            None => (None, rest),
+        };
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        let mut config = Self {
+            members: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
+            tls: (scheme == "etcds").then(Tls::default),
+            login,
+            prefix: String::new(),
+            connect_timeout: Duration::from_millis(500),
+            response_timeout: Duration::from_millis(500),
+        };
+        let mut own = (None, None);
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            config.set(key, &decode(value, key)?, &mut own)?;
+        }
+        config.checked(own)
+    }
+
+    fn set(
+        &mut self,
+        key: &str,
+        value: &str,
+        own: &mut (Option<PathBuf>, Option<PathBuf>),
+    ) -> Result<(), ConfigError> {
+        match (key, &mut self.tls) {
+            ("prefix", _) => value.clone_into(&mut self.prefix),
+            ("connect_timeout", _) => self.connect_timeout = duration(key, value)?,
+            ("response_timeout", _) => self.response_timeout = duration(key, value)?,
+            ("ca", Some(tls)) => tls.ca = value.into(),
+            ("cert", Some(_)) => own.0 = Some(value.into()),
+            ("key", Some(_)) => own.1 = Some(value.into()),
+            ("ca" | "cert" | "key", None) => return Err(bad(format!("{key}= is for etcds://"))),
+            _ => return Err(bad(format!("etcd has no parameter `{key}`; it has {PARAMETERS}"))),
+        }
+        Ok(())
+    }
+
+    fn checked(mut self, own: (Option<PathBuf>, Option<PathBuf>)) -> Result<Self, ConfigError> {
+        if let Some(tls) = &mut self.tls {
+            if tls.ca.as_os_str().is_empty() {
+                return Err(bad("etcds:// needs the file of the cluster's authority, as in ?ca=/etc/ca.pem"));
+            }
+            tls.identity = match own {
+                (Some(cert), Some(key)) => Some((cert, key)),
+                (None, None) => None,
+                _ => return Err(bad("cert= and key= belong together")),
+            };
+        }
+        Ok(self)
+    }
+
+    /// For people: where it is, without a secret.
+    pub fn place_name(&self) -> String {
+        self.members.join(",")
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("place", &self.place_name())
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bad(what: impl Into<String>) -> ConfigError {
+    ConfigError(what.into())
+}
+
+fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
+}
+
+fn parse_login(text: &str) -> Result<(String, String), ConfigError> {
+    let (user, password) =
+        text.split_once(':').ok_or_else(|| bad("a user needs a password, as in user:password@host"))?;
+    if user.is_empty() {
+        return Err(bad("a password needs a user, as in user:password@host"));
+    }
+    Ok((decode(user, "the user")?, decode(password, "the password")?))
+}
+
+fn parse_host(text: &str) -> Result<String, ConfigError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => (format!("[{host}]"), rest.strip_prefix(':')),
+        None => {
+            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+            (host.to_owned(), port)
+        }
+    };
+    if host.is_empty() || host == "[]" {
+        return Err(bad("a host is missing, as in etcd://127.0.0.1:2379"));
+    }
+    if host.contains('/') {
+        return Err(bad("an etcd URL has no path; name what stands before the locks with ?prefix="));
+    }
+    match port.map_or(Ok(PORT), str::parse) {
+        Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
+        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
+    }
+}
+
+/// From 10 ms to 1 min.
+fn duration(key: &str, text: &str) -> Result<Duration, ConfigError> {
+    let (least, most) = (Duration::from_millis(10), Duration::from_secs(60));
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
+    if parsed < least || parsed > most {
+        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Config {
+        Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_members_login_and_settings() {
+        let c = read(
+            "etcds://app:p%40ss@a:1,b,[::1]:7/?prefix=locks/&ca=/ca.pem&cert=/c&key=/k&response_timeout=2s",
+        );
+        assert_eq!(c.members, ["a:1", "b:2379", "[::1]:7"]);
+        assert_eq!(c.login, Some(("app".into(), "p@ss".into())));
+        assert_eq!((c.prefix.as_str(), c.response_timeout), ("locks/", Duration::from_secs(2)));
+        let identity = Some(("/c".into(), "/k".into()));
+        assert_eq!(c.tls, Some(Tls { ca: "/ca.pem".into(), identity }));
+        let plain = read("etcd://h");
+        assert_eq!((plain.members, plain.tls, plain.login), (vec!["h:2379".to_owned()], None, None));
+    }
+
+    #[test]
+    fn bad_urls_name_what_is_wrong() {
+        let cases = [
+            ("etcd:h", "etcd://"),
+            ("http://h", "unknown scheme"),
+            ("etcd://", "a host is missing"),
+            ("etcd://a,,b", "a host is missing"),
+            ("etcd://h:0", "port of h"),
+            ("etcd://h:x", "port of h"),
+            ("etcd://h/locks", "?prefix="),
+            ("etcd://u@h", "needs a password"),
+            ("etcd://:p@h", "needs a user"),
+            ("etcd://h?nope=1", "no parameter `nope`"),
+            ("etcd://h?ca=/x", "etcds"),
+            ("etcds://h", "?ca="),
+            ("etcds://h?ca=/x&cert=/y", "belong together"),
+            ("etcd://h?response_timeout=soon", "response_timeout=soon"),
+            ("etcd://h?connect_timeout=2h", "outside"),
+        ];
+        for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    /// No secret is ever printed.
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = read("etcd://u:secret1@h");
+        assert!(!format!("{config:?} {}", config.place_name()).contains("secret"));
+        for url in ["etcd://u:secret1@h:x", "etcd://u:secret1@h?a=b", "etcd://u:secret1@/"] {
+            let error = Config::from_url(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+}

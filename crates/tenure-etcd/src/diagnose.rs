@@ -1,0 +1,237 @@
+//! `diagnose`: what about the cluster weakens what we promise, and what to do about it.
+
+use std::collections::BTreeSet;
+
+use etcd_client::{AlarmAction, AlarmType, Client};
+use tenure_core::{BackendError, ErrorKind, Finding, LockName, OwnerId, Severity};
+
+use crate::{
+    backend::Etcd,
+    keys::{Leases, folder, key},
+    members::Members,
+    requests::Leased,
+};
+
+/// What one member says of itself.
+struct Member {
+    address: String,
+    cluster: u64,
+    version: String,
+    knows_leader: bool,
+}
+
+impl Etcd {
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
+        let (mut found, mut members) = (Vec::new(), Vec::new());
+        let mut last = None;
+        for index in 0..self.members.len() {
+            match self.members.look_at(index).await {
+                Ok(member) => members.push(member),
+                Err(error) => {
+                    found.push(silent(self.members.address(index), &error));
+                    last = Some(error);
+                }
+            }
+        }
+        if let Some(error) = last.filter(|_| members.is_empty()) {
+            return Err(error);
+        }
+        found.extend(of_members(&members));
+        found.extend(self.members.alarms().await?);
+        found.extend(self.size().await?);
+        found.extend(self.rights().await?);
+        found.extend(self.shortest_lease().await?);
+        if self.config().login.is_none()
+            && self.config().tls.as_ref().is_none_or(|tls| tls.identity.is_none())
+        {
+            found.push(finding(
+                Severity::Note,
+                "etcd did not ask who we are: whoever reaches it can take and break every lock",
+                "turn authentication on, and give a user to those who lock",
+            ));
+        }
+        Ok(found)
+    }
+
+    /// How many members there are, and how many of them we know.
+    async fn size(&self) -> Result<Vec<Finding>, BackendError> {
+        let patience = self.config().response_timeout;
+        let list = self.members.ask(patience, async |mut client: Client| client.member_list().await).await;
+        let size = match list {
+            Ok(list) => list.value.members().len(),
+            Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let known = self.members.len();
+        if size == 1 {
+            return Ok(vec![finding(
+                Severity::Note,
+                "the cluster has one member: while it is down, nobody gets a lock or renews one",
+                "run three members on three machines",
+            )]);
+        }
+        let unknown = finding(
+            Severity::Warning,
+            format!("the cluster has {size} members and the URL names {known} of them"),
+            "name all of them in the URL, as in etcd://a,b,c",
+        );
+        Ok(if known < size { vec![unknown] } else { Vec::new() })
+    }
+
+    /// Takes and leaves a lock that nobody else can want.
+    async fn rights(&self) -> Result<Option<Finding>, BackendError> {
+        let mut bits = [0; 24];
+        self.members.host.random(&mut bits);
+        let hex: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
+        let owner: OwnerId = hex.parse().expect("BUG: 48 hex digits are an owner");
+        let name = LockName::new(format!("tenure-doctor-{}", &hex[..8])).expect("BUG: a good name");
+        let (patience, folder) = (self.config().response_timeout, folder(&self.config().prefix, &name));
+        let (key, id) = (key(&folder, owner), Leases::of(owner).own);
+        self.members.grant_lease(id, 5, patience).await?;
+        let change =
+            crate::requests::Change { folder: &folder, key: &key, created: 0, value: b"", lease: id };
+        let written = self.members.change(&change, patience).await;
+        self.members.revoke(id, patience).await?;
+        match written {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
+                Severity::Warning,
+                format!("this user may not lock `{name}`, which was tried to see its rights"),
+                "give its role `readwrite` for the prefix of all names that it locks; fine if it is to lock others only",
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// etcd makes short leases longer: half as long again as an election takes, in whole seconds.
+    async fn shortest_lease(&self) -> Result<Option<Finding>, BackendError> {
+        let (patience, mut bits) = (self.config().response_timeout, [0; 8]);
+        self.members.host.random(&mut bits);
+        let id = (i64::from_ne_bytes(bits) & i64::MAX).max(1);
+        let leased = self.members.grant_lease(id, 1, patience).await?;
+        self.members.revoke(id, patience).await?;
+        let Leased::Granted { seconds } = leased else { return Ok(None) };
+        Ok((seconds > 1).then(|| {
+            finding(
+                Severity::Note,
+                format!(
+                    "the shortest lease here lasts {seconds} s: a holder that dies bars the lock for as long"
+                ),
+                "nothing for a ttl above that; shorter needs a lower --election-timeout",
+            )
+        }))
+    }
+}
+
+impl Members {
+    async fn look_at(&self, index: usize) -> Result<Member, BackendError> {
+        let status = self.ask_only(index, async |mut client: Client| client.status().await).await?;
+        Ok(Member {
+            address: self.address(index).to_owned(),
+            cluster: status.header().map_or(0, |header| header.cluster_id()),
+            version: status.version().to_owned(),
+            knows_leader: status.leader() != 0,
+        })
+    }
+
+    async fn alarms(&self) -> Result<Vec<Finding>, BackendError> {
+        let request = async |mut client: Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
+        let alarms = match self.ask(self.config.response_timeout, request).await {
+            Ok(alarms) => alarms.value,
+            Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let kinds: BTreeSet<i32> = alarms.alarms().iter().map(|alarm| alarm.alarm() as i32).collect();
+        Ok(kinds.into_iter().map(alarm).collect())
+    }
+}
+
+fn alarm(kind: i32) -> Finding {
+    if kind == AlarmType::Nospace as i32 {
+        return finding(
+            Severity::Problem,
+            "the database space is used up (alarm NOSPACE): no lock can be taken",
+            "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`",
+        );
+    }
+    finding(
+        Severity::Problem,
+        "members disagree about the data (alarm CORRUPT): no lock can be trusted",
+        "replace the member that is wrong, as etcd's guide to disaster recovery says",
+    )
+}
+
+fn silent(address: &str, error: &BackendError) -> Finding {
+    let what = format!("the member {address} does not serve: {error}");
+    finding(Severity::Warning, what, "start it again, or take it out of the URL")
+}
+
+fn of_members(members: &[Member]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let clusters: BTreeSet<u64> = members.iter().map(|member| member.cluster).collect();
+    if clusters.len() > 1 {
+        found.push(finding(
+            Severity::Problem,
+            "the URL names members of different clusters: two may hold one lock",
+            "name the members of one cluster",
+        ));
+    }
+    for member in members.iter().filter(|member| !member.knows_leader) {
+        found.push(finding(
+            Severity::Problem,
+            format!("the member {} knows no leader: it reaches no quorum", member.address),
+            "start the other members, or mend the network between them",
+        ));
+    }
+    let old: Vec<&str> = members
+        .iter()
+        .filter(|member| revokes_as_old_leader(&member.version))
+        .map(|member| member.address.as_str())
+        .collect();
+    if !old.is_empty() {
+        found.push(finding(
+            Severity::Warning,
+            format!(
+                "{}: a leader of this version that hangs and comes back may end leases that are alive (etcd #15247); only the token protects then",
+                old.join(", ")
+            ),
+            "update to 3.4.31, 3.5.13 or later",
+        ));
+    }
+    found
+}
+
+/// Before 3.4.31 and 3.5.13, a leader that was replaced while it hung went on to end leases.
+fn revokes_as_old_leader(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    match (next(), next(), next()) {
+        (3, 5, patch) => patch < 13,
+        (3, 4, patch) => patch < 31,
+        (major, minor, _) => (major, minor) < (3, 4),
+    }
+}
+
+fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding { severity, what: what.into(), remedy: remedy.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_before_the_mended_ones_are_known() {
+        for (version, is_old) in [
+            ("3.4.23", true),
+            ("3.4.31", false),
+            ("3.5.12", true),
+            ("3.5.13", false),
+            ("3.6.0-rc.1", false),
+            ("3.3.27", true),
+            ("4.0.0", false),
+        ] {
+            assert_eq!(revokes_as_old_leader(version), is_old, "{version}");
+        }
+    }
+}

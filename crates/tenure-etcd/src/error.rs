@@ -1,0 +1,188 @@
+//! The one place where the driver's errors become ours.
+
+use std::{error::Error as _, path::Path, time::Duration};
+
+use etcd_client::Error;
+use tenure_core::{
+    BackendError,
+    ErrorKind::{self, Corrupt, Denied, Invalid, TimedOut, Unavailable, Unsupported},
+    Outcome,
+};
+
+/// What a failed request means for the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The member has answered; another one would answer the same.
+    Final,
+    /// The same member may do better if it is asked once more.
+    Again,
+    /// Another member may do better.
+    Next,
+    /// So may another one, and over this connection nothing comes any more.
+    Lost,
+}
+
+/// A request that failed, seen from outside.
+pub(crate) fn asked(place: &str, error: Error) -> (Fate, BackendError) {
+    let (fate, kind, outcome, message) = judge(&error);
+    (fate, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
+}
+
+/// Nobody answered in time.
+pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
+    let message = format!("no etcd member answered within {patience:.1?}");
+    BackendError::new(TimedOut, Outcome::Unknown, message).with("etcd", place)
+}
+
+/// A key that is named like a place in a line and is none.
+pub(crate) fn no_lock(key: &[u8]) -> BackendError {
+    let message = "a key that is no lock stands where locks are; delete it or lock another name";
+    BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
+}
+
+/// A `Wait::Wake`.
+pub(crate) fn no_turnless_place() -> BackendError {
+    let message = "etcd cannot be a node of a quorum: in its line every place has a turn";
+    BackendError::new(Unsupported, Outcome::NotApplied, message)
+}
+
+/// The server keeps a lease for less time than was asked for.
+pub(crate) fn too_short(asked: Duration, seconds: i64) -> BackendError {
+    let message = format!(
+        "etcd cannot lengthen a lease: this one lasts {seconds} s, and {asked:?} were asked for; take the lock anew"
+    );
+    BackendError::new(Invalid, Outcome::Unknown, message)
+}
+
+/// What was asked was done and undone under our hands, several times over.
+pub(crate) fn unsettled(place: &str) -> BackendError {
+    let message = "the etcd cluster changes its leader again and again; nothing can be said for certain";
+    BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
+}
+
+/// A release that was sent twice and found nothing: the first may have done it (L9).
+pub(crate) fn left_or_gone(place: &str) -> BackendError {
+    let message = "the lock is left, but whether it was held until then is not known";
+    BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
+}
+
+pub(crate) fn unreadable_file(what: &'static str, path: &Path, error: std::io::Error) -> BackendError {
+    let message = format!("the file of {what} cannot be read");
+    BackendError::new(Invalid, Outcome::NotApplied, message).with("file", path.display()).caused_by(error)
+}
+
+pub(crate) fn no_certificate(path: &Path) -> BackendError {
+    let message = "the file that ca= names holds no certificate in PEM";
+    BackendError::new(Invalid, Outcome::NotApplied, message).with("file", path.display())
+}
+
+/// True if a lease, or the key's lease, is not there.
+pub(crate) fn is_no_lease(error: &Error) -> bool {
+    text(error).is_some_and(|text| text.contains("requested lease not found"))
+        || matches!(error, Error::LeaseKeepAliveError(text) if text.contains("not found"))
+}
+
+/// True if a lease of this id is there already.
+pub(crate) fn is_known_lease(error: &Error) -> bool {
+    text(error).is_some_and(|text| text.contains("lease already exists"))
+}
+
+fn text(error: &Error) -> Option<&str> {
+    match error {
+        Error::GRpcStatus(status) => Some(status.message()),
+        _ => None,
+    }
+}
+
+type Verdict = (Fate, ErrorKind, Outcome, &'static str);
+
+/// What a server's words mean. All of these but those of an unknown outcome are said before anything is proposed.
+const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
+    ("no leader", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd cluster has no leader"),
+    ("leader changed", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
+    ("not leader", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
+    ("request timed out", Fate::Next, TimedOut, Outcome::Unknown, "the etcd cluster did not agree in time"),
+    ("too many requests", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd member has too much to do"),
+    ("server stopped", Fate::Lost, Unavailable, Outcome::Unknown, "the etcd member was stopped"),
+    ("not ready to serve", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd member is not ready yet"),
+    ("unhealthy cluster", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd cluster is not healthy"),
+    (
+        "rpc not supported for learner",
+        Fate::Next,
+        Unavailable,
+        Outcome::NotApplied,
+        "the etcd member is a learner",
+    ),
+    ("database space exceeded", Fate::Final, Unavailable, Outcome::NotApplied, NO_SPACE),
+    ("space exceeded", Fate::Final, Unavailable, Outcome::NotApplied, NO_SPACE),
+    ("corrupt", Fate::Final, Corrupt, Outcome::NotApplied, "the etcd cluster says that its data are corrupt"),
+    ("permission denied", Fate::Final, Denied, Outcome::NotApplied, NO_RIGHT),
+    ("invalid auth token", Fate::Again, Denied, Outcome::NotApplied, NOT_YOU),
+    (
+        "revision of auth store is old",
+        Fate::Again,
+        Unavailable,
+        Outcome::NotApplied,
+        "the rights in etcd just changed",
+    ),
+    ("authentication failed", Fate::Final, Denied, Outcome::NotApplied, NOT_YOU),
+    ("user name is empty", Fate::Final, Denied, Outcome::NotApplied, "etcd wants a user and a password"),
+    ("authentication is not enabled", Fate::Final, Denied, Outcome::NotApplied, NO_AUTH),
+    (
+        "too large lease TTL",
+        Fate::Final,
+        Invalid,
+        Outcome::NotApplied,
+        "etcd does not take a ttl as long as that",
+    ),
+    (
+        "request is too large",
+        Fate::Final,
+        Invalid,
+        Outcome::NotApplied,
+        "etcd does not take a request as large as that",
+    ),
+];
+
+const NO_SPACE: &str =
+    "the database space of etcd is used up (NOSPACE); compact and defragment it, then disarm the alarm";
+const NO_RIGHT: &str =
+    "this etcd user may not read and write the keys of this lock; give a role with both rights to the prefix";
+const NOT_YOU: &str = "etcd refuses this user or password";
+const NO_AUTH: &str = "etcd has authentication turned off; leave user and password out of the URL";
+const UNTRUSTED: &str = "the certificate of the etcd member is not trusted; name the file of its CA with ca=";
+
+fn judge(error: &Error) -> Verdict {
+    let message = text(error).unwrap_or_default();
+    if let Some((_, fate, kind, outcome, ours)) = WORDS.iter().find(|(words, ..)| message.contains(words)) {
+        return (*fate, *kind, *outcome, *ours);
+    }
+    match error {
+        Error::GRpcStatus(_) if speaks_of(error, "certificate") => {
+            (Fate::Lost, Denied, Outcome::NotApplied, UNTRUSTED)
+        }
+        Error::GRpcStatus(_) if speaks_of(error, "ConnectError") => {
+            (Fate::Lost, Unavailable, Outcome::NotApplied, "the etcd member cannot be reached")
+        }
+        Error::GRpcStatus(status) if status.source().is_none() && message.starts_with("etcdserver:") => {
+            (Fate::Final, Invalid, Outcome::NotApplied, "etcd refuses the request")
+        }
+        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::TransportError(_) => {
+            (Fate::Final, Invalid, Outcome::NotApplied, "the connection cannot be set up as the URL says")
+        }
+        _ => (Fate::Lost, Unavailable, Outcome::Unknown, "the connection to the etcd member broke"),
+    }
+}
+
+/// Whether some error in the chain is of this kind; the driver tells it by its words only.
+fn speaks_of(error: &Error, what: &str) -> bool {
+    let Error::GRpcStatus(status) = error else { return false };
+    let mut next = status.source();
+    while let Some(error) = next {
+        if format!("{error:?}").contains(what) {
+            return true;
+        }
+        next = error.source();
+    }
+    status.message().contains(what)
+}

@@ -1,0 +1,348 @@
+//! `Members`: one connection to each member, and which one is asked: fail-over is ours, for the driver has none (hazard 58).
+
+use std::{
+    fs,
+    future::Future,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{BackendError, Host, Moment, Outcome};
+use tokio::sync::watch;
+
+use crate::{
+    config::{Config, Tls},
+    error::{self, Fate},
+};
+
+/// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
+/// pinged more often than every 5 s.
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
+
+/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// The members of the cluster as one handle sees them.
+pub(crate) struct Members {
+    pub(crate) config: Arc<Config>,
+    pub(crate) host: Arc<dyn Host>,
+    members: Vec<Member>,
+    /// Which one is asked first: the one that answered last.
+    current: watch::Sender<usize>,
+}
+
+struct Member {
+    address: String,
+    connection: Mutex<Option<Connection>>,
+}
+
+/// A driver's channel, which reconnects by itself; the number tells it from its successor.
+#[derive(Clone)]
+struct Connection {
+    client: Client,
+    number: u64,
+}
+
+/// What the first member that answered has answered.
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    /// It was asked for more than once: the effect may be an earlier request's.
+    pub(crate) was_repeated: bool,
+}
+
+/// A member that did not do it.
+struct Refusal {
+    index: usize,
+    fate: Fate,
+    error: BackendError,
+}
+
+impl Members {
+    pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>) -> Self {
+        let member = |address: &String| Member { address: address.clone(), connection: Mutex::default() };
+        let members = config.members.iter().map(member).collect();
+        Self { config, host, members, current: watch::Sender::new(0) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn place(&self) -> String {
+        self.config.place_name()
+    }
+
+    pub(crate) fn address(&self, index: usize) -> &str {
+        &self.members[index].address
+    }
+
+    /// Follows which member is asked first.
+    pub(crate) fn follow(&self) -> watch::Receiver<usize> {
+        self.current.subscribe()
+    }
+
+    /// Passes over a member that does not serve, unless another one was chosen meanwhile.
+    pub(crate) fn pass_over(&self, index: usize) {
+        let next = (index + 1) % self.len();
+        self.current.send_if_modified(|current| {
+            let is_it = *current == index && next != index;
+            if is_it {
+                *current = next;
+            }
+            is_it
+        });
+    }
+
+    fn choose(&self, index: usize) {
+        self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
+    }
+
+    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a sixth of
+    /// this ttl: all must get their chance in that time.
+    pub(crate) fn patience(&self, ttl: Duration) -> Duration {
+        let share = ttl / 6 / u32::try_from(self.len()).unwrap_or(u32::MAX).max(1);
+        self.config.response_timeout.min(share.max(Duration::from_millis(50)))
+    }
+
+    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked at most
+    /// once, and the first answer counts. Requests must be such that asking twice does no harm.
+    ///
+    /// # Errors
+    /// The last refusal; of unknown outcome if any request may have been carried out (L9).
+    ///
+    /// # Cancel safety
+    /// A member that was silent for too long is passed over by the next request.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        patience: Duration,
+        request: impl Fn(Client) -> F,
+    ) -> Result<Answer<T>, BackendError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut round = Round::begin(self, patience);
+        let mut pending = FuturesUnordered::new();
+        let mut refused: Option<BackendError> = None;
+        let mut may_be_done = false;
+        if let Some(index) = round.next() {
+            pending.push(self.ask_one(index, &request));
+        }
+        loop {
+            let mut silence = self.host.sleep_until(self.host.now() + round.patience());
+            let index = tokio::select! {
+                biased;
+                Some(result) = pending.next() => match result {
+                    Ok((index, value)) => {
+                        round.has_answered(index);
+                        self.choose(index);
+                        return Ok(Answer { value, was_repeated: round.asked() > 1 });
+                    }
+                    Err(Refusal { index, fate, error }) => {
+                        round.has_answered(index);
+                        let is_open = may_be_done || !pending.is_empty();
+                        if fate == Fate::Final || fate == Fate::Again {
+                            return Err(if is_open { error.of_unknown_outcome() } else { error });
+                        }
+                        may_be_done |= error.outcome() == Outcome::Unknown;
+                        self.pass_over(index);
+                        refused = Some(error);
+                        round.next()
+                    }
+                },
+                () = &mut silence => match round.next() {
+                    None => return Err(error::no_answer(&self.place(), round.waited())),
+                    next => next,
+                },
+            };
+            match index {
+                Some(index) => pending.push(self.ask_one(index, &request)),
+                None if pending.is_empty() => {
+                    let error = refused.unwrap_or_else(|| error::no_answer(&self.place(), patience));
+                    return Err(if may_be_done { error.of_unknown_outcome() } else { error });
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Asks one member; twice if it says that it would do better then.
+    async fn ask_one<T, F>(&self, index: usize, request: &impl Fn(Client) -> F) -> Result<(usize, T), Refusal>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut is_first = true;
+        loop {
+            let connection =
+                self.connection(index).await.map_err(|(fate, error)| Refusal { index, fate, error })?;
+            let error = match request(connection.client.clone()).await {
+                Ok(value) => return Ok((index, value)),
+                Err(error) => error,
+            };
+            let (fate, error) = error::asked(self.address(index), error);
+            if fate == Fate::Lost {
+                self.discard(index, connection.number);
+            }
+            if fate != Fate::Again || !is_first {
+                return Err(Refusal { index, fate, error });
+            }
+            self.discard(index, connection.number);
+            is_first = false;
+        }
+    }
+
+    /// Asks this member and no other.
+    pub(crate) async fn ask_only<T, F>(
+        &self,
+        index: usize,
+        request: impl Fn(Client) -> F,
+    ) -> Result<T, BackendError>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let patience = self.config.response_timeout.max(self.config.connect_timeout);
+        tokio::select! {
+            biased;
+            answer = self.ask_one(index, &request) => match answer {
+                Ok((_, value)) => Ok(value),
+                Err(refusal) => Err(refusal.error),
+            },
+            () = self.host.sleep_until(self.host.now() + patience) => {
+                Err(error::no_answer(self.address(index), patience))
+            }
+        }
+    }
+
+    /// A channel to this member; the driver connects when it is first used, but asks at once who we are.
+    pub(crate) async fn client(&self, index: usize) -> Result<Client, BackendError> {
+        self.connection(index).await.map(|connection| connection.client).map_err(|(_, error)| error)
+    }
+
+    async fn connection(&self, index: usize) -> Result<Connection, (Fate, BackendError)> {
+        let member = &self.members[index];
+        if let Some(connection) = &*locked(&member.connection) {
+            return Ok(connection.clone());
+        }
+        let options = self.options().map_err(|error| (Fate::Final, error))?;
+        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", member.address);
+        let client = Client::connect([url], Some(options)).await;
+        let client = client.map_err(|error| {
+            let (fate, error) = error::asked(&member.address, error);
+            // Nothing was asked yet but who we are.
+            (fate, BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).caused_by(error))
+        })?;
+        let mut number = [0; 8];
+        self.host.random(&mut number);
+        let connection = Connection { client, number: u64::from_ne_bytes(number) };
+        *locked(&member.connection) = Some(connection.clone());
+        Ok(connection)
+    }
+
+    fn options(&self) -> Result<ConnectOptions, BackendError> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(self.config.connect_timeout)
+            .with_keep_alive(PING.0, PING.1)
+            .with_keep_alive_while_idle(true)
+            .with_auto_token_refresh(true);
+        if let Some((user, password)) = &self.config.login {
+            options = options.with_user(user, password);
+        }
+        match &self.config.tls {
+            Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
+            None => Ok(options),
+        }
+    }
+
+    /// Drops this connection, unless it has a successor already.
+    fn discard(&self, index: usize, number: u64) {
+        let mut connection = locked(&self.members[index].connection);
+        if connection.as_ref().is_some_and(|connection| connection.number == number) {
+            *connection = None;
+        }
+    }
+
+    fn discard_any(&self, index: usize) {
+        *locked(&self.members[index].connection) = None;
+    }
+}
+
+/// One request on its way from member to member. Dropped, it passes over those who were silent for too long.
+struct Round<'a> {
+    members: &'a Members,
+    patience: Duration,
+    first: usize,
+    began: Moment,
+    /// Who was asked and has not answered, and since when.
+    silent: Vec<(usize, Moment)>,
+    asked: usize,
+}
+
+impl<'a> Round<'a> {
+    fn begin(members: &'a Members, patience: Duration) -> Self {
+        let (first, began) = (*members.current.borrow(), members.host.now());
+        Self { members, patience, first, began, silent: Vec::new(), asked: 0 }
+    }
+
+    /// Who is asked next; nobody twice.
+    fn next(&mut self) -> Option<usize> {
+        if self.asked == self.members.len() {
+            return None;
+        }
+        let index = (self.first + self.asked) % self.members.len();
+        self.asked += 1;
+        self.silent.push((index, self.members.host.now()));
+        Some(index)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// How long until the next one is asked; the last one may take longer.
+    fn patience(&self) -> Duration {
+        if self.asked < self.members.len() { self.patience } else { PATIENCE_MAX.max(self.patience) }
+    }
+
+    fn waited(&self) -> Duration {
+        self.began.elapsed(self.members.host.now())
+    }
+
+    fn has_answered(&mut self, index: usize) {
+        self.silent.retain(|(silent, _)| *silent != index);
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        let now = self.members.host.now();
+        for (index, since) in &self.silent {
+            if since.elapsed(now) >= self.patience {
+                // Whatever hangs, the next request makes a connection of its own.
+                self.members.discard_any(*index);
+                self.members.pass_over(*index);
+            }
+        }
+    }
+}
+
+fn tls_options(tls: &Tls) -> Result<TlsOptions, BackendError> {
+    let ca = read("the CA", &tls.ca)?;
+    if !ca.windows(17).any(|window| window == b"BEGIN CERTIFICATE") {
+        return Err(error::no_certificate(&tls.ca));
+    }
+    let options = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+    let Some((cert, key)) = &tls.identity else { return Ok(options) };
+    Ok(options.identity(Identity::from_pem(read("the certificate", cert)?, read("the key", key)?)))
+}
+
+fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, BackendError> {
+    fs::read(path).map_err(|error| error::unreadable_file(what, path, error))
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // OK because no code that can panic runs while one of these is locked.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

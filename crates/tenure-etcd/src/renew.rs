@@ -1,0 +1,183 @@
+//! The verb `renew`: keeps leases alive, and reads whether their keys are still there.
+
+use std::time::Duration;
+
+use etcd_client::{Client, Txn, TxnOp, TxnOpResponse};
+use futures_util::{
+    future::join_all,
+    stream::{self, StreamExt},
+};
+use tenure_core::{BackendError, FencingToken, Grant, Renewal};
+
+use crate::{
+    backend::Etcd,
+    claim::{token, whole_seconds},
+    error,
+    keys::{Leases, Value, folder, key, millis},
+    line::Place,
+    requests::{Change, Kept, Leased},
+};
+
+/// Keys that one transaction reads: a member takes 128 operations.
+const BATCH: usize = 100;
+
+/// Leases that are kept alive at once.
+const AT_ONCE: usize = 128;
+
+/// Rounds for leases of which a change of the leader left us uncertain, or that were changed by hand.
+const ROUNDS: usize = 3;
+
+/// One grant on its way.
+struct Renewing<'a> {
+    grant: &'a Grant,
+    /// The lease that its key hung on when it was last seen.
+    lease: i64,
+    answer: Option<Result<Renewal, BackendError>>,
+}
+
+/// What is to be done about one grant next.
+enum Next {
+    Answer(Result<Renewal, BackendError>),
+    /// Its key is there; ask again, about this lease.
+    Again(i64),
+    /// Its lease is shorter than what is asked for.
+    Lengthen(Place),
+}
+
+/// The key of a grant as a linearizable read of this term saw it.
+struct Read {
+    place: Option<Place>,
+    term: u64,
+}
+
+impl Etcd {
+    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it kept this one
+    /// alive means that it will for the ttl from then, and so will its successors, who begin anew with the full ttl. But one
+    /// that was replaced may not know it yet. So a read through the quorum comes after it: had the leader been replaced
+    /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
+    /// etcd #15247).
+    pub(crate) async fn renew_all(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let begin = |grant| Renewing { grant, lease: Leases::of(grant.owner).own, answer: None };
+        let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
+        for _ in 0..ROUNDS {
+            let open: Vec<&mut Renewing<'_>> = all.iter_mut().filter(|one| one.answer.is_none()).collect();
+            let mut open = open.into_iter();
+            loop {
+                let batch: Vec<_> = open.by_ref().take(BATCH).collect();
+                if batch.is_empty() {
+                    break;
+                }
+                self.renew_batch(batch).await;
+            }
+        }
+        let unsettled = || Err(error::unsettled(&self.members.place()));
+        all.into_iter().map(|one| one.answer.unwrap_or_else(unsettled)).collect()
+    }
+
+    async fn renew_batch(&self, batch: Vec<&mut Renewing<'_>>) {
+        let shortest = batch.iter().map(|one| one.grant.ttl).min().unwrap_or_default();
+        let patience = self.members.patience(shortest);
+        let keeping: Vec<_> = batch.iter().map(|one| self.members.keep_alive(one.lease, patience)).collect();
+        let kept: Vec<_> = stream::iter(keeping).buffered(AT_ONCE).collect().await;
+        let grants: Vec<&Grant> = batch.iter().map(|one| one.grant).collect();
+        let read = match self.read(&grants, patience).await {
+            Ok(read) => read,
+            Err(error) => return batch.into_iter().for_each(|one| one.answer = Some(Err(error.clone()))),
+        };
+        let judged = batch.into_iter().zip(kept).zip(read);
+        let steps = judged.map(|((one, kept), read)| self.settle(one, kept, read, patience));
+        join_all(steps.collect::<Vec<_>>()).await;
+    }
+
+    async fn settle(
+        &self,
+        one: &mut Renewing<'_>,
+        kept: Result<Option<Kept>, BackendError>,
+        read: Read,
+        patience: Duration,
+    ) {
+        one.answer = match judge(one.grant, one.lease, kept, read) {
+            Next::Answer(Ok(Renewal::Renewed)) if one.grant.token == FencingToken::new(0) => {
+                Some(self.holds(one.grant, patience).await)
+            }
+            Next::Answer(answer) => Some(answer),
+            Next::Again(lease) => {
+                one.lease = lease;
+                None
+            }
+            Next::Lengthen(place) => self.lengthen(one.grant, &place, patience).await.transpose(),
+        };
+    }
+
+    /// A renewal by hand comes without a token: its owner may still wait.
+    async fn holds(&self, grant: &Grant, patience: Duration) -> Result<Renewal, BackendError> {
+        let line = self.members.line(&folder(&self.config().prefix, &grant.name), patience).await?;
+        let holds = line.find(grant.owner).is_some_and(|at| at < line.leading());
+        Ok(if holds { Renewal::Renewed } else { Renewal::Gone })
+    }
+
+    /// etcd cannot change the length of a lease: the key goes to the owner's other one, of the length that is asked for.
+    /// `None` if something came in between.
+    async fn lengthen(
+        &self,
+        grant: &Grant,
+        place: &Place,
+        patience: Duration,
+    ) -> Result<Option<Renewal>, BackendError> {
+        let leases = Leases::of(grant.owner);
+        let other = if place.lease == leases.own { leases.place } else { leases.own };
+        let seconds = whole_seconds(grant.ttl);
+        if self.members.grant_lease(other, seconds, patience).await? == Leased::WasThere {
+            // No key hangs on it: a left-over of the time when this owner waited.
+            self.members.revoke(other, patience).await?;
+            return Ok(None);
+        }
+        let Some(value) = place.ours.clone() else { return Ok(None) };
+        let value = Value { ttl_ms: millis(grant.ttl), ..value }.write();
+        let folder = folder(&self.config().prefix, &grant.name);
+        let change =
+            Change { folder: &folder, key: &place.key, created: place.created, value: &value, lease: other };
+        self.shared.seats.take(grant.owner);
+        let Some((true, line)) = self.members.change(&change, patience).await? else { return Ok(None) };
+        self.members.revoke(place.lease, patience).await?;
+        let holds = line.find(grant.owner).is_some_and(|at| at < line.leading());
+        Ok(Some(if holds { Renewal::Renewed } else { Renewal::Gone }))
+    }
+
+    /// Whether the keys are those of the grants, through the quorum.
+    async fn read(&self, grants: &[&Grant], patience: Duration) -> Result<Vec<Read>, BackendError> {
+        let folders: Vec<String> =
+            grants.iter().map(|grant| folder(&self.config().prefix, &grant.name)).collect();
+        let keys: Vec<Vec<u8>> =
+            folders.iter().zip(grants).map(|(folder, grant)| key(folder, grant.owner)).collect();
+        let request = async |mut client: Client| {
+            let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(&key[..], None)).collect();
+            client.txn(Txn::new().and_then(reads)).await
+        };
+        let done = self.members.ask(patience, request).await?.value;
+        let term = done.header().map_or(0, |header| header.raft_term());
+        let place = |(answer, folder): (TxnOpResponse, &String)| {
+            let TxnOpResponse::Get(read) = answer else { return Read { place: None, term } };
+            Read { place: read.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv)), term }
+        };
+        Ok(done.op_responses().into_iter().zip(&folders).map(place).collect())
+    }
+}
+
+fn judge(grant: &Grant, lease: i64, kept: Result<Option<Kept>, BackendError>, read: Read) -> Next {
+    let any = FencingToken::new(0);
+    let is_held = |place: &Place| {
+        let is_its_own = grant.token == token(place.created) || grant.token == any;
+        is_its_own && place.ours.as_ref().is_some_and(|value| value.owner == grant.owner && !value.waits)
+    };
+    let Some(place) = read.place.filter(is_held) else { return Next::Answer(Ok(Renewal::Gone)) };
+    match kept {
+        _ if place.lease != lease => Next::Again(place.lease),
+        Err(error) => Next::Answer(Err(error)),
+        Ok(Some(kept)) if kept.term == read.term && kept.seconds >= whole_seconds(grant.ttl) => {
+            Next::Answer(Ok(Renewal::Renewed))
+        }
+        Ok(Some(kept)) if kept.term == read.term => Next::Lengthen(place),
+        Ok(_) => Next::Again(lease),
+    }
+}

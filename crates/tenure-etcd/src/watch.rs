@@ -1,0 +1,315 @@
+//! `Watcher`: one stream of changes per handle, attached again by us when it breaks or its member is left.
+
+use std::{
+    collections::HashMap,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use etcd_client::{
+    Client, Error, EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchStream,
+};
+use tenure_core::{Bells, Moment, OwnerId};
+use tokio::sync::Notify;
+
+use crate::{
+    members::{Members, locked},
+    wake::{Awaited, HOLDERS_LISTEN_AFTER, Sight},
+};
+
+/// The stream is kept so long without anybody who listens.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Pause after a stream that could not be attached anywhere.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What the owners of one handle want to hear of. Everything here makes us faster, never right.
+pub(crate) struct Watcher {
+    members: Arc<Members>,
+    bells: Bells,
+    wishes: Mutex<Wishes>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Wishes {
+    of: HashMap<OwnerId, Wish>,
+    next_id: i64,
+    /// Wishes that the stream has and nobody wants any more.
+    given_up: Vec<i64>,
+    /// When the task looks for what is due next, if it does.
+    next_look: Option<Moment>,
+    /// A task serves them.
+    is_served: bool,
+    is_closed: bool,
+}
+
+#[derive(Clone)]
+struct Wish {
+    id: i64,
+    awaited: Awaited,
+    /// The first revision that is of interest.
+    from: i64,
+    /// Not before this moment.
+    due: Option<Moment>,
+    is_sent: bool,
+}
+
+/// Ends the stream with the handle.
+pub(crate) struct Watching(pub(crate) Arc<Watcher>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        locked(&self.0.wishes).is_closed = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Watcher {
+    pub(crate) fn new(members: Arc<Members>, bells: Bells) -> Arc<Self> {
+        Arc::new(Self { members, bells, wishes: Mutex::default(), changed: Notify::new() })
+    }
+
+    /// From this revision on, rings when what is awaited happens. One wish per owner: the last one.
+    pub(crate) fn listen(self: &Arc<Self>, owner: OwnerId, awaited: Awaited, from: i64) {
+        let now = self.members.host.now();
+        let is_holder = awaited.audience == tenure_core::Audience::Holders;
+        let mut wishes = locked(&self.wishes);
+        if wishes.of.get(&owner).is_some_and(|wish| wish.awaited == awaited) {
+            return;
+        }
+        wishes.forget(owner);
+        wishes.next_id += 1;
+        let due = is_holder.then(|| now + HOLDERS_LISTEN_AFTER);
+        let wish = Wish { id: wishes.next_id, awaited, from, due, is_sent: false };
+        wishes.of.insert(owner, wish);
+        let is_looked_for = is_holder && wishes.next_look.is_some();
+        let is_served = std::mem::replace(&mut wishes.is_served, true);
+        drop(wishes);
+        if !is_served {
+            let served = Served { watcher: self.clone(), has_retired: false };
+            self.members.host.spawn(Box::pin(async move { served.serve().await }));
+        } else if !is_looked_for {
+            // A holder's wish is found when an earlier one is due: not a wake-up per grant.
+            self.changed.notify_one();
+        }
+    }
+
+    /// This owner wants to hear nothing any more.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        let mut wishes = locked(&self.wishes);
+        if wishes.forget(owner) {
+            drop(wishes);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Rings for what has happened, and remembers where to go on.
+    fn on_response(&self, response: &WatchResponse) {
+        let mut wishes = locked(&self.wishes);
+        let found = wishes.of.iter_mut().find(|(_, wish)| wish.id == response.watch_id());
+        let Some((&owner, wish)) = found else { return };
+        let audience = wish.awaited.audience;
+        if let Some(header) = response.header()
+            && !response.created()
+        {
+            wish.from = wish.from.max(header.revision() + 1);
+        }
+        let is_over = response.canceled();
+        let happened = response.events().iter().any(|event| {
+            let is_wanted = wish.awaited.entries || event.event_type() == EventType::Delete;
+            is_wanted && event.kv().is_some_and(|kv| wish.awaited.is_about(kv.key()))
+        });
+        if is_over {
+            // Compacted, or not allowed: what happened meanwhile, nobody knows.
+            wishes.of.remove(&owner);
+        }
+        drop(wishes);
+        if happened || is_over {
+            self.bells.ring(audience, owner);
+        }
+    }
+
+    /// What is to be sent now, and when to look again at the latest.
+    fn due(&self) -> (Vec<Wish>, Vec<i64>, Option<Moment>) {
+        let now = self.members.host.now();
+        let mut wishes = locked(&self.wishes);
+        let (mut ready, mut next) = (Vec::new(), None::<Moment>);
+        for wish in wishes.of.values_mut().filter(|wish| !wish.is_sent) {
+            match wish.due.filter(|due| !due.is_over(now)) {
+                None => {
+                    wish.is_sent = true;
+                    ready.push(wish.clone());
+                }
+                Some(due) => next = Some(next.map_or(due, |next| next.earlier(due))),
+            }
+        }
+        wishes.next_look = next;
+        (ready, std::mem::take(&mut wishes.given_up), next)
+    }
+
+    /// The stream broke: all is to be sent again.
+    fn on_break(&self) {
+        let mut wishes = locked(&self.wishes);
+        wishes.given_up.clear();
+        wishes.next_look = None;
+        wishes.of.values_mut().for_each(|wish| wish.is_sent = false);
+    }
+
+    fn is_closed(&self) -> bool {
+        locked(&self.wishes).is_closed
+    }
+}
+
+impl Wishes {
+    /// True if the stream has to be told.
+    fn forget(&mut self, owner: OwnerId) -> bool {
+        let Some(wish) = self.of.remove(&owner) else { return false };
+        if wish.is_sent {
+            self.given_up.push(wish.id);
+        }
+        wish.is_sent
+    }
+}
+
+/// The task that serves; when it ends, also with its runtime, the next wish starts another one.
+struct Served {
+    watcher: Arc<Watcher>,
+    has_retired: bool,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !self.has_retired {
+            self.watcher.on_break();
+            locked(&self.watcher.wishes).is_served = false;
+        }
+    }
+}
+
+impl Served {
+    /// Ends when nobody has listened for a while, or the handle is gone.
+    async fn serve(mut self) {
+        let watcher = self.watcher.clone();
+        let host = &watcher.members.host;
+        loop {
+            let (ready, _, next) = watcher.due();
+            if watcher.is_closed() {
+                return;
+            }
+            let Some((first, rest)) = ready.split_first() else {
+                let until = next.unwrap_or_else(|| host.now() + LINGER);
+                if !watcher.changed_until(until).await && next.is_none() && self.retires() {
+                    return;
+                }
+                continue;
+            };
+            let mut current = watcher.members.follow();
+            let index = *current.borrow_and_update();
+            match watcher.attach(index, first, rest).await {
+                Ok(stream) => watcher.hear(stream, &mut current).await,
+                Err(()) => {
+                    watcher.members.pass_over(index);
+                    host.sleep_until(host.now() + PAUSE).await;
+                }
+            }
+            watcher.on_break();
+        }
+    }
+
+    /// True if there is nothing to do, and nobody can have come meanwhile.
+    fn retires(&mut self) -> bool {
+        let mut wishes = locked(&self.watcher.wishes);
+        self.has_retired = wishes.of.is_empty();
+        if self.has_retired {
+            wishes.is_served = false;
+        }
+        self.has_retired
+    }
+}
+
+impl Watcher {
+    /// True if something changed before this moment.
+    async fn changed_until(&self, until: Moment) -> bool {
+        tokio::select! {
+            biased;
+            () = self.changed.notified() => true,
+            () = self.members.host.sleep_until(until) => false,
+        }
+    }
+
+    async fn attach(&self, index: usize, first: &Wish, rest: &[Wish]) -> Result<WatchStream, ()> {
+        let attach = async {
+            let mut client: Client = self.members.client(index).await.map_err(drop)?;
+            let (key, options) = first.request();
+            let mut stream = client.watch(key, Some(options)).await.map_err(drop)?;
+            for wish in rest {
+                let (key, options) = wish.request();
+                stream.watch(key, Some(options)).await.map_err(drop)?;
+            }
+            Ok(stream)
+        };
+        let host = &self.members.host;
+        tokio::select! {
+            biased;
+            attached = attach => attached,
+            () = host.sleep_until(host.now() + self.members.config.response_timeout) => Err(()),
+        }
+    }
+
+    /// Hears until the stream breaks, its member is left, or nobody listens any more.
+    async fn hear(&self, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
+        let (mut sender, mut stream) = stream.split();
+        let host = &self.members.host;
+        let mut idle_until = host.now() + LINGER;
+        loop {
+            let (ready, given_up, next) = self.due();
+            if self.is_closed() || send(&mut sender, ready, given_up).await.is_err() {
+                return;
+            }
+            if !locked(&self.wishes).of.is_empty() {
+                idle_until = host.now() + LINGER;
+            }
+            let until = next.unwrap_or(idle_until);
+            let mut left = pin!(current.changed());
+            tokio::select! {
+                biased;
+                message = stream.message() => match message {
+                    Ok(Some(response)) => self.on_response(&response),
+                    Ok(None) | Err(_) => return,
+                },
+                _ = &mut left => return,
+                is_changed = self.changed_until(until) => {
+                    if !is_changed && next.is_none() && locked(&self.wishes).of.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i64>) -> Result<(), Error> {
+    for id in given_up {
+        sender.cancel(id).await?;
+    }
+    for wish in ready {
+        let (key, options) = wish.request();
+        sender.watch(key, Some(options)).await?;
+    }
+    Ok(())
+}
+
+impl Wish {
+    fn request(&self) -> (Vec<u8>, WatchOptions) {
+        let mut options = WatchOptions::new().with_watch_id(self.id).with_start_revision(self.from);
+        if !self.awaited.entries {
+            options = options.with_filters([WatchFilterType::NoPut]);
+        }
+        match &self.awaited.sight {
+            Sight::Key(key) => (key.clone(), options),
+            Sight::Folder(folder, _) => (folder.clone(), options.with_prefix()),
+        }
+    }
+}

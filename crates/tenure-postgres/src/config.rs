@@ -1,0 +1,380 @@
+//! `Config`: which server, how to reach it, and the settings of its locks; from a URL.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+use tenure_ledger::Rules;
+
+/// Where PostgreSQL is and how its locks behave.
+///
+/// `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) hosts: Vec<Place>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: Option<String>,
+    pub(crate) options: Option<String>,
+    pub(crate) application: String,
+    pub(crate) tls: TlsMode,
+    pub(crate) root_cert: Option<PathBuf>,
+    /// Whether a server that takes no writes is passed over for the next one.
+    pub(crate) must_write: bool,
+    pub(crate) connect_timeout: Duration,
+    /// The table, quoted.
+    pub(crate) table: String,
+    pub(crate) listen: Listen,
+    pub(crate) rules: Rules,
+}
+
+/// One server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host(String, u16),
+    Socket(PathBuf, u16),
+}
+
+/// As libpq means `sslmode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsMode {
+    Disable,
+    /// If the server can, with whatever certificate.
+    Prefer,
+    /// With whatever certificate, unless a CA is named.
+    Require,
+    /// The CA has signed the certificate.
+    VerifyCa,
+    /// And it is that of the host.
+    VerifyFull,
+}
+
+/// Over which connection hints come.
+#[derive(Clone)]
+pub(crate) enum Listen {
+    /// That of the verbs, if it leads to the server itself.
+    Same,
+    /// Over none: waiters ask again.
+    Off,
+    /// Another one, past the pooler.
+    At(Box<Config>),
+}
+
+/// What is wrong with a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+const PARAMETERS: &str = "table, listen, claim_ttl, connect_timeout, sslmode, sslrootcert, application_name, \
+                          target_session_attrs, options, host, port, user, password, dbname";
+
+impl Config {
+    /// The schemes of URLs that [`from_url`](Self::from_url) reads.
+    pub const SCHEMES: &'static [&'static str] = &["postgres", "postgresql"];
+
+    /// Reads `postgres://user:password@host:5432/database?table=…`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong, and never a password.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("write it like postgres://host/db"))?;
+        if !Self::SCHEMES.contains(&scheme) {
+            return Err(bad(format!("unknown scheme `{scheme}`; use postgres://")));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match place.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, place),
+        };
+        let mut config = Self::new();
+        if let Some(login) = login {
+            let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
+            config.user = some(decode(user, "the user")?);
+            config.password = password.map(|p| decode(p, "the password")).transpose()?;
+        }
+        config.database = some(decode(database, "the database")?);
+        let mut hosts = Hosts { names: decoded_list(hosts)?, ports: Vec::new() };
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            config.set(key, decode(value, key)?, &mut hosts)?;
+        }
+        config.hosts = hosts.places()?;
+        config.checked()
+    }
+
+    fn new() -> Self {
+        Self {
+            hosts: Vec::new(),
+            user: None,
+            password: std::env::var("PGPASSWORD").ok(),
+            database: None,
+            options: None,
+            application: "tenure".into(),
+            tls: TlsMode::Prefer,
+            root_cert: None,
+            must_write: false,
+            connect_timeout: Duration::from_secs(2),
+            table: quoted("tenure_lock"),
+            listen: Listen::Same,
+            rules: Rules::default(),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: String, hosts: &mut Hosts) -> Result<(), ConfigError> {
+        match key {
+            "table" => self.table = table(&value)?,
+            "listen" => self.listen = listen(&value)?,
+            "claim_ttl" => self.rules.claim_ttl = duration(key, &value, 50, 6_000)?,
+            "connect_timeout" => {
+                // libpq's are seconds.
+                let is_bare = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+                let text = if is_bare { format!("{value}s") } else { value };
+                self.connect_timeout = duration(key, &text, 10, 60_000)?;
+            }
+            "sslmode" => self.tls = tls_mode(&value)?,
+            "sslrootcert" => self.root_cert = (value != "system").then(|| value.into()),
+            "application_name" => self.application = value,
+            "target_session_attrs" => {
+                self.must_write = match value.as_str() {
+                    "any" => false,
+                    "read-write" | "primary" => true,
+                    _ => {
+                        return Err(bad(
+                            "target_session_attrs= is any, read-write or primary: locks are written",
+                        ));
+                    }
+                }
+            }
+            "options" => self.options = some(value),
+            "host" => hosts.names = value.split(',').map(str::to_owned).collect(),
+            "port" => hosts.ports = value.split(',').map(str::to_owned).collect(),
+            "user" => self.user = some(value),
+            "password" => self.password = Some(value),
+            "dbname" => self.database = some(value),
+            _ => return Err(bad(format!("postgres has no parameter `{key}`; it has {PARAMETERS}"))),
+        }
+        Ok(())
+    }
+
+    fn checked(mut self) -> Result<Self, ConfigError> {
+        if self.tls == TlsMode::VerifyCa && self.root_cert.is_none() {
+            return Err(bad("sslmode=verify-ca needs the file of your CA, as in sslrootcert=/etc/ca.pem"));
+        }
+        if self.tls == TlsMode::Disable && self.root_cert.is_some() {
+            return Err(bad("sslrootcert= is for TLS, which sslmode=disable turns off"));
+        }
+        // As libpq: a CA that is named is asked.
+        if self.tls == TlsMode::Require && self.root_cert.is_some() {
+            self.tls = TlsMode::VerifyCa;
+        }
+        if self.hosts.len() > 1 {
+            self.must_write = true;
+        }
+        Ok(self)
+    }
+
+    /// For people: where it is, without a secret.
+    pub fn place_name(&self) -> String {
+        let hosts: Vec<String> = self.hosts.iter().map(Place::to_string).collect();
+        let database = self.database.as_ref().or(self.user.as_ref()).map_or("", String::as_str);
+        format!("{}/{database}", hosts.join(","))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host, port) => write!(f, "{host}:{port}"),
+            Self::Socket(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("place", &self.place_name())
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Names as in the URL, `host` or `host:port`, and the ports of the parameter.
+struct Hosts {
+    names: Vec<String>,
+    ports: Vec<String>,
+}
+
+impl Hosts {
+    fn places(&self) -> Result<Vec<Place>, ConfigError> {
+        let (hosts, ports) = (self.names.len(), self.ports.len());
+        if ports > 1 && ports != hosts {
+            return Err(bad(format!("port= has {ports} numbers for {hosts} hosts")));
+        }
+        let port = |at: usize| self.ports.get(if ports == 1 { 0 } else { at }).map(String::as_str);
+        self.names.iter().enumerate().map(|(at, name)| parse_place(name, port(at))).collect()
+    }
+}
+
+fn parse_place(text: &str, port: Option<&str>) -> Result<Place, ConfigError> {
+    if text.starts_with('/') {
+        return Ok(Place::Socket(text.into(), parse_port(text, port)?));
+    }
+    let (host, own) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(bad("a host is missing, as in postgres://127.0.0.1/db"));
+    }
+    Ok(Place::Host(host.to_owned(), parse_port(host, own.or(port))?))
+}
+
+fn parse_port(host: &str, port: Option<&str>) -> Result<u16, ConfigError> {
+    match port.filter(|port| !port.is_empty()).map_or(Ok(5432), str::parse) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
+    }
+}
+
+fn listen(value: &str) -> Result<Listen, ConfigError> {
+    if value == "off" {
+        return Ok(Listen::Off);
+    }
+    let config = Config::from_url(value);
+    config.map(|config| Listen::At(Box::new(config))).map_err(|ConfigError(why)| {
+        bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {why}"))
+    })
+}
+
+/// `name` or `schema.name`, quoted.
+fn table(value: &str) -> Result<String, ConfigError> {
+    let parts: Vec<&str> = value.split('.').collect();
+    // PostgreSQL cuts longer names without a word, so that two of them would be one table.
+    let is_name = |part: &&str| !part.is_empty() && part.len() <= 63 && !part.chars().any(char::is_control);
+    if parts.len() > 2 || !parts.iter().all(is_name) {
+        return Err(bad("table= is name or schema.name, each of 1 to 63 bytes, as in table=app.locks"));
+    }
+    Ok(parts.into_iter().map(quoted).collect::<Vec<_>>().join("."))
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn tls_mode(value: &str) -> Result<TlsMode, ConfigError> {
+    match value {
+        "disable" => Ok(TlsMode::Disable),
+        "prefer" => Ok(TlsMode::Prefer),
+        "require" => Ok(TlsMode::Require),
+        "verify-ca" => Ok(TlsMode::VerifyCa),
+        "verify-full" => Ok(TlsMode::VerifyFull),
+        _ => Err(bad("sslmode= is disable, prefer, require, verify-ca or verify-full")),
+    }
+}
+
+fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn bad(what: impl Into<String>) -> ConfigError {
+    ConfigError(what.into())
+}
+
+fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
+}
+
+fn decoded_list(text: &str) -> Result<Vec<String>, ConfigError> {
+    text.split(',').map(|part| decode(part, "a host")).collect()
+}
+
+fn duration(key: &str, text: &str, least_ms: u64, most_ms: u64) -> Result<Duration, ConfigError> {
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
+    let (least, most) = (Duration::from_millis(least_ms), Duration::from_millis(most_ms));
+    if parsed < least || parsed > most {
+        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Config {
+        Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_server_login_and_settings() {
+        let c = read(
+            "postgres://app:p%40ss@db.example:7000/shop?table=app.my%22lock&sslmode=require&claim_ttl=1s",
+        );
+        assert_eq!(c.hosts, [Place::Host("db.example".into(), 7000)]);
+        assert_eq!((c.user.as_deref(), c.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!((c.database.as_deref(), c.tls), (Some("shop"), TlsMode::Require));
+        assert_eq!((c.table.as_str(), c.rules.claim_ttl), ("\"app\".\"my\"\"lock\"", Duration::from_secs(1)));
+        assert_eq!(read("postgresql://h").hosts, [Place::Host("h".into(), 5432)]);
+        assert_eq!(read("postgres://[::1]:7/d").hosts, [Place::Host("::1".into(), 7)]);
+        assert_eq!(read("postgres://u@/d?host=/run/pg&port=6").hosts, [Place::Socket("/run/pg".into(), 6)]);
+        assert_eq!(read("postgres://%2Frun%2Fpg/d").hosts, [Place::Socket("/run/pg".into(), 5432)]);
+        assert_eq!(read("postgres://h/d?connect_timeout=10").connect_timeout, Duration::from_secs(10));
+        assert_eq!(read("postgres://h/d?sslmode=require&sslrootcert=/ca").tls, TlsMode::VerifyCa);
+    }
+
+    #[test]
+    fn of_several_servers_the_first_that_takes_writes_is_taken() {
+        let c = read("postgres://a,b:6000/d?target_session_attrs=any");
+        assert_eq!(c.hosts, [Place::Host("a".into(), 5432), Place::Host("b".into(), 6000)]);
+        assert!(c.must_write);
+        assert!(!read("postgres://a/d").must_write);
+        assert!(read("postgres://a/d?target_session_attrs=read-write").must_write);
+    }
+
+    #[test]
+    fn hints_may_come_past_the_pooler() {
+        let c = read("postgres://pooler/d?listen=postgres://u:secret@db/d?sslmode=disable%26port=7");
+        let Listen::At(direct) = c.listen else { panic!("a URL") };
+        assert_eq!((&direct.hosts[..], direct.tls), (&[Place::Host("db".into(), 7)][..], TlsMode::Disable));
+        assert!(matches!(read("postgres://h/d?listen=off").listen, Listen::Off));
+    }
+
+    #[test]
+    fn bad_urls_name_what_is_wrong() {
+        let cases = [
+            ("postgres:h", "postgres://"),
+            ("mysql://h/d", "unknown scheme"),
+            ("postgres:///d", "a host is missing"),
+            ("postgres://h:0/d", "port of h"),
+            ("postgres://h:x/d", "port of h"),
+            ("postgres://a,b,c/d?port=1,2", "2 numbers for 3"),
+            ("postgres://h/d?nope=1", "no parameter `nope`"),
+            ("postgres://h/d?table=", "table="),
+            ("postgres://h/d?table=a.b.c", "table="),
+            ("postgres://h/d?claim_ttl=9s", "outside"),
+            ("postgres://h/d?claim_ttl=soon", "claim_ttl=soon"),
+            ("postgres://h/d?sslmode=maybe", "sslmode="),
+            ("postgres://h/d?sslmode=verify-ca", "sslrootcert="),
+            ("postgres://h/d?sslmode=disable&sslrootcert=/ca", "turns off"),
+            ("postgres://h/d?target_session_attrs=standby", "target_session_attrs="),
+            ("postgres://h/d?listen=somewhere", "listen="),
+        ];
+        for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    /// No secret is ever printed.
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = read("postgres://u:secret1@h/d?listen=postgres://u:secret2@h/d");
+        assert!(!format!("{config:?} {}", config.place_name()).contains("secret"));
+        for url in ["postgres://u:secret@h:x/d", "postgres://h/d?listen=postgres://u:secret@h:x/d"] {
+            assert!(!Config::from_url(url).unwrap_err().to_string().contains("secret"));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One connection: socket, TLS, login, and the way to stop what it does.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tenure_core::BackendError;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+use tokio_postgres::{
+    AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
+    config::SslMode,
+    tls::{MakeTlsConnect, TlsConnect, TlsStream},
+};
+
+use crate::{
+    config::{Config, Place, TlsMode},
+    error, tls,
+};
+
+/// A socket, of whichever kind.
+struct Socket(Box<dyn Wire>);
+
+trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+/// Moves bytes and tells what the server says unasked; ends with the connection.
+pub(crate) type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
+
+/// A connection that is logged in. Nothing moves until its driver is polled.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) driver: Driver,
+    /// The port of our end, by which we know whether the server sees it.
+    pub(crate) own_port: Option<u16>,
+}
+
+/// Connects and logs in.
+pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, BackendError> {
+    let unreachable = |error| error::unreachable(&place.to_string(), error);
+    let (socket, own_port) = socket(place).await.map_err(unreachable)?;
+    let failed = |error| error::connecting(&place.to_string(), error);
+    let settings = settings(config, place);
+    let (client, driver) = if settings.get_ssl_mode() == SslMode::Disable {
+        let (client, connection) = settings.connect_raw(socket, NoTls).await.map_err(failed)?;
+        (client, driver(connection))
+    } else {
+        let (client, connection) =
+            settings.connect_raw(socket, handshake(config, place)?).await.map_err(failed)?;
+        (client, driver(connection))
+    };
+    Ok(Opened { client, driver, own_port })
+}
+
+/// Asks the server to stop what a connection does.
+pub(crate) async fn cancel(config: &Config, place: &Place, token: CancelToken) -> Result<(), BackendError> {
+    let unreachable = |error| error::unreachable(&place.to_string(), error);
+    let (socket, _) = socket(place).await.map_err(unreachable)?;
+    let sent = if settings(config, place).get_ssl_mode() == SslMode::Disable {
+        token.cancel_query_raw(socket, NoTls).await
+    } else {
+        token.cancel_query_raw(socket, handshake(config, place)?).await
+    };
+    sent.map_err(|error| error::connecting(&place.to_string(), error))
+}
+
+fn handshake(
+    config: &Config,
+    place: &Place,
+) -> Result<impl TlsConnect<Socket, Stream: Send + 'static, Future: Send> + Send + use<>, BackendError> {
+    let host = match place {
+        Place::Host(host, _) => host.as_str(),
+        Place::Socket(..) => "",
+    };
+    let mut connector = tls::connector(config)?;
+    let Ok(handshake) = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector, host);
+    Ok(handshake)
+}
+
+fn driver<T>(mut connection: Connection<Socket, T>) -> Driver
+where
+    T: TlsStream + Unpin + Send + 'static,
+{
+    Box::new(move |cx| connection.poll_message(cx))
+}
+
+fn settings(config: &Config, place: &Place) -> tokio_postgres::Config {
+    let mut settings = tokio_postgres::Config::new();
+    settings.application_name(&config.application);
+    // As libpq: a socket of the same machine needs no TLS.
+    settings.ssl_mode(match (config.tls, place) {
+        (TlsMode::Disable, _) | (_, Place::Socket(..)) => SslMode::Disable,
+        (TlsMode::Prefer, _) => SslMode::Prefer,
+        (TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull, _) => SslMode::Require,
+    });
+    if let Some(user) = &config.user {
+        settings.user(user);
+    }
+    if let Some(password) = &config.password {
+        settings.password(password);
+    }
+    if let Some(database) = &config.database {
+        settings.dbname(database);
+    }
+    if let Some(options) = &config.options {
+        settings.options(options);
+    }
+    settings
+}
+
+async fn socket(place: &Place) -> io::Result<(Socket, Option<u16>)> {
+    match place {
+        Place::Host(host, port) => {
+            let socket = TcpStream::connect((host.as_str(), *port)).await?;
+            socket.set_nodelay(true)?;
+            watch(&socket)?;
+            let own_port = socket.local_addr()?.port();
+            Ok((Socket(Box::new(socket)), Some(own_port)))
+        }
+        Place::Socket(folder, port) => {
+            let socket = UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).await?;
+            Ok((Socket(Box::new(socket)), None))
+        }
+    }
+}
+
+/// The kernel finds a server that is gone without a word within some 10 s, also where nothing is asked.
+#[cfg(target_os = "linux")]
+fn watch(socket: &TcpStream) -> io::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+    setsockopt(socket, sockopt::KeepAlive, &true)?;
+    setsockopt(socket, sockopt::TcpKeepIdle, &5)?;
+    setsockopt(socket, sockopt::TcpKeepInterval, &2)?;
+    setsockopt(socket, sockopt::TcpKeepCount, &3)?;
+    setsockopt(socket, sockopt::TcpUserTimeout, &10_000)?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn watch(socket: &TcpStream) -> io::Result<()> {
+    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::KeepAlive, &true)?;
+    Ok(())
+}
+
+/// What the server says unasked, next; nothing once the connection has ended.
+pub(crate) async fn heard(driver: &mut Driver) -> Option<AsyncMessage> {
+    poll_fn(|cx| driver(cx)).await?.ok()
+}

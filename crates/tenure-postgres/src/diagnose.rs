@@ -1,0 +1,196 @@
+//! Findings about the server and our assumptions.
+
+use std::time::Duration;
+
+use tenure_core::{BackendError, Finding, Severity};
+use tokio_postgres::{Error, Row, types::Type};
+
+use crate::{
+    config::Listen,
+    error::Failure,
+    line::Line,
+    memory::since_epoch,
+    schema::{Facts, Table},
+    store::Store,
+};
+
+/// Settings of the server and rights of ours. In: table. Out: see [`Server`].
+const QUESTION: &str = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
+    current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off', \
+    current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication), \
+    clock_timestamp(), c.relpersistence::text, \
+    coalesce(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT') \
+        AND has_table_privilege(c.oid, 'UPDATE'), true), \
+    coalesce(has_table_privilege(c.oid, 'DELETE'), true) \
+    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
+
+struct Server {
+    version: String,
+    version_number: i32,
+    syncs: bool,
+    waits_for_disk: bool,
+    waits_for_no_standby: bool,
+    standbys: i64,
+    clock: Duration,
+    persistence: Option<String>,
+    may_write: bool,
+    may_delete: bool,
+}
+
+impl Server {
+    fn read(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            version: row.try_get(0)?,
+            version_number: row.try_get(1)?,
+            syncs: row.try_get(2)?,
+            waits_for_disk: row.try_get(3)?,
+            waits_for_no_standby: row.try_get(4)?,
+            standbys: row.try_get(5)?,
+            clock: since_epoch(row.try_get(6)?),
+            persistence: row.try_get(7)?,
+            may_write: row.try_get(8)?,
+            may_delete: row.try_get(9)?,
+        })
+    }
+}
+
+impl Store {
+    /// Looks at everything that a promise stands on. Writes nothing, and makes no table.
+    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
+        let (facts, server, ours) = self.reading(|line| async move { self.question(&line).await }).await?;
+        let mut findings = vec![note(
+            format!("PostgreSQL {} at {}", server.version, self.shared().config.place_name()),
+            "nothing to do",
+        )];
+        findings.extend(durability(&server));
+        findings.extend(table(&facts, &server));
+        findings.extend(self.hints(&facts).await);
+        let apart = server.clock.abs_diff(ours);
+        if apart > Duration::from_secs(1) {
+            let what = format!("the server's clock and ours are {apart:.1?} apart");
+            findings.push(note(what, "leases end by the server's clock alone; labels show times of both"));
+        }
+        Ok(findings)
+    }
+
+    /// The facts of the connection, the server's own, and our time meanwhile.
+    async fn question(&self, line: &Line) -> Result<(Facts, Server, Duration), Failure> {
+        let facts = line.look().await?;
+        let rows = line.ask(QUESTION, &[(&self.shared().sql.table, Type::TEXT)]).await?;
+        let ours = self.shared().host.now().wall;
+        let unreadable = |error| Failure::Refused(line.unreadable(error));
+        let row = rows.first().ok_or(Failure::Overtaken)?;
+        Ok((facts, Server::read(row).map_err(unreadable)?, ours))
+    }
+
+    /// Whether hints can come.
+    async fn hints(&self, facts: &Facts) -> Vec<Finding> {
+        let slow = "a waiter in another process finds out by asking every 2 s at most that it is let in";
+        let found = match &self.shared().config.listen {
+            Listen::Off => Some(note(format!("hints are off: {slow}"), "leave out listen=off to have them")),
+            Listen::Same if facts.is_direct => None,
+            Listen::Same => Some(warning(
+                format!("somebody stands between us and the server, so no hints come: {slow}"),
+                "add listen= with a URL that leads past the pooler; if it is a pooler in session mode or a \
+                 translation of addresses only, with the same URL",
+            )),
+            Listen::At(_) => self.far_hints(slow).await,
+        };
+        found.into_iter().collect()
+    }
+
+    async fn far_hints(&self, slow: &str) -> Option<Finding> {
+        let lines = self.hint_lines()?;
+        let remedy = "let listen= lead to the server itself";
+        match lines.line().await {
+            Ok(line) if line.facts().is_direct => None,
+            Ok(_) => Some(note(
+                format!("listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"),
+                remedy,
+            )),
+            Err(error) => Some(warning(format!("no hints come, as listen= cannot be reached ({error}): {slow}"), remedy)),
+        }
+    }
+}
+
+/// Whether what was granted is there after a crash.
+fn durability(server: &Server) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if server.version_number < 110_000 {
+        findings.push(problem(
+            format!("PostgreSQL {} is older than 11", server.version),
+            "use a newer one: some statements are not known to it",
+        ));
+    }
+    if !server.syncs {
+        findings.push(problem(
+            "fsync is off: a crash of the machine may destroy the table, and with it every lock".into(),
+            "set fsync = on",
+        ));
+    }
+    if !server.waits_for_disk {
+        findings.push(problem(
+            "synchronous_commit is off: a crash forgets locks that were granted in its last moments".into(),
+            "ALTER ROLE … SET synchronous_commit = on, for the role that uses the table",
+        ));
+    }
+    if server.standbys > 0 && server.waits_for_no_standby {
+        findings.push(note(
+            "commits do not wait for a standby: a fail-over may forget the last locks, and only the token protects then"
+                .into(),
+            "set synchronous_standby_names, if that is worth its time",
+        ));
+    }
+    findings
+}
+
+/// The table and our rights.
+fn table(facts: &Facts, server: &Server) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !facts.takes_writes {
+        let who = if facts.is_standby { "a standby" } else { "set to read only" };
+        findings.push(problem(format!("the server is {who}: nothing can be locked"), "name the primary"));
+    }
+    match &facts.table {
+        Table::Ours => {}
+        Table::Missing => findings.push(note(
+            "there is no table yet".into(),
+            "the first claim makes it; where the role may not, use the lines of the README of tenure-postgres",
+        )),
+        Table::Strange(columns) => findings.push(problem(
+            format!("the table is not one of tenure; it has {columns}"),
+            "name another one with table=",
+        )),
+    }
+    if server.persistence.as_deref().is_some_and(|persistence| persistence != "p") {
+        findings.push(problem(
+            "the table is unlogged or temporary: a crash empties it, and two may hold then".into(),
+            "ALTER TABLE … SET LOGGED",
+        ));
+    }
+    if !server.may_write {
+        findings.push(problem(
+            "the role may not read and write the table".into(),
+            "GRANT SELECT, INSERT, UPDATE ON the table TO the role",
+        ));
+    }
+    if !server.may_delete {
+        findings.push(note(
+            "the role may not delete: rows of locks that nobody uses any more stay".into(),
+            "GRANT DELETE too, if many names are used once",
+        ));
+    }
+    findings
+}
+
+fn note(what: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Note, what, remedy: remedy.into() }
+}
+
+fn warning(what: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Warning, what, remedy: remedy.into() }
+}
+
+fn problem(what: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Problem, what, remedy: remedy.into() }
+}

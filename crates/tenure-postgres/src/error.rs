@@ -1,0 +1,194 @@
+//! The one place where the driver's errors become ours.
+
+use std::error::Error as _;
+
+use tenure_core::{
+    BackendError,
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
+    Outcome,
+};
+use tenure_ledger::LedgerError;
+use tokio_postgres::{
+    Error,
+    error::{DbError, Severity, SqlState},
+};
+
+/// What became of a statement that failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Somebody else was faster, and nothing happened: read again (hazard 56).
+    Overtaken,
+    /// The table is not there, and nothing happened.
+    Missing,
+    /// The connection broke. If it was a write, it may have happened, which is for the caller to say.
+    Broken(BackendError),
+    /// The server refused, and nothing happened.
+    Refused(BackendError),
+}
+
+impl Failure {
+    /// Where there is nothing to be read again.
+    pub(crate) fn into_error(self, place: &str) -> BackendError {
+        match self {
+            Self::Overtaken => overtaken(place),
+            Self::Missing => {
+                let message = "the table of the locks is not there";
+                BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
+            }
+            Self::Broken(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
+/// A statement that failed after it may have been sent. An error that the server itself answers says that nothing was
+/// applied: a statement is a transaction. Only what ends the connection may come after the commit (L9).
+pub(crate) fn asked(place: &str, error: Error) -> Failure {
+    let Some(db) = error.as_db_error().filter(|db| !ends_connection(db)) else {
+        let message = "the connection to the PostgreSQL server broke";
+        let broken = BackendError::new(Unavailable, Outcome::NotApplied, message);
+        return Failure::Broken(broken.with("postgres", place).caused_by(error));
+    };
+    let code = db.code();
+    if OVERTAKEN.contains(code) {
+        return Failure::Overtaken;
+    }
+    if *code == SqlState::UNDEFINED_TABLE {
+        return Failure::Missing;
+    }
+    let (kind, message) = judge(code).unwrap_or((Invalid, "the PostgreSQL server refuses the statement"));
+    Failure::Refused(
+        BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error),
+    )
+}
+
+/// A connection that could not be made: nothing was asked.
+pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
+    let (kind, message) = match error.code().map(judge) {
+        Some(verdict) => verdict.unwrap_or((Unavailable, "the PostgreSQL server refuses the connection")),
+        None => judge_handshake(&error),
+    };
+    BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
+}
+
+pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {
+    let message = "the PostgreSQL server cannot be reached";
+    BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
+}
+
+pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) -> BackendError {
+    BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place)
+}
+
+/// Many others write to the same row.
+pub(crate) fn overtaken(place: &str) -> BackendError {
+    let message = "others were faster with this lock every time; ask again";
+    BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
+}
+
+/// It was ours, it is not any more, and nobody can say whether our own request ended it.
+pub(crate) fn unsettled(place: &str) -> BackendError {
+    let message = "the connection to the PostgreSQL server broke while it was asked, and what became of it cannot be told";
+    BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
+}
+
+pub(crate) fn ledger(place: &str, error: LedgerError) -> BackendError {
+    let kind = match error {
+        LedgerError::QueueFull { .. } => Unavailable,
+        _ => Corrupt,
+    };
+    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("postgres", place)
+}
+
+/// The server took writes when it was looked at, and does not any more.
+pub(crate) fn is_demoted(error: &Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
+/// The server ended it: what was asked before may have been committed.
+fn ends_connection(db: &DbError) -> bool {
+    let is_fatal = matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    is_fatal || db.severity() == "FATAL" || db.code().code().starts_with("08")
+}
+
+/// Lost races between writers, in whatever isolation.
+const OVERTAKEN: &[SqlState] = &[
+    SqlState::T_R_SERIALIZATION_FAILURE,
+    SqlState::T_R_DEADLOCK_DETECTED,
+    // The table was being made by somebody else at the same time.
+    SqlState::UNIQUE_VIOLATION,
+];
+
+type Verdict = (ErrorKind, &'static str);
+
+const CODES: &[(SqlState, ErrorKind, &str)] = &[
+    (SqlState::INVALID_PASSWORD, Denied, NOT_YOU),
+    (SqlState::INVALID_AUTHORIZATION_SPECIFICATION, Denied, NOT_YOU),
+    (
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        Denied,
+        "this PostgreSQL role lacks a right; the README of tenure-postgres has the lines that give it",
+    ),
+    (SqlState::INVALID_CATALOG_NAME, Invalid, "the PostgreSQL server has no database of this name"),
+    (
+        SqlState::INVALID_SCHEMA_NAME,
+        Invalid,
+        "the database has no schema of this name; make it, or name another with table=",
+    ),
+    (SqlState::TOO_MANY_CONNECTIONS, Unavailable, "the PostgreSQL server has too many connections"),
+    (SqlState::CANNOT_CONNECT_NOW, Unavailable, "the PostgreSQL server is starting up or shutting down"),
+    (SqlState::ADMIN_SHUTDOWN, Unavailable, "the PostgreSQL server is shutting down"),
+    (SqlState::CRASH_SHUTDOWN, Unavailable, "the PostgreSQL server recovers from a crash"),
+    (
+        SqlState::READ_ONLY_SQL_TRANSACTION,
+        Unavailable,
+        "this PostgreSQL server takes no writes: it is a standby, or default_transaction_read_only is on",
+    ),
+    (
+        SqlState::QUERY_CANCELED,
+        Unavailable,
+        "the PostgreSQL server stopped the statement: the row is locked by another transaction, or a time limit is over",
+    ),
+    (SqlState::LOCK_NOT_AVAILABLE, Unavailable, "the row of the lock is locked by another transaction"),
+    (SqlState::DISK_FULL, Unavailable, "the disk of the PostgreSQL server is full"),
+    (SqlState::OUT_OF_MEMORY, Unavailable, "the PostgreSQL server is out of memory"),
+    (SqlState::IO_ERROR, Unavailable, "the disk of the PostgreSQL server failed"),
+    (SqlState::UNDEFINED_COLUMN, Corrupt, NOT_OURS),
+    (SqlState::DATATYPE_MISMATCH, Corrupt, NOT_OURS),
+    (SqlState::INVALID_COLUMN_REFERENCE, Corrupt, NOT_OURS),
+    (SqlState::NOT_NULL_VIOLATION, Corrupt, NOT_OURS),
+    (SqlState::CHECK_VIOLATION, Corrupt, NOT_OURS),
+];
+
+const NOT_YOU: &str = "the PostgreSQL server refuses this user or password";
+pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
+
+fn judge(code: &SqlState) -> Option<Verdict> {
+    let found = CODES.iter().find(|(known, ..)| known == code);
+    found.map(|(_, kind, message)| (*kind, *message)).or_else(|| {
+        // Classes: resources, and what an operator does.
+        let passes = ["53", "57", "58"].iter().any(|class| code.code().starts_with(class));
+        passes.then_some((Unavailable, "the PostgreSQL server cannot serve at present"))
+    })
+}
+
+/// The driver has no name for these, but its words are fixed.
+fn judge_handshake(error: &Error) -> Verdict {
+    let words = std::iter::successors(error.source(), |source| (*source).source())
+        .fold(error.to_string(), |words, source| format!("{words}: {source}"));
+    if words.contains("certificate") {
+        return (
+            Denied,
+            "the certificate of the PostgreSQL server is not trusted; name the file of its CA with sslrootcert=",
+        );
+    }
+    if words.contains("does not support TLS") {
+        return (Invalid, "the PostgreSQL server does not speak TLS, which sslmode= demands");
+    }
+    if words.contains("password missing") {
+        return (Denied, "the PostgreSQL server wants a password");
+    }
+    if words.contains("authentication") {
+        return (Denied, "the PostgreSQL server cannot be authenticated to as it demands");
+    }
+    (Unavailable, "the PostgreSQL server cannot be reached")
+}

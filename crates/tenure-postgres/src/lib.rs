@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod config;
+mod connect;
+mod diagnose;
+mod error;
+mod line;
+mod lines;
+mod memory;
+mod renew;
+mod schema;
+mod shared;
+mod silence;
+mod sql;
+mod store;
+mod tls;
+mod verb;
+mod view;
+mod wake;
+
+pub use backend::Postgres;
+pub use config::{Config, ConfigError};

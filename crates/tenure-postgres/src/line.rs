@@ -1,0 +1,242 @@
+//! `Line`: one connection that has looked at its server and at the table.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{BackendError, ProcessId};
+use tokio::sync::Notify;
+use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
+
+use crate::{
+    config::Place,
+    connect::{self, Driver, Opened},
+    error::{self, Failure},
+    memory::locked,
+    schema::{Facts, Table},
+    shared::Shared,
+    silence::{Hope, Silence},
+    sql,
+    wake::Ears,
+};
+
+/// A parameter and its type: statements have no names, since a pooler may lead each to another connection.
+pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// How long nothing may be answered before others get a line of their own.
+const STUCK: Duration = Duration::from_millis(500);
+
+/// One connection.
+pub(crate) struct Line {
+    shared: Arc<Shared>,
+    place: Place,
+    name: String,
+    client: Client,
+    facts: Mutex<Facts>,
+    silence: Silence,
+    end: Arc<End>,
+    /// Whose hints it brings.
+    heard: Mutex<Vec<ProcessId>>,
+    listening: tokio::sync::Mutex<()>,
+}
+
+/// That a connection has ended, or is left to itself.
+#[derive(Default)]
+pub(crate) struct End {
+    is_over: AtomicBool,
+    over: Notify,
+}
+
+impl End {
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// True the first time.
+    fn set(&self) -> bool {
+        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
+        self.over.notify_waiters();
+        is_first
+    }
+
+    pub(crate) async fn wait(&self) {
+        let over = self.over.notified();
+        tokio::pin!(over);
+        over.as_mut().enable();
+        if !self.is_over() {
+            over.await;
+        }
+    }
+}
+
+impl Line {
+    /// Connects, and looks at what is there.
+    pub(crate) async fn open(shared: Arc<Shared>, ears: Arc<Ears>, at: Target) -> Result<Self, BackendError> {
+        let Target { config, place } = at;
+        let Opened { client, driver, own_port } = connect::open(&config, &place).await?;
+        let end = Arc::<End>::default();
+        // The task ends with the connection, which ends with the last of those who have its client.
+        shared.host.spawn(Box::pin(drive(driver, ears, Ended(end.clone()))));
+        let name = place.to_string();
+        let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
+        let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_port));
+        let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
+        shared.memory.learn(facts.clock, shared.host.now());
+        let (facts, silence) = (Mutex::new(facts), Silence::default());
+        let (heard, listening) = (Mutex::default(), tokio::sync::Mutex::default());
+        Ok(Self { shared, place, name, client, facts, silence, end, heard, listening })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn facts(&self) -> Facts {
+        locked(&self.facts).clone()
+    }
+
+    /// Looks at the table again.
+    pub(crate) async fn look(&self) -> Result<Facts, Failure> {
+        let rows = self.ask(sql::LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
+        let known = self.facts();
+        let facts = Facts::read(&rows[0], &self.place, None).map_err(|e| error::asked(&self.name, e))?;
+        let facts = Facts { is_direct: known.is_direct, ..facts };
+        *locked(&self.facts) = facts.clone();
+        Ok(facts)
+    }
+
+    /// Makes the table if it is not there. Many may do so at once: who is too late for it looks again.
+    pub(crate) async fn create(&self) -> Result<(), Failure> {
+        for _ in 0..CREATE_TRIES {
+            let facts = self.look().await?;
+            facts.must_take_writes(&self.name).map_err(Failure::Refused)?;
+            match facts.table {
+                Table::Ours => return Ok(()),
+                Table::Strange(_) => return facts.must_be_ours(&self.name).map_err(Failure::Refused),
+                Table::Missing => {}
+            }
+            match self.client.batch_execute(&self.shared.sql.create).await {
+                Ok(()) => {}
+                Err(error) if was_race(&error) => {}
+                Err(error) => return Err(error::asked(&self.name, error)),
+            }
+        }
+        Err(Failure::Overtaken)
+    }
+
+    /// Runs one statement, which is a transaction of its own.
+    pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
+        let hope = Hope::new(&self.silence, &*self.shared.host);
+        let answer = self.client.query_typed(sql, arguments).await;
+        hope.fulfil();
+        answer.map_err(|error| {
+            let is_demoted = error::is_demoted(&error);
+            let failure = error::asked(&self.name, error);
+            if is_demoted || matches!(failure, Failure::Broken(_)) {
+                self.leave();
+            }
+            failure
+        })
+    }
+
+    /// An answer that cannot be read: no value of the type that was asked for.
+    pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
+        error::asked(&self.name, error).into_error(&self.name).of_unknown_outcome()
+    }
+
+    /// Nothing is answered any more, or it has ended.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.end.is_over() && !self.client.is_closed()
+    }
+
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.silence.is_deadly(&*self.shared.host, STUCK)
+    }
+
+    /// It is left to those who wait for its answers. True the first time.
+    pub(crate) fn leave(&self) -> bool {
+        self.end.set()
+    }
+
+    /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied.
+    pub(crate) fn unblock(&self, at: Target) {
+        let (token, host) = (self.client.cancel_token(), self.shared.host.clone());
+        let patience = self.shared.config.connect_timeout;
+        self.shared.host.spawn(Box::pin(async move {
+            let over = host.sleep_until(host.now() + patience);
+            tokio::select! {
+                biased;
+                sent = connect::cancel(&at.config, &at.place, token) => {
+                    if let Err(error) = sent {
+                        tracing::debug!(%error, "a statement that hangs was not stopped");
+                    }
+                }
+                () = over => {}
+            }
+        }));
+    }
+
+    /// Brings the hints of everybody whom `ears` hear from now on (hazard 31: before a claim is sent).
+    pub(crate) async fn listen(&self, ears: &Ears) -> Result<(), Failure> {
+        if locked(&self.heard).len() == ears.count() {
+            return Ok(());
+        }
+        let _only_one = self.listening.lock().await;
+        let wanted = ears.processes();
+        let known = locked(&self.heard).clone();
+        for process in wanted.iter().filter(|process| !known.contains(process)) {
+            let hope = Hope::new(&self.silence, &*self.shared.host);
+            let answer = self.client.batch_execute(&format!("LISTEN \"{}\"", Ears::channel(*process))).await;
+            hope.fulfil();
+            answer.map_err(|error| error::asked(&self.name, error))?;
+            locked(&self.heard).push(*process);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end(&self) -> Arc<End> {
+        self.end.clone()
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+/// One server of a configuration.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) config: Arc<crate::config::Config>,
+    pub(crate) place: Place,
+}
+
+/// Somebody else made the table at the same moment (the catalog's own unique indexes say so).
+fn was_race(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| ["23505", "42P07", "XX000", "40001"].contains(&code.code()))
+}
+
+/// Says that the connection has ended, whatever ended its task.
+struct Ended(Arc<End>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// Moves the bytes of a connection and rings for what it brings. Ends with it.
+async fn drive(mut driver: Driver, ears: Arc<Ears>, _ended: Ended) {
+    while let Some(message) = connect::heard(&mut driver).await {
+        match message {
+            AsyncMessage::Notification(hint) => ears.on_notification(hint.channel(), hint.payload()),
+            AsyncMessage::Notice(notice) => tracing::debug!(%notice, "the PostgreSQL server says"),
+            _ => {}
+        }
+    }
+}
+
+const CREATE_TRIES: usize = 10;

@@ -1,0 +1,193 @@
+//! `Memory`: what this process saw last of the locks and of the server's clock, and which of its own writes are in doubt.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tenure_core::{LockName, Moment};
+use tenure_ledger::Ledger;
+
+/// How far the server's clock may be ahead of what we take it for. A lease in the store may last that much longer than the ttl,
+/// never shorter.
+pub(crate) const TOLERANCE: Duration = Duration::from_millis(100);
+
+/// Locks that are remembered; more, and all are forgotten.
+const NAMES_MAX: usize = 4096;
+
+/// What saves a round trip. It is never trusted: the server compares the version, and the time.
+#[derive(Default)]
+pub(crate) struct Memory {
+    seen: Mutex<HashMap<LockName, Seen>>,
+    /// Versions on top of which something of ours may have been written, or may still be.
+    doubts: Mutex<HashMap<LockName, i64>>,
+    clock: Mutex<Option<Reading>>,
+}
+
+/// A lock as it was stored.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) version: i64,
+    pub(crate) ledger: Ledger,
+}
+
+/// What the server's clock showed, and when we learned of it.
+#[derive(Clone, Copy)]
+struct Reading {
+    server: Duration,
+    learned: Moment,
+}
+
+// OK because no code that can panic runs while one of these is locked.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A time of the server, since the Unix epoch.
+pub(crate) fn since_epoch(at: SystemTime) -> Duration {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The server has one clock, and a lease ends by it.
+pub(crate) fn moment(server: Duration) -> Moment {
+    Moment { boot: server, wall: server }
+}
+
+impl Memory {
+    pub(crate) fn seen(&self, name: &LockName) -> Option<Seen> {
+        // One that is in doubt is read first.
+        if locked(&self.doubts).contains_key(name) {
+            return None;
+        }
+        locked(&self.seen).get(name).cloned()
+    }
+
+    /// What was stored or read; an older sight than the one there is is no news.
+    pub(crate) fn remember(&self, name: &LockName, version: i64, ledger: Ledger) {
+        let mut seen = locked(&self.seen);
+        if let Some(known) = seen.get_mut(name) {
+            if known.version <= version {
+                *known = Seen { version, ledger };
+            }
+            return;
+        }
+        if seen.len() >= NAMES_MAX {
+            seen.clear();
+        }
+        seen.insert(name.clone(), Seen { version, ledger });
+    }
+
+    pub(crate) fn forget(&self, name: &LockName) {
+        locked(&self.seen).remove(name);
+    }
+
+    /// The server's clock showed this, and we learn of it now.
+    pub(crate) fn learn(&self, server: Duration, now: Moment) {
+        *locked(&self.clock) = Some(Reading { server, learned: now });
+    }
+
+    /// A time that the server's clock has reached: it showed the reading before we learned of it, and it runs no slower than ours
+    /// by more than a thousandth. A clock that was set back since is found out by the server, which compares.
+    pub(crate) fn server_time(&self, now: Moment) -> Option<Duration> {
+        let reading = (*locked(&self.clock))?;
+        let elapsed = reading.learned.elapsed(now);
+        Some(reading.server + (elapsed - elapsed / 1000))
+    }
+
+    /// A write on top of `version` that is about to be sent.
+    pub(crate) fn doubt(&self, name: &LockName, version: i64) -> Doubt<'_> {
+        Doubt { memory: self, name: name.clone(), version, is_settled: false }
+    }
+
+    /// The lock was seen at this version: nothing can be written on top of an older one any more. True if something may still
+    /// be written on top of this one.
+    ///
+    /// OK because a version never comes back: it grows with every write, and a new row begins at the server's time in µs, beyond
+    /// any that a row of the same name had reached.
+    pub(crate) fn is_in_doubt(&self, name: &LockName, version: i64) -> bool {
+        let mut doubts = locked(&self.doubts);
+        match doubts.get(name) {
+            Some(doubted) if *doubted < version => {
+                doubts.remove(name);
+                false
+            }
+            found => found.is_some(),
+        }
+    }
+}
+
+/// A write whose answer nobody has seen: unless it is settled, the next verb of that lock makes sure what became of it.
+pub(crate) struct Doubt<'a> {
+    memory: &'a Memory,
+    name: LockName,
+    version: i64,
+    is_settled: bool,
+}
+
+impl Doubt<'_> {
+    /// The server has said what became of it.
+    pub(crate) fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        let mut doubts = locked(&self.memory.doubts);
+        if doubts.len() >= NAMES_MAX {
+            doubts.clear();
+        }
+        let doubted = doubts.entry(self.name.clone()).or_insert(self.version);
+        *doubted = (*doubted).max(self.version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> LockName {
+        LockName::new("one").unwrap()
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment { boot: Duration::from_millis(ms), wall: Duration::ZERO }
+    }
+
+    /// H6.3: what we take the server's time for is never ahead of it.
+    #[test]
+    fn the_servers_time_is_taken_for_a_thousandth_less() {
+        let memory = Memory::default();
+        assert_eq!(memory.server_time(at(5)), None);
+        memory.learn(Duration::from_secs(1000), at(5));
+        assert_eq!(memory.server_time(at(5)), Some(Duration::from_secs(1000)));
+        assert_eq!(memory.server_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
+    }
+
+    /// L9: what may still be written is not overlooked, and is over as soon as the row has moved on.
+    #[test]
+    fn a_write_without_an_answer_is_in_doubt_until_the_version_has_moved_on() {
+        let memory = Memory::default();
+        memory.remember(&name(), 7, Ledger::new(1));
+        drop(memory.doubt(&name(), 7));
+        assert!(memory.seen(&name()).is_none());
+        assert!(memory.is_in_doubt(&name(), 7));
+        assert!(!memory.is_in_doubt(&name(), 8));
+        assert!(memory.seen(&name()).is_some());
+        memory.doubt(&name(), 8).settle();
+        assert!(!memory.is_in_doubt(&name(), 8));
+    }
+
+    #[test]
+    fn an_older_sight_is_no_news() {
+        let memory = Memory::default();
+        for (version, expected) in [(5, 5), (4, 5), (6, 6)] {
+            memory.remember(&name(), version, Ledger::new(0));
+            assert_eq!(memory.seen(&name()).unwrap().version, expected);
+        }
+    }
+}

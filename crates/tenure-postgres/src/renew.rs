@@ -1,0 +1,154 @@
+//! Many leases in one commit.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use tenure_core::{BackendError, Grant, LockName, Renewal};
+use tokio_postgres::types::Type;
+
+use crate::{
+    error::Failure,
+    line::{Argument, Line},
+    memory::since_epoch,
+    store::{Draft, Store, window},
+    verb::Renewing,
+};
+
+/// Leases that one statement renews: what it holds it holds for one commit.
+const BATCH: usize = 128;
+
+type Answer = Result<Renewal, BackendError>;
+
+impl Store {
+    /// One answer per grant, in order.
+    pub(crate) async fn renew(&self, grants: &[Grant]) -> Vec<Answer> {
+        let batches = grants.chunks(BATCH).map(|batch| self.renew_batch(batch));
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn renew_batch(&self, grants: &[Grant]) -> Vec<Answer> {
+        let mut answers: Vec<Option<Renewal>> = vec![None; grants.len()];
+        if grants.len() > 1
+            && let Ok(line) = self.lines.line().await
+            && let Err(failure) = self.renew_together(&line, grants, &mut answers).await
+        {
+            tracing::debug!(?failure, "leases are renewed one by one");
+        }
+        let rest = grants.iter().zip(answers).map(|(grant, answer)| async move {
+            match answer {
+                Some(answer) => Ok(answer),
+                None => self.step(&grant.name, false, &renewing(grant)).await,
+            }
+        });
+        join_all(rest).await
+    }
+
+    /// Renews what can be renewed without waiting for anybody: first on what was seen last, then on what is read.
+    async fn renew_together(
+        &self,
+        line: &Line,
+        grants: &[Grant],
+        answers: &mut [Option<Renewal>],
+    ) -> Result<(), Failure> {
+        if !line.facts().takes_writes || line.facts().must_be_ours(line.name()).is_err() {
+            return Ok(());
+        }
+        // Two holders of one row are renewed one after the other.
+        let mut names = HashSet::new();
+        let mut rest: Vec<usize> = (0..grants.len()).filter(|at| names.insert(&grants[*at].name)).collect();
+        let now = self.server_time();
+        let guesses = rest.iter().filter_map(|&at| {
+            let grant = &grants[at];
+            Some((at, self.guess(&grant.name, &renewing(grant), now)?))
+        });
+        let guesses: Vec<(usize, Draft<Renewal>)> = guesses.collect();
+        self.write_all(line, grants, guesses, answers).await?;
+        rest.retain(|at| answers[*at].is_none());
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let drafts = self.read_all(line, grants, &rest, answers).await?;
+        self.write_all(line, grants, drafts, answers).await
+    }
+
+    /// Reads the rest. Who is gone and changes nothing has its answer; the others are to be written.
+    async fn read_all(
+        &self,
+        line: &Line,
+        grants: &[Grant],
+        rest: &[usize],
+        answers: &mut [Option<Renewal>],
+    ) -> Result<Vec<(usize, Draft<Renewal>)>, Failure> {
+        let names: Vec<&str> = rest.iter().map(|at| grants[*at].name.as_str()).collect();
+        let rows = line.ask(&self.shared().sql.read_many, &[(&names, Type::TEXT_ARRAY)]).await?;
+        let mut drafts = Vec::new();
+        for row in rows {
+            let name: &str = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
+            let Some(&at) = rest.iter().find(|at| grants[**at].name.as_str() == name) else { continue };
+            let sight = self.sight(line, &row, 1)?;
+            // What is in doubt is settled alone.
+            if self.shared().memory.is_in_doubt(&grants[at].name, sight.version) {
+                continue;
+            }
+            let draft = self.draft(sight, &renewing(&grants[at])).map_err(Failure::Refused)?;
+            if !draft.change.changed {
+                answers[at] = Some(draft.change.answer);
+            } else if self.elsewhere(&draft.change.wakes).next().is_none() {
+                drafts.push((at, draft));
+            }
+        }
+        Ok(drafts)
+    }
+
+    /// Writes those drafts whose rows are as they were and that nobody has locked.
+    async fn write_all(
+        &self,
+        line: &Line,
+        grants: &[Grant],
+        mut drafts: Vec<(usize, Draft<Renewal>)>,
+        answers: &mut [Option<Renewal>],
+    ) -> Result<(), Failure> {
+        if drafts.is_empty() {
+            return Ok(());
+        }
+        let name = |at: &usize| &grants[*at].name;
+        let names: Vec<&str> = drafts.iter().map(|(at, _)| name(at).as_str()).collect();
+        let versions: Vec<i64> = drafts.iter().map(|(_, draft)| draft.version).collect();
+        let busy: Vec<bool> = drafts.iter().map(|(_, draft)| !draft.ledger.is_free()).collect();
+        let states: Vec<String> = drafts.iter().map(|(_, draft)| draft.ledger.encode()).collect();
+        let (from, until) = window(drafts[0].1.guessed);
+        let memory = &self.shared().memory;
+        let doubts: Vec<_> = drafts.iter().map(|(at, draft)| memory.doubt(name(at), draft.version)).collect();
+        let arguments: [Argument<'_>; 6] = [
+            (&names, Type::TEXT_ARRAY),
+            (&versions, Type::INT8_ARRAY),
+            (&busy, Type::BOOL_ARRAY),
+            (&states, Type::TEXT_ARRAY),
+            (&from, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
+        ];
+        let answer = line.ask(&self.shared().sql.write_many, &arguments).await;
+        if matches!(answer, Err(Failure::Broken(_))) {
+            return answer.map(drop);
+        }
+        doubts.into_iter().for_each(crate::memory::Doubt::settle);
+        for row in answer? {
+            let unreadable = |error| Failure::Refused(line.unreadable(error));
+            let written: &str = row.try_get(0).map_err(unreadable)?;
+            memory.learn(since_epoch(row.try_get(1).map_err(unreadable)?), self.shared().host.now());
+            let Some(found) = drafts.iter().position(|(at, _)| name(at).as_str() == written) else {
+                continue;
+            };
+            let (at, draft) = drafts.swap_remove(found);
+            self.stored(&grants[at].name, draft.version + 1, draft.ledger, &draft.change.wakes);
+            answers[at] = Some(draft.change.answer);
+        }
+        // The others were not as they had been seen.
+        drafts.iter().map(|(at, _)| name(at)).for_each(|name: &LockName| memory.forget(name));
+        Ok(())
+    }
+}
+
+fn renewing(grant: &Grant) -> Renewing {
+    Renewing { owner: grant.owner, ttl: grant.ttl }
+}

@@ -1,0 +1,96 @@
+//! The statements, each with its contract. All of them are transactions of their own, and none needs a session.
+
+/// The statements for one table.
+pub(crate) struct Sql {
+    /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no such lock.
+    pub(crate) read: String,
+    /// The same of many. In: names. Out: name, version, state, time.
+    pub(crate) read_many: String,
+    /// Makes the row of a lock. In: name, version, busy, state. Out: time; no row: it was there already.
+    pub(crate) insert: String,
+    /// Writes a ledger if nobody else did since it was read. In: name, version, busy, state. Out: time; no row: somebody did.
+    pub(crate) write: String,
+    /// The same if the server's time lies between two points as well. In: and from, until.
+    pub(crate) write_between: String,
+    /// The same as `write`, and tells other processes in the same transaction: hints leave with the commit or not at all.
+    /// In: and channels, payloads.
+    pub(crate) write_telling: String,
+    /// As `write` for many at once, each on its own; rows that somebody else has locked are left out, so that nobody is
+    /// waited for. In: names, versions, busys, states, from, until. Out: name, time of those written.
+    pub(crate) write_many: String,
+    /// What is held or waited for. In: prefix. Out: name, state, time; by name.
+    pub(crate) list: String,
+    /// Deletes free rows that nobody used for a day, of a few pages that chance chooses.
+    pub(crate) sweep: String,
+    /// Makes the table. Rows stay on their page when they are written (no index has a column that changes), and the page has
+    /// room for that.
+    pub(crate) create: String,
+    /// The table as `to_regclass` wants it.
+    pub(crate) table: String,
+}
+
+impl Sql {
+    pub(crate) fn new(table: &str) -> Self {
+        let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
+        let write = format!("UPDATE {table} AS t {set} WHERE t.name = $1 AND t.version = $2");
+        let telling = "SELECT c.at, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
+                       FROM unnest($5::text[], $6::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
+        Self {
+            read: format!(
+                "SELECT t.version, t.state, clock_timestamp() FROM (VALUES (0)) AS one \
+                 LEFT JOIN {table} AS t ON t.name = $1"
+            ),
+            read_many: format!(
+                "SELECT name, version, state, clock_timestamp() FROM {table} WHERE name = ANY($1)"
+            ),
+            insert: format!(
+                "INSERT INTO {table} (name, version, busy, used, state) VALUES ($1, $2, $3, clock_timestamp(), $4) \
+                 ON CONFLICT (name) DO NOTHING RETURNING clock_timestamp()"
+            ),
+            write: format!("{write} RETURNING clock_timestamp()"),
+            write_between: format!(
+                "{write} AND clock_timestamp() BETWEEN $5 AND $6 RETURNING clock_timestamp()"
+            ),
+            write_telling: format!("WITH c AS ({write} RETURNING clock_timestamp() AS at) {telling}"),
+            write_many: format!(
+                "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[]) \
+                 AS w(name, version, busy, state)), \
+                 f AS (SELECT l.name FROM {table} AS l JOIN w ON l.name = w.name AND l.version = w.version \
+                 WHERE clock_timestamp() BETWEEN $5 AND $6 FOR UPDATE OF l SKIP LOCKED) \
+                 UPDATE {table} AS t SET version = t.version + 1, busy = w.busy, used = clock_timestamp(), \
+                 state = w.state FROM w, f WHERE t.name = w.name AND f.name = w.name AND t.version = w.version \
+                 RETURNING t.name, clock_timestamp()"
+            ),
+            list: format!(
+                "SELECT name, state, clock_timestamp() FROM {table} WHERE busy AND starts_with(name, $1) ORDER BY name"
+            ),
+            sweep: format!(
+                "DELETE FROM {table} WHERE name IN (SELECT name FROM {table} TABLESAMPLE SYSTEM \
+                 ((SELECT least(100, 1600.0 / greatest(relpages, 1)) FROM pg_class WHERE oid = to_regclass($1))) \
+                 WHERE NOT busy AND used < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED)"
+            ),
+            create: format!("CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) WITH (fillfactor = 50)"),
+            table: table.to_owned(),
+        }
+    }
+}
+
+/// The columns, as the README shows them.
+const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT NULL, busy boolean NOT NULL, \
+                       used timestamptz NOT NULL, state text NOT NULL";
+
+/// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
+/// server's own port, whether it takes writes, whether it is a standby, its clock; and of the table: whether it is there, its
+/// columns and types, whether names are unique in it.
+pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port')::int, \
+    current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
+    coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, NULL), ', ' ORDER BY a.attnum) \
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), ''), \
+    EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
+        WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indnkeyatts = 1 \
+        AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'name') \
+    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid AND c.relkind IN ('r', 'p')";
+
+/// What `LOOK` says of the columns of a table of ours.
+pub(crate) const SHAPE: &str =
+    "name text, version bigint, busy boolean, used timestamp with time zone, state text";

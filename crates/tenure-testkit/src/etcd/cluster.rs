@@ -1,0 +1,106 @@
+//! `EtcdCluster`: several members that agree.
+
+use std::time::Duration;
+
+use crate::{
+    etcd::{
+        recipe::Recipe,
+        server::{EtcdServer, url},
+    },
+    patience::eventually,
+};
+
+/// Members that agree on one state and die with the test.
+#[derive(Debug)]
+pub struct EtcdCluster {
+    members: Vec<EtcdServer>,
+}
+
+impl EtcdCluster {
+    /// So many, with defaults.
+    ///
+    /// # Panics
+    /// If the program is missing, or they do not serve in time.
+    pub fn start(size: usize) -> Self {
+        Recipe::new().start_cluster(size)
+    }
+
+    pub(crate) fn from_recipe(recipe: Recipe, size: usize) -> Self {
+        let mut words = String::new();
+        for _ in 0..TRIES {
+            match Self::try_start(&recipe, size) {
+                Ok(cluster) => {
+                    cluster.turn_authentication_on();
+                    return cluster;
+                }
+                Err(last) => words = last,
+            }
+        }
+        panic!("etcd does not start. The end of its log:\n{words}")
+    }
+
+    fn try_start(recipe: &Recipe, size: usize) -> Result<Self, String> {
+        let mut members: Vec<_> =
+            (0..size).map(|number| EtcdServer::prepare(recipe.clone(), number)).collect();
+        let all = members.iter().map(EtcdServer::as_member).collect::<Vec<_>>().join(",");
+        for member in &mut members {
+            member.members.clone_from(&all);
+            // A member alone cannot serve yet.
+            member.launch(|member| size > 1 && member.is_listening() || member.is_healthy())?;
+        }
+        let cluster = Self { members };
+        eventually("all members of a cluster serve", PATIENCE, || {
+            cluster.members.iter().all(EtcdServer::is_healthy).then_some(())
+        });
+        Ok(cluster)
+    }
+
+    fn turn_authentication_on(&self) {
+        let Some(password) = &self.members[0].recipe.root else { return };
+        let member = &self.members[0];
+        let mut plain = member.recipe.clone();
+        plain.root = None;
+        for step in [&["user", "add", &format!("root:{password}")][..], &["auth", "enable"]] {
+            let output = member.etcdctl_as(&plain, step).output().expect("etcdctl starts");
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "etcdctl {step:?}: {words}");
+        }
+    }
+
+    pub(crate) fn into_only_member(mut self) -> EtcdServer {
+        self.members.remove(0)
+    }
+
+    /// The members, in an order that stays.
+    pub fn members(&self) -> &[EtcdServer] {
+        &self.members
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn member(&self, index: usize) -> &EtcdServer {
+        &self.members[index]
+    }
+
+    /// `etcd://127.0.0.1:P,127.0.0.1:Q,…` with this query.
+    pub fn url(&self, query: &str) -> String {
+        let addresses: Vec<String> = self.members.iter().map(EtcdServer::address).collect();
+        url(&self.members[0].recipe, &addresses.join(","), query)
+    }
+
+    /// Which member is the leader, once there is one. Members that were killed or stopped are not asked.
+    ///
+    /// # Panics
+    /// If there is none in time.
+    pub fn leader(&self, among: &[usize]) -> usize {
+        eventually("a cluster has a leader", PATIENCE, || {
+            among.iter().copied().find(|&index| self.members[index].is_leader())
+        })
+    }
+}
+
+/// Ports that may be taken in a row between our look and the server's start.
+const TRIES: usize = 10;
+const PATIENCE: Duration = Duration::from_secs(30);

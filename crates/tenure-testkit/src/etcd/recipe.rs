@@ -1,0 +1,86 @@
+//! `Recipe`: how an etcd server is started.
+
+use std::path::PathBuf;
+
+use crate::{
+    etcd::{cluster::EtcdCluster, server::EtcdServer},
+    redis::Certificates,
+};
+
+/// How servers are started.
+#[derive(Clone, Debug, Default)]
+pub struct Recipe {
+    pub(crate) args: Vec<String>,
+    pub(crate) certificates: Option<Certificates>,
+    /// The password of `root`, once [`login`](Self::login) has turned authentication on.
+    pub(crate) root: Option<String>,
+}
+
+impl Recipe {
+    /// With defaults: without TLS, and anybody may do anything.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these arguments on the command line, behind ours.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
+    /// Clients speak TLS only.
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.clone());
+        self
+    }
+
+    /// Authentication is on: `root` has this password and may do anything, and others are added with
+    /// [`etcdctl`](EtcdServer::etcdctl), which is `root` then.
+    #[must_use]
+    pub fn login(mut self, password: &str) -> Self {
+        self.root = Some(password.to_owned());
+        self
+    }
+
+    /// Starts one server that is a cluster, and waits until it serves.
+    ///
+    /// # Panics
+    /// If the program is missing, or it does not serve in time.
+    pub fn start(self) -> EtcdServer {
+        let cluster = self.start_cluster(1);
+        cluster.into_only_member()
+    }
+
+    /// Starts a cluster of so many members, and waits until all serve.
+    ///
+    /// # Panics
+    /// If the program is missing, or they do not serve in time.
+    pub fn start_cluster(self, size: usize) -> EtcdCluster {
+        EtcdCluster::from_recipe(self, size)
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.certificates.is_some() { "https" } else { "http" }
+    }
+
+    /// What a server must be told of its certificate.
+    pub(crate) fn server_args(&self) -> Vec<String> {
+        let mut args = self.args.clone();
+        if let Some(certificates) = &self.certificates {
+            let file = |name: &str| certificates.ca_file().with_file_name(name).display().to_string();
+            args.extend(["--cert-file".into(), file("server.pem")]);
+            args.extend(["--key-file".into(), file("server.key")]);
+        }
+        args
+    }
+
+    /// What a client must be told: whom to trust, and who it is.
+    pub(crate) fn client_args(&self) -> Vec<String> {
+        let ca = self.certificates.as_ref().map(Certificates::ca_file);
+        let ca = ca.map(|ca: PathBuf| format!("--cacert={}", ca.display()));
+        let user = self.root.as_ref().map(|password| format!("--user=root:{password}"));
+        ca.into_iter().chain(user).collect()
+    }
+}

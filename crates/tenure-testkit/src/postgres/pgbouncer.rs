@@ -1,0 +1,126 @@
+//! `Pgbouncer`: a pooler that gives a connection of the server to whoever has a transaction to run.
+
+use std::{
+    fs,
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    daemon::Daemon,
+    ports,
+    postgres::{
+        PostgresServer,
+        template::{as_server, checked, give, program},
+    },
+};
+
+/// A pooler in transaction mode before a server. Dies with the test.
+#[derive(Debug)]
+pub struct Pgbouncer {
+    port: u16,
+    daemon: Daemon,
+    // Last, as the process must be gone before its folder goes.
+    folder: TempDir,
+}
+
+impl Pgbouncer {
+    /// Starts one with 20 connections to this server, for a thousand clients.
+    ///
+    /// # Panics
+    /// If the program is missing, or it does not serve in time.
+    pub fn before(server: &PostgresServer) -> Self {
+        let mut log = String::new();
+        for _ in 0..TRIES {
+            let pooler = Self::prepare(server);
+            match pooler.launch() {
+                Ok(()) => return pooler,
+                Err(words) => log = words,
+            }
+        }
+        panic!("pgbouncer does not start. The end of its log:\n{log}")
+    }
+
+    fn prepare(server: &PostgresServer) -> Self {
+        let folder = tempfile::Builder::new().prefix("tenure-pool-").tempdir().expect("a temporary folder");
+        let port = ports::free(false);
+        give(folder.path());
+        let users = folder.path().join("users");
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir = {}\nauth_type = trust\nauth_file = {}\npool_mode = transaction\n\
+             default_pool_size = 20\nmax_client_conn = 1000\nadmin_users = tenure\n",
+            server.port(),
+            folder.path().display(),
+            users.display(),
+        );
+        for (file, text) in [
+            (users.clone(), "\"tenure\" \"\"\n\"postgres\" \"\"\n"),
+            (folder.path().join(SETTINGS), &settings),
+        ] {
+            fs::write(&file, text).expect("a file in the temporary folder");
+            give(&file);
+        }
+        Self { port, daemon: Daemon::default(), folder }
+    }
+
+    fn launch(&self) -> Result<(), String> {
+        let serves = |log: &Path| {
+            let is_ours = fs::read_to_string(log).is_ok_and(|log| log.contains("process up"));
+            is_ours && TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        };
+        self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
+    }
+
+    fn command_line(&self) -> Command {
+        let mut command = as_server(&PathBuf::from("/usr/sbin/pgbouncer"));
+        command.arg(self.folder.path().join(SETTINGS)).current_dir(self.folder.path());
+        command
+    }
+
+    /// Where it listens, at 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `postgres://tenure@127.0.0.1:PORT/tenure` with this query.
+    pub fn url(&self, query: &str) -> String {
+        format!("postgres://tenure@127.0.0.1:{}/tenure{query}", self.port)
+    }
+
+    /// What its console answers, as in `SHOW POOLS`: a line per row, with `|` between.
+    ///
+    /// # Panics
+    /// If there is an error.
+    #[track_caller]
+    pub fn show(&self, what: &str) -> String {
+        let mut psql = Command::new(program("psql"));
+        psql.args(["-X", "-A", "-t", "-q", "-U", "tenure", "-d", "pgbouncer", "-h", "127.0.0.1"]).args([
+            "-p",
+            &self.port.to_string(),
+            "-c",
+            what,
+        ]);
+        checked(&mut psql)
+    }
+
+    /// Ends it as a crash does, and with it every connection.
+    pub fn kill(&self) {
+        self.daemon.kill();
+    }
+
+    /// Starts it again on the same port.
+    ///
+    /// # Panics
+    /// If it runs, or does not serve in time.
+    pub fn start_again(&self) {
+        self.daemon.insist(|| self.launch());
+    }
+}
+
+const SETTINGS: &str = "pgbouncer.ini";
+/// Ports that may be taken in a row between our look and the pooler's start.
+const TRIES: usize = 10;

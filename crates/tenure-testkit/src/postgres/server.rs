@@ -1,0 +1,209 @@
+//! `PostgresServer`: a server that a test starts, asks, stops, kills and starts again.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+use crate::{
+    daemon::Daemon,
+    ports,
+    postgres::{
+        recipe::Recipe,
+        template::{self, as_server, checked},
+    },
+};
+
+/// A server that dies with the test, with a role and a database that are both called `tenure`.
+#[derive(Debug)]
+pub struct PostgresServer {
+    recipe: Recipe,
+    port: u16,
+    daemon: Daemon,
+    // Last, as the process must be gone before its folder goes.
+    folder: TempDir,
+}
+
+impl PostgresServer {
+    /// With defaults, and `fsync` off.
+    pub fn start() -> Self {
+        Recipe::new().start()
+    }
+
+    pub(super) fn from_recipe(recipe: Recipe) -> Self {
+        let mut log = String::new();
+        for _ in 0..TRIES {
+            let server = Self::prepare(recipe.clone());
+            match server.launch() {
+                Ok(()) => return server,
+                Err(words) => log = words,
+            }
+        }
+        panic!("PostgreSQL does not start. The end of its log:\n{log}")
+    }
+
+    fn prepare(recipe: Recipe) -> Self {
+        let folder = tempfile::Builder::new().prefix("tenure-pg-").tempdir().expect("a temporary folder");
+        template::copy_into(folder.path());
+        let (port, data) = (ports::free(false), folder.path().join("data"));
+        let settings = fs::read_to_string(data.join(SETTINGS)).expect("a cluster has settings");
+        let settings = settings + "\n" + &recipe.settings(folder.path(), port);
+        fs::write(data.join(SETTINGS), settings).expect("a file in the temporary folder");
+        fs::write(data.join("pg_hba.conf"), recipe.doors()).expect("a file in the temporary folder");
+        recipe.prepare(&data);
+        Self { recipe, port, daemon: Daemon::default(), folder }
+    }
+
+    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    fn launch(&self) -> Result<(), String> {
+        let serves =
+            |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept connections"));
+        self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
+    }
+
+    fn command_line(&self) -> Command {
+        let mut command = as_server(&template::program("postgres"));
+        command
+            .arg("-D")
+            .arg(self.data())
+            .envs(self.recipe.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Where it listens, at 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `postgres://tenure@127.0.0.1:PORT/tenure` with this query, as in `?table=x`.
+    pub fn url(&self, query: &str) -> String {
+        format!("postgres://tenure@{}/tenure{query}", self.address())
+    }
+
+    /// The folder of its sockets.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The folder of its data.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// What the statements answer to the superuser `postgres` in the database `tenure`: a line per row, with `|` between.
+    ///
+    /// # Panics
+    /// If there is an error.
+    #[track_caller]
+    pub fn psql(&self, sql: &str) -> String {
+        self.psql_as("postgres", sql)
+    }
+
+    /// The same as somebody else.
+    ///
+    /// # Panics
+    /// If there is an error.
+    #[track_caller]
+    pub fn psql_as(&self, user: &str, sql: &str) -> String {
+        let mut psql = Command::new(template::program("psql"));
+        psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", user, "-d", "tenure"])
+            .arg("-h")
+            .arg(self.folder.path())
+            .args(["-p", &self.port.to_string(), "-c", sql]);
+        checked(&mut psql)
+    }
+
+    /// Ends it as a crash of the machine does, and waits until it is gone. It may be stopped, or dead already.
+    pub fn kill(&self) {
+        let family = self.family();
+        self.daemon.kill();
+        self.tell(&family, Signal::SIGKILL);
+    }
+
+    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It goes through its log first.
+    ///
+    /// # Panics
+    /// If it runs, or does not answer in time.
+    pub fn start_again(&self) {
+        self.daemon.insist(|| self.launch());
+    }
+
+    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn stop(&self) {
+        // Its own processes after it: it makes no new ones then.
+        self.daemon.stop();
+        self.tell(&self.family(), Signal::SIGSTOP);
+    }
+
+    /// It goes on after a [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn resume(&self) {
+        self.tell(&self.family(), Signal::SIGCONT);
+        self.daemon.resume();
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        self.daemon.is_running()
+    }
+
+    /// The processes that serve its connections and look after its data.
+    fn family(&self) -> Vec<i32> {
+        if !self.daemon.is_running() {
+            return Vec::new();
+        }
+        let father = self.daemon.pid().to_string();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        numbers
+            .filter(|pid| {
+                let facts = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                // Behind the name, which ends with the last bracket: the state, then the father.
+                facts.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some(father.as_str())
+            })
+            .collect()
+    }
+
+    fn tell(&self, family: &[i32], signal: Signal) {
+        for pid in family {
+            // OK to ignore because one that has ended meanwhile needs no signal.
+            let _ = kill(Pid::from_raw(*pid), signal);
+        }
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+const SETTINGS: &str = "postgresql.conf";
+/// Ports that may be taken in a row between our look and the server's start.
+const TRIES: usize = 10;

@@ -1,0 +1,128 @@
+//! A folder of data that was set up once for this machine, and copies of it.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
+///
+/// Setting one up takes a second; a copy takes a fifth of it. The original stays in the machine's folder for temporary
+/// files, for the next test.
+///
+/// # Panics
+/// If PostgreSQL is missing.
+pub(super) fn copy_into(folder: &Path) {
+    give(folder);
+    let data = folder.join("data");
+    checked(Command::new("cp").arg("-a").arg(original()).arg(&data));
+    give(&data);
+}
+
+/// The program `name` of the newest PostgreSQL that is installed.
+///
+/// # Panics
+/// If there is none.
+pub(super) fn program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut found: Vec<(u32, PathBuf)> = versions
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin").join(name)))
+        })
+        .filter(|(_, program)| program.exists())
+        .collect();
+    found.sort();
+    let newest = found.pop().map(|(_, program)| program);
+    newest.unwrap_or_else(|| panic!("PostgreSQL's {name} is missing; `cargo xtask test` installs it"))
+}
+
+/// A command as the user under which these servers run: they refuse to run as root.
+pub(super) fn as_server(program: &Path) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+    command
+}
+
+/// Gives a file or a folder to the server's user, and to nobody else.
+pub(super) fn give(path: &Path) {
+    if is_root() {
+        checked(Command::new("chown").arg("postgres:postgres").arg(path));
+    }
+    let mode = if path.is_dir() { 0o700 } else { 0o600 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
+}
+
+/// Lets the server's user read a file of ours, and the folder in which it lies.
+pub(super) fn show(file: &Path) {
+    let folder = file.parent().expect("a file lies in a folder");
+    for (path, mode) in [(folder, 0o755), (file, 0o644)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("our own file");
+    }
+}
+
+fn is_root() -> bool {
+    // Without /proc there is no root that would need this: it is Linux that containers run.
+    fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0)
+}
+
+fn original() -> PathBuf {
+    let initdb = program("initdb");
+    let version = initdb.iter().rev().nth(2).and_then(|part| part.to_str()).expect("a path with a version");
+    let place = std::env::temp_dir().join(format!("tenure-postgres-{version}-{FORM}"));
+    if place.join("data/PG_VERSION").exists() {
+        return place.join("data");
+    }
+    let folder = tempfile::Builder::new().prefix("tenure-initdb-").tempdir().expect("a temporary folder");
+    set_up(folder.path(), &initdb);
+    // Whoever is first gives it its name; the others find that it is there.
+    let folder = folder.keep();
+    if fs::rename(&folder, &place).is_err() {
+        fs::remove_dir_all(&folder).expect("our own folder");
+    }
+    assert!(place.join("data/PG_VERSION").exists(), "{} is no cluster; remove it", place.display());
+    place.join("data")
+}
+
+fn set_up(folder: &Path, initdb: &Path) {
+    give(folder);
+    let data = folder.join("data");
+    let options =
+        ["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "--wal-segsize=1"];
+    checked(as_server(initdb).arg("-D").arg(&data).args(options).current_dir(folder));
+    let mut single = as_server(&program("postgres"))
+        .args(["--single", "-D"])
+        .arg(&data)
+        .args(["-F", "postgres"])
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it was there a line ago");
+    let mut words = single.stdin.take().expect("a pipe was asked for");
+    words.write_all(FIRST_WORDS.as_bytes()).expect("it listens");
+    drop(words);
+    assert!(single.wait().expect("our own child").success(), "a fresh cluster takes a role and a database");
+}
+
+/// Runs a command that must succeed.
+pub(super) fn checked(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("cannot start {}: {error}; `cargo xtask test` installs it", command.get_program().display())
+    });
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {words}");
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";
+/// Changes with what is set up here, so that an older original is not taken for it.
+const FORM: &str = "1";

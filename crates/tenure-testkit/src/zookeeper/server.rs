@@ -1,0 +1,198 @@
+//! `ZooKeeperServer`: one process that a test starts, asks, stops, kills and starts again.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use crate::{daemon::Daemon, ports, zookeeper::words};
+
+/// The tick of every server here.
+pub const TICK: Duration = Duration::from_millis(500);
+
+/// A server that dies with the test. Alone, unless an [`Ensemble`](super::Ensemble) made it.
+#[derive(Debug)]
+pub struct ZooKeeperServer {
+    port: u16,
+    class: &'static str,
+    daemon: Daemon,
+    // Last, as the process must be gone before its folder goes.
+    folder: TempDir,
+}
+
+impl ZooKeeperServer {
+    /// One server, with sessions of 1 to 60 s.
+    pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// The same with more lines in its settings, which override those before.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn with(settings: &str) -> Self {
+        let mut log = String::new();
+        for _ in 0..TRIES {
+            let server = Self::prepare(ALONE, settings);
+            match server.launch() {
+                Ok(()) => return server,
+                Err(words) => log = words,
+            }
+        }
+        panic!("ZooKeeper does not start. The end of its log:\n{log}")
+    }
+
+    /// Everything but the process.
+    fn prepare(class: &'static str, settings: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("tenure-zookeeper-").tempdir();
+        let server = Self {
+            port: ports::free(false),
+            class,
+            daemon: Daemon::default(),
+            folder: folder.expect("a temporary folder"),
+        };
+        server.write(SETTINGS, &server.settings(settings));
+        server
+    }
+
+    /// A member of an ensemble, that does not run yet.
+    pub(super) fn member(id: usize) -> Self {
+        let server = Self::prepare(MEMBER, "");
+        fs::create_dir(server.data()).expect("a folder in the temporary folder");
+        server.write("data/myid", &id.to_string());
+        server
+    }
+
+    /// Adds lines to its settings, before it is launched.
+    pub(super) fn add(&self, settings: &str) {
+        self.write(SETTINGS, &self.settings(settings));
+    }
+
+    fn settings(&self, more: &str) -> String {
+        let (tick, data, port) = (TICK.as_millis(), self.data().display().to_string(), self.port);
+        format!(
+            "tickTime={tick}\ninitLimit=10\nsyncLimit=10\ndataDir={data}\nclientPort={port}\n\
+             clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\n\
+             minSessionTimeout=1000\nmaxSessionTimeout=60000\nmaxClientCnxns=0\n{more}\n"
+        )
+    }
+
+    /// Starts the process and waits until it listens; if it ends before that, its last words. A member may have to wait for
+    /// the others before it serves.
+    pub(super) fn launch(&self) -> Result<(), String> {
+        let serves = |_: &Path| match self.class {
+            // Only ours knows our folder: somebody else may have been faster on the port.
+            ALONE => words::ask(self.port, "conf")
+                .is_ok_and(|conf| conf.contains(&self.data().display().to_string())),
+            _ => words::ask(self.port, "ruok").is_ok(),
+        };
+        self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
+    }
+
+    /// A small Java: many of them run at once on few processors.
+    fn command_line(&self) -> Command {
+        let mut command = Command::new("java");
+        command
+            .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
+            // A process that is killed loses nothing by that; only a machine would.
+            .args(["-Dzookeeper.forceSync=no", "-cp", CLASSES, self.class])
+            .arg(self.path(SETTINGS))
+            .current_dir(self.folder.path());
+        command
+    }
+
+    /// Where it listens, at 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `zookeeper://127.0.0.1:PORT/tenure` with its tick and the rest of the query, each as `&key=value`.
+    pub fn url(&self, query: &str) -> String {
+        url(&self.address(), query)
+    }
+
+    /// The part that it plays: `standalone`, `leader` or `follower`. `None` while it does not serve.
+    pub fn mode(&self) -> Option<String> {
+        words::mode(self.port)
+    }
+
+    /// What it answers to a four-letter word, as `mntr`.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn word(&self, word: &str) -> String {
+        words::ask(self.port, word).unwrap_or_else(|error| panic!("port {}: {error}", self.port))
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
+    pub fn kill(&self) {
+        self.daemon.kill();
+    }
+
+    /// Starts it again after a [`kill`](Self::kill), with its data.
+    ///
+    /// # Panics
+    /// If it runs, or does not listen in time.
+    pub fn start_again(&self) {
+        self.daemon.insist(|| self.launch());
+    }
+
+    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn stop(&self) {
+        self.daemon.stop();
+    }
+
+    /// It goes on after a [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn resume(&self) {
+        self.daemon.resume();
+    }
+
+    fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("a file in the temporary folder");
+    }
+}
+
+/// The URL of the locks on these servers.
+pub(super) fn url(hosts: &str, query: &str) -> String {
+    let more = query.trim_start_matches(['?', '&']);
+    let separator = if more.is_empty() { "" } else { "&" };
+    format!("zookeeper://{hosts}/tenure?tick={}ms{separator}{more}", TICK.as_millis())
+}
+
+const ALONE: &str = "org.apache.zookeeper.server.ZooKeeperServerMain";
+const MEMBER: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
+const SETTINGS: &str = "zoo.cfg";
+/// Ports that may be taken in a row between our look and the server's start.
+const TRIES: usize = 5;

@@ -1,0 +1,129 @@
+//! `ZooKeeper`: the verbs.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tenure_core::{
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, Finding, Grant,
+    HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released, Renewal,
+    Restart, Sharing, Timing, WakeUp, Wakes,
+};
+
+use crate::{
+    claim, config::Config, diagnose, directory::Directories, leave, node, renew, sessions::Sessions, view,
+    view::Faces, wake::Hints,
+};
+
+/// Locks in a ZooKeeper ensemble. Clones share their sessions.
+///
+/// # Dropping
+/// With the last clone its sessions end, and with them all that they hold.
+#[derive(Clone)]
+pub struct ZooKeeper(Arc<Store>);
+
+/// What all handles share.
+pub(crate) struct Store {
+    pub(crate) sessions: Sessions,
+    pub(crate) directories: Directories,
+    pub(crate) faces: Faces,
+}
+
+impl ZooKeeper {
+    /// Nothing is sent yet: the first request connects.
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        let sessions = Sessions::new(config, host);
+        Self(Arc::new(Store { sessions, directories: Directories::default(), faces: Faces::default() }))
+    }
+}
+
+impl Store {
+    /// Where the contenders of a lock stand.
+    pub(crate) fn directory_of(&self, name: &LockName) -> String {
+        format!("{}/{}", self.sessions.config.base, node::encode(name))
+    }
+}
+
+#[async_trait]
+impl Backend for ZooKeeper {
+    fn promises(&self) -> Promises {
+        Promises {
+            backend: "zookeeper",
+            sharing: Sharing::Counted,
+            order: Order::Fifo,
+            absent: Absent::WaitedFor,
+            minting: Minting::Place,
+            restart: Restart::Survives,
+            fail_over: Some(Restart::Survives),
+            reach: "all clients of the ensemble",
+            end: EndOfGrant::Session,
+            wake: WakeUp::Pushed,
+            max_ttl: Timing::MAX_TTL,
+            max_ttl_parameter: None,
+            ttl_grain: self.0.sessions.config.tick * 3,
+        }
+    }
+
+    /// The same sessions: they live on threads of their own, and a session is what holds the locks.
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        claim::claim(&self.0, claim).await
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        renew::renew(&self.0.sessions, grants).await
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let session = match self.0.sessions.with(owner) {
+            Some(session) => session,
+            None => self.0.sessions.any().await?,
+        };
+        leave::release(&session, self.0.directory_of(name), owner).await
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(Hints(self.0.sessions.bells.listen(process, audience)))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let session = self.0.sessions.any().await?;
+        session.connected().await?;
+        view::inspect(&self.0, &session, name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let session = self.0.sessions.any().await?;
+        session.connected().await?;
+        view::list(&self.0, &session, prefix).await
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        let session = self.0.sessions.any().await?;
+        session.connected().await?;
+        view::break_lock(&self.0, &session, name).await
+    }
+
+    /// Until nothing waits to be deleted whose time is over.
+    async fn drain(&self) {
+        let host = &self.0.sessions.host;
+        let is_at_it = || {
+            let now = host.now();
+            self.0.sessions.living().iter().any(|session| session.roster().has_overdue(now))
+        };
+        while is_at_it() {
+            host.sleep_until(host.now() + DRAINING).await;
+        }
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        let session = self.0.sessions.any().await?;
+        session.connected().await?;
+        diagnose::diagnose(&session).await
+    }
+}
+
+/// How often it is looked whether all is done.
+const DRAINING: Duration = Duration::from_millis(10);

@@ -1,0 +1,266 @@
+//! Claiming: a node is made once, and the line tells whether it holds.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::join;
+use tenure_core::{
+    BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, Mode, Moment, Outcome, Wait,
+};
+use zookeeper_client::{CreateMode, Error, Stat};
+
+use crate::{
+    backend::Store,
+    error, leave,
+    line::{Line, Standing},
+    node::Contender,
+    record::Record,
+    roster::{Entry, Leaver, Node, PLACE_TTL, Part},
+    session::Session,
+    view, wake,
+};
+
+/// One claim, carried out.
+pub(crate) struct Attempt<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) session: Arc<Session>,
+    pub(crate) claim: &'a Claim,
+    /// The directory of the lock.
+    pub(crate) lock: String,
+    started: Moment,
+}
+
+/// What an owner's node is to this session.
+enum Known {
+    /// There is none.
+    Nothing,
+    /// It may have been made.
+    Perhaps,
+    /// It is there, or was; whether it is likely to hold by now.
+    Node { name: String, may_hold: bool },
+}
+
+pub(crate) async fn claim(store: &Store, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+    if claim.wait == Wait::Wake {
+        let message = "a line has no place that waits without a turn; ZooKeeper cannot be a node of a quorum";
+        return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
+    }
+    let started = store.sessions.host.now();
+    let session = store.sessions.of(claim.ttl).await?;
+    let lock = store.directory_of(&claim.name);
+    let attempt = Attempt { store, session, claim, lock, started };
+    attempt.session.proven(started, claim.ttl).await?;
+    attempt.run().await
+}
+
+impl Attempt<'_> {
+    async fn run(&self) -> Result<ClaimAnswer, BackendError> {
+        for _ in 0..TRIES {
+            let line = match self.known()? {
+                Known::Node { name, may_hold } => self.look(&name, may_hold).await?,
+                Known::Perhaps => self.settle().await?,
+                Known::Nothing if self.claim.wait == Wait::No && !self.is_free().await? => {
+                    return self.busy().await;
+                }
+                Known::Nothing => self.take_place().await?,
+            };
+            let Some((line, name, is_proven)) = line else { continue };
+            match line.standing(&name) {
+                Some(Standing::Holds) if is_proven => return Ok(self.granted(&name)),
+                Some(Standing::Holds) => {
+                    // It was only looked at: the ensemble is asked now.
+                    self.session.with_entry(self.claim.owner, Entry::rung);
+                }
+                Some(Standing::Waits(_)) if self.claim.wait == Wait::No => return self.step_back().await,
+                Some(Standing::Waits(ahead)) => {
+                    if let Some(queued) = self.wait_behind(&line, ahead).await? {
+                        return Ok(queued);
+                    }
+                }
+                // Somebody took it away.
+                None => drop(self.session.roster().remove(self.claim.owner)),
+            }
+        }
+        let holder = None;
+        Ok(match self.claim.wait {
+            Wait::No => return self.step_back().await,
+            _ => ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder },
+        })
+    }
+
+    /// Keeps the place, if there is one.
+    fn known(&self) -> Result<Known, BackendError> {
+        let until = self.session.host.now() + PLACE_TTL;
+        let known = self.session.with_entry(self.claim.owner, |entry| {
+            if entry.is_leaving() {
+                return Err(error::lapsed(&self.session.place()));
+            }
+            let until = if entry.holds() { self.started + self.claim.ttl } else { until };
+            entry.keep_until(until);
+            Ok(match &entry.node {
+                Some(node) => Known::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
+                None => Known::Perhaps,
+            })
+        });
+        known.unwrap_or(Ok(Known::Nothing))
+    }
+
+    /// The line as it is now, and whether the ensemble has said so; `None` if the node is gone.
+    async fn look(&self, name: &str, may_hold: bool) -> Result<Option<(Line, String, bool)>, BackendError> {
+        let looked = |error| error::looked(&self.session.place(), error);
+        let children = if may_hold {
+            let node = format!("{}/{name}", self.lock);
+            leave::seen_by_quorum(&self.session, &self.lock, &node).await.map_err(looked)?
+        } else {
+            match self.session.client.list_children(&self.lock).await {
+                Err(Error::NoNode) => None,
+                children => Some(children.map_err(looked)?),
+            }
+        };
+        if children.is_none() {
+            self.session.roster().remove(self.claim.owner);
+        }
+        Ok(children.map(|children| (Line::read(&children), name.to_owned(), may_hold)))
+    }
+
+    /// The reply to its making was lost: it is there under a name that tells whose it is, or it was never made (H6.5,
+    /// hazard 57).
+    async fn settle(&self) -> Result<Option<(Line, String, bool)>, BackendError> {
+        let (owner, session) = (self.claim.owner, &self.session);
+        let looked = |error| error::looked(&session.place(), error);
+        let Some(found) = leave::find(session, &self.lock, owner).await.map_err(looked)? else {
+            session.roster().remove(owner);
+            return Ok(None);
+        };
+        let path = format!("{}/{}", self.lock, found.name);
+        let stat = session.client.check_stat(&path).await.map_err(looked)?;
+        match stat {
+            Some(stat) if stat.ephemeral_owner == session.client.session_id().0 => {
+                session.with_entry(owner, |entry| entry.node = Some(node_of(found.name, &stat)));
+            }
+            // An earlier session of ours made it, and will not keep it.
+            Some(stat) => {
+                let wrote = |error| error::wrote(&session.place(), error);
+                let leaver =
+                    Leaver { owner, lock: self.lock.clone(), node: Some(node_of(found.name, &stat)) };
+                leave::delete(session, &leaver).await.map_err(wrote)?;
+            }
+            None => {}
+        }
+        Ok(None)
+    }
+
+    /// Makes the node, and looks at the line behind that.
+    async fn take_place(&self) -> Result<Option<(Line, String, bool)>, BackendError> {
+        let session = &self.session;
+        self.store.directories.ready(session, &self.lock).await?;
+        let owner = self.claim.owner;
+        let entry = Entry::new(self.claim, self.lock.clone(), session.host.now());
+        let data = entry.record.written();
+        // Before it is sent: if this is broken off, the session's thread finds the node and deletes it.
+        if !session.roster().add(owner, entry) {
+            return Err(error::over(&session.place()));
+        }
+        let prefix = session.config.layout.prefix(owner, self.claim.mode);
+        let path = format!("{}/{prefix}", self.lock);
+        let options = CreateMode::EphemeralSequential.with_acls(session.acls());
+        // Both are sent at once, in this order.
+        let create = session.client.create(&path, &data, &options);
+        let (made, listed) = join!(create, session.client.list_children(&self.lock));
+        let (stat, sequence) = match made {
+            Ok(made) => made,
+            Err(error) => return self.not_made(error).map(|()| None),
+        };
+        let name = format!("{prefix}{sequence}");
+        session.with_entry(owner, |entry| entry.node = Some(node_of(name.clone(), &stat)));
+        let children = listed.map_err(|error| error::wrote(&session.place(), error))?;
+        Ok(Some((Line::read(&children), name, true)))
+    }
+
+    /// Forgets the entry if the node was certainly not made (L9).
+    fn not_made(&self, error: Error) -> Result<(), BackendError> {
+        let vanished = error == Error::NoNode;
+        let error = error::wrote(&self.session.place(), error);
+        if error.outcome() == Outcome::NotApplied {
+            self.session.roster().remove(self.claim.owner);
+        }
+        if vanished {
+            self.store.directories.forget(&self.lock);
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    async fn is_free(&self) -> Result<bool, BackendError> {
+        match self.session.client.list_children(&self.lock).await {
+            Ok(children) => Ok(Line::read(&children).fits(self.claim.mode)),
+            Err(Error::NoNode) => Ok(true),
+            Err(error) => Err(error::looked(&self.session.place(), error)),
+        }
+    }
+
+    fn granted(&self, name: &str) -> ClaimAnswer {
+        let Claim { name: lock, owner, ttl, .. } = self.claim;
+        let now = self.session.host.now();
+        let entered = self.session.with_entry(*owner, |entry| {
+            let has_waited = entry.enter(now, self.started + *ttl);
+            let is_shared = has_waited && entry.mode != Mode::Exclusive;
+            (entry.node.as_ref().map(|node| node.token), is_shared.then(|| entry.record.clone()))
+        });
+        let Some((Some(token), record)) = entered else {
+            return ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None };
+        };
+        if let Some(record) = record {
+            // The next one may fit beside us. It is sent by this, and nobody waits for the answer: it is a hint.
+            let data = Record { entered: true, ..record }.written();
+            drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
+        }
+        ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl })
+    }
+
+    /// Watches those whose going may let it in; `None` if the line has changed meanwhile.
+    async fn wait_behind(&self, line: &Line, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
+        self.session.with_entry(self.claim.owner, |entry| entry.part = Part::Waits);
+        let (is_watched, holder) = join!(wake::watch(self, line, ahead), self.holder(line.holders()));
+        if !is_watched? {
+            self.session.with_entry(self.claim.owner, Entry::rung);
+            return Ok(None);
+        }
+        Ok(Some(ClaimAnswer::Queued { ahead, retry_after: RETRY, holder }))
+    }
+
+    async fn holder(&self, holders: &[Contender]) -> Option<tenure_core::HolderView> {
+        view::first_holder(self.store, &self.session, &self.lock, holders.first()?).await
+    }
+
+    /// Without having left anything.
+    async fn busy(&self) -> Result<ClaimAnswer, BackendError> {
+        let looked = |error| error::looked(&self.session.place(), error);
+        let children = match self.session.client.list_children(&self.lock).await {
+            Err(Error::NoNode) => Vec::new(),
+            children => children.map_err(looked)?,
+        };
+        let holder = self.holder(Line::read(&children).holders()).await;
+        Ok(ClaimAnswer::Busy { retry_after: RETRY, holder })
+    }
+
+    /// Somebody was faster: what was left is taken away.
+    async fn step_back(&self) -> Result<ClaimAnswer, BackendError> {
+        leave::release(&self.session, self.lock.clone(), self.claim.owner).await?;
+        self.busy().await
+    }
+}
+
+fn node_of(name: String, stat: &Stat) -> Node {
+    Node { name, token: token(stat.czxid) }
+}
+
+/// The transaction that made a node: the ensemble counts them all, so later places have larger ones (L2).
+pub(crate) fn token(zxid: i64) -> FencingToken {
+    FencingToken::new(u64::try_from(zxid).unwrap_or(0))
+}
+
+/// After which whoever waits asks again, if nobody told it before.
+const RETRY: Duration = Duration::from_secs(2);
+/// The line changes faster than it can be watched.
+const SOON: Duration = Duration::from_millis(20);
+const TRIES: usize = 4;

@@ -1,0 +1,264 @@
+//! `Config`: which servers, under which path, and how nodes are named; from a URL.
+
+use std::{fmt, time::Duration};
+
+use percent_encoding::percent_decode_str;
+
+/// Where ZooKeeper is and how its locks look there.
+///
+/// `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Config {
+    pub(crate) hosts: Vec<(String, u16)>,
+    /// Where the locks are: an absolute path without a slash at its end.
+    pub(crate) base: String,
+    pub(crate) login: Option<Login>,
+    pub(crate) layout: Layout,
+    pub(crate) access: Access,
+    /// The servers' `tickTime`.
+    pub(crate) tick: Duration,
+    pub(crate) connect_timeout: Duration,
+}
+
+/// User and password for digest authentication.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+/// By whose names our nodes are called, so that its locks and ours exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// `InterProcessMutex` of Apache Curator.
+    Curator,
+    /// `Lock` of kazoo.
+    Kazoo,
+}
+
+/// Who may do what with our nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Access {
+    /// Everybody anything.
+    Open,
+    /// Whoever made a node anything, and nobody else.
+    Creator,
+}
+
+/// A URL that does not make sense; says which part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+const PARAMETERS: &str = "layout, tick, acl and connect_timeout";
+const PORT: u16 = 2181;
+
+impl Config {
+    /// The schemes that [`from_url`](Self::from_url) reads.
+    pub const SCHEMES: &[&str] = &["zookeeper"];
+
+    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?parameters]`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong; never shows the password.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let rest = url.strip_prefix("zookeeper://").ok_or_else(|| {
+            bad("the URL begins with zookeeper://, as in zookeeper://127.0.0.1:2181/tenure")
+        })?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(Login::parse(login)?), hosts),
+            None => (None, authority),
+        };
+        let mut config = Self {
+            hosts: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
+            base: parse_base(path)?,
+            access: if login.is_some() { Access::Creator } else { Access::Open },
+            login,
+            layout: Layout::Curator,
+            tick: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(3),
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            config.set(key, &decode(value, key)?)?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        match (key, value) {
+            ("layout", "curator") => self.layout = Layout::Curator,
+            ("layout", "kazoo") => self.layout = Layout::Kazoo,
+            ("layout", _) => return Err(bad("layout= is curator or kazoo")),
+            ("acl", "open") => self.access = Access::Open,
+            ("acl", "creator") if self.login.is_some() => self.access = Access::Creator,
+            ("acl", "creator") => {
+                return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
+            }
+            ("acl", _) => return Err(bad("acl= is open or creator")),
+            ("tick", _) => self.tick = duration(key, value, 10, 60_000)?,
+            ("connect_timeout", _) => self.connect_timeout = duration(key, value, 250, 60_000)?,
+            _ => return Err(bad(format!("zookeeper has no parameter `{key}`; it has {PARAMETERS}"))),
+        }
+        Ok(())
+    }
+
+    /// For people: which servers, without a secret.
+    pub fn place_name(&self) -> String {
+        self.hosts
+            .iter()
+            .map(|(host, port)| format!("{}:{port}", bracketed(host)))
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+
+    /// How much longer than its ttl a session is asked for: see [`Pulse`](crate::pulse::Pulse).
+    pub(crate) fn slack(&self) -> Duration {
+        self.tick * 3 / 2
+    }
+
+    /// How often the ensemble hears of a session.
+    pub(crate) fn beat(&self) -> Duration {
+        self.tick / 4
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("place", &self.place_name())
+            .field("base", &self.base)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    fn parse(text: &str) -> Result<Self, ConfigError> {
+        let (user, password) = text
+            .split_once(':')
+            .ok_or_else(|| bad("a login has a user and a password, as in zookeeper://user:password@host"))?;
+        let user = decode(user, "the user")?;
+        if user.is_empty() || user.contains(':') {
+            return Err(bad("the user is not empty and has no colon"));
+        }
+        Ok(Self { user, password: decode(password, "the password")? })
+    }
+}
+
+fn bad(what: impl Into<String>) -> ConfigError {
+    ConfigError(what.into())
+}
+
+fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+fn parse_host(text: &str) -> Result<(String, u16), ConfigError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, rest)) => (host, rest.strip_prefix(':')),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(bad("a host is missing, as in zookeeper://127.0.0.1:2181/"));
+    }
+    match port.map_or(Ok(PORT), str::parse) {
+        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
+        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
+    }
+}
+
+fn parse_base(path: &str) -> Result<String, ConfigError> {
+    let path = decode(path, "the path")?;
+    let path = path.trim_end_matches('/');
+    if path.is_empty() {
+        return Ok("/tenure".into());
+    }
+    let is_bad = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
+    if path.split('/').any(is_bad) {
+        return Err(bad(format!("/{} is no path of ZooKeeper", path.escape_debug())));
+    }
+    if path.split('/').next() == Some("zookeeper") {
+        return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
+    }
+    Ok(format!("/{path}"))
+}
+
+fn duration(key: &str, text: &str, least_ms: u64, most_ms: u64) -> Result<Duration, ConfigError> {
+    let (least, most) = (Duration::from_millis(least_ms), Duration::from_millis(most_ms));
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
+    if parsed < least || parsed > most {
+        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Config {
+        Config::from_url(url).unwrap()
+    }
+
+    #[test]
+    fn a_url_names_servers_path_login_and_settings() {
+        let c = read("zookeeper://app:p%40ss@a,b:5,[::1]:6/locks/mine/?layout=kazoo&tick=500ms");
+        assert_eq!(c.place_name(), "a:2181,b:5,[::1]:6");
+        assert_eq!((c.base.as_str(), c.layout, c.access), ("/locks/mine", Layout::Kazoo, Access::Creator));
+        assert_eq!(c.tick, Duration::from_millis(500));
+        assert!(c.login == Some(Login { user: "app".into(), password: "p@ss".into() }));
+        let plain = read("zookeeper://h");
+        assert_eq!(
+            (plain.base.as_str(), plain.layout, plain.access),
+            ("/tenure", Layout::Curator, Access::Open)
+        );
+        assert_eq!(plain.tick, Duration::from_secs(2), "ZooKeeper's own default");
+        assert_eq!(read("zookeeper://u:p@h/?acl=open").access, Access::Open);
+    }
+
+    #[test]
+    fn bad_urls_name_what_is_wrong() {
+        let cases = [
+            ("zookeeper:h", "zookeeper://"),
+            ("zookeeper://", "a host is missing"),
+            ("zookeeper://a,,b", "a host is missing"),
+            ("zookeeper://h:0", "port of h"),
+            ("zookeeper://h:x", "port of h"),
+            ("zookeeper://u@h", "user and a password"),
+            ("zookeeper://:p@h", "user is not empty"),
+            ("zookeeper://h/a//b", "no path"),
+            ("zookeeper://h/../b", "no path"),
+            ("zookeeper://h/zookeeper/x", "belongs to ZooKeeper"),
+            ("zookeeper://h?nope=1", "no parameter `nope`"),
+            ("zookeeper://h?layout=x", "layout="),
+            ("zookeeper://h?acl=x", "acl="),
+            ("zookeeper://h?acl=creator", "needs a user"),
+            ("zookeeper://h?tick=soon", "tick=soon"),
+            ("zookeeper://h?tick=1ms", "outside"),
+            ("zookeeper://h?connect_timeout=1h", "outside"),
+        ];
+        for (url, part) in cases {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    /// No secret is ever printed.
+    #[test]
+    fn nothing_shows_a_password() {
+        let config = read("zookeeper://u:secret1@h");
+        assert!(!format!("{config:?} {}", config.place_name()).contains("secret"));
+        let error = Config::from_url("zookeeper://u:secret1@h:x/?a=b").unwrap_err();
+        assert!(!error.to_string().contains("secret"));
+    }
+}

@@ -1,0 +1,93 @@
+//! The one place where the driver's errors become ours.
+
+use std::time::Duration;
+
+use tenure_core::{
+    BackendError,
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
+    Outcome::{self, NotApplied, Unknown},
+};
+use zookeeper_client::Error;
+
+/// A request that only looked: whatever became of it, nothing was changed.
+pub(crate) fn looked(place: &str, error: Error) -> BackendError {
+    let (kind, _, message) = judge(&error);
+    BackendError::new(kind, NotApplied, message).with("zookeeper", place).caused_by(error)
+}
+
+/// A request that was to change something.
+pub(crate) fn wrote(place: &str, error: Error) -> BackendError {
+    let (kind, outcome, message) = judge(&error);
+    BackendError::new(kind, outcome, message).with("zookeeper", place).caused_by(error)
+}
+
+/// A session that could not be begun: nothing was asked.
+pub(crate) fn opening(place: &str, error: Error) -> BackendError {
+    let message = match error {
+        Error::AuthFailed => return looked(place, error),
+        Error::NoHosts | Error::Timeout | Error::ConnectionLoss => "no ZooKeeper server can be reached",
+        _ => "no session with ZooKeeper can be begun",
+    };
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
+}
+
+/// The session ended before anything was sent.
+pub(crate) fn over(place: &str) -> BackendError {
+    let message = "the session with ZooKeeper is over; ask again for a new one";
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
+}
+
+/// An owner whose node is being deleted asked again.
+pub(crate) fn lapsed(place: &str) -> BackendError {
+    let message = "the place in the line was not kept and is being given back; ask again";
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
+}
+
+pub(crate) fn too_long(place: &str, ttl: Duration, longest: Duration, session: Duration) -> BackendError {
+    let message = format!(
+        "the ensemble allows sessions of at most {session:?} (maxSessionTimeout), and so a ttl of at most {longest:?}; \
+         {ttl:?} is longer"
+    );
+    BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
+}
+
+pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
+    let message =
+        format!("{path} holds data that is no lock; choose another name, or another path in the URL");
+    BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
+}
+
+fn judge(error: &Error) -> (ErrorKind, Outcome, &'static str) {
+    match error {
+        Error::NoAuth => (
+            Denied,
+            NotApplied,
+            "this user lacks a right to the nodes of the lock; look at their ACLs and at the login",
+        ),
+        Error::AuthFailed => (Denied, NotApplied, "ZooKeeper refuses this login"),
+        Error::InvalidAcl => {
+            (Denied, NotApplied, "ZooKeeper refuses the ACL of the nodes; log in, or set acl=open")
+        }
+        Error::BadArguments(_) => (Invalid, NotApplied, "ZooKeeper has no such path"),
+        Error::NoChildrenForEphemerals => {
+            (Invalid, NotApplied, "the path of the locks lies below an ephemeral node; choose another one")
+        }
+        Error::QuotaExceeded => {
+            (Invalid, NotApplied, "the quota of the path is used up; raise it, or choose another path")
+        }
+        Error::Throttled => (Throttled, NotApplied, "ZooKeeper is busy with others' requests"),
+        Error::NotReadOnly => {
+            (Unavailable, NotApplied, "this ZooKeeper server has lost the others and takes no writes")
+        }
+        Error::UnmarshalError { .. } => {
+            (Corrupt, Unknown, "ZooKeeper answered with something that is no answer to it")
+        }
+        Error::SessionExpired | Error::ClientClosed | Error::SessionMoved => {
+            (Unavailable, Unknown, "the session with ZooKeeper is over")
+        }
+        Error::NoNode | Error::NodeExists | Error::NotEmpty | Error::BadVersion => {
+            (Unavailable, NotApplied, "the nodes of the lock changed meanwhile; ask again")
+        }
+        _ => (Unavailable, Unknown, "the connection to ZooKeeper broke"),
+    }
+}

@@ -1,0 +1,72 @@
+//! Leaving: an owner's node is deleted, also if nobody knows its name.
+
+use futures_util::join;
+use tenure_core::{BackendError, OwnerId, Released};
+use zookeeper_client::{Error, MultiWriteError};
+
+use crate::{error, line::Line, node::Contender, roster::Leaver, session::Session};
+
+/// Deletes the node of one whom nobody wants any more. Fine if it is gone already.
+pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Released, Error> {
+    let name = match &leaver.node {
+        Some(node) => node.name.clone(),
+        None => match find(session, &leaver.lock, leaver.owner).await? {
+            Some(found) => found.name,
+            None => return Ok(Released::WasGone),
+        },
+    };
+    match session.client.delete(&format!("{}/{name}", leaver.lock), None).await {
+        Ok(()) => Ok(Released::Released),
+        Err(Error::NoNode) => Ok(Released::WasGone),
+        Err(error) => Err(error),
+    }
+}
+
+/// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier connection, has
+/// happened by then or never will (H6.5, hazard 57): the write comes behind it, and the list behind the write.
+pub(crate) async fn find(session: &Session, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
+    let mark = session.config.layout.mark(owner);
+    let children = seen_by_quorum(session, lock, lock).await?;
+    Ok(children.and_then(|children| Line::read(&children).marked(&mark).cloned()))
+}
+
+/// The children of a lock's directory behind a quorum write that changes nothing and checks that a node is there. `None` if
+/// it is not.
+pub(crate) async fn seen_by_quorum(
+    session: &Session,
+    lock: &str,
+    node: &str,
+) -> Result<Option<Vec<String>>, Error> {
+    let mut writer = session.client.new_multi_writer();
+    writer.add_check_version(node, ANY_VERSION)?;
+    // Both are sent at once, in this order.
+    let (checked, listed) = join!(writer.commit(), session.client.list_children(lock));
+    match checked {
+        Ok(_) => listed.map(Some),
+        Err(MultiWriteError::OperationFailed { source: Error::NoNode, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Leaves for an owner, whether it holds or waits.
+pub(crate) async fn release(
+    session: &Session,
+    lock: String,
+    owner: OwnerId,
+) -> Result<Released, BackendError> {
+    session.connected().await?;
+    let due = session.host.now() + GRACE;
+    let node = session.with_entry(owner, |entry| {
+        // From here on it holds nothing. If this is broken off, the session's thread goes on with it.
+        entry.leave(due);
+        entry.node.clone()
+    });
+    let leaver = Leaver { owner, lock, node: node.flatten() };
+    let released = delete(session, &leaver).await.map_err(|error| error::wrote(&session.place(), error))?;
+    session.roster().remove(owner);
+    Ok(released)
+}
+
+pub(crate) const ANY_VERSION: i32 = -1;
+/// After which the session's thread deletes what its owner began to.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(1);

@@ -1,0 +1,193 @@
+//! The life of a session, on a thread of its own: it is begun, beats, rings, deletes what nobody renews, and ends.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
+use tenure_core::{Audience, BoxFuture, Moment, OwnerId};
+use tokio::sync::mpsc;
+use zookeeper_client::{Client, Connector, Error, EventType, SessionState, StateWatcher};
+
+use crate::{
+    config::Config,
+    leave,
+    session::{Order, Session, Watch},
+};
+
+/// Connects; one round through all servers.
+pub(crate) async fn begin(config: &Config, ttl: Duration) -> Result<Client, Error> {
+    // A server that says nothing for so long is left for another one, early enough for a renewal to be tried again.
+    let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
+    let mut connector = Client::connector()
+        .with_session_timeout(ttl + config.slack())
+        .with_connection_timeout(patience)
+        .with_fail_eagerly();
+    if let Some(login) = &config.login {
+        connector = connector.with_auth("digest", format!("{}:{}", login.user, login.password).as_bytes());
+    }
+    Connector::connect(connector, &config.place_name()).await
+}
+
+/// What a task of the thread came to.
+enum Done {
+    /// A beat that was sent at this time.
+    Beat { sent: Moment, result: Result<(), Error> },
+    /// The node of an owner; whether it is gone.
+    Left { owner: OwnerId, is_gone: bool },
+    /// Something happened to a node that this owner watches.
+    Rung { owner: OwnerId, audience: Audience },
+    /// A watch was given up.
+    Nothing,
+}
+
+type Tasks = FuturesUnordered<BoxFuture<'static, Done>>;
+
+/// Lives until it is told to end, nobody needs it, or the ensemble ended it.
+pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order>) {
+    let mut state = session.client.state_watcher();
+    let mut tasks = Tasks::new();
+    let (mut is_beating, mut next_beat) = (false, session.host.now());
+    while !session.is_over() {
+        let now = session.host.now();
+        if !is_beating && next_beat.is_over(now) {
+            (is_beating, next_beat) = (true, now + session.config.beat());
+            tasks.push(beat(session.clone(), now));
+        }
+        look_around(&session, now, &tasks);
+        if session.is_idle(now) {
+            break;
+        }
+        let again = session.host.sleep_until(now + LOOK.min(session.config.beat()));
+        tokio::select! {
+            biased;
+            state = state.changed() => on_state(&session, state),
+            order = orders.recv() => match order {
+                Some(Order::Watch(watch)) => tasks.push(wait(watch)),
+                Some(Order::End) | None => break,
+            },
+            Some(done) = tasks.next() => match done {
+                Done::Beat { sent, result } => {
+                    is_beating = false;
+                    if result.is_ok() {
+                        session.on_beat(sent, session.host.now());
+                    }
+                }
+                done => settle(&session, done),
+            },
+            () = again => {}
+        }
+    }
+    finish(session, tasks, state).await;
+}
+
+fn on_state(session: &Session, state: SessionState) {
+    tracing::debug!(place = session.place(), %state, "the session with ZooKeeper");
+    if state.is_terminated() {
+        session.end();
+    }
+    session.on_change();
+    session.ring_all();
+}
+
+/// Starts to delete what nobody renews, and to watch what is held for a while.
+fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
+    let (overdue, unwatched) = {
+        let mut roster = session.roster();
+        (roster.take_overdue(now), roster.take_unwatched(now))
+    };
+    for leaver in overdue {
+        let session = session.clone();
+        tasks.push(Box::pin(async move {
+            let is_gone = leave::delete(&session, &leaver).await.is_ok();
+            Done::Left { owner: leaver.owner, is_gone }
+        }));
+    }
+    for (owner, node) in unwatched {
+        tasks.push(watch_own(session.clone(), owner, node));
+    }
+}
+
+fn settle(session: &Session, done: Done) {
+    match done {
+        Done::Left { owner, is_gone: true } => {
+            session.roster().remove(owner);
+        }
+        Done::Left { owner, is_gone: false } => session.roster().put_back(owner),
+        Done::Rung { owner, audience: Audience::Waiters } => {
+            session.with_entry(owner, |entry| entry.rung());
+            session.bells.ring(Audience::Waiters, owner);
+        }
+        Done::Rung { owner, audience: Audience::Holders } => {
+            if session.with_entry(owner, |entry| entry.holds()) == Some(true) {
+                session.bells.ring(Audience::Holders, owner);
+            }
+        }
+        Done::Beat { .. } | Done::Nothing => {}
+    }
+}
+
+fn beat(session: Arc<Session>, sent: Moment) -> BoxFuture<'static, Done> {
+    Box::pin(async move {
+        let result = session.client.sync("/").await;
+        Done::Beat { sent, result }
+    })
+}
+
+fn wait(watch: Watch) -> BoxFuture<'static, Done> {
+    let Watch { owner, audience, watcher, end } = watch;
+    Box::pin(async move {
+        match select(Box::pin(watcher.changed()), end).await {
+            Either::Left((event, _)) if event.event_type != EventType::Session => {
+                Done::Rung { owner, audience }
+            }
+            _ => Done::Nothing,
+        }
+    })
+}
+
+/// A holder's own node, which a `break` takes away.
+fn watch_own(session: Arc<Session>, owner: OwnerId, node: String) -> BoxFuture<'static, Done> {
+    Box::pin(async move {
+        let rung = Done::Rung { owner, audience: Audience::Holders };
+        match session.client.get_and_watch_data(&node).await {
+            Ok((_, _, watcher)) => {
+                let mut changed = watcher.changed().await;
+                // Its entering, which we wrote ourselves.
+                while changed.event_type == EventType::NodeDataChanged {
+                    match session.client.get_and_watch_data(&node).await {
+                        Ok((_, _, watcher)) => changed = watcher.changed().await,
+                        Err(_) => return rung,
+                    }
+                }
+                rung
+            }
+            Err(Error::NoNode) => rung,
+            Err(_) => Done::Nothing,
+        }
+    })
+}
+
+/// Says goodbye, so that what it still has is free at once.
+async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
+    session.end();
+    session.ring_all();
+    let entries = session.roster().close();
+    drop((entries, tasks));
+    let host = session.host.clone();
+    // The driver closes the session when the last one who could use it is gone.
+    drop(session);
+    if state.peek_state().is_terminated() {
+        return;
+    }
+    let patience = host.sleep_until(host.now() + GOODBYE);
+    let closed = async { while !state.changed().await.is_terminated() {} };
+    select(Box::pin(closed), patience).map(drop).await;
+}
+
+/// How often it looks for what is over.
+const LOOK: Duration = Duration::from_millis(100);
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+const GOODBYE: Duration = Duration::from_secs(2);

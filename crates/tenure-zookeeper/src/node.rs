@@ -1,0 +1,190 @@
+//! What a contender's node is called: its owner's claim, its mode, and its number in the line.
+
+use std::num::NonZeroU32;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use tenure_core::{LockName, Mode, OwnerId};
+
+use crate::config::Layout;
+
+/// A node in the directory of a lock that wants it, whoever made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) mode: Mode,
+    /// What ZooKeeper counted when the node was made.
+    pub(crate) sequence: i32,
+}
+
+impl Contender {
+    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says otherwise, it
+    /// wants it alone.
+    pub(crate) fn read(name: &str) -> Option<Self> {
+        let (rest, sequence) = split(name)?;
+        Some(Self { name: name.to_owned(), mode: shared(rest).unwrap_or(Mode::Exclusive), sequence })
+    }
+}
+
+impl Layout {
+    /// What the name of an owner's node begins with: enough to find it when the reply to its making was lost (H6.5,
+    /// hazard 57).
+    pub(crate) fn mark(self, owner: OwnerId) -> String {
+        let hex = owner.hex();
+        let claim: String = hex[16..].iter().copied().map(char::from).collect();
+        match self {
+            Self::Curator => {
+                let (a, b, c, d, e) =
+                    (&claim[..8], &claim[8..12], &claim[12..16], &claim[16..20], &claim[20..]);
+                format!("_c_{a}-{b}-{c}-{d}-{e}-")
+            }
+            Self::Kazoo => claim,
+        }
+    }
+
+    /// The name of an owner's node up to its number. Modes that others do not know stand before what they look for, so that
+    /// they count the node as one of theirs.
+    pub(crate) fn prefix(self, owner: OwnerId, mode: Mode) -> String {
+        let mark = self.mark(owner);
+        match (self, mode) {
+            (Self::Curator, Mode::Exclusive) => format!("{mark}{CURATOR}"),
+            (Self::Kazoo, Mode::Exclusive) => format!("{mark}{KAZOO}"),
+            (_, Mode::Shared { limit }) => {
+                let limit = limit.map_or(0, NonZeroU32::get);
+                match self {
+                    Self::Curator => format!("{mark}tenure-shared-{limit}-{CURATOR}"),
+                    Self::Kazoo => format!("{mark}-shared-{limit}{KAZOO}"),
+                }
+            }
+        }
+    }
+}
+
+/// A name before its number, and the number, which grows beyond 2³¹ − 1 into the negative.
+fn split(name: &str) -> Option<(&str, i32)> {
+    for marker in [CURATOR, KAZOO] {
+        if let Some((rest, number)) = name.rsplit_once(marker)
+            && number.len() >= DIGITS
+            && let Ok(number) = number.parse()
+        {
+            return Some((rest, number));
+        }
+    }
+    let at = name.len().checked_sub(DIGITS)?;
+    let (rest, digits) = name.split_at_checked(at)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: i64 = digits.parse().ok()?;
+    // Ten digits that are no number of ZooKeeper's lost their sign to the marker before them.
+    i32::try_from(number).or_else(|_| i32::try_from(-number)).ok().map(|number| (rest, number))
+}
+
+/// The mode that one of our names says, without marker and number.
+fn shared(rest: &str) -> Option<Mode> {
+    let curator = || rest.strip_prefix("_c_")?.get(36..)?.strip_prefix("-tenure-shared-")?.strip_suffix('-');
+    let kazoo = || {
+        let (claim, rest) = rest.split_at_checked(32)?;
+        claim.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| rest.strip_prefix("-shared-"))?
+    };
+    let limit = curator().or_else(kazoo)?;
+    limit.parse().ok().map(|limit| Mode::Shared { limit: NonZeroU32::new(limit) })
+}
+
+/// The element of a path that a lock's name becomes.
+pub(crate) fn encode(name: &LockName) -> String {
+    match name.as_str() {
+        // ZooKeeper has no elements of these names.
+        "." => "%2E".into(),
+        ".." => "%2E%2E".into(),
+        name => utf8_percent_encode(name, PLAIN).to_string(),
+    }
+}
+
+/// The lock that an element of a path is, if it is one of ours.
+pub(crate) fn decode(element: &str) -> Option<LockName> {
+    let name = percent_decode_str(element).decode_utf8().ok()?;
+    let name = LockName::new(name).ok()?;
+    (encode(&name) == element).then_some(name)
+}
+
+/// What Curator sorts by: the text after the last of these.
+const CURATOR: &str = "lock-";
+/// What kazoo looks for before the number.
+const KAZOO: &str = "__lock__";
+const DIGITS: usize = 10;
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::ProcessId;
+
+    use super::*;
+
+    fn owner() -> OwnerId {
+        OwnerId::from_random(ProcessId::from_random([7; 8]), [0xab; 16])
+    }
+
+    fn slots(limit: u32) -> Mode {
+        Mode::Shared { limit: NonZeroU32::new(limit) }
+    }
+
+    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's `Lock` what its
+    /// pattern `__lock__(-?\d{10})$` finds.
+    #[test]
+    fn nodes_are_called_as_curator_and_kazoo_call_theirs() {
+        let (curator, kazoo) = (Layout::Curator, Layout::Kazoo);
+        let uuid = "abababab-abab-abab-abab-abababababab";
+        assert_eq!(curator.prefix(owner(), Mode::Exclusive), format!("_c_{uuid}-lock-"));
+        assert_eq!(kazoo.prefix(owner(), Mode::Exclusive), format!("{}__lock__", "ab".repeat(16)));
+        for mode in [Mode::Exclusive, Mode::READ, slots(3)] {
+            let name = format!("{}0000000042", curator.prefix(owner(), mode));
+            assert_eq!(name.rsplit_once("lock-").unwrap().1, "0000000042");
+            let name = format!("{}0000000042", kazoo.prefix(owner(), mode));
+            assert_eq!(name.rsplit_once("__lock__").unwrap().1, "0000000042");
+        }
+    }
+
+    #[test]
+    fn a_name_tells_mode_and_number_in_every_layout() {
+        for layout in [Layout::Curator, Layout::Kazoo] {
+            for mode in [Mode::Exclusive, Mode::READ, slots(1), slots(u32::MAX)] {
+                for (number, text) in [(7, "0000000007"), (i32::MIN, "-2147483648"), (-5, "-000000005")] {
+                    let name = format!("{}{text}", layout.prefix(owner(), mode));
+                    assert!(name.starts_with(&layout.mark(owner())));
+                    assert_eq!(Contender::read(&name), Some(Contender { name, mode, sequence: number }));
+                }
+            }
+        }
+    }
+
+    /// Whoever may want the lock alone is taken to do so.
+    #[test]
+    fn strangers_that_end_in_a_number_contend_alone() {
+        for name in [
+            "latch-0000000003",
+            "0000000003",
+            "_c_abababab-abab-abab-abab-abababababab-__READ__0000000003",
+            "_c_x-tenure-shared-9-lock-0000000003",
+            "a-shared-9__lock__0000000003",
+            "é0000000003",
+        ] {
+            let read = Contender::read(name).unwrap();
+            assert_eq!((read.mode, read.sequence), (Mode::Exclusive, 3), "{name}");
+        }
+        for name in ["config", "lock-", "lock-12", "000000003", "", "é"] {
+            assert_eq!(Contender::read(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_lock_is_one_element_of_a_path() {
+        for name in ["a", "a/b", ".", "..", "%", "ñ x", "a.b-c_d~", "n'\"\\"] {
+            let name = LockName::new(name).unwrap();
+            let element = encode(&name);
+            assert!(!element.contains('/') && element != "." && element != "..", "{element}");
+            assert_eq!(decode(&element), Some(name));
+        }
+        assert_eq!(encode(&LockName::new("orders/42").unwrap()), "orders%2F42");
+        assert_eq!(decode("a b"), None, "somebody else's");
+    }
+}

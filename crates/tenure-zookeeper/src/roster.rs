@@ -1,0 +1,299 @@
+//! `Roster`: the nodes of one session, and until when each of them is wanted.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use tenure_core::{Audience, Claim, FencingToken, Mode, Moment, OwnerId};
+use tokio::sync::oneshot;
+
+use crate::record::Record;
+
+/// A node that this session made, or may have made.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The directory of its lock.
+    pub(crate) lock: String,
+    pub(crate) mode: Mode,
+    /// `None` until it is known that the node was made, and as what.
+    pub(crate) node: Option<Node>,
+    pub(crate) record: Record,
+    pub(crate) part: Part,
+    /// When nobody wants it any more unless somebody asks for it again.
+    due: Moment,
+    /// It is being deleted, and holds nothing any more.
+    is_leaving: bool,
+    /// The session's own thread deletes it now.
+    is_in_hand: bool,
+    /// The nodes whose going is waited for.
+    watched: HashSet<String>,
+    /// Ends the watches when the entry goes.
+    watches: Vec<oneshot::Sender<()>>,
+}
+
+/// A node that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) token: FencingToken,
+}
+
+/// What an owner knows of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It has not been told that it holds.
+    New,
+    /// It has been told that it waits.
+    Waits,
+    /// It has been told that it holds, at this time; whether its node is watched.
+    Holds { since: Moment, is_watched: bool },
+}
+
+impl Entry {
+    pub(crate) fn new(claim: &Claim, lock: String, now: Moment) -> Self {
+        Self {
+            lock,
+            mode: claim.mode,
+            node: None,
+            record: Record::new(claim, now),
+            part: Part::New,
+            due: now + PLACE_TTL,
+            is_leaving: false,
+            is_in_hand: false,
+            watched: HashSet::new(),
+            watches: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.part, Part::Holds { .. }) && !self.is_leaving
+    }
+
+    pub(crate) fn audience(&self) -> Audience {
+        if self.holds() { Audience::Holders } else { Audience::Waiters }
+    }
+
+    /// It is wanted until then, and longer if that was said before (H2.4).
+    pub(crate) fn keep_until(&mut self, until: Moment) {
+        self.due = self.due.later(until);
+    }
+
+    /// It holds from now on. True if it waited before.
+    pub(crate) fn enter(&mut self, now: Moment, until: Moment) -> bool {
+        if self.holds() {
+            self.keep_until(until);
+            return false;
+        }
+        let has_waited = self.part == Part::Waits;
+        self.part = Part::Holds { since: now, is_watched: false };
+        self.due = until;
+        self.rung();
+        has_waited
+    }
+
+    /// It holds nothing any more. Whoever deletes its node has until then.
+    pub(crate) fn leave(&mut self, due: Moment) {
+        self.is_leaving = true;
+        self.due = due;
+    }
+
+    pub(crate) fn watches(&self, node: &str) -> bool {
+        self.watched.contains(node)
+    }
+
+    /// Whether it watches anything.
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    /// Something happened to one of them: it looks again, and watches anew.
+    pub(crate) fn rung(&mut self) {
+        self.watched.clear();
+        self.watches.clear();
+    }
+
+    /// Remembers that a node is watched; the watch ends with what is received.
+    pub(crate) fn watch(&mut self, node: &str) -> oneshot::Receiver<()> {
+        let (keep, end) = oneshot::channel();
+        self.watched.insert(node.to_owned());
+        self.watches.retain(|watch| !watch.is_closed());
+        self.watches.push(keep);
+        end
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Roster {
+    entries: HashMap<OwnerId, Entry>,
+    is_closed: bool,
+}
+
+/// A node that is to be deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaver {
+    pub(crate) owner: OwnerId,
+    pub(crate) lock: String,
+    pub(crate) node: Option<Node>,
+}
+
+impl Roster {
+    /// False if the session is over.
+    pub(crate) fn add(&mut self, owner: OwnerId, entry: Entry) -> bool {
+        if !self.is_closed {
+            self.entries.insert(owner, entry);
+        }
+        !self.is_closed
+    }
+
+    pub(crate) fn get(&mut self, owner: OwnerId) -> Option<&mut Entry> {
+        self.entries.get_mut(&owner)
+    }
+
+    pub(crate) fn remove(&mut self, owner: OwnerId) -> Option<Entry> {
+        self.entries.remove(&owner)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Nothing is added any more. What is there is given back.
+    pub(crate) fn close(&mut self) -> HashMap<OwnerId, Entry> {
+        self.is_closed = true;
+        std::mem::take(&mut self.entries)
+    }
+
+    /// To whom it may matter that the session was cut off for a while.
+    pub(crate) fn everybody(&self) -> Vec<(Audience, OwnerId)> {
+        self.entries.iter().map(|(owner, entry)| (entry.audience(), *owner)).collect()
+    }
+
+    /// Those whom nobody wants any more, to be deleted by the caller. They hold nothing from here on (L5).
+    pub(crate) fn take_overdue(&mut self, now: Moment) -> Vec<Leaver> {
+        let overdue =
+            self.entries.iter_mut().filter(|(_, entry)| !entry.is_in_hand && entry.due.is_over(now));
+        overdue
+            .map(|(owner, entry)| {
+                (entry.is_leaving, entry.is_in_hand) = (true, true);
+                Leaver { owner: *owner, lock: entry.lock.clone(), node: entry.node.clone() }
+            })
+            .collect()
+    }
+
+    /// Whether somebody's time is over and the node may still be there.
+    pub(crate) fn has_overdue(&self, now: Moment) -> bool {
+        self.entries.values().any(|entry| entry.is_leaving || entry.due.is_over(now))
+    }
+
+    /// It could not be deleted yet.
+    pub(crate) fn put_back(&mut self, owner: OwnerId) {
+        if let Some(entry) = self.entries.get_mut(&owner) {
+            entry.is_in_hand = false;
+        }
+    }
+
+    /// Those who hold for a while already and whose nodes nobody watches, to be watched by the caller: a short turn does not
+    /// pay for it.
+    pub(crate) fn take_unwatched(&mut self, now: Moment) -> Vec<(OwnerId, String)> {
+        let mut found = Vec::new();
+        for (owner, entry) in &mut self.entries {
+            if let (Part::Holds { since, is_watched: is_watched @ false }, Some(node)) =
+                (&mut entry.part, &entry.node)
+                && !entry.is_leaving
+                && since.elapsed(now) >= SHORT_TURN
+            {
+                *is_watched = true;
+                found.push((*owner, format!("{}/{}", entry.lock, node.name)));
+            }
+        }
+        found
+    }
+}
+
+/// How long a place lasts that nobody asks for.
+pub(crate) const PLACE_TTL: Duration = Duration::from_secs(6);
+const SHORT_TURN: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::{Label, LockName, ProcessId, Wait};
+
+    use super::*;
+
+    fn at(secs: u64) -> Moment {
+        Moment { boot: Duration::from_secs(secs), wall: Duration::from_secs(1_700_000_000 + secs) }
+    }
+
+    fn claim(n: u8) -> Claim {
+        Claim {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::from_random(ProcessId::from_random([0; 8]), [n; 16]),
+            mode: Mode::Exclusive,
+            ttl: Duration::from_secs(10),
+            label: Arc::new(Label::default()),
+            block: 1,
+            wait: Wait::Turn,
+        }
+    }
+
+    fn with_one() -> (Roster, OwnerId) {
+        let (mut roster, claim) = (Roster::default(), claim(1));
+        assert!(roster.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        (roster, claim.owner)
+    }
+
+    /// L5, L8: what is over stays over, and is handed out once for deletion.
+    #[test]
+    fn who_is_overdue_holds_nothing_and_is_deleted_by_one() {
+        let (mut roster, owner) = with_one();
+        roster.get(owner).unwrap().enter(at(1), at(11));
+        assert!(roster.take_overdue(at(10)).is_empty());
+        assert_eq!(roster.take_overdue(at(11)).len(), 1);
+        assert!(!roster.get(owner).unwrap().holds());
+        assert!(roster.take_overdue(at(12)).is_empty(), "it is in hand");
+        assert!(roster.has_overdue(at(12)));
+        roster.put_back(owner);
+        assert_eq!(roster.take_overdue(at(12)).len(), 1, "until it is done");
+        roster.remove(owner);
+        assert!(!roster.has_overdue(at(12)));
+    }
+
+    /// H2.4.
+    #[test]
+    fn a_lease_is_never_shortened() {
+        let (mut roster, owner) = with_one();
+        let entry = roster.get(owner).unwrap();
+        entry.enter(at(1), at(11));
+        entry.keep_until(at(5));
+        assert!(!entry.enter(at(2), at(6)), "it held already");
+        assert!(roster.take_overdue(at(10)).is_empty());
+    }
+
+    #[test]
+    fn a_holder_is_watched_once_and_not_at_once() {
+        let (mut roster, owner) = with_one();
+        let entry = roster.get(owner).unwrap();
+        entry.node = Some(Node { name: "n".into(), token: FencingToken::new(1) });
+        entry.enter(at(1), at(11));
+        assert!(roster.take_unwatched(at(1)).is_empty());
+        assert_eq!(roster.take_unwatched(at(2)), [(owner, "/t/a/n".to_owned())]);
+        assert!(roster.take_unwatched(at(3)).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_added_to_a_session_that_is_over() {
+        let (mut roster, _) = with_one();
+        assert_eq!(roster.close().len(), 1);
+        let claim = claim(2);
+        assert!(!roster.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        assert!(roster.is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! What can be seen of a lock, and breaking it.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use futures_util::future::join_all;
+use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Moment, WaiterView};
+use zookeeper_client::{Error, Stat};
+
+use crate::{
+    backend::Store,
+    claim::token,
+    directory::{self, DATA},
+    error, leave,
+    line::Line,
+    node::{self, Contender},
+    record::Record,
+    session::{Session, locked},
+};
+
+/// Holders that were looked at before, by their paths: what is said of them does not change.
+#[derive(Default)]
+pub(crate) struct Faces(Mutex<HashMap<String, HolderView>>);
+
+/// One who holds, for people; `None` if it is gone, or cannot be read.
+pub(crate) async fn first_holder(
+    store: &Store,
+    session: &Session,
+    lock: &str,
+    holder: &Contender,
+) -> Option<HolderView> {
+    let path = format!("{lock}/{}", holder.name);
+    if let Some(known) = locked(&store.faces.0).get(&path) {
+        return Some(known.clone());
+    }
+    let (data, stat) = session.client.get_data(&path).await.ok()?;
+    let seen = holder_view(holder, &data, &stat);
+    let mut faces = locked(&store.faces.0);
+    if faces.len() >= FACES {
+        faces.clear();
+    }
+    faces.insert(path, seen.clone());
+    Some(seen)
+}
+
+fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
+    let record = Record::read(data);
+    let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
+    HolderView {
+        owner,
+        mode: node.mode,
+        token: record.as_ref().map(|_| token(stat.czxid)),
+        since: record.as_ref().map(|record| Duration::from_millis(record.since_ms)),
+        label: record.map(|record| record.label),
+        // Nobody can say when its process will not be heard of any more.
+        expires_in: None,
+    }
+}
+
+fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> WaiterView {
+    let record = Record::read(data);
+    let made_ms = u64::try_from(stat.ctime).unwrap_or(0);
+    let since = Duration::from_millis(record.as_ref().map_or(made_ms, |record| record.since_ms));
+    WaiterView {
+        owner: record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string()),
+        mode: node.mode,
+        label: record.map(|record| record.label),
+        waiting: now.wall.saturating_sub(since),
+    }
+}
+
+/// The state of one lock.
+pub(crate) async fn inspect(
+    store: &Store,
+    session: &Session,
+    name: &LockName,
+) -> Result<LockView, BackendError> {
+    let lock = store.directory_of(name);
+    let looked = |error| error::looked(&session.place(), error);
+    let (children, stat) = match session.client.get_children(&lock).await {
+        Err(Error::NoNode) => {
+            let fence = fence_without_directory(session).await.map_err(looked)?;
+            return Ok(LockView { name: name.clone(), holders: Vec::new(), queue: Vec::new(), fence });
+        }
+        seen => seen.map_err(looked)?,
+    };
+    let line = Line::read(&children);
+    let now = session.host.now();
+    let holders = read_all(session, &lock, line.holders()).await.map_err(looked)?;
+    let waiters = read_all(session, &lock, line.waiters()).await.map_err(looked)?;
+    Ok(LockView {
+        name: name.clone(),
+        holders: holders.iter().map(|(node, data, stat)| holder_view(node, data, stat)).collect(),
+        queue: waiters.iter().map(|(node, data, stat)| waiter_view(node, data, stat, now)).collect(),
+        fence: token(stat.czxid.max(stat.mzxid).max(stat.pzxid)),
+    })
+}
+
+/// The directory was never there, or was removed when it was empty, which raised this.
+async fn fence_without_directory(session: &Session) -> Result<FencingToken, Error> {
+    let base = session.client.check_stat(&session.config.base).await?;
+    Ok(token(base.map_or(0, |stat| stat.czxid.max(stat.pzxid))))
+}
+
+type Seen<'a> = (&'a Contender, Vec<u8>, Stat);
+
+/// Those that are still there.
+async fn read_all<'a>(session: &Session, lock: &str, nodes: &'a [Contender]) -> Result<Vec<Seen<'a>>, Error> {
+    let mut seen = Vec::new();
+    for batch in nodes.chunks(BATCH) {
+        let reads = batch.iter().map(|node| session.client.get_data(&format!("{lock}/{}", node.name)));
+        for (node, read) in batch.iter().zip(join_all(reads).await) {
+            match read {
+                Ok((data, stat)) => seen.push((node, data, stat)),
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// Those that are held or waited for, by name.
+pub(crate) async fn list(
+    store: &Store,
+    session: &Session,
+    prefix: &str,
+) -> Result<Vec<LockView>, BackendError> {
+    let children = match session.client.list_children(&session.config.base).await {
+        Err(Error::NoNode) => return Ok(Vec::new()),
+        children => children.map_err(|error| error::looked(&session.place(), error))?,
+    };
+    let mut names: Vec<LockName> = children.iter().filter_map(|child| node::decode(child)).collect();
+    names.retain(|name| name.as_str().starts_with(prefix));
+    names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+    let mut views = Vec::new();
+    for batch in names.chunks(BATCH) {
+        for view in join_all(batch.iter().map(|name| inspect(store, session, name))).await {
+            views.push(view?);
+        }
+    }
+    views.retain(|view| !view.holders.is_empty() || !view.queue.is_empty());
+    Ok(views)
+}
+
+/// Takes the nodes of those who hold, and raises the fence.
+pub(crate) async fn break_lock(
+    store: &Store,
+    session: &Session,
+    name: &LockName,
+) -> Result<Vec<HolderView>, BackendError> {
+    let lock = store.directory_of(name);
+    let wrote = |error| error::wrote(&session.place(), error);
+    store.directories.ready(session, &lock).await?;
+    let Some(children) = leave::seen_by_quorum(session, &lock, &lock).await.map_err(wrote)? else {
+        // It was empty, and removed just now.
+        return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
+    };
+    let line = Line::read(&children);
+    let held = read_all(session, &lock, line.holders()).await.map_err(wrote)?;
+    raise(session, &lock).await.map_err(wrote)?;
+    let mut robbed = Vec::new();
+    for (node, data, stat) in &held {
+        match session.client.delete(&format!("{lock}/{}", node.name), None).await {
+            Ok(()) => robbed.push(holder_view(node, data, stat)),
+            Err(Error::NoNode) => {}
+            // What was taken before is taken.
+            Err(error) => return Err(wrote(error).of_unknown_outcome()),
+        }
+    }
+    Ok(robbed)
+}
+
+/// A change of the directory is a transaction, whose number is larger than all before.
+async fn raise(session: &Session, lock: &str) -> Result<(), Error> {
+    match session.client.set_data(lock, DATA, None).await {
+        Err(Error::NoNode) => directory::make(session, lock).await,
+        raised => raised.map(drop),
+    }
+}
+
+const FACES: usize = 1024;
+/// Requests that are under way at once.
+const BATCH: usize = 64;

@@ -1,0 +1,47 @@
+//! Hints: who waits watches the node of somebody before it, and is rung when that goes or enters.
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use tenure_core::{Audience, BackendError, Ringing, Wake, Wakes};
+use zookeeper_client::Error;
+
+use crate::{claim::Attempt, error, line::Line, record::Record, session::Watch};
+
+/// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
+///
+/// A watch is set by reading the node, so nothing is missed between the look and the watch.
+pub(crate) async fn watch(attempt: &Attempt<'_>, line: &Line, ahead: usize) -> Result<bool, BackendError> {
+    let targets = line.watched_by(ahead).into_iter().map(|node| watch_one(attempt, node, ahead > 0));
+    let watched = try_join_all(targets).await?;
+    Ok(watched.into_iter().all(|is_watched| is_watched))
+}
+
+async fn watch_one(attempt: &Attempt<'_>, node: &str, waits: bool) -> Result<bool, BackendError> {
+    let (session, owner) = (&attempt.session, attempt.claim.owner);
+    if session.with_entry(owner, |entry| entry.watches(node)) == Some(true) {
+        return Ok(true);
+    }
+    let path = format!("{}/{node}", attempt.lock);
+    let (data, watcher) = match session.client.get_and_watch_data(&path).await {
+        Ok((data, _, watcher)) => (data, watcher),
+        Err(Error::NoNode) => return Ok(false),
+        Err(error) => return Err(error::looked(&session.place(), error)),
+    };
+    // Whoever was seen waiting has entered since: what would have rung has happened.
+    if waits && Record::read(&data).is_some_and(|record| record.entered) {
+        return Ok(false);
+    }
+    let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
+    session.watch(Watch { owner, audience: Audience::Waiters, watcher, end });
+    Ok(true)
+}
+
+/// The stream of hints of one process.
+pub(crate) struct Hints(pub(crate) Ringing);
+
+#[async_trait]
+impl Wakes for Hints {
+    async fn next(&mut self) -> Wake {
+        self.0.next().await
+    }
+}

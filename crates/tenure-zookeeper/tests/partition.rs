@@ -1,0 +1,157 @@
+//! Whoever holds knows that it lost the lock before the next one can enter, whatever part of the network fails.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::{contenders, locker, raw, soon, until, waiter};
+use tenure::{Guard, Locker};
+use tenure_testkit::{
+    proxy::Proxy,
+    zookeeper::{Ensemble, TICK, ZooKeeperServer},
+};
+use tokio::time::sleep;
+use zookeeper_client::{Acls, Client, CreateMode};
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// One holds on its way to the store, one waits on another, and then the first way fails. Says when each knew.
+async fn overtaken(
+    holders: &Locker,
+    waiters: &Locker,
+    fail: impl FnOnce(),
+) -> (Instant, Instant, [Guard; 2]) {
+    let guard = soon("it holds", holders.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let waiting = waiter(waiters.mutex("job").ttl(TTL));
+    let name = "job".parse().unwrap();
+    until("it waits", async || waiters.inspect(&name).await.unwrap().queue.len() == 1).await;
+    // A lease that has been renewed some times.
+    sleep(TTL).await;
+    guard.check().unwrap();
+    fail();
+    soon("it is lost", guard.lost()).await;
+    let lost = Instant::now();
+    let (entered, next) = soon("the next one enters", waiting).await.unwrap();
+    assert!(next.token() > guard.token());
+    (lost, entered, [guard, next])
+}
+
+#[track_caller]
+fn in_order(what: &str, lost: Instant, entered: Instant, cut: Instant) {
+    println!("{what}: lost after {:?}, the next entered after {:?}", lost - cut, entered - cut);
+    assert!(lost < entered, "{what}: the next one entered {:?} before the holder knew", lost - entered);
+}
+
+/// L1, hazard 58.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_cut_off_knows_before_the_next_one_enters() {
+    let server = ZooKeeperServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let url = format!("zookeeper://127.0.0.1:{}/tenure?tick={}ms", proxy.port(), TICK.as_millis());
+    let (a, b) = (locker(&url).await, locker(&server.url("")).await);
+    let mut cut = Instant::now();
+    let (lost, entered, _guards) = overtaken(&a, &b, || {
+        cut = Instant::now();
+        proxy.stall();
+    })
+    .await;
+    in_order("cut off from the server", lost, entered, cut);
+}
+
+/// L1: a server that hangs for a while, as a virtual machine that is moved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_on_a_hung_server_knows_before_the_next_one_enters() {
+    let server = ZooKeeperServer::start();
+    let (a, b) = (locker(&server.url("")).await, locker(&server.url("")).await);
+    let guard = soon("it holds", a.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let waiting = waiter(b.mutex("job").ttl(TTL));
+    let client = raw(&server.address()).await;
+    until("it waits", async || contenders(&client, "/tenure/job").await.len() == 2).await;
+    let cut = Instant::now();
+    server.stop();
+    soon("it is lost", guard.lost()).await;
+    let lost = Instant::now();
+    assert!(lost - cut < TTL + Duration::from_millis(200), "it is known by its own clock: {:?}", lost - cut);
+    // Longer than any session: the server ends them when it goes on, or their clients come back in time.
+    sleep(4 * TTL).await;
+    server.resume();
+    drop(guard);
+    let (entered, _next) = soon("the next one enters", waiting).await.unwrap();
+    in_order("a hung server", lost, entered, cut);
+}
+
+/// L1, hazard 58: the follower goes on answering reads and pings for `syncLimit` ticks, while the leader ends the session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_is_cut_off_from_its_leader_vouches_for_nothing() {
+    let ensemble = Ensemble::behind_proxies(3);
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    let (a, b) =
+        (locker(&ensemble.member(follower).url("")).await, locker(&ensemble.member(leader).url("")).await);
+    let mut cut = Instant::now();
+    let (lost, entered, _guards) = overtaken(&a, &b, || {
+        cut = Instant::now();
+        ensemble.link(follower, leader).stall();
+    })
+    .await;
+    in_order("the follower cut off", lost, entered, cut);
+}
+
+/// The same where only what the leader says is held up: what the follower passes on still arrives, so a renewal is carried
+/// out, and answered when the way is free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_heard_late_vouches_for_nothing() {
+    let ensemble = Ensemble::behind_proxies(3);
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    let (a, b) =
+        (locker(&ensemble.member(follower).url("")).await, locker(&ensemble.member(leader).url("")).await);
+    let link = ensemble.link(follower, leader);
+    let mut cut = Instant::now();
+    let ((lost, entered, _guards), ()) = tokio::join!(
+        overtaken(&a, &b, || {
+            cut = Instant::now();
+            link.hold_replies();
+        }),
+        async {
+            // Held up until the session is over, but not for `syncLimit`, after which the leader would drop the follower.
+            until("the way is held up", async || link.traffic().held_replies > 0).await;
+            sleep(TTL + 3 * TICK).await;
+            link.release();
+        }
+    );
+    in_order("the leader heard late", lost, entered, cut);
+}
+
+/// Why the backend proves that the leader has heard of it before it believes in a write: here a quorum write succeeds that
+/// was sent less than a ttl before the session was over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_write_alone_proves_too_little() {
+    let ensemble = Ensemble::behind_proxies(3);
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    // As long as one would ask for who takes it that a follower is never more than a tick behind.
+    let span = TTL + TICK;
+    let naive = Client::connector().with_session_timeout(span);
+    let naive = naive.connect(&ensemble.member(follower).address()).await.unwrap();
+    let other = raw(&ensemble.member(leader).address()).await;
+    let open = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    naive.create("/naive", b"", &open).await.unwrap();
+    sleep(TICK).await;
+    let link = ensemble.link(follower, leader);
+    let cut = Instant::now();
+    link.hold_replies();
+    sleep(span - TICK / 2).await;
+    let sent = Instant::now();
+    let mut writer = naive.new_multi_writer();
+    writer.add_check_version("/naive", -1).unwrap();
+    // It is sent by this.
+    let write = writer.commit();
+    until("the session is over", async || other.check_stat("/naive").await.unwrap().is_none()).await;
+    let over = Instant::now();
+    link.release();
+    let answer = soon("it is answered", write).await;
+    println!("naive: sent after {:?}, over after {:?}, then {answer:?}", sent - cut, over - cut);
+    assert!(answer.is_ok(), "{answer:?}");
+    assert!(over < sent + TTL, "whoever counts from the write believes for another {:?}", sent + TTL - over);
+}

@@ -1,0 +1,234 @@
+//! `FencedFile`: a file with its mark beside it.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::fence::{
+    pass::{Pass, Refused, decimal},
+    replacement::Replacement,
+};
+
+/// A file that refuses former holders.
+///
+/// Beside `report` stand `report.mark`, the largest token of an exclusive holder that has been here, and `report.lock`,
+/// empty, which whoever looks at the mark locks; for a moment also `report.tenure-new`. They are made by the first use.
+/// Clones and other processes may use the same path; everybody who writes must come through here.
+///
+/// ```
+/// use tenure::fence::{FencedFile, Pass};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("report");
+/// let locks = tenure::blocking::connect("memory:")?;
+/// let report = FencedFile::new(&path);
+///
+/// let former: Pass = locks.mutex("report").acquire()?.pass(); // released at once: its holder is a former one
+/// let guard = locks.mutex("report").acquire()?;
+/// report.write(guard.pass(), b"new text")?;
+/// assert!(report.write(former, b"late text").is_err());
+/// assert_eq!(report.read()?.as_deref(), Some(&b"new text"[..]));
+/// # Ok(()) }
+/// ```
+///
+/// # Fencing
+/// The check, the raise and the write are one step under the lock of `report.lock`. The mark is raised first, on the disk,
+/// and then the data is replaced as a whole: whatever is cut off where, by a crash or a power cut, leaves at worst a raised
+/// mark and the old data, which harms nobody; never new data under an old mark (L3).
+///
+/// # What is not promised
+/// * **It blocks.** Every call but [`read`](Self::read) waits for others at the same file, for as long as the disk takes for
+///   up to two files. In an asynchronous program it belongs on a thread for blocking work (`spawn_blocking`).
+/// * **A process that is stopped inside such a call holds up the others** until it goes on or dies.
+/// * Whoever removes the mark, or copies the data without it, lets former holders in again (H6.4); whoever removes the lock
+///   while somebody writes lets the next one in beside it.
+/// * A reader is not told whether it is over. Whoever writes later what it read calls [`touch`](Self::touch) before it
+///   reads, or [`update`](Self::update).
+/// * One host. On a network file system this is as good as its locks and its renames.
+/// * The file keeps its permissions. Its owner becomes who wrote last, further names of it (hard links) keep the old data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedFile {
+    data: PathBuf,
+    mark: PathBuf,
+    lock: PathBuf,
+}
+
+impl FencedFile {
+    /// The file at this path, whose directory must exist. Nothing is opened or made yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let data = path.into();
+        let (mark, lock) = (beside(&data, ".mark"), beside(&data, ".lock"));
+        Self { data, mark, lock }
+    }
+
+    /// Where the data is.
+    pub fn path(&self) -> &Path {
+        &self.data
+    }
+
+    /// The data as it is, or `None` if there is none yet. Needs no pass and no lock; never sees half a write.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] if it cannot be read.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
+        absent_is_none(fs::read(&self.data)).map_err(|error| io_error("cannot be read", &self.data, error))
+    }
+
+    /// The mark as it is, 0 if no exclusive holder has been here.
+    ///
+    /// # Errors
+    /// [`FileError::Io`] if it cannot be read, [`FileError::Damaged`] if it is no number.
+    pub fn mark(&self) -> Result<u64, FileError> {
+        let found = absent_is_none(fs::read_to_string(&self.mark)).map_err(|error| match error.kind() {
+            // No UTF-8.
+            io::ErrorKind::InvalidData => FileError::Damaged { path: self.mark.clone() },
+            _ => io_error("cannot be read", &self.mark, error),
+        })?;
+        let Some(text) = found else { return Ok(0) };
+        let number = text.strip_suffix('\n').and_then(decimal);
+        number.ok_or_else(|| FileError::Damaged { path: self.mark.clone() })
+    }
+
+    /// Shows a pass without writing data: raises the mark, or checks it. Do so before the first read of what will be
+    /// written later: otherwise a former holder's write can slip in between (hazard 51).
+    ///
+    /// # Errors
+    /// [`FileError::Refused`] if a later holder has been here; the others if the mark cannot be seen or raised.
+    pub fn touch(&self, pass: Pass) -> Result<(), FileError> {
+        let _lock = self.admit(pass)?;
+        Ok(())
+    }
+
+    /// Replaces the data as a whole.
+    ///
+    /// # Errors
+    /// [`FileError::Refused`], [`FileError::Damaged`] and [`FileError::NotAFile`]: nothing was written. [`FileError::Io`]:
+    /// the data is the old or the new, as a whole, and the mark may be raised; the same holder may try again.
+    pub fn write(&self, pass: Pass, data: &[u8]) -> Result<(), FileError> {
+        let _lock = self.admit(pass)?;
+        self.replace(data)
+    }
+
+    /// Reads the data, has `change` make the new data of it, and writes that, as one step that no other writer enters.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn update(
+        &self,
+        pass: Pass,
+        change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
+    ) -> Result<(), FileError> {
+        let _lock = self.admit(pass)?;
+        self.replace(&change(self.read()?))
+    }
+
+    /// Locks, judges, and raises the mark on the disk. What it gives keeps the others out until it is dropped.
+    fn admit(&self, pass: Pass) -> Result<File, FileError> {
+        for path in [&self.data, &self.mark, &self.lock] {
+            refuse_what_is_no_file(path)?;
+        }
+        let lock = self.locked()?;
+        let before = self.mark()?;
+        let after = pass.judge(before)?;
+        if after != before {
+            Replacement::of(&self.mark)
+                .write(format!("{after}\n").as_bytes())
+                .map_err(|error| io_error("cannot be written", &self.mark, error))?;
+        }
+        Ok(lock)
+    }
+
+    fn replace(&self, data: &[u8]) -> Result<(), FileError> {
+        Replacement::of(&self.data)
+            .write(data)
+            .map_err(|error| io_error("cannot be written", &self.data, error))
+    }
+
+    /// The lock, on the file that stands there: one that was removed meanwhile keeps nobody out.
+    fn locked(&self) -> Result<File, FileError> {
+        let failed = |error| io_error("cannot be locked", &self.lock, error);
+        for _ in 0..TRIES {
+            let mut options = File::options();
+            let file = options.create(true).truncate(false).write(true).open(&self.lock).map_err(failed)?;
+            match file.lock() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other.map_err(failed)?,
+            }
+            let ours = file.metadata().map_err(failed)?;
+            let there = absent_is_none(fs::metadata(&self.lock)).map_err(failed)?;
+            if there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+                return Ok(file);
+            }
+        }
+        Err(failed(io::Error::other("it is removed, or the waiting is interrupted, again and again")))
+    }
+}
+
+/// Why a fenced file did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A later holder has been here. Nothing was written; do not try again with the same token.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The mark is no number. Nothing was written: without it nobody knows who is over.
+    #[error(
+        "{}: holds no mark; put the largest token in that was ever used here, followed by a line end",
+        path.display()
+    )]
+    Damaged {
+        /// Where the mark is kept.
+        path: PathBuf,
+    },
+    /// A link, a directory, a device. Nothing was written: a link would have a mark of its own beside it.
+    #[error("{}: is not a plain file; name the file itself", path.display())]
+    NotAFile {
+        /// What it is about.
+        path: PathBuf,
+    },
+    /// The file system failed.
+    #[error("{}: {what}", path.display())]
+    Io {
+        /// What could not be done.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// In its own words.
+        #[source]
+        error: io::Error,
+    },
+}
+
+fn refuse_what_is_no_file(path: &Path) -> Result<(), FileError> {
+    let found = absent_is_none(fs::symlink_metadata(path));
+    match found.map_err(|error| io_error("cannot be reached", path, error))? {
+        Some(found) if !found.is_file() => Err(FileError::NotAFile { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+fn absent_is_none<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn io_error(what: &'static str, path: &Path, error: io::Error) -> FileError {
+    FileError::Io { what, path: path.to_owned(), error }
+}
+
+/// How often the lock's file may be removed under us, or a signal interrupt the waiting.
+const TRIES: usize = 16;

@@ -1,0 +1,273 @@
+//! Fenced rows in PostgreSQL and SQLite: the texts, for the driver of your choice.
+//!
+//! # A table that gets a column
+//! [`Column`] gives the two pieces of your own statement. No row changed: refused.
+//!
+//! ```
+//! use rusqlite::Connection;
+//! use tenure::{FencingToken, fence::{Pass, sql::Column}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let db = Connection::open_in_memory()?;
+//! db.execute_batch(
+//!     "CREATE TABLE report (id TEXT PRIMARY KEY, body TEXT, mark BIGINT NOT NULL DEFAULT 0);
+//!      INSERT INTO report (id) VALUES ('q3')",
+//! )?;
+//! let write = |pass: Pass, body: &str| {
+//!     let mark = Column::new("mark", "?1").expect("two good names");
+//!     let sql =
+//!         format!("UPDATE report SET body = ?2, {} WHERE id = ?3 AND {}", mark.assignment(pass), mark.condition());
+//!     db.execute(&sql, (pass.token().get(), body, "q3"))
+//! };
+//! let (former, later) = (Pass::exclusive(FencingToken::new(7)), Pass::exclusive(FencingToken::new(8)));
+//! assert_eq!(write(later, "the new text")?, 1);
+//! assert_eq!(write(former, "the late text")?, 0, "refused");
+//! # Ok(()) }
+//! ```
+//!
+//! # Anything else in the same database
+//! [`Table`] keeps the marks of what cannot get a column: several rows, several tables, rows that come and go. Its
+//! statement goes first in the transaction; one row comes back: go on; none: refused, roll back.
+//!
+//! ```
+//! use rusqlite::{Connection, OptionalExtension, TransactionBehavior::Immediate};
+//! use tenure::{FencingToken, fence::{Pass, sql::{Dialect, Table}}};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut db = Connection::open_in_memory()?;
+//! let fence = Table::new("fence", Dialect::Sqlite)?;
+//! db.execute_batch(&fence.create())?;
+//! db.execute_batch("CREATE TABLE stock (item TEXT, amount INTEGER)")?;
+//!
+//! let pass = Pass::exclusive(FencingToken::new(7));
+//! let transaction = db.transaction_with_behavior(Immediate)?;
+//! let mark: Option<u64> = transaction
+//!     .query_row(&fence.touch(pass), ("stock", pass.token().get()), |row| row.get(0))
+//!     .optional()?;
+//! if mark.is_some() {
+//!     transaction.execute("INSERT INTO stock VALUES ('bolt', 12)", ())?;
+//!     transaction.commit()?;
+//! }
+//! # assert_eq!(mark, Some(7));
+//! # Ok(()) }
+//! ```
+//!
+//! # Why this is one atomic step
+//! * *PostgreSQL*, in `READ COMMITTED` and above. A raise (and a write to a row with a [`Column`]) locks the row until the
+//!   transaction ends. Whoever comes meanwhile waits, and then its condition is looked at again, on the row as it is by
+//!   then. A check takes `FOR SHARE`: checks run beside each other, a raise waits for them, and they for a raise. Above
+//!   `READ COMMITTED` the one that waited may get a serialization failure instead: nothing was written, begin anew.
+//! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. With a plain `BEGIN` a transaction that
+//!   checked, and then finds that somebody wrote meanwhile, cannot write any more: safe, but an error.
+//!
+//! In autocommit the statement of a [`Table`] protects nothing: it must be in the transaction of the write. The role needs
+//! `SELECT`, `INSERT` and `UPDATE` on the table.
+//!
+//! A holder that is stopped inside of its transaction holds up whoever comes next, until its connection ends. PostgreSQL's
+//! `idle_in_transaction_session_timeout` bounds that; in SQLite nothing does but the end of the process.
+//!
+//! # Tokens as numbers
+//! A mark is a `BIGINT`. Tokens of all backends fit: `i64::try_from(pass.token().get())`.
+//!
+//! # What is not promised
+//! A row that is deleted takes its mark along (H6.4), and one that is not there yet has none: use a [`Table`] for those, and
+//! delete nothing from it. Reads are not fenced: touch first, then read (hazard 51). Nothing is promised of statements that
+//! leave out the condition.
+
+use crate::fence::pass::Pass;
+
+/// A column that keeps the mark of its row: `BIGINT NOT NULL DEFAULT 0`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    column: String,
+    token: String,
+}
+
+impl Column {
+    /// With the name of the column and the placeholder that stands for the token: `$1`, `?1`, `:token`.
+    ///
+    /// # Errors
+    /// [`NotSql`] if one of them is none.
+    pub fn new(column: &str, token: &str) -> Result<Self, NotSql> {
+        Ok(Self { column: identifier(column)?, token: placeholder(token)? })
+    }
+
+    /// What must be true of the row, for `WHERE … AND …`: `mark <= $1`.
+    pub fn condition(&self) -> String {
+        format!("{} <= {}", self.column, self.token)
+    }
+
+    /// What becomes of the mark, for `SET …, …`: `mark = $1`, and for a pass that does not raise it `mark = mark`.
+    ///
+    /// Alone it touches: `UPDATE … SET mark = $1 WHERE id = $2 AND mark <= $1`, before the first read.
+    pub fn assignment(&self, pass: Pass) -> String {
+        let value = if pass.raises() { &self.token } else { &self.column };
+        format!("{} = {value}", self.column)
+    }
+}
+
+/// Which words the database knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// PostgreSQL 9.5 and later. Placeholders are `$1` and `$2`.
+    Postgres,
+    /// SQLite 3.35 and later. Placeholders are `?1` and `?2`.
+    Sqlite,
+}
+
+/// A table that keeps the marks of resources by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    name: String,
+    dialect: Dialect,
+    resource: String,
+    token: String,
+}
+
+impl Table {
+    /// Of this name, which may have a schema's name before it: `fence`, `app.fence`.
+    ///
+    /// # Errors
+    /// [`NotSql`] if it is none.
+    pub fn new(name: &str, dialect: Dialect) -> Result<Self, NotSql> {
+        for part in name.splitn(2, '.') {
+            identifier(part)?;
+        }
+        let (resource, token) = match dialect {
+            Dialect::Postgres => ("$1", "$2"),
+            Dialect::Sqlite => ("?1", "?2"),
+        };
+        Ok(Self { name: name.to_owned(), dialect, resource: resource.to_owned(), token: token.to_owned() })
+    }
+
+    /// With other placeholders for the name of the resource and the token.
+    ///
+    /// # Errors
+    /// [`NotSql`] if one of them is none.
+    pub fn with_placeholders(self, resource: &str, token: &str) -> Result<Self, NotSql> {
+        Ok(Self { resource: placeholder(resource)?, token: placeholder(token)?, ..self })
+    }
+
+    /// Makes the table if it is not there. No parameters.
+    pub fn create(&self) -> String {
+        let name = &self.name;
+        format!("CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL)")
+    }
+
+    /// Registers a resource that nobody has been at. Its parameter is the name of the resource.
+    ///
+    /// Changes nothing if it is there. An exclusive holder needs none of it; a shared one does, because there is no row to
+    /// lock otherwise: run it before [`touch`](Self::touch), in the same transaction or long before.
+    pub fn register(&self) -> String {
+        let Self { name, resource, .. } = self;
+        format!(
+            "INSERT INTO {name} (resource, mark) VALUES ({resource}, 0) ON CONFLICT (resource) DO NOTHING"
+        )
+    }
+
+    /// Shows a pass: raises the mark or checks it. Its parameters are the name of the resource and the token.
+    ///
+    /// **One row comes back, with the mark: go on. None: refused, or a shared holder at a resource that was never
+    /// [registered](Self::register).** The first statement of the transaction, before its reads and its writes.
+    pub fn touch(&self, pass: Pass) -> String {
+        let Self { name, resource, token, .. } = self;
+        if pass.raises() {
+            let own = name.rsplit('.').next().unwrap_or(name);
+            return format!(
+                "INSERT INTO {name} (resource, mark) VALUES ({resource}, {token}) ON CONFLICT (resource) DO UPDATE \
+                 SET mark = excluded.mark WHERE {own}.mark <= excluded.mark RETURNING mark"
+            );
+        }
+        let lock = match self.dialect {
+            Dialect::Postgres => " FOR SHARE",
+            // OK because the transaction has the lock, or learns that it came too late when it writes.
+            Dialect::Sqlite => "",
+        };
+        format!("SELECT mark FROM {name} WHERE resource = {resource} AND mark <= {token}{lock}")
+    }
+}
+
+/// A name or a placeholder that would not be safe to put into a statement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotSql {
+    /// Not a name.
+    #[error("{0:?} is no plain SQL name: take letters, digits and `_`, no digit first, 63 at most")]
+    Name(String),
+    /// Not a placeholder.
+    #[error("{0:?} is no placeholder: take `$1`, `?1`, `:token` or `@token`")]
+    Placeholder(String),
+}
+
+/// Put into statements as it is, unquoted, so that it means what it means in your own statements.
+fn identifier(name: &str) -> Result<String, NotSql> {
+    let is_good = is_word(name) && !name.starts_with(|c: char| c.is_ascii_digit()) && name.len() <= 63;
+    is_good.then(|| name.to_owned()).ok_or_else(|| NotSql::Name(name.to_owned()))
+}
+
+/// A bare `?` is refused: it would be counted anew wherever it stands.
+fn placeholder(text: &str) -> Result<String, NotSql> {
+    let is_good = match text.split_at_checked(1) {
+        Some(("$" | "?", number)) => {
+            let has_digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            has_digits && !number.starts_with('0')
+        }
+        Some((":" | "@", name)) => identifier(name).is_ok(),
+        _ => false,
+    };
+    is_good.then(|| text.to_owned()).ok_or_else(|| NotSql::Placeholder(text.to_owned()))
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::FencingToken;
+
+    use super::*;
+
+    const RAISE: Pass = Pass::exclusive(FencingToken::new(1));
+    const CHECK: Pass = Pass::shared(FencingToken::new(1));
+
+    #[test]
+    fn fragments_have_the_callers_names() {
+        for token in ["$1", "?12", ":token", "@t"] {
+            let column = Column::new("mark", token).unwrap();
+            assert_eq!(column.condition(), format!("mark <= {token}"));
+            assert_eq!(column.assignment(RAISE), format!("mark = {token}"));
+            assert_eq!(column.assignment(CHECK), "mark = mark");
+        }
+    }
+
+    #[test]
+    fn nothing_but_names_and_placeholders_gets_into_a_statement() {
+        for name in ["", "1a", "a b", "a;b", "a\"", "a'", "a-b", "é", "a\n", "a.b", &"a".repeat(64)] {
+            assert_eq!(Column::new(name, "$1"), Err(NotSql::Name(name.to_owned())), "{name:?}");
+        }
+        for text in ["", "?", "$", "1", "$0", "?01", "$1;", ":", ":1a", ":a b", "token", "é", "'x'"] {
+            assert_eq!(Column::new("mark", text), Err(NotSql::Placeholder(text.to_owned())), "{text:?}");
+        }
+        for name in ["", ".", "a.", ".a", "a.b.c", "a b.c"] {
+            assert!(Table::new(name, Dialect::Postgres).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_may_have_a_schema_and_other_placeholders() {
+        let table =
+            Table::new("app.fence", Dialect::Postgres).unwrap().with_placeholders("$7", "$9").unwrap();
+        assert_eq!(
+            table.touch(RAISE),
+            "INSERT INTO app.fence (resource, mark) VALUES ($7, $9) ON CONFLICT (resource) DO UPDATE SET mark = \
+             excluded.mark WHERE fence.mark <= excluded.mark RETURNING mark"
+        );
+        assert_eq!(
+            table.touch(CHECK),
+            "SELECT mark FROM app.fence WHERE resource = $7 AND mark <= $9 FOR SHARE"
+        );
+        assert!(table.clone().with_placeholders("?", "$1").is_err());
+    }
+}
