@@ -105,10 +105,15 @@ impl Store {
         match lines.line().await {
             Ok(line) if line.facts().is_direct => None,
             Ok(_) => Some(note(
-                format!("listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"),
+                format!(
+                    "listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"
+                ),
                 remedy,
             )),
-            Err(error) => Some(warning(format!("no hints come, as listen= cannot be reached ({error}): {slow}"), remedy)),
+            Err(error) => Some(warning(
+                format!("no hints come, as listen= cannot be reached ({error}): {slow}"),
+                remedy,
+            )),
         }
     }
 }

@@ -124,13 +124,12 @@ async fn a_leader_that_is_heard_late_vouches_for_nothing() {
     in_order("the leader heard late", lost, entered, cut);
 }
 
-/// Why the backend proves that the leader has heard of it before it believes in a write: here a quorum write succeeds that
-/// was sent less than a ttl before the session was over.
+/// Why the backend proves that the leader has heard of it before it believes in a write. Here a quorum carries one out, and
+/// the session is over less than a ttl after it was sent, although it lasts a tick longer than the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quorum_write_alone_proves_too_little() {
     let ensemble = Ensemble::behind_proxies(3);
     let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
-    // As long as one would ask for who takes it that a follower is never more than a tick behind.
     let span = TTL + TICK;
     let naive = Client::connector().with_session_timeout(span);
     let naive = naive.connect(&ensemble.member(follower).address()).await.unwrap();
@@ -139,19 +138,18 @@ async fn a_quorum_write_alone_proves_too_little() {
     naive.create("/naive", b"", &open).await.unwrap();
     sleep(TICK).await;
     let link = ensemble.link(follower, leader);
-    let cut = Instant::now();
     link.hold_replies();
     sleep(span - TICK / 2).await;
     let sent = Instant::now();
-    let mut writer = naive.new_multi_writer();
-    writer.add_check_version("/naive", -1).unwrap();
-    // It is sent by this.
-    let write = writer.commit();
+    // The leader hears this, and its answer is on its way to the follower.
+    let write = naive.set_data("/naive", b"renewed", None);
+    until("it is carried out", async || {
+        other.check_stat("/naive").await.unwrap().is_some_and(|stat| stat.version == 1)
+    })
+    .await;
     until("the session is over", async || other.check_stat("/naive").await.unwrap().is_none()).await;
     let over = Instant::now();
-    link.release();
-    let answer = soon("it is answered", write).await;
-    println!("naive: sent after {:?}, over after {:?}, then {answer:?}", sent - cut, over - cut);
-    assert!(answer.is_ok(), "{answer:?}");
-    assert!(over < sent + TTL, "whoever counts from the write believes for another {:?}", sent + TTL - over);
+    println!("naive: over {:?} after the write was sent", over - sent);
+    assert!(over < sent + TTL, "the hazard did not show");
+    drop(write);
 }

@@ -1,15 +1,78 @@
-//! What the tests of the PostgreSQL backend share: servers with handles to them.
+//! What the tests of the PostgreSQL backend share: servers with handles to them, and what a server says of itself.
 
 #![allow(dead_code, reason = "every test file uses its own part of the stage")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tenure::TokioHost;
-use tenure_core::BackendHandle;
+use tenure_core::{BackendError, BackendHandle, ClaimAnswer, Grant};
 use tenure_postgres::{Config, Postgres};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::slowness,
+    postgres::{PostgresServer, Recipe},
+};
+
+/// How long a server may take for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A handle as one process has it.
 pub(crate) fn postgres(url: &str) -> BackendHandle {
     Arc::new(Postgres::new(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
+}
+
+/// A claimant in a process of its own.
+pub(crate) fn player(url: &str, name: &str) -> Player {
+    Player::new(postgres(url), name)
+}
+
+/// Asks until it is let in.
+pub(crate) async fn enter_in_time(player: &Player) -> Grant {
+    let deadline = tokio::time::Instant::now() + PATIENCE * slowness();
+    loop {
+        match player.backend.claim(&player.claim).await {
+            Ok(ClaimAnswer::Granted(grant)) => return grant,
+            answer => assert!(tokio::time::Instant::now() < deadline, "not let in: {answer:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE * slowness();
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Ends what hangs, with its place in the test.
+pub(crate) async fn soon<A>(what: impl Future<Output = A>) -> A {
+    tokio::time::timeout(PATIENCE * slowness(), what).await.expect("an answer in time")
+}
+
+/// A server that writes down every statement.
+pub(crate) fn talkative() -> PostgresServer {
+    Recipe::new().config("log_statement = all").start()
+}
+
+/// What it wrote down of the clients' statements, in its first life.
+pub(crate) fn statements(server: &PostgresServer) -> Vec<String> {
+    let log = std::fs::read_to_string(server.folder().join("log-1")).unwrap();
+    let lines =
+        log.lines().filter(|line| line.contains("LOG:  execute ") || line.contains("LOG:  statement: "));
+    lines.map(str::to_owned).collect()
+}
+
+/// The error as a person sees it, with everything behind it.
+pub(crate) fn chain(error: &BackendError) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(next) = source {
+        text.push_str(&format!(": {next} {next:?}"));
+        source = next.source();
+    }
+    text
 }
