@@ -11,8 +11,6 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Where the pins are, relative to the root.
-const PINS: &str = "crates/tenure-redis/tests/interop";
 /// What a complete folder has: the pins that it was made from. Written last.
 const STAMP: &str = "pins";
 
@@ -21,6 +19,8 @@ struct Client {
     library: &'static str,
     /// Below `clients` in the target folder. The tests look for it there.
     folder: &'static str,
+    /// Where the pins are, relative to the root.
+    home: &'static str,
     /// Files that the installer reads; the last one is compared with the stamp.
     pins: &'static [&'static str],
     installer: fn(&Path) -> Command,
@@ -32,6 +32,7 @@ const CLIENTS: &[Client] = &[
     Client {
         library: "redis-py",
         folder: "python",
+        home: "crates/tenure-redis/tests/interop",
         pins: &["requirements.txt"],
         installer: pip_install,
         probe: python_probe,
@@ -39,16 +40,25 @@ const CLIENTS: &[Client] = &[
     Client {
         library: "node redlock",
         folder: "node",
+        home: "crates/tenure-redis/tests/interop",
         pins: &["package.json", "package-lock.json"],
         installer: npm_install,
         probe: node_probe,
+    },
+    Client {
+        library: "kazoo",
+        folder: "kazoo",
+        home: "crates/tenure-zookeeper/tests/interop",
+        pins: &["requirements.txt"],
+        installer: pip_install,
+        probe: kazoo_probe,
     },
 ];
 
 /// Installs what is not there yet in the version that is pinned.
 pub(crate) fn provide(workspace: &Workspace, steps: &mut Steps) -> Result<(), Failure> {
-    let pins = workspace.root.join(PINS);
     for client in CLIENTS {
+        let pins = workspace.root.join(client.home);
         let folder = target(workspace).join("clients").join(client.folder);
         if !client.is_there(&pins, &folder) {
             steps.work(client.library, || client.install(&pins, &folder))?;
@@ -125,6 +135,12 @@ fn python_probe(folder: &Path) -> Command {
     python
 }
 
+fn kazoo_probe(folder: &Path) -> Command {
+    let mut python = Command::new("python3");
+    python.args(["-c", "import kazoo.client, kazoo.recipe.lock"]).env("PYTHONPATH", folder);
+    python
+}
+
 fn npm_install(folder: &Path) -> Command {
     let mut npm = Command::new("npm");
     npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
@@ -174,7 +190,7 @@ mod tests {
         let folder = Folder::new("there");
         let (pins, target) = (folder.0.join("pins"), folder.0.join("target"));
         let mut client =
-            Client { library: "a", folder: "a", pins: &["a.txt"], installer: works, probe: works };
+            Client { library: "a", folder: "a", home: "", pins: &["a.txt"], installer: works, probe: works };
         assert!(!client.is_there(&pins, &target));
         client.prepare(&pins, &target).unwrap();
         assert!(!client.is_there(&pins, &target), "an installation that was broken off is none");
@@ -192,7 +208,7 @@ mod tests {
         let folder = Folder::new("fails");
         let (pins, target) = (folder.0.join("pins"), folder.0.join("target"));
         let mut client =
-            Client { library: "a", folder: "a", pins: &["a.txt"], installer: fails, probe: works };
+            Client { library: "a", folder: "a", home: "", pins: &["a.txt"], installer: fails, probe: works };
         let failure = client.install(&pins, &target).unwrap_err().to_string();
         assert!(failure.starts_with("step `a` failed: false could not install it: exit status"), "{failure}");
         assert!(!client.is_there(&pins, &target));
@@ -205,7 +221,8 @@ mod tests {
     fn what_an_older_version_left_is_gone() {
         let folder = Folder::new("older");
         let (pins, target) = (folder.0.join("pins"), folder.0.join("target"));
-        let client = Client { library: "a", folder: "a", pins: &["a.txt"], installer: works, probe: works };
+        let client =
+            Client { library: "a", folder: "a", home: "", pins: &["a.txt"], installer: works, probe: works };
         client.prepare(&pins, &target).unwrap();
         fs::write(target.join("old"), "").unwrap();
         client.prepare(&pins, &target).unwrap();

@@ -39,8 +39,11 @@ impl Etcd {
         found.extend(of_members(&members));
         found.extend(self.members.alarms().await?);
         found.extend(self.size().await?);
-        found.extend(self.rights().await?);
-        found.extend(self.shortest_lease().await?);
+        // Where locks cannot be taken now, nothing can be tried.
+        if found.iter().all(|finding| finding.severity < Severity::Problem) {
+            found.extend(self.rights().await?);
+            found.extend(self.shortest_lease().await?);
+        }
         if self.config().login.is_none()
             && self.config().tls.as_ref().is_none_or(|tls| tls.identity.is_none())
         {

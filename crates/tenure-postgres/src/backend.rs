@@ -29,6 +29,24 @@ impl Postgres {
         Self::sharing(Arc::new(Shared::new(config, host)))
     }
 
+    /// When to ask again.
+    ///
+    /// Those who wait for nothing but their own safety do not all ask at the same moment, and race each other. Whom no hint
+    /// reaches asks often enough not to miss its turn, which lasts for the claim ttl.
+    fn spread(&self, retry_after: &mut Duration, ahead: usize) {
+        let shared = self.store.shared();
+        let rules = &shared.config.rules;
+        if !self.store.hears() {
+            let often = if ahead < NEAR { rules.claim_ttl * 2 / 5 } else { rules.claim_ttl * 4 / 5 };
+            *retry_after = often.min(*retry_after);
+        }
+        if *retry_after >= rules.claim_ttl / 5 {
+            let mut chance = [0];
+            shared.host.random(&mut chance);
+            *retry_after -= *retry_after * u32::from(chance[0]) / 1024;
+        }
+    }
+
     fn sharing(shared: Arc<Shared>) -> Self {
         Self { store: Arc::new(Store::new(shared)) }
     }
@@ -63,7 +81,11 @@ impl Backend for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         allow(claim.ttl)?;
-        self.store.step(&claim.name, claim.wait != Wait::No, claim).await
+        let mut answer = self.store.step(&claim.name, claim.wait != Wait::No, claim).await?;
+        if let ClaimAnswer::Queued { ahead, retry_after, .. } = &mut answer {
+            self.spread(retry_after, *ahead);
+        }
+        Ok(answer)
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -94,6 +116,9 @@ impl Backend for Postgres {
         self.store.examine().await
     }
 }
+
+/// Places from the front whose turn may come at any moment.
+const NEAR: usize = 4;
 
 /// # Errors
 /// `Invalid` for a lease that is longer than any.

@@ -85,7 +85,7 @@ impl Store {
 
     /// Whether hints can come.
     async fn hints(&self, facts: &Facts) -> Vec<Finding> {
-        let slow = "a waiter in another process finds out by asking every 2 s at most that it is let in";
+        let slow = "a waiter finds out by asking, every 0.2 to 0.4 s, that another process let it in";
         let found = match &self.shared().config.listen {
             Listen::Off => Some(note(format!("hints are off: {slow}"), "leave out listen=off to have them")),
             Listen::Same if facts.is_direct => None,

@@ -15,6 +15,7 @@ mod silence;
 mod sql;
 mod store;
 mod tls;
+mod turn;
 mod verb;
 mod view;
 mod wake;

@@ -111,6 +111,7 @@ impl Line {
 
     /// Makes the table if it is not there. Many may do so at once: who is too late for it looks again.
     pub(crate) async fn create(&self) -> Result<(), Failure> {
+        let mut race = None;
         for _ in 0..CREATE_TRIES {
             let facts = self.look().await?;
             facts.must_take_writes(&self.name).map_err(Failure::Refused)?;
@@ -121,11 +122,11 @@ impl Line {
             }
             match self.client.batch_execute(&self.shared.sql.create).await {
                 Ok(()) => {}
-                Err(error) if was_race(&error) => {}
+                Err(error) if was_race(&error) => race = Some(error),
                 Err(error) => return Err(error::asked(&self.name, error)),
             }
         }
-        Err(Failure::Overtaken)
+        Err(race.map_or(Failure::Overtaken, |error| error::asked(&self.name, error)))
     }
 
     /// Runs one statement, which is a transaction of its own.
@@ -216,7 +217,7 @@ pub(crate) struct Target {
 
 /// Somebody else made the table at the same moment (the catalog's own unique indexes say so).
 fn was_race(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| ["23505", "42P07", "XX000", "40001"].contains(&code.code()))
+    error.code().is_some_and(|code| ["23505", "42P07", "42710", "XX000", "40001"].contains(&code.code()))
 }
 
 /// Says that the connection has ended, whatever ended its task.

@@ -16,6 +16,9 @@ pub(crate) const TOLERANCE: Duration = Duration::from_millis(100);
 /// Locks that are remembered; more, and all are forgotten.
 const NAMES_MAX: usize = 4096;
 
+/// What was stored so long ago is likely to be as it was, also where many wait.
+const FRESH: Duration = Duration::from_millis(10);
+
 /// What saves a round trip. It is never trusted: the server compares the version, and the time.
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -30,6 +33,7 @@ pub(crate) struct Memory {
 pub(crate) struct Seen {
     pub(crate) version: i64,
     pub(crate) ledger: Ledger,
+    at: Moment,
 }
 
 /// What the server's clock showed, and when we learned of it.
@@ -54,6 +58,13 @@ pub(crate) fn moment(server: Duration) -> Moment {
     Moment { boot: server, wall: server }
 }
 
+impl Seen {
+    /// So lately that nobody else is likely to have been there since.
+    pub(crate) fn is_fresh(&self, now: Moment) -> bool {
+        self.at.elapsed(now) < FRESH
+    }
+}
+
 impl Memory {
     pub(crate) fn seen(&self, name: &LockName) -> Option<Seen> {
         // One that is in doubt is read first.
@@ -63,19 +74,19 @@ impl Memory {
         locked(&self.seen).get(name).cloned()
     }
 
-    /// What was stored or read; an older sight than the one there is is no news.
-    pub(crate) fn remember(&self, name: &LockName, version: i64, ledger: Ledger) {
-        let mut seen = locked(&self.seen);
+    /// What was stored; an older sight than the one there is is no news.
+    pub(crate) fn remember(&self, name: &LockName, version: i64, ledger: Ledger, at: Moment) {
+        let (mut seen, sight) = (locked(&self.seen), Seen { version, ledger, at });
         if let Some(known) = seen.get_mut(name) {
             if known.version <= version {
-                *known = Seen { version, ledger };
+                *known = sight;
             }
             return;
         }
         if seen.len() >= NAMES_MAX {
             seen.clear();
         }
-        seen.insert(name.clone(), Seen { version, ledger });
+        seen.insert(name.clone(), sight);
     }
 
     pub(crate) fn forget(&self, name: &LockName) {
@@ -172,7 +183,7 @@ mod tests {
     #[test]
     fn a_write_without_an_answer_is_in_doubt_until_the_version_has_moved_on() {
         let memory = Memory::default();
-        memory.remember(&name(), 7, Ledger::new(1));
+        memory.remember(&name(), 7, Ledger::new(1), at(0));
         drop(memory.doubt(&name(), 7));
         assert!(memory.seen(&name()).is_none());
         assert!(memory.is_in_doubt(&name(), 7));
@@ -186,7 +197,7 @@ mod tests {
     fn an_older_sight_is_no_news() {
         let memory = Memory::default();
         for (version, expected) in [(5, 5), (4, 5), (6, 6)] {
-            memory.remember(&name(), version, Ledger::new(0));
+            memory.remember(&name(), version, Ledger::new(0), at(0));
             assert_eq!(memory.seen(&name()).unwrap().version, expected);
         }
     }

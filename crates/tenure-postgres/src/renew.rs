@@ -10,7 +10,7 @@ use crate::{
     error::Failure,
     line::{Argument, Line},
     memory::since_epoch,
-    store::{Draft, Store, window},
+    store::{Draft, Store, behind, window},
     verb::Renewing,
 };
 
@@ -140,7 +140,9 @@ impl Store {
                 continue;
             };
             let (at, draft) = drafts.swap_remove(found);
-            self.stored(&grants[at].name, draft.version + 1, draft.ledger, &draft.change.wakes);
+            let wakes = &draft.change.wakes;
+            let behind = behind(&draft.ledger, &grants[at].name, draft.now, wakes);
+            self.stored(&grants[at].name, draft.version + 1, draft.ledger, wakes, behind);
             answers[at] = Some(draft.change.answer);
         }
         // The others were not as they had been seen.

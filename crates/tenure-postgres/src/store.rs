@@ -13,7 +13,10 @@
 //! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the server's own time.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -29,6 +32,7 @@ use crate::{
     memory::{TOLERANCE, locked, moment, since_epoch},
     schema::Table,
     shared::Shared,
+    turn::Turns,
     verb::Verb,
     wake::Ears,
 };
@@ -44,6 +48,9 @@ pub(crate) struct Store {
     hints: Option<Lines>,
     /// When that could not be listened to last.
     deaf_since: Mutex<Option<Moment>>,
+    /// Hints reached us when somebody waited last.
+    hears: AtomicBool,
+    turns: Turns,
 }
 
 /// A verb that was run, and is to be stored.
@@ -54,7 +61,7 @@ pub(crate) struct Draft<A> {
     pub(crate) change: Change<A>,
     /// The time at which it ran, if that was not read from the server.
     pub(crate) guessed: Option<Duration>,
-    now: Duration,
+    pub(crate) now: Duration,
 }
 
 /// What became of a try.
@@ -75,7 +82,7 @@ pub(crate) struct Sight {
 
 impl Store {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let ears = Arc::new(Ears::new(shared.bells.clone()));
+        let ears = Arc::new(Ears::new(&shared));
         let hints = match &shared.config.listen {
             Listen::At(config) => {
                 Some(Lines::new(shared.clone(), ears.clone(), Arc::new((**config).clone())))
@@ -83,7 +90,14 @@ impl Store {
             Listen::Same | Listen::Off => None,
         };
         let lines = Lines::new(shared.clone(), ears.clone(), shared.config.clone());
-        Self { lines, ears, hints, deaf_since: Mutex::default() }
+        Self {
+            lines,
+            ears,
+            hints,
+            deaf_since: Mutex::default(),
+            hears: AtomicBool::new(true),
+            turns: Turns::default(),
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -103,6 +117,7 @@ impl Store {
         listens: bool,
         verb: &V,
     ) -> Result<V::Answer, BackendError> {
+        let _turn = self.turns.take(name, &*self.shared().host).await;
         let (mut maybe, mut breaks, mut place): (Option<V::Answer>, u32, String) = (None, 0, String::new());
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
             if maybe.is_some() { error.of_unknown_outcome() } else { error }
@@ -161,7 +176,7 @@ impl Store {
         self.shared().memory.server_time(self.shared().host.now())
     }
 
-    /// The verb on what was seen last, if that does what is asked for and nobody elsewhere must be told.
+    /// The verb on what was seen last, if that does what is asked for or was seen just now, and nobody elsewhere must be told.
     pub(crate) fn guess<V: Verb>(
         &self,
         name: &LockName,
@@ -170,17 +185,13 @@ impl Store {
     ) -> Option<Draft<V::Answer>> {
         let now = now?;
         let seen = self.shared().memory.seen(name)?;
+        let is_fresh = seen.is_fresh(self.shared().host.now());
         let (version, mut ledger) = (seen.version, seen.ledger);
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), TOLERANCE).ok()?;
         let is_alone = self.elsewhere(&change.wakes).next().is_none();
-        (verb.is_plain(&change.answer) && is_alone).then_some(Draft {
-            version,
-            ledger,
-            change,
-            guessed: Some(now),
-            now,
-        })
+        let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
+        (is_alone && is_likely).then_some(Draft { version, ledger, change, guessed: Some(now), now })
     }
 
     pub(crate) fn draft<V: Verb>(&self, sight: Sight, verb: &V) -> Result<Draft<V::Answer>, BackendError> {
@@ -246,7 +257,11 @@ impl Store {
         let (state, is_busy) = (ledger.encode(), !ledger.is_free());
         let is_new = version == 0;
         let first = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        let (channels, hints): (Vec<String>, Vec<String>) = self.elsewhere(&change.wakes).unzip();
+        let behind = behind(&ledger, name, now, &change.wakes);
+        let away = self.elsewhere(&change.wakes);
+        let (channels, hints): (Vec<String>, Vec<String>) = away
+            .map(|(audience, owner)| (Ears::channel(owner.process()), Ears::hint(audience, owner, behind)))
+            .unzip();
         let (from, until) = window(guessed);
         let key = name.as_str();
         let row_version = if is_new { first } else { version };
@@ -281,7 +296,7 @@ impl Store {
         };
         let at: SystemTime = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
         memory.learn(since_epoch(at), self.shared().host.now());
-        self.stored(name, if is_new { first } else { version + 1 }, ledger, &change.wakes);
+        self.stored(name, if is_new { first } else { version + 1 }, ledger, &change.wakes, behind);
         if is_new {
             self.sweep_now_and_then(line);
         }
@@ -295,21 +310,21 @@ impl Store {
         version: i64,
         ledger: Ledger,
         wakes: &[(Audience, OwnerId)],
+        behind: Option<OwnerId>,
     ) {
         self.shared().memory.is_in_doubt(name, version);
-        self.shared().memory.remember(name, version, ledger);
+        self.shared().memory.remember(name, version, ledger, self.shared().host.now());
         for (audience, owner) in wakes {
-            self.shared().bells.ring(*audience, *owner);
+            self.ears.ring(*audience, *owner, behind == Some(*owner));
         }
     }
 
-    /// Channels and hints of those who do not hear our bells.
+    /// Those who do not hear our bells.
     pub(crate) fn elsewhere<'a>(
         &'a self,
         wakes: &'a [(Audience, OwnerId)],
-    ) -> impl Iterator<Item = (String, String)> + 'a {
-        let away = wakes.iter().filter(|(audience, owner)| !self.shared().bells.reach(*audience, *owner));
-        away.map(|(audience, owner)| (Ears::channel(owner.process()), Ears::hint(*audience, *owner)))
+    ) -> impl Iterator<Item = (Audience, OwnerId)> + 'a {
+        wakes.iter().copied().filter(|(audience, owner)| !self.shared().bells.reach(*audience, *owner))
     }
 
     async fn must_take_writes(&self, line: &Line) -> Result<(), Failure> {
@@ -323,7 +338,11 @@ impl Store {
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).
     async fn listening(&self) -> Result<Arc<Line>, BackendError> {
-        let Some(hints) = &self.hints else { return self.lines.listening().await };
+        let Some(hints) = &self.hints else {
+            let line = self.lines.listening().await?;
+            self.hears.store(self.lines.brings_hints(&line), Ordering::Relaxed);
+            return Ok(line);
+        };
         let host = &self.shared().host;
         let is_deaf = locked(&self.deaf_since).is_some_and(|since| since.elapsed(host.now()) < DEAF);
         if !is_deaf {
@@ -335,8 +354,14 @@ impl Store {
             };
             // Without hints a waiter asks again after a while, which is no reason to let it in later.
             *locked(&self.deaf_since) = (!is_heard).then(|| host.now());
+            self.hears.store(is_heard, Ordering::Relaxed);
         }
         self.lines.line().await
+    }
+
+    /// Whether a hint would reach us.
+    pub(crate) fn hears(&self) -> bool {
+        self.hears.load(Ordering::Relaxed)
     }
 
     /// Deletes free rows that nobody used for a day, a few at a time.
@@ -357,6 +382,20 @@ impl Store {
             }
         }));
     }
+}
+
+/// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
+pub(crate) fn behind(
+    ledger: &Ledger,
+    name: &LockName,
+    now: Duration,
+    wakes: &[(Audience, OwnerId)],
+) -> Option<OwnerId> {
+    // Where nobody was let in, there is nobody to wait for.
+    let [first, .., (Audience::Waiters, last)] = wakes else { return None };
+    let holders = ledger.view(name.clone(), moment(now)).holders;
+    let holds = |owner: &OwnerId| holders.iter().any(|holder| holder.owner == owner.to_string());
+    (holds(&first.1) && !holds(last)).then_some(*last)
 }
 
 /// What the server's clock must lie between.

@@ -22,7 +22,7 @@ pub(crate) trait Verb: Sync {
         slack: Duration,
     ) -> Result<Change<Self::Answer>, LedgerError>;
 
-    /// It did what was asked for, so that what is stored need not be read first: the server compares.
+    /// It did what was asked for, so that what is stored is worth a try without being read first: the server compares.
     fn is_plain(&self, answer: &Self::Answer) -> bool;
 
     /// With `answer` nobody can say whether an earlier try of ours, which would have been answered with `maybe`, has done it.

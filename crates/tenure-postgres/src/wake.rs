@@ -9,21 +9,27 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{Audience, Bells, OwnerId, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, Bells, Host, OwnerId, ProcessId, Ringing, Wake, Wakes};
 
-use crate::{memory::locked, store::Store};
+use crate::{memory::locked, shared::Shared, store::Store};
 
 /// Where what the server pushes is heard. Shared by the connections of one handle.
 pub(crate) struct Ears {
     bells: Bells,
+    host: Arc<dyn Host>,
+    claim_ttl: Duration,
     heard: Mutex<Vec<(ProcessId, Audience)>>,
     /// How many processes that are.
     count: AtomicUsize,
+    /// Hints that wait until a turn is over.
+    later: Arc<AtomicUsize>,
 }
 
 impl Ears {
-    pub(crate) fn new(bells: Bells) -> Self {
-        Self { bells, heard: Mutex::default(), count: AtomicUsize::new(0) }
+    pub(crate) fn new(shared: &Shared) -> Self {
+        let (bells, host) = (shared.bells.clone(), shared.host.clone());
+        let (heard, claim_ttl) = (Mutex::default(), shared.config.rules.claim_ttl);
+        Self { bells, host, claim_ttl, heard, count: AtomicUsize::new(0), later: Arc::default() }
     }
 
     /// The channel of a process.
@@ -32,12 +38,32 @@ impl Ears {
     }
 
     /// What is said in it.
-    pub(crate) fn hint(audience: Audience, owner: OwnerId) -> String {
+    pub(crate) fn hint(audience: Audience, owner: OwnerId, behind: Option<OwnerId>) -> String {
         let letter = match audience {
+            Audience::Waiters if behind == Some(owner) => 'b',
             Audience::Waiters => 'w',
             Audience::Holders => 'h',
         };
         format!("{letter}{owner}")
+    }
+
+    /// Rings for owners of this process. Who stands behind the next holder need not ask before that one's turn is over, and would
+    /// only race it.
+    pub(crate) fn ring(&self, audience: Audience, owner: OwnerId, is_behind: bool) {
+        if !is_behind {
+            self.bells.ring(audience, owner);
+            return;
+        }
+        if !self.bells.reach(audience, owner) || self.later.fetch_add(1, Ordering::AcqRel) >= LATER_MAX {
+            return;
+        }
+        let (bells, later) = (self.bells.clone(), self.later.clone());
+        let over = self.host.sleep_until(self.host.now() + self.claim_ttl);
+        self.host.spawn(Box::pin(async move {
+            over.await;
+            bells.ring(audience, owner);
+            later.fetch_sub(1, Ordering::AcqRel);
+        }));
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -68,15 +94,16 @@ impl Ears {
 
     /// Anything but a hint of ours is somebody's joke.
     pub(crate) fn on_notification(&self, channel: &str, text: &str) {
-        let audience = match text.as_bytes().first() {
-            Some(b'w') => Audience::Waiters,
-            Some(b'h') => Audience::Holders,
+        let (audience, is_behind) = match text.as_bytes().first() {
+            Some(b'w') => (Audience::Waiters, false),
+            Some(b'b') => (Audience::Waiters, true),
+            Some(b'h') => (Audience::Holders, false),
             _ => return,
         };
         let Ok(owner) = text[1..].parse::<OwnerId>() else { return };
         let is_ours = locked(&self.heard).contains(&(owner.process(), audience));
         if is_ours && Self::channel(owner.process()) == channel {
-            self.bells.ring(audience, owner);
+            self.ring(audience, owner, is_behind);
         }
     }
 
@@ -93,6 +120,9 @@ pub(crate) struct Hints {
     store: Arc<Store>,
     ringing: Ringing,
 }
+
+/// More are dropped: a hint may always be lost.
+const LATER_MAX: usize = 1024;
 
 /// Pause after a connection that could not be made only to listen.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -114,8 +144,8 @@ async fn listen(store: &Store) {
             Ok(line) => {
                 let end = line.end();
                 drop(line);
+                // Whoever makes the next one rings for what may have been missed.
                 end.wait().await;
-                store.ears.ring_all();
             }
             Err(error) => {
                 tracing::debug!(%error, "no hints are heard");

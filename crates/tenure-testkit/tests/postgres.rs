@@ -91,3 +91,17 @@ fn a_pooler_leads_to_its_server() {
     let is_there = || TcpStream::connect(("127.0.0.1", pooler.port())).ok();
     eventually("the pooler is back", PATIENCE, is_there);
 }
+
+#[test]
+fn a_standby_follows_and_is_promoted() {
+    let primary = PostgresServer::start();
+    primary.psql("CREATE TABLE t (n int); INSERT INTO t VALUES (1)");
+    let standby = Recipe::new().standby_of(&primary).start();
+    assert_eq!(standby.psql("SELECT pg_is_in_recovery()"), "t");
+    primary.psql("INSERT INTO t VALUES (2)");
+    let has_both = || (standby.psql("SELECT count(*) FROM t") == "2").then_some(());
+    eventually("the standby has both", PATIENCE, has_both);
+    primary.kill();
+    assert_eq!(standby.psql("SELECT pg_promote()"), "t");
+    standby.psql("INSERT INTO t VALUES (3)");
+}

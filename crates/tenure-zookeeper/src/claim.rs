@@ -220,7 +220,13 @@ impl Attempt<'_> {
     /// Watches those whose going may let it in; `None` if the line has changed meanwhile.
     async fn wait_behind(&self, line: &Line, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
         self.session.with_entry(self.claim.owner, |entry| entry.part = Part::Waits);
-        let (is_watched, holder) = join!(wake::watch(self, line, ahead), self.holder(line.holders()));
+        let holder = self.holder(line.holders());
+        let (is_watched, holder) = if ahead == 0 {
+            // It is read while it is watched.
+            (wake::watch(self, line, ahead).await, holder.await)
+        } else {
+            join!(wake::watch(self, line, ahead), holder)
+        };
         if !is_watched? {
             self.session.with_entry(self.claim.owner, Entry::rung);
             return Ok(None);

@@ -60,7 +60,9 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
         if session.is_idle(now) {
             break;
         }
-        let again = session.host.sleep_until(now + LOOK.min(session.config.beat()));
+        let beat = session.config.beat();
+        let again =
+            session.host.sleep_until(now + if session.roster().is_empty() { beat } else { LOOK.min(beat) });
         tokio::select! {
             biased;
             state = state.changed() => on_state(&session, state),
@@ -187,7 +189,7 @@ async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
     select(Box::pin(closed), patience).map(drop).await;
 }
 
-/// How often it looks for what is over.
+/// How often it looks for what is over, if it has any nodes.
 const LOOK: Duration = Duration::from_millis(100);
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 const GOODBYE: Duration = Duration::from_secs(2);

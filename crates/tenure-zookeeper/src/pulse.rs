@@ -30,6 +30,10 @@ use tenure_core::Moment;
 /// from when A was *sent* at least (it rounds up to a tick). One that is elected later starts all time-outs anew, and after
 /// W: it asks a quorum first, which has W. One that was deposed before cannot carry out W. The session itself was made by a
 /// leader after we began to connect, which counts as a first A.
+///
+/// # What is assumed
+/// The leader asks no more than an eighth of a tick late while it answers others, clocks run at the same rate (A1: the
+/// drift), and the tick of the URL is no shorter than the servers'. All members serve sessions of the same length.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     /// When the beat was sent of which the leader has heard.

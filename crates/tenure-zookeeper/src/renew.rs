@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::try_join_all;
 use tenure_core::{BackendError, Grant, Moment, Renewal};
 use zookeeper_client::{Error, MultiWriteError};
 
@@ -20,7 +21,7 @@ pub(crate) async fn renew(sessions: &Sessions, grants: &[Grant]) -> Vec<Answer> 
         }
         let longest = held.iter().map(|held| held.ttl).max().unwrap_or_default();
         let outcome = match session.proven(started, longest).await {
-            Ok(()) => check(&session, &held).await,
+            Ok(()) => check_all(&session, &held).await,
             Err(error) => Err(error),
         };
         for (index, held) in held.iter().enumerate() {
@@ -75,6 +76,15 @@ fn still_holds(session: &Session, held: &Held<'_>) -> bool {
     session.with_entry(held.grant.owner, |entry| entry.holds()) == Some(true)
 }
 
+/// Says which of them are gone. All batches are under way at once.
+async fn check_all(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
+    let batches = held.chunks(BATCH).enumerate().map(|(number, batch)| async move {
+        let gone = check(session, batch).await?;
+        Ok::<_, BackendError>(gone.into_iter().map(move |index| number * BATCH + index))
+    });
+    Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+}
+
 /// Says which of them are gone. All others were there at one time, with the session alive.
 async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
     let mut gone = Vec::new();
@@ -96,3 +106,6 @@ async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, Backe
         }
     }
 }
+
+/// Of the longest names, so many are far below the megabyte that a request may have.
+const BATCH: usize = 128;

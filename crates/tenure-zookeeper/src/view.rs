@@ -33,13 +33,23 @@ pub(crate) async fn first_holder(
         return Some(known.clone());
     }
     let (data, stat) = session.client.get_data(&path).await.ok()?;
-    let seen = holder_view(holder, &data, &stat);
-    let mut faces = locked(&store.faces.0);
-    if faces.len() >= FACES {
-        faces.clear();
+    Some(store.faces.remember(path, holder_view(holder, &data, &stat)))
+}
+
+impl Faces {
+    /// What was read of one who holds, while it was watched.
+    pub(crate) fn read(&self, path: String, holder: &Contender, data: &[u8], stat: &Stat) {
+        self.remember(path, holder_view(holder, data, stat));
     }
-    faces.insert(path, seen.clone());
-    Some(seen)
+
+    fn remember(&self, path: String, seen: HolderView) -> HolderView {
+        let mut faces = locked(&self.0);
+        if faces.len() >= FACES {
+            faces.clear();
+        }
+        faces.insert(path, seen.clone());
+        seen
+    }
 }
 
 fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {

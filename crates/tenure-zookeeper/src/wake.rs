@@ -5,7 +5,7 @@ use futures_util::future::try_join_all;
 use tenure_core::{Audience, BackendError, Ringing, Wake, Wakes};
 use zookeeper_client::Error;
 
-use crate::{claim::Attempt, error, line::Line, record::Record, session::Watch};
+use crate::{claim::Attempt, error, line::Line, node::Contender, record::Record, session::Watch};
 
 /// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
 ///
@@ -22,14 +22,17 @@ async fn watch_one(attempt: &Attempt<'_>, node: &str, waits: bool) -> Result<boo
         return Ok(true);
     }
     let path = format!("{}/{node}", attempt.lock);
-    let (data, watcher) = match session.client.get_and_watch_data(&path).await {
-        Ok((data, _, watcher)) => (data, watcher),
+    let (data, stat, watcher) = match session.client.get_and_watch_data(&path).await {
+        Ok(read) => read,
         Err(Error::NoNode) => return Ok(false),
         Err(error) => return Err(error::looked(&session.place(), error)),
     };
     // Whoever was seen waiting has entered since: what would have rung has happened.
     if waits && Record::read(&data).is_some_and(|record| record.entered) {
         return Ok(false);
+    }
+    if let Some(holder) = Contender::read(node).filter(|_| !waits) {
+        attempt.store.faces.read(path, &holder, &data, &stat);
     }
     let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
     session.watch(Watch { owner, audience: Audience::Waiters, watcher, end });

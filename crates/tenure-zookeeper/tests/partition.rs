@@ -7,13 +7,15 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use stage::{contenders, locker, raw, soon, until, waiter};
+use stage::{contenders, locker, raw, soon, until, waiter, zookeeper};
 use tenure::{Guard, Locker};
+use tenure_core::Renewal;
 use tenure_testkit::{
+    conformance::player::Player,
     proxy::Proxy,
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -122,6 +124,45 @@ async fn a_leader_that_is_heard_late_vouches_for_nothing() {
         }
     );
     in_order("the leader heard late", lost, entered, cut);
+}
+
+/// L1, hazard 58, the worst that a follower can do: a renewal is carried out and answered, but by then the leader has not
+/// heard of the session for longer than its slack, and never will again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_is_not_believed_unless_the_leader_has_heard_of_us() {
+    let ensemble = Ensemble::behind_proxies(3);
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    let link = ensemble.link(follower, leader);
+    let mut a = Player::new(zookeeper(&ensemble.member(follower).url("")), "job");
+    a.claim.ttl = 4 * TTL;
+    let grant = a.enter().await;
+    let waiters = locker(&ensemble.member(leader).url("")).await;
+    let waiting = waiter(waiters.mutex("job").ttl(TTL));
+    let name = "job".parse().unwrap();
+    until("it waits", async || waiters.inspect(&name).await.unwrap().queue.len() == 1).await;
+    let mut believed_until = Instant::now() + a.claim.ttl;
+    assert_eq!(a.renew(&grant).await, Renewal::Renewed);
+    link.hold_replies();
+    // Later than slack and rounding, sooner than the driver leaves a server that says nothing: a quarter of the ttl.
+    sleep(TTL - TICK / 2).await;
+    let (sent, renewing) = (Instant::now(), a.backend.renew(std::slice::from_ref(&grant)));
+    let mut renewing = Box::pin(timeout(5 * TICK, renewing));
+    let answer = tokio::select! {
+        answer = &mut renewing => answer,
+        () = sleep(TICK / 4) => {
+            // What the leader said arrives. What the follower answers does not.
+            link.drop_requests();
+            link.release();
+            renewing.await
+        }
+    };
+    let answer = answer.ok().and_then(|answers| answers.into_iter().next()?.ok());
+    if answer == Some(Renewal::Renewed) {
+        believed_until = sent + a.claim.ttl;
+    }
+    let (entered, _guard) = soon("the next one enters", waiting).await.unwrap();
+    println!("answered {answer:?}; the next one entered {:?} after the renewal", entered - sent);
+    assert!(believed_until < entered, "believed for another {:?}", believed_until - entered);
 }
 
 /// Why the backend proves that the leader has heard of it before it believes in a write. Here a quorum carries one out, and

@@ -14,6 +14,7 @@ pub struct Recipe {
     pub(super) env: Vec<(String, String)>,
     pub(super) certificates: Option<Certificates>,
     pub(super) wants_passwords: bool,
+    pub(super) primary: Option<u16>,
     config: String,
     is_durable: bool,
     /// Lives as long as a server may be started by it.
@@ -60,6 +61,13 @@ impl Recipe {
     #[must_use]
     pub fn passwords(mut self) -> Self {
         self.wants_passwords = true;
+        self
+    }
+
+    /// A copy of the data of that server, which goes on copying what that one commits.
+    #[must_use]
+    pub fn standby_of(mut self, primary: &PostgresServer) -> Self {
+        self.primary = Some(primary.port());
         self
     }
 

@@ -51,7 +51,10 @@ impl PostgresServer {
 
     fn prepare(recipe: Recipe) -> Self {
         let folder = tempfile::Builder::new().prefix("tenure-pg-").tempdir().expect("a temporary folder");
-        template::copy_into(folder.path());
+        match recipe.primary {
+            None => template::copy_into(folder.path()),
+            Some(primary) => template::back_up_into(folder.path(), primary),
+        }
         let (port, data) = (ports::free(false), folder.path().join("data"));
         let settings = fs::read_to_string(data.join(SETTINGS)).expect("a cluster has settings");
         let settings = settings + "\n" + &recipe.settings(folder.path(), port);
@@ -63,8 +66,7 @@ impl PostgresServer {
 
     /// Starts the process and waits until it serves; if it ends before that, its last words.
     fn launch(&self) -> Result<(), String> {
-        let serves =
-            |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept connections"));
+        let serves = |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept "));
         self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
     }
 

@@ -22,6 +22,19 @@ pub(super) fn copy_into(folder: &Path) {
     give(&data);
 }
 
+/// A copy of what the server on this port has now, which follows it once it is started.
+///
+/// # Panics
+/// If that server does not serve.
+pub(super) fn back_up_into(folder: &Path, primary: u16) {
+    give(folder);
+    let options = ["-h", "127.0.0.1", "-U", "postgres", "-R", "-c", "fast", "--no-sync", "-p"];
+    let mut backup = as_server(&program("pg_basebackup"));
+    checked(
+        backup.args(options).arg(primary.to_string()).arg("-D").arg(folder.join("data")).current_dir(folder),
+    );
+}
+
 /// The program `name` of the newest PostgreSQL that is installed.
 ///
 /// # Panics

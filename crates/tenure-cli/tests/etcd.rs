@@ -1,0 +1,134 @@
+//! What the command does when its etcd cluster fails it.
+
+#![cfg(feature = "etcd")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::Duration;
+
+use stage::{
+    START, Stage, assert_within,
+    files::{BEAT, DEAF_BEAT, ENTER},
+    now, scaled_ttl,
+};
+use tenure_testkit::{
+    etcd::{EtcdCluster, EtcdServer, Recipe},
+    redis::Certificates,
+};
+
+/// By how much etcd may be late with the end of a lease.
+const GRAIN: Duration = Duration::from_secs(2);
+
+/// A holder and two that wait, on a cluster of which one member hangs and then the leader dies. L1, L7, hazard 58.
+#[test]
+fn a_cluster_that_loses_members_neither_loses_a_lease_nor_lets_two_in() {
+    let cluster = EtcdCluster::start(3);
+    let leader = cluster.leader(&[0, 1, 2]);
+    let follower = (0..3).find(|&index| index != leader).unwrap();
+    let stage = Stage::at(cluster.url(""));
+    let (_, ttl) = scaled_ttl(Duration::from_secs(10));
+    let run = |name| ["run", "--ttl", ttl.as_str(), "job", "--", "sh", "-c", name];
+    let hold = "echo $0 >>beats; until [ -e go ]; do sleep 0.01; done; [ ! -e inside ]";
+    let holder = stage.start(&[&run(hold)[..], &["first"]].concat());
+    stage.beats("first");
+    let enter = "mkdir inside && echo $0 >>beats && sleep 0.2 && rmdir inside";
+    let second = stage.start_waiter("job", &[&run(enter)[..], &["second"]].concat());
+    let third = stage.start_waiter("job", &[&run(enter)[..], &["third"]].concat());
+
+    cluster.member(follower).stop();
+    std::thread::sleep(Duration::from_secs(5));
+    cluster.member(follower).resume();
+    std::thread::sleep(Duration::from_secs(1));
+    cluster.member(leader).kill();
+    // Longer than the lease: it was renewed with a new leader.
+    std::thread::sleep(Duration::from_secs(11));
+    assert_eq!(stage.lines("beats"), ["first"], "somebody came in beside the holder");
+    stage.touch("go");
+    holder.ended().silent(0);
+    second.ended().silent(0);
+    third.ended().silent(0);
+    assert_eq!(stage.lines("beats"), ["first", "second", "third"]);
+}
+
+/// L6: a holder that is killed bars the lock for its ttl, and for as long as etcd is late.
+#[test]
+fn after_a_killed_holder_the_next_one_enters_when_its_lease_is_over() {
+    let server = EtcdServer::start();
+    let stage = Stage::at(server.url(""));
+    let ttl = Duration::from_secs(2);
+    let mut holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", BEAT, "first"]);
+    stage.beats("first");
+    let waiter = stage.start_waiter("job", &["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTER, "second"]);
+    holder.kill();
+    let killed = now();
+    waiter.ended().silent(0);
+    let took = stage.entered("second").saturating_sub(killed);
+    println!("the next one entered {took:?} after the holder was killed");
+    assert_within(ttl + GRAIN + START, took, "entering after a crash");
+}
+
+/// L1, hazard 60: a hung server ends leases by its clock all the same, and the command is gone before.
+#[test]
+fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
+    for (name, script) in [("meek", BEAT), ("deaf", DEAF_BEAT)] {
+        let server = EtcdServer::start();
+        let stage = Stage::at(server.url(""));
+        let process = stage.start(&["run", "--ttl", "3s", "job", "--", "sh", "-c", script, name]);
+        stage.beats(name);
+        let end = stage.fresh_lease_end("job", Duration::from_secs(3) - Duration::from_millis(700)).earliest;
+        server.stop();
+        stage.dies(&format!("pid.{name}"));
+        // The server shows whole seconds only.
+        assert!(now() < end + Duration::from_secs(1), "{name} lived beyond the lease");
+        server.resume();
+        let ended = process.ended();
+        assert_eq!(ended.code, 79, "{ended:?}");
+    }
+}
+
+/// L4, L5: a lease that somebody ended is lost: the command is stopped, and the code says so.
+#[test]
+fn a_command_whose_lock_is_broken_is_stopped() {
+    let server = EtcdServer::start();
+    let stage = Stage::at(server.url(""));
+    let process = stage.start(&["run", "--ttl", "60s", "job", "--", "sh", "-c", BEAT, "robbed"]);
+    stage.beats("robbed");
+    stage.run(&["break", "job"]);
+    assert_eq!(process.ended().code, 79);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// A server that is not there, a login that is wrong, a file that is missing: said, without a secret.
+#[test]
+fn bad_input_is_named_and_no_secret_is_shown() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().login("right-one").start();
+    let secured = Recipe::new().tls(&certificates).start();
+    let gone = EtcdServer::start();
+    gone.kill();
+    let stage = Stage::at(gone.url(""));
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    let wrong = Certificates::new();
+    let cases = [
+        (format!("etcd://root:wr0ng-secret@{}", server.address()), 69, "refuses this user or password"),
+        (format!("etcd://{}", server.address()), 69, "wants a user"),
+        (secured.url(&format!("?ca={}", wrong.ca_file().display())), 69, "is not trusted"),
+        (secured.url("?ca=/no/such/file"), 69, "cannot be read"),
+        (format!("etcd://root:wr0ng-secret@{}?nope=1", server.address()), 64, "no parameter `nope`"),
+        (format!("etcd://root:wr0ng-secret@{}/path", server.address()), 64, "?prefix="),
+    ];
+    for (url, code, words) in cases {
+        for (verb, rest) in [("ls", &[][..]), ("show", &["job"]), ("run", &["-v", "-n", "job", "--", "true"])]
+        {
+            let ended = stage.run(&[&[verb, "--url", &url], rest].concat());
+            assert_eq!(ended.code, code, "{verb} {url}: {ended:?}");
+            assert!(ended.err.contains(words), "{verb} {url}: {ended:?}");
+            assert!(!format!("{ended:?}").contains("wr0ng-secret"), "{ended:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What the command does with a PostgreSQL database: through a pooler, over a crash, and where it is not let in.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::Duration;
+
+use stage::{Stage, files::BEAT};
+use tenure_testkit::{
+    patience::eventually,
+    ports,
+    postgres::{Pgbouncer, PostgresServer, Recipe},
+};
+
+/// Reads a number, sleeps over it, and writes it back larger by one.
+const COUNT: &str = "n=$(cat counter); sleep 0.01; echo $((n + 1)) >counter";
+
+/// L1, hazard 54: through a pooler in transaction mode each statement of a process may run on another connection.
+#[test]
+fn fifty_processes_behind_a_pooler_lose_no_increment() {
+    let server = Recipe::new().config("log_statement = all").start();
+    let pooler = Pgbouncer::before(&server);
+    let stage = Stage::at(pooler.url(""));
+    std::fs::write(stage.path("counter"), "0\n").unwrap();
+    let processes: Vec<_> = (0..50).map(|_| stage.start(&["run", "job", "--", "sh", "-c", COUNT])).collect();
+    for process in processes {
+        process.ended_within(Duration::from_secs(120)).silent(0);
+    }
+    assert_eq!(stage.number::<u32>("counter"), 50);
+    assert_eq!(server.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
+    assert_eq!(server.psql("SELECT count(*), bool_or(busy) FROM tenure_lock"), "1|f");
+    let log = std::fs::read_to_string(server.folder().join("log-1")).unwrap();
+    assert!(log.contains("execute <unnamed>"), "the server says what it was asked");
+    for left in ["LISTEN ", "execute s", "statement: BEGIN", "statement: SET SESSION", "advisory_lock"] {
+        assert!(!log.contains(left), "{left} is left in a connection of the pool");
+    }
+}
+
+/// Restart::Survives: neither the crash of the database nor its return ends a lease, as long as it is short.
+#[test]
+fn a_command_goes_on_while_its_database_is_restarted() {
+    let server = Recipe::new().durable().start();
+    let stage = Stage::at(server.url(""));
+    let holder = stage.start(&["run", "--ttl", "20s", "job", "--", "sh", "-c", BEAT, "first"]);
+    stage.beats("first");
+    let token = stage.show("job")["holders"][0]["token"].clone();
+    server.kill();
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    server.start_again();
+    eventually("the command talks to the new server", stage::PATIENCE, || {
+        let view = stage.show("job");
+        (view["holders"][0]["token"] == token).then_some(())
+    });
+    assert_eq!(stage.run(&["run", "-n", "job", "--", "true"]).code, 1, "it is still held");
+    // It was renewed by the server that came back: more is left than the crash had left.
+    let left = || {
+        server.psql("SELECT state::json->'holders'->0->>'ends_us' FROM tenure_lock").parse::<u64>().unwrap()
+    };
+    let before = left();
+    eventually("the lease is renewed", Duration::from_secs(20), || (left() > before).then_some(()));
+    stage.run(&["break", "job"]);
+    let ended = holder.ended();
+    assert_eq!(ended.code, 79, "{ended:?}");
+}
+
+/// One line, a code for what it is, and no secret.
+#[test]
+fn what_is_wrong_is_said_in_one_line() {
+    let server = Recipe::new().passwords().start();
+    server.psql("ALTER ROLE tenure PASSWORD 'right'");
+    let at = |login: &str, rest: &str| format!("postgres://{login}@{}/{rest}", server.address());
+    let nowhere = format!("postgres://tenure:hidden@127.0.0.1:{}/tenure", ports::free(false));
+    for (url, part) in [
+        (at("tenure:hidden", "tenure"), "refuses this user or password"),
+        (at("tenure", "tenure"), "wants a password"),
+        (at("tenure:right", "nothing"), "no database of this name"),
+        (at("tenure:right", "tenure?sslmode=require"), "does not speak TLS"),
+        (at("tenure:right", "tenure?table=nowhere.locks"), "no schema of this name"),
+        (nowhere, "cannot be reached"),
+    ] {
+        let ended = Stage::at(url).run(&["run", "-n", "job", "--", "true"]);
+        assert!(!format!("{ended:?}").contains("hidden"), "{ended:?}");
+        ended.complained(69, part);
+    }
+    let good = Stage::at(at("tenure:right", "tenure"));
+    good.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// A URL that cannot be meant is refused before anything is asked.
+#[test]
+fn a_url_with_a_mistake_is_a_mistake_of_usage() {
+    let server = PostgresServer::start();
+    for (query, part) in [("?tabel=x", "no parameter `tabel`"), ("?sslmode=yes", "sslmode=")] {
+        let ended = Stage::at(server.url(query)).run(&["run", "-n", "job", "--", "true"]);
+        assert!(ended.code != 0 && ended.code != 69, "{ended:?}");
+        assert!(format!("{ended:?}").contains(part), "{ended:?}");
+    }
+}

@@ -1,0 +1,181 @@
+//! The backend against the ledger alone: the same verbs at the same times get the same answers.
+//!
+//! Time goes in steps of 700 ms, and no lease, place or turn ends within 200 ms of one: what the tolerance of the first, blind
+//! try adds never decides.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use stage::postgres;
+use tenure_core::{
+    BackendHandle, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, Moment, OwnerId,
+    ProcessId, Wait,
+};
+use tenure_ledger::{Ledger, Rules};
+use tenure_testkit::{clock::Clock, postgres::Recipe};
+
+const OWNERS: usize = 5;
+const STEPS: usize = 40;
+const LOCKS: u64 = 60;
+
+/// xorshift64: a test's chance only has to be repeatable.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % u64::try_from(n).unwrap()).unwrap()
+    }
+}
+
+/// What an answer says beside times and tokens, which are compared on their own.
+#[derive(Debug, PartialEq)]
+enum Said {
+    Granted,
+    Queued(usize),
+    Busy,
+    Refused,
+    Other(String),
+}
+
+impl Said {
+    fn of<E>(answer: &Result<ClaimAnswer, E>) -> Self {
+        match answer {
+            Ok(ClaimAnswer::Granted(_)) => Self::Granted,
+            Ok(ClaimAnswer::Queued { ahead, .. }) => Self::Queued(*ahead),
+            Ok(ClaimAnswer::Busy { .. }) => Self::Busy,
+            Ok(_) | Err(_) => Self::Refused,
+        }
+    }
+
+    fn other(answer: impl std::fmt::Debug) -> Self {
+        Self::Other(format!("{answer:?}"))
+    }
+}
+
+/// One lock, in both worlds.
+struct Pair {
+    name: LockName,
+    handles: Vec<BackendHandle>,
+    claims: Vec<Claim>,
+    ledger: Ledger,
+    now: Duration,
+    last: FencingToken,
+}
+
+impl Pair {
+    fn new(name: String, handles: &[BackendHandle]) -> Self {
+        let name = LockName::new(name).unwrap();
+        let label = Arc::new(Label::new("host", 1, "user", "command"));
+        let claims = (0..OWNERS).map(|n| {
+            let process = ProcessId::from_random([u8::try_from(n % handles.len()).unwrap() + 1; 8]);
+            let owner = OwnerId::from_random(process, [u8::try_from(n).unwrap(); 16]);
+            let (name, mode, label) = (name.clone(), Mode::Exclusive, label.clone());
+            Claim { name, owner, mode, ttl: Duration::from_millis(2500), label, block: 1, wait: Wait::Turn }
+        });
+        let claims = claims.collect();
+        let now = Duration::from_secs(1_000_000);
+        let last = FencingToken::new(0);
+        Self { name, handles: handles.to_vec(), claims, ledger: Ledger::new(0), now, last }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { boot: self.now, wall: self.now }
+    }
+
+    /// One verb in both worlds.
+    async fn step(&mut self, chance: &mut Chance) -> (String, Said, Said) {
+        let at = chance.below(OWNERS);
+        let handle = self.handles[at % self.handles.len()].clone();
+        let (owner, rules, now) = (self.claims[at].owner, Rules::default(), self.moment());
+        match chance.below(8) {
+            0..4 => {
+                let modes = [
+                    Mode::Exclusive,
+                    Mode::Exclusive,
+                    Mode::READ,
+                    Mode::Shared { limit: NonZeroU32::new(2) },
+                ];
+                self.claims[at].mode = modes[chance.below(modes.len())];
+                self.claims[at].wait = [Wait::Turn, Wait::Turn, Wait::No][chance.below(3)];
+                let claim = &self.claims[at];
+                let real = handle.claim(claim).await;
+                let ideal = self.ledger.claim(now, &rules, claim).map(|change| change.answer);
+                let (real_said, ideal_said) = (Said::of(&real), Said::of(&ideal));
+                let what = format!("{at} claims {:?} {:?}", claim.mode, claim.wait);
+                if let Ok(ClaimAnswer::Granted(grant)) = real {
+                    assert!(grant.token > self.last, "{what}: {grant:?} after {:?}", self.last);
+                    assert_eq!(grant.ttl, claim.ttl);
+                    self.last = grant.token;
+                }
+                (what, real_said, ideal_said)
+            }
+            4 | 5 => {
+                let real = handle.release(&self.name, owner).await.unwrap();
+                let ideal = self.ledger.release(now, &rules, owner).answer;
+                (format!("{at} leaves"), Said::other(real), Said::other(ideal))
+            }
+            6 => {
+                let ttl = Duration::from_millis(3200);
+                let token = FencingToken::new(1);
+                let grant = Grant { name: self.name.clone(), owner, token, block: 1, ttl };
+                let real = handle.renew(std::slice::from_ref(&grant)).await.remove(0).unwrap();
+                let ideal = self.ledger.renew(now, &rules, owner, ttl).answer;
+                (format!("{at} renews"), Said::other(real), Said::other(ideal))
+            }
+            _ => {
+                let view = handle.inspect(&self.name).await.unwrap();
+                let ideal = self.ledger.view(self.name.clone(), now);
+                let said = |view: &tenure_core::LockView| {
+                    let holders: Vec<_> =
+                        view.holders.iter().map(|h| (h.owner.clone(), h.mode, h.token.is_some())).collect();
+                    let queue: Vec<_> = view.queue.iter().map(|w| (w.owner.clone(), w.mode)).collect();
+                    Said::other((holders, queue))
+                };
+                (format!("{at} looks"), said(&view), said(&ideal))
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_table_answers_as_the_ledger_does() {
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    let here = postgres(&server.url(""));
+    let handles = [here.clone(), here.handle().await.unwrap(), postgres(&server.url(""))];
+    let mut compared = 0;
+    for seed in 1..=LOCKS {
+        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut pair = Pair::new(format!("pair/{seed}"), &handles);
+        let begun = Instant::now();
+        let mut trail = Vec::new();
+        for _ in 0..STEPS {
+            let passed = Duration::from_millis(700) * [0, 0, 0, 1, 1, 3, 9][chance.below(7)];
+            clock.advance(passed);
+            pair.now += passed;
+            let (what, real, ideal) = pair.step(&mut chance).await;
+            // On a machine that slow, real time decides: this lock says nothing.
+            if begun.elapsed() > Duration::from_millis(350) {
+                break;
+            }
+            trail.push(format!("+{passed:?}: {what}: {real:?}"));
+            assert_eq!(real, ideal, "seed {seed}: {trail:#?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > STEPS * usize::try_from(LOCKS).unwrap() / 4, "only {compared} verbs were compared");
+}

@@ -1,0 +1,192 @@
+//! Poolers, isolation, clocks and strangers' transactions (hazards 54, 55, 56): what goes wrong with other locks in SQL.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use stage::{enter_in_time, player, postgres, soon, statements, talkative, until};
+use tenure_core::{Released, Renewal};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::slowness,
+    postgres::{Pgbouncer, PostgresServer, Recipe},
+};
+use tokio_postgres::NoTls;
+
+/// L1, L2: processes that come and go through one lock; each finds it empty and has a larger token than everybody before.
+async fn contend(url: &str, processes: usize, rounds: usize) {
+    let (inside, last) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let tasks = (0..processes).map(|_| {
+        let (url, inside, last) = (url.to_owned(), inside.clone(), last.clone());
+        async move {
+            let backend = postgres(&url);
+            for _ in 0..rounds {
+                let player = Player::new(backend.clone(), "contended");
+                let token = enter_in_time(&player).await.token.get();
+                assert_eq!(inside.fetch_add(1, SeqCst), 0, "two are inside");
+                assert!(last.swap(token, SeqCst) < token, "tokens grow");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, SeqCst);
+                assert_eq!(player.leave().await, Released::Released);
+            }
+        }
+    });
+    join_all(tasks).await;
+}
+
+/// Hazard 54: each statement may run on another connection, and none may leave anything in it.
+#[tokio::test]
+async fn through_a_pooler_one_holds_at_a_time_and_nothing_is_left_behind() {
+    let server = talkative();
+    let pooler = Pgbouncer::before(&server);
+    contend(&pooler.url(""), 12, 5).await;
+    assert_eq!(server.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
+    let said = statements(&server);
+    assert!(said.iter().any(|statement| statement.contains("execute <unnamed>: UPDATE")), "{said:#?}");
+    // The pooler itself gives a connection the name that its client has.
+    let foreign = ["pg_locks", "SET application_name="];
+    let ours = said.iter().filter(|said| !foreign.iter().any(|foreign| said.contains(foreign)));
+    for left in ["LISTEN", "SET ", "execute s", "BEGIN", "advisory", "PREPARE", "TEMP"] {
+        let found: Vec<_> =
+            ours.clone().filter(|said| said.contains(left) && !said.contains("SET version = ")).collect();
+        assert_eq!(found, Vec::<&String>::new(), "{left}");
+    }
+}
+
+/// Hazard 54: who has no hints asks again, and is let in.
+#[tokio::test]
+async fn through_a_pooler_a_waiter_is_let_in_without_hints() {
+    let server = PostgresServer::start();
+    let pooler = Pgbouncer::before(&server);
+    let (a, b) = (player(&pooler.url(""), "one"), player(&pooler.url(""), "one"));
+    a.enter().await;
+    assert!(b.queue_behind(0).await <= Duration::from_secs(2));
+    a.leave().await;
+    b.enter().await;
+}
+
+/// Hazard 56: the loser of a race is no loser of the lock.
+#[tokio::test]
+async fn in_every_isolation_a_lost_race_is_tried_again() {
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let settings = format!("default_transaction_isolation = '{isolation}'");
+        let server = Recipe::new().config(&settings).start();
+        contend(&server.url(""), 8, 6).await;
+    }
+}
+
+/// H6.3, hazard 55: a stranger's transaction keeps a claim waiting; the lease lasts as long as its owner believes all the same.
+#[tokio::test]
+async fn a_lease_is_not_shorter_in_the_table_than_its_owner_believes() {
+    let server = PostgresServer::start();
+    let a = player(&server.url(""), "one");
+    a.enter().await;
+    a.leave().await;
+    let stranger = lock_row(&server, "one").await;
+    let sent = Instant::now();
+    let (grant, ()) = tokio::join!(a.enter(), async {
+        until("the claim waits for the row", async || is_anybody_waiting(&server)).await;
+        stranger.batch_execute("ROLLBACK").await.unwrap();
+    });
+    let view = a.backend.inspect(&a.claim.name).await.unwrap();
+    let left = view.holders[0].expires_in.unwrap();
+    assert!(left + sent.elapsed() >= grant.ttl, "{left:?} left {:?} after it was sent", sent.elapsed());
+}
+
+/// A row that a stranger has locked does not stop other locks of the process: their renewals go on.
+#[tokio::test]
+async fn a_locked_row_stops_no_other_lock() {
+    let server = PostgresServer::start();
+    let backend = postgres(&server.url(""));
+    let stuck = Player::new(backend.clone(), "stuck");
+    let others: Vec<Player> = (0..5).map(|n| Player::new(backend.clone(), &format!("other/{n}"))).collect();
+    let stuck_grant = stuck.enter().await;
+    let mut grants = Vec::new();
+    for other in &others {
+        grants.push(other.enter().await);
+    }
+    let stranger = lock_row(&server, "stuck").await;
+    let hangs = tokio::spawn({
+        let (backend, grant) = (backend.clone(), stuck_grant.clone());
+        async move { backend.renew(&[grant]).await }
+    });
+    until("the renewal waits for the row", async || is_anybody_waiting(&server)).await;
+    let begun = Instant::now();
+    for _ in 0..5 {
+        // As the watchdog does, which gives up after a sixth of the ttl and asks again.
+        let renewed = async || {
+            let asked =
+                tokio::time::timeout(Duration::from_millis(1667) * slowness(), backend.renew(&grants));
+            asked
+                .await
+                .is_ok_and(|answers| answers.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed))
+        };
+        until("the others are renewed", renewed).await;
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5) * slowness(), "{:?}", begun.elapsed());
+    // The one that hung was stopped, and says so.
+    let answer = soon(hangs).await.unwrap().remove(0);
+    stranger.batch_execute("ROLLBACK").await.unwrap();
+    if let Err(error) = answer {
+        assert!(error.kind().is_transient(), "{error:?}");
+    }
+    assert_eq!(stuck.renew(&stuck_grant).await, Renewal::Renewed);
+}
+
+/// In one batch, the rows that somebody else has locked are left out, and the others are extended at once.
+#[tokio::test]
+async fn a_batch_of_renewals_waits_for_no_locked_row() {
+    let server = PostgresServer::start();
+    let backend = postgres(&server.url(""));
+    let players: Vec<Player> = (0..6).map(|n| Player::new(backend.clone(), &format!("many/{n}"))).collect();
+    let mut grants = Vec::new();
+    for player in &players {
+        let mut grant = player.enter().await;
+        grant.ttl = Duration::from_secs(3600);
+        grants.push(grant);
+    }
+    let stranger = lock_row(&server, "many/3").await;
+    let batch = tokio::spawn({
+        let (backend, grants) = (backend.clone(), grants.clone());
+        async move { backend.renew(&grants).await }
+    });
+    let reader = postgres(&server.url(""));
+    let is_extended = async |n: usize| {
+        let view = reader.inspect(&grants[n].name).await.unwrap();
+        view.holders[0].expires_in.unwrap() > Duration::from_secs(3000)
+    };
+    for n in [0, 1, 2, 4, 5] {
+        until("the others are extended", async || is_extended(n).await).await;
+    }
+    assert!(!is_extended(3).await);
+    stranger.batch_execute("ROLLBACK").await.unwrap();
+    let answers = soon(batch).await.unwrap();
+    assert!(answers.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed));
+    assert!(is_extended(3).await);
+}
+
+/// A connection of somebody else, which holds the row's lock until it is told to end.
+async fn lock_row(server: &PostgresServer, name: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(""), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let lock = format!("BEGIN; SELECT 1 FROM tenure_lock WHERE name = '{name}' FOR UPDATE");
+    client.batch_execute(&lock).await.unwrap();
+    client
+}
+
+fn is_anybody_waiting(server: &PostgresServer) -> bool {
+    server.psql("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted") == "t"
+}

@@ -1,0 +1,338 @@
+//! What is refused: clearly, with the right kind, touching nothing, and without a secret.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use futures_util::future::join_all;
+use stage::{chain, player, postgres, soon};
+use tenure_core::{BackendError, ClaimAnswer, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
+use tenure_testkit::{
+    conformance::player::Player,
+    ports,
+    postgres::{PostgresServer, Recipe},
+    redis::Certificates,
+};
+
+/// Every verb that writes, and those that read, fail alike.
+async fn refused(url: &str) -> BackendError {
+    let a = player(url, "one");
+    let error = soon(a.backend.claim(&a.claim)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
+    assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+    let text = error.to_string();
+    assert!(!text.contains('\n') && text.chars().next().unwrap().is_lowercase(), "{text}");
+    error
+}
+
+async fn refused_as(url: &str, kind: ErrorKind, part: &str) {
+    let error = refused(url).await;
+    assert_eq!(error.kind(), kind, "{error:?}");
+    assert!(error.to_string().contains(part), "{error:?}");
+}
+
+#[tokio::test]
+async fn who_may_not_come_in_is_told_so() {
+    let server = Recipe::new().passwords().start();
+    server.psql("ALTER ROLE tenure PASSWORD 'right'");
+    let at = server.address();
+    let denied = ErrorKind::Denied;
+    let url = |login: &str, database: &str| format!("postgres://{login}@{at}/{database}");
+    refused_as(&url("tenure:secret", "tenure"), denied, "refuses this user or password").await;
+    refused_as(&url("nobody:secret", "tenure"), denied, "refuses this user or password").await;
+    refused_as(&url("tenure", "tenure"), denied, "wants a password").await;
+    refused_as(&url("tenure:right", "nowhere"), ErrorKind::Invalid, "no database of this name").await;
+    let lines = "REVOKE CONNECT ON DATABASE tenure FROM PUBLIC; CREATE ROLE guest LOGIN PASSWORD 'secret'";
+    server.psql(lines);
+    refused_as(&url("guest:secret", "tenure"), denied, "lacks a right").await;
+    player(&url("tenure:right", "tenure"), "one").enter().await;
+}
+
+#[tokio::test]
+async fn without_a_server_nothing_is_reached() {
+    let port = ports::free(false);
+    let url = format!("postgres://tenure:secret@127.0.0.1:{port}/tenure?connect_timeout=1");
+    refused_as(&url, ErrorKind::Unavailable, "cannot be reached").await;
+    let server = PostgresServer::start();
+    server.stop();
+    refused_as(&server.url("?connect_timeout=200ms"), ErrorKind::Unavailable, "does not answer").await;
+    server.resume();
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
+    let server = PostgresServer::start();
+    server.psql("ALTER ROLE tenure SET default_transaction_read_only = on");
+    refused_as(&server.url(""), ErrorKind::Denied, "default_transaction_read_only is on").await;
+    assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t", "no table was made");
+    let findings = postgres(&server.url("")).diagnose().await.unwrap();
+    assert!(findings.iter().any(|f| f.severity == Severity::Problem && f.what.contains("read only")));
+    // Of several servers the first that takes writes is taken.
+    let good = PostgresServer::start();
+    let url = format!("postgres://tenure@{},{}/tenure", server.address(), good.address());
+    player(&url, "one").enter().await;
+    assert_eq!(good.psql("SELECT count(*) FROM tenure_lock"), "1");
+}
+
+/// A standby is refused until it is promoted, also over a connection that was open before; tokens go on there.
+#[tokio::test]
+async fn a_standby_takes_over() {
+    let primary = PostgresServer::start();
+    let a = player(&primary.url(""), "one");
+    let before = a.enter().await;
+    let standby = Recipe::new().standby_of(&primary).start();
+    refused_as(&standby.url(""), ErrorKind::Unavailable, "is a standby and takes no writes").await;
+    let b = player(&standby.url(""), "one");
+    assert_eq!(b.backend.claim(&b.claim).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let findings = b.backend.diagnose().await.unwrap();
+    assert!(
+        findings.iter().any(|f| f.severity == Severity::Problem && f.what.contains("a standby")),
+        "{findings:?}"
+    );
+    let findings = a.backend.diagnose().await.unwrap();
+    assert!(findings.iter().any(|f| f.what.contains("do not wait for a standby")), "{findings:?}");
+    // Among several, the one that takes writes is taken, whichever that is.
+    let both = format!("postgres://tenure@{},{}/tenure", standby.address(), primary.address());
+    let (c, d) = (player(&both, "one"), player(&both, "two"));
+    assert!(!c.try_enter().await, "it is held");
+    stage::until("the standby has the place", async || {
+        standby.psql("SELECT state FROM tenure_lock").contains(&c.claim.owner.to_string())
+    })
+    .await;
+    primary.kill();
+    assert_eq!(standby.psql("SELECT pg_promote()"), "t");
+    assert!(!b.try_enter().await, "the lease was copied");
+    stage::until("the new primary is found", async || d.backend.claim(&d.claim).await.is_ok()).await;
+    assert_eq!(b.backend.break_lock(&b.claim.name).await.unwrap().len(), 1);
+    let after = stage::enter_in_time(&c).await;
+    assert!(after.token > before.token);
+}
+
+/// A server under whose open connections writes are forbidden and allowed again is noticed both times.
+#[tokio::test]
+async fn a_server_that_stops_taking_writes_is_noticed() {
+    let server = PostgresServer::start();
+    let a = player(&server.url(""), "one");
+    a.enter().await;
+    let set = |value| {
+        server.psql(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
+        server.psql("SELECT pg_reload_conf()");
+    };
+    set("on");
+    let b = Player::new(a.backend.clone(), "two");
+    stage::until("writes are refused", async || b.backend.claim(&b.claim).await.is_err()).await;
+    let error = b.backend.claim(&b.claim).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Denied, Outcome::NotApplied), "{error:?}");
+    server.psql("ALTER SYSTEM RESET default_transaction_read_only");
+    server.psql("SELECT pg_reload_conf()");
+    stage::until("writes are taken", async || b.backend.claim(&b.claim).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_table_of_somebody_elses_is_left_alone() {
+    let server = PostgresServer::start();
+    for (n, columns) in [
+        "name text PRIMARY KEY, price int",
+        // Right columns, but two rows of one name would be two locks.
+        "name text, version bigint, busy boolean, used timestamptz, state text",
+        "name text PRIMARY KEY, version int, busy boolean, used timestamptz, state text",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        server.psql(&format!("CREATE TABLE theirs{n} ({columns}); ALTER TABLE theirs{n} OWNER TO tenure"));
+        server.psql(&format!("INSERT INTO theirs{n} (name) VALUES ('one')"));
+        let url = server.url(&format!("?table=theirs{n}"));
+        refused_as(&url, ErrorKind::Corrupt, "not one of tenure").await;
+        let backend = postgres(&url);
+        let name = LockName::new("one").unwrap();
+        assert_eq!(backend.inspect(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(backend.list("").await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(backend.break_lock(&name).await.unwrap_err().kind(), ErrorKind::Corrupt);
+        let findings = backend.diagnose().await.unwrap();
+        assert!(
+            findings.iter().any(|f| f.severity == Severity::Problem && f.what.contains("not one of tenure"))
+        );
+        assert_eq!(server.psql(&format!("SELECT count(*), max(name) FROM theirs{n}")), "1|one");
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_holds_no_ledger_is_left_alone() {
+    let server = PostgresServer::start();
+    let a = player(&server.url(""), "one");
+    a.enter().await;
+    server.psql("UPDATE tenure_lock SET state = 'Hello', version = version + 1");
+    refused_as(&server.url(""), ErrorKind::Corrupt, "not what tenure writes").await;
+    let error = a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied));
+    assert_eq!(server.psql("SELECT state FROM tenure_lock"), "Hello");
+}
+
+/// What reads and what ends makes no table.
+#[tokio::test]
+async fn only_a_claim_makes_the_table() {
+    let server = PostgresServer::start();
+    let a = player(&server.url(""), "one");
+    assert_eq!(a.leave().await, Released::WasGone);
+    assert!(a.backend.inspect(&a.claim.name).await.unwrap().holders.is_empty());
+    assert_eq!(a.backend.list("").await.unwrap(), []);
+    a.backend.diagnose().await.unwrap();
+    assert_eq!(server.psql("SELECT to_regclass('tenure_lock') IS NULL"), "t");
+    a.enter().await;
+    assert_eq!(a.backend.list("").await.unwrap().len(), 1);
+    // A table that is dropped under our feet is made again.
+    server.psql("DROP TABLE tenure_lock");
+    assert_eq!(a.leave().await, Released::WasGone);
+    player(&server.url(""), "two").enter().await;
+    a.enter().await;
+}
+
+#[tokio::test]
+async fn many_that_come_first_make_one_table() {
+    let server = PostgresServer::start();
+    for round in 0..5 {
+        let players: Vec<Player> =
+            (0..10).map(|n| player(&server.url(""), &format!("{round}/{n}"))).collect();
+        for player in &players {
+            // Connected already, so that all come at once.
+            player.backend.inspect(&player.claim.name).await.unwrap();
+        }
+        let answers = join_all(players.iter().map(|player| player.backend.claim(&player.claim))).await;
+        for answer in answers {
+            match answer {
+                Ok(answer) => assert!(matches!(answer, ClaimAnswer::Granted(_)), "{answer:?}"),
+                Err(error) => panic!("{}", chain(&error)),
+            }
+        }
+        assert_eq!(server.psql("SELECT count(*) FROM tenure_lock"), "10");
+        server.psql("DROP TABLE tenure_lock");
+    }
+}
+
+/// The lines of the README are what a role needs.
+#[tokio::test]
+async fn the_readmes_lines_give_the_least_rights() {
+    let server = PostgresServer::start();
+    server.psql("CREATE ROLE app LOGIN");
+    let url = server.url("").replace("tenure@", "app@");
+    refused_as(&url, ErrorKind::Denied, "the README of tenure-postgres has the lines").await;
+    let readme = include_str!("../README.md");
+    let (_, rest) = readme.split_once("```sql\n").unwrap();
+    server.psql(rest.split_once("```").unwrap().0);
+    let (a, b) = (player(&url, "one"), player(&url, "one"));
+    let grant = a.enter().await;
+    b.queue_behind(0).await;
+    a.renew(&grant).await;
+    let renewed = a.backend.renew(&[grant.clone(), grant]).await;
+    assert!(renewed.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed));
+    assert_eq!(a.leave().await, Released::Released);
+    b.enter().await;
+    assert_eq!(b.backend.break_lock(&b.claim.name).await.unwrap().len(), 1);
+    assert_eq!(a.backend.list("").await.unwrap(), []);
+    let findings = a.backend.diagnose().await.unwrap();
+    assert!(!findings.iter().any(|finding| finding.what.contains("may not read and write")), "{findings:?}");
+    // It is the table that a claim would have made.
+    let shape = "SELECT string_agg(a.attname || format_type(atttypid, NULL) || attnotnull || coalesce(collname, ''), ',' \
+                 ORDER BY attnum), c.reloptions FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+                 LEFT JOIN pg_collation l ON l.oid = a.attcollation WHERE c.oid = 'tenure_lock'::regclass AND attnum > 0 \
+                 GROUP BY c.reloptions";
+    let documented = server.psql(shape);
+    server.psql("DROP TABLE tenure_lock");
+    player(&server.url(""), "one").enter().await;
+    assert_eq!(server.psql(shape), documented);
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_is_found() {
+    let server = Recipe::new().config("synchronous_commit = off").start();
+    player(&server.url(""), "one").enter().await;
+    server.psql("ALTER TABLE tenure_lock SET UNLOGGED");
+    let findings = postgres(&server.url("")).diagnose().await.unwrap();
+    for part in ["fsync is off", "synchronous_commit is off", "unlogged"] {
+        let found = findings.iter().find(|finding| finding.what.contains(part));
+        assert_eq!(found.map(|finding| finding.severity), Some(Severity::Problem), "{part}: {findings:?}");
+    }
+    let server = Recipe::new().durable().start();
+    player(&server.url(""), "one").enter().await;
+    let findings = postgres(&server.url("")).diagnose().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.severity == Severity::Note), "{findings:?}");
+}
+
+#[tokio::test]
+async fn tls_believes_whom_it_is_told_to_believe() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    let server = Recipe::new().tls(&ours).start();
+    let hba = "hostssl all all 127.0.0.1/32 trust\nlocal all all trust\n";
+    std::fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
+    server.psql("SELECT pg_reload_conf()");
+    let (ca, other) = (ours.ca_file().display().to_string(), theirs.ca_file().display().to_string());
+    for (n, query) in [
+        String::new(),
+        "?sslmode=require".into(),
+        format!("?sslmode=verify-full&sslrootcert={ca}"),
+        format!("?sslmode=verify-ca&sslrootcert={ca}"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let a = player(&server.url(&query), &format!("{n}"));
+        stage::enter_in_time(&a).await;
+        let is_tls = "SELECT bool_and(s.ssl) FROM pg_stat_ssl s JOIN pg_stat_activity USING (pid) \
+                      WHERE application_name = 'tenure'";
+        assert_eq!(server.psql(is_tls), "t", "{query}");
+    }
+    let denied = ErrorKind::Denied;
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let query = format!("?sslmode={mode}&sslrootcert={other}");
+        refused_as(&server.url(&query), denied, "not trusted").await;
+    }
+    // The system trusts other authorities, if any.
+    let error = refused(&server.url("?sslmode=verify-full")).await;
+    assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Invalid), "{error:?}");
+    refused_as(&server.url("?sslmode=disable"), denied, "refuses this user or password").await;
+    let name =
+        server.url(&format!("?sslmode=verify-full&sslrootcert={ca}")).replace("127.0.0.1", "localhost");
+    player(&name, "by name").enter().await;
+    let plain = PostgresServer::start();
+    refused_as(&plain.url("?sslmode=require"), ErrorKind::Invalid, "does not speak TLS").await;
+}
+
+/// The signature is asked for, the name is not: a certificate for another name is believed by `verify-ca` only.
+#[tokio::test]
+async fn verify_full_wants_the_name_as_well() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().tls(&certificates).start();
+    let ca = certificates.ca_file().display().to_string();
+    // It is made for 127.0.0.1 and localhost; the same machine has other addresses.
+    server.psql("ALTER SYSTEM SET listen_addresses = '127.0.0.1,127.0.0.2'");
+    std::fs::write(
+        server.data().join("pg_hba.conf"),
+        "local all all trust\nhost all all 127.0.0.0/8 trust\n",
+    )
+    .unwrap();
+    server.kill();
+    server.start_again();
+    let url = |mode: &str| {
+        server.url(&format!("?sslmode={mode}&sslrootcert={ca}")).replace("127.0.0.1", "127.0.0.2")
+    };
+    player(&url("verify-ca"), "one").enter().await;
+    refused_as(&url("verify-full"), ErrorKind::Denied, "not trusted").await;
+}
+
+/// A socket of the same machine.
+#[tokio::test]
+async fn a_server_is_reached_over_its_socket() {
+    let server = PostgresServer::start();
+    let folder = server.folder().display().to_string().replace('/', "%2F");
+    let url = format!("postgres://tenure@{folder}/tenure?port={}&sslmode=require", server.port());
+    let (a, b) = (player(&url, "one"), player(&url, "one"));
+    a.enter().await;
+    b.queue_behind(0).await;
+    let findings = a.backend.diagnose().await.unwrap();
+    assert!(!findings.iter().any(|finding| finding.what.contains("no hints")), "{findings:?}");
+}

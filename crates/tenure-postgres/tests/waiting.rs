@@ -1,0 +1,127 @@
+//! Waiters are told, and do not ask: what they cost the server, and what becomes of hints when connections end.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::{PATIENCE, player, postgres, soon, until};
+use tenure::Locker;
+use tenure_core::{Audience, Wake};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::slowness,
+    postgres::{Pgbouncer, PostgresServer},
+    proxy::Proxy,
+};
+
+fn commits(server: &PostgresServer) -> u64 {
+    server.psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'tenure'").parse().unwrap()
+}
+
+/// NOTIFY, not polling: a waiter asks every 2 s, for safety, and its question is a reading and a writing.
+#[tokio::test]
+async fn a_hundred_idle_waiters_cost_a_hundred_statements_a_second() {
+    let server = PostgresServer::start();
+    let locker = tenure::connect(&server.url("")).await.unwrap();
+    let held = locker.mutex("one").acquire().await.unwrap();
+    let wait = |locker: Locker| async move { drop(locker.mutex("one").acquire().await) };
+    let waiters: Vec<_> = (0..100).map(|_| tokio::spawn(wait(locker.clone()))).collect();
+    let view = postgres(&server.url(""));
+    let name = "one".parse().unwrap();
+    until("all wait", async || view.inspect(&name).await.unwrap().queue.len() == 100).await;
+    // The server counts with a delay of up to a second, and so does its count of what came before.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let (from, begun) = (commits(&server), Instant::now());
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let per_second = (commits(&server) - from) as f64 / begun.elapsed().as_secs_f64();
+    println!("100 idle waiters: {per_second:.0} statements a second");
+    // Lost races add to the hundred; a poll of 25 ms would be 4000.
+    assert!(per_second < 200.0, "{per_second}");
+    assert!(per_second > 50.0, "places are kept: {per_second}");
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    held.release().await.unwrap();
+}
+
+/// Hazard 31: a waiter listens before it asks; the hint comes with the commit that makes it holder.
+#[tokio::test]
+async fn a_waiter_elsewhere_is_told_at_once() {
+    let server = PostgresServer::start();
+    let (a, b) = (player(&server.url(""), "one"), postgres(&server.url("")));
+    a.enter().await;
+    let waiter = Player::new(b.clone(), "one");
+    let mut wakes = b.wakes(waiter.claim.owner.process(), Audience::Waiters);
+    waiter.queue_behind(0).await;
+    a.leave().await;
+    assert_eq!(soon(wakes.next()).await, Wake::Owner(waiter.claim.owner));
+    waiter.enter().await;
+}
+
+/// A process that only waits notices that its connection ended, says that hints may have been missed, and listens again.
+#[tokio::test]
+async fn who_only_listens_notices_that_its_connection_ended() {
+    let server = PostgresServer::start();
+    let proxy = Proxy::to(server.port(), 3);
+    let url = format!(
+        "postgres://tenure@127.0.0.1:{}/tenure?listen=postgres://tenure@127.0.0.1:{}/tenure",
+        proxy.port(),
+        proxy.port()
+    );
+    let (a, b) = (player(&server.url(""), "one"), postgres(&url));
+    let grant = b.claim(&Player::new(b.clone(), "one").claim).await;
+    let tenure_core::ClaimAnswer::Granted(grant) = grant.unwrap() else { panic!("granted") };
+    let mut wakes = b.wakes(grant.owner.process(), Audience::Holders);
+    let listening = async || {
+        // A hint for somebody else makes it listen, and none comes.
+        let _ = tokio::time::timeout(Duration::from_millis(20), wakes.next()).await;
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") != "0"
+    };
+    until("it listens", listening).await;
+    proxy.cut();
+    proxy.heal();
+    assert_eq!(soon(wakes.next()).await, Wake::All);
+    let mut hint = tokio::spawn(async move {
+        // That hints may have been missed is said again for each connection that ended.
+        while wakes.next().await == Wake::All {}
+    });
+    until("it listens again", async || {
+        assert!(!hint.is_finished(), "nobody was robbed yet");
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'") == "1"
+    })
+    .await;
+    a.backend.break_lock(&grant.name).await.unwrap();
+    soon(&mut hint).await.unwrap();
+}
+
+/// Somebody between us and the server is noticed, and past it there are hints.
+#[tokio::test]
+async fn hints_go_past_the_pooler() {
+    let server = PostgresServer::start();
+    let pooler = Pgbouncer::before(&server);
+    let plain = postgres(&pooler.url("")).diagnose().await.unwrap();
+    assert!(plain.iter().any(|finding| finding.what.contains("no hints come")), "{plain:?}");
+    let direct = pooler.url(&format!("?listen={}", server.url("")));
+    let past = postgres(&direct).diagnose().await.unwrap();
+    assert!(!past.iter().any(|finding| finding.what.contains("hints")), "{past:?}");
+    let locker = tenure::connect(&direct).await.unwrap();
+    let other = tenure::connect(&direct).await.unwrap();
+    let held = locker.mutex("one").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.mutex("one").acquire().await.unwrap() });
+    let view = postgres(&server.url(""));
+    let name = "one".parse().unwrap();
+    until("it waits", async || view.inspect(&name).await.unwrap().queue.len() == 1).await;
+    let begun = Instant::now();
+    held.release().await.unwrap();
+    let second = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_millis(1500) * slowness(),
+        "told, not found out: {:?}",
+        begun.elapsed()
+    );
+    second.release().await.unwrap();
+}

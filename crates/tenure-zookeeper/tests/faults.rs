@@ -1,0 +1,253 @@
+//! Servers that die, come back and elect, replies that are lost, holders that are robbed: never two, and no ghosts.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
+
+mod stage;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use stage::{PATIENCE, Referee, contenders, locker, raw, soon, until, waiter, zookeeper};
+use tenure_core::{ClaimAnswer, Released};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::slowness,
+    proxy::Proxy,
+    zookeeper::{Ensemble, TICK, ZooKeeperServer},
+};
+use tokio::time::{sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn through(proxy: &Proxy) -> String {
+    format!("zookeeper://127.0.0.1:{}/tenure?tick={}ms", proxy.port(), TICK.as_millis())
+}
+
+/// L1, L2 over elections: a member that hangs, a leader that is killed, and both that come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ensemble_that_loses_members_goes_on_and_never_lets_in_two() {
+    let ensemble = Arc::new(Ensemble::start(3));
+    let referee = Arc::new(Referee::default());
+    let play = |_| {
+        let (url, referee) = (ensemble.url(""), referee.clone());
+        tokio::spawn(async move {
+            let locks = locker(&url).await;
+            let (lock, started) = (locks.mutex("job").ttl(TTL).patience(PATIENCE), Instant::now());
+            while started.elapsed() < Duration::from_secs(20) {
+                let guard = lock.acquire().await.unwrap();
+                referee.visit(&guard, Duration::from_millis(20)).await;
+                drop(guard);
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+    };
+    let players: Vec<_> = (0..4).map(play).collect();
+    let goes_on = async |what: &str| {
+        let before = referee.entries.load(std::sync::atomic::Ordering::SeqCst);
+        until(what, async || referee.entries.load(std::sync::atomic::Ordering::SeqCst) > before + 10).await;
+    };
+    goes_on("they contend").await;
+    let follower = ensemble.followers()[0];
+    ensemble.member(follower).stop();
+    goes_on("it goes on without a member").await;
+    ensemble.member(follower).resume();
+    goes_on("it goes on with all").await;
+    let leader = ensemble.leader();
+    ensemble.member(leader).kill();
+    goes_on("it goes on with another leader").await;
+    ensemble.member(leader).start_again();
+    goes_on("it goes on with the old one back").await;
+    for player in players {
+        soon("all are done", player).await.unwrap();
+    }
+}
+
+/// A session survives the restart of its server, and so does what it holds; if it took too long, its holder knew before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_server_is_survived() {
+    let server = ZooKeeperServer::start();
+    let locks = locker(&server.url("")).await;
+    let ttl = Duration::from_secs(10) * slowness();
+    let guard = soon("it holds", locks.mutex("job").ttl(ttl).acquire()).await.unwrap();
+    let waiting = waiter(locks.mutex("job").ttl(ttl));
+    let client = raw(&server.address()).await;
+    until("it waits", async || contenders(&client, "/tenure/job").await.len() == 2).await;
+    server.kill();
+    server.start_again();
+    sleep(ttl / 2).await;
+    guard.check().expect("renewed by now");
+    let token = guard.token();
+    soon("it leaves", guard.release()).await.unwrap();
+    let (_, next) = soon("the next one enters", waiting).await.unwrap();
+    assert!(next.token() > token, "L2: {} after {token}", next.token());
+}
+
+/// H6.5, hazard 57: the reply to the making of a node is lost. The owner finds it by what its name begins with, so there is
+/// no ghost before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_leaves_no_ghost_in_the_line() {
+    let server = ZooKeeperServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let (backend, client) = (zookeeper(&through(&proxy)), raw(&server.address()).await);
+    // It is connected, and the directory is there.
+    let warm = Player::new(backend.clone(), "job");
+    warm.enter().await;
+    warm.leave().await;
+    let player = Player::new(backend, "job");
+    proxy.drop_replies();
+    let unanswered = timeout(Duration::from_millis(300), player.backend.claim(&player.claim));
+    assert!(!matches!(unanswered.await, Ok(Ok(_))), "its reply was dropped");
+    until("the request got through", async || contenders(&client, "/tenure/job").await.len() == 1).await;
+    let made = contenders(&client, "/tenure/job").await;
+    proxy.heal();
+    let granted = soon("it is let in", async {
+        loop {
+            match player.backend.claim(&player.claim).await {
+                Ok(ClaimAnswer::Granted(grant)) => return grant,
+                Ok(other) => panic!("somebody is ahead: {other:?}"),
+                Err(error) => assert!(error.kind().is_transient(), "{error:?}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let now = contenders(&client, "/tenure/job").await;
+    assert_eq!(now.len(), 1, "{now:?}");
+    assert_eq!(made, now, "{granted:?}");
+    assert_eq!(player.leave().await, Released::Released);
+    assert!(contenders(&client, "/tenure/job").await.is_empty());
+}
+
+/// L8: a claim that was given up while its reply was lost leaves nothing behind either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_is_dropped_leaves_nothing() {
+    let server = ZooKeeperServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let (locks, client) = (locker(&through(&proxy)).await, raw(&server.address()).await);
+    let guard = soon("it holds", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let waiting = waiter(locks.mutex("job").ttl(TTL));
+    until("it waits", async || contenders(&client, "/tenure/job").await.len() == 2).await;
+    waiting.abort();
+    until("its place is given back", async || contenders(&client, "/tenure/job").await.len() == 1).await;
+    proxy.drop_replies();
+    let waiting = waiter(locks.mutex("job").ttl(TTL));
+    until("it waits", async || contenders(&client, "/tenure/job").await.len() == 2).await;
+    waiting.abort();
+    proxy.heal();
+    drop(guard);
+    until("all is given back", async || contenders(&client, "/tenure/job").await.is_empty()).await;
+}
+
+/// L4: whoever is robbed is told, and does not take the next one's lock away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_break_wakes_the_robbed() {
+    let server = ZooKeeperServer::start();
+    let (a, b) = (locker(&server.url("")).await, locker(&server.url("")).await);
+    let ttl = Duration::from_secs(30);
+    let guard = soon("it holds", a.mutex("job").ttl(ttl).acquire()).await.unwrap();
+    sleep(Duration::from_millis(300)).await;
+    let broken = Instant::now();
+    let robbed = b.break_lock(&"job".parse().unwrap()).await.unwrap();
+    assert_eq!(robbed.len(), 1);
+    assert_eq!(robbed[0].owner, guard.owner().to_string());
+    soon("it is told", guard.lost()).await;
+    let took = broken.elapsed();
+    assert!(took < Duration::from_secs(2) * slowness(), "{took:?}");
+    let next = soon("the next one enters", b.mutex("job").ttl(ttl).acquire()).await.unwrap();
+    assert!(next.token() > guard.token());
+    drop(guard);
+    assert!(a.drain(PATIENCE).await);
+    next.check().unwrap();
+    soon("it leaves", next.release()).await.unwrap();
+}
+
+/// L1, L7: many contend, in this process and another one; each in its turn.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_contend_and_enter_in_the_order_of_their_nodes() {
+    let server = ZooKeeperServer::start();
+    let lockers = [locker(&server.url("")).await, locker(&server.url("")).await];
+    let client = raw(&server.address()).await;
+    let first = soon("it holds", lockers[0].mutex("job").acquire()).await.unwrap();
+    let (referee, order) = (Arc::new(Referee::default()), Arc::new(Mutex::new(Vec::new())));
+    let mut tasks = Vec::new();
+    for n in 0..20 {
+        let (lock, referee, order) = (lockers[n % 2].mutex("job"), referee.clone(), order.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            order.lock().unwrap().push(n);
+            referee.visit(&guard, Duration::from_millis(2)).await;
+            guard.release().await.unwrap();
+        }));
+        until("it stands in the line", async || contenders(&client, "/tenure/job").await.len() == n + 2)
+            .await;
+    }
+    soon("it leaves", first.release()).await.unwrap();
+    for task in tasks {
+        soon("all entered", task).await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
+}
+
+/// L8: what nobody renews ends, although the process and its session live on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_renews_ends_with_its_ttl() {
+    let server = ZooKeeperServer::start();
+    let locks = locker(&server.url("")).await;
+    let guard = soon("it holds", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let held = Instant::now();
+    // Nobody renews it from here on.
+    let (owner, token) = guard.detach();
+    let next = soon("the next one enters", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let took = held.elapsed();
+    assert!(took > TTL / 2 && took < (TTL + TICK * 3) * slowness(), "{took:?}");
+    assert!(next.token() > token);
+    assert_eq!(locks.release(&"job".parse().unwrap(), owner).await.unwrap(), Released::WasGone);
+}
+
+/// Whoever ends leaves nothing behind, and does not make others wait for its session to run out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_goes_takes_its_nodes_with_it() {
+    let server = ZooKeeperServer::start();
+    let client = raw(&server.address()).await;
+    let locks = locker(&server.url("")).await;
+    let guard = soon("it holds", locks.mutex("job").acquire()).await.unwrap();
+    assert_eq!(contenders(&client, "/tenure/job").await.len(), 1);
+    guard.detach();
+    drop(locks);
+    let gone = Instant::now();
+    until("its node is gone", async || contenders(&client, "/tenure/job").await.is_empty()).await;
+    assert!(gone.elapsed() < Duration::from_secs(3) * slowness(), "{:?}", gone.elapsed());
+}
+
+/// H2.5, hazard 24: the session and the watchdog live on threads of their own.
+#[tokio::test]
+async fn a_blocked_runtime_starves_neither_the_session_nor_the_lease() {
+    let server = ZooKeeperServer::start();
+    let locks = locker(&server.url("")).await;
+    let ttl = TTL * slowness();
+    let guard = soon("it holds", locks.mutex("job").ttl(ttl).acquire()).await.unwrap();
+    std::thread::sleep(ttl * 2);
+    guard.check().expect("renewed all the while");
+    soon("it leaves", guard.release()).await.unwrap();
+}
+
+/// 300 leases of one process are renewed together, and one that was taken away is found among them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_leases_are_renewed_and_the_robbed_one_is_found() {
+    let server = ZooKeeperServer::start();
+    let (locks, other) = (locker(&server.url("")).await, locker(&server.url("")).await);
+    let ttl = Duration::from_secs(5) * slowness();
+    let mut guards = Vec::new();
+    for n in 0..300 {
+        guards.push(soon("it holds", locks.mutex(format!("many/{n}")).ttl(ttl).acquire()).await.unwrap());
+    }
+    other.break_lock(&"many/200".parse().unwrap()).await.unwrap();
+    soon("it is told", guards[200].lost()).await;
+    sleep(ttl).await;
+    for (n, guard) in guards.iter().enumerate() {
+        assert_eq!(guard.check().is_ok(), n != 200, "{n}");
+    }
+}
