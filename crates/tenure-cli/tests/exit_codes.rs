@@ -38,7 +38,7 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
         (&["run", "-n", "-E", "5"], 5),
         (&["run", "-n", "--conflict-exit-code", "0"], 0),
         (&["run", "-w", "0s"], 1),
-        (&["run", "-w", "100ms", "-E", "75"], 75),
+        (&["run", "-w", "700ms", "-E", "75"], 75),
     ] {
         stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
     }
@@ -52,7 +52,7 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let who = format!("pid {} ", std::process::id());
-    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "100ms", "-E", "75"], 75)] {
+    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "700ms", "-E", "75"], 75)] {
         stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
     }
 }

@@ -18,11 +18,11 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use tenure_testkit::{
-    etcd::EtcdServer,
+    etcd::{EtcdCluster, EtcdServer},
     patience::{eventually, slowness},
     postgres::PostgresServer,
     redis::RedisServer,
-    zookeeper::ZooKeeperServer,
+    zookeeper::{Ensemble, ZooKeeperServer},
 };
 
 pub(crate) use process::{Ended, Process};
@@ -66,8 +66,11 @@ macro_rules! on_every_store {
         stage::on_every_store!(@on redlock, on_quorum, $($all,)* $($($lasting,)+)?);
         stage::on_every_store!(@on postgres, on_postgres, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
         stage::on_every_store!(@on zookeeper, on_zookeeper, $($all,)* $($($ordered,)+)? $($($line,)+)?);
+        stage::on_every_store!(@on ensemble, on_ensemble, $($all,)* $($($ordered,)+)? $($($line,)+)?);
         #[cfg(feature = "etcd")]
         stage::on_every_store!(@on etcd, on_etcd, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($line,)+)?);
+        #[cfg(feature = "etcd")]
+        stage::on_every_store!(@on cluster, on_cluster, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($line,)+)?);
     };
     (@on $store:ident, $stage:ident, $($case:ident),* $(,)?) => {
         mod $store {
@@ -115,13 +118,28 @@ impl Stage {
     /// On a server of its own, whose sessions end in ticks of half a second.
     pub(crate) fn on_zookeeper() -> Self {
         let server = ZooKeeperServer::start();
-        Self::on(server.url(""), server, Duration::from_secs(1))
+        Self::on(server.url(""), server, Duration::from_secs(2))
     }
 
     /// On a server of its own, which counts in seconds.
     pub(crate) fn on_etcd() -> Self {
         let server = EtcdServer::start();
         Self::on(server.url(""), server, Duration::from_secs(2))
+    }
+
+    /// On three ZooKeeper servers, of which one hangs: the first of the URL, unless that leads.
+    pub(crate) fn on_ensemble() -> Self {
+        let servers = Ensemble::start(3);
+        servers.member(servers.followers()[0]).stop();
+        Self::on(servers.url(""), servers, Duration::from_secs(2))
+    }
+
+    /// On three etcd servers, of which one hangs: the first of the URL.
+    pub(crate) fn on_cluster() -> Self {
+        let servers = EtcdCluster::start(3);
+        servers.member(0).stop();
+        servers.leader(&[1, 2]);
+        Self::on(servers.url(""), servers, Duration::from_secs(2))
     }
 
     fn on(url: String, server: impl Any + Send + Sync, grain: Duration) -> Self {
