@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     members::Members,
     seats::Seats,
-    watch::{Watcher, Watching},
+    watch::{Watcher, Watchers, Watching},
 };
 
 /// Locks in etcd.
@@ -28,19 +28,29 @@ pub(crate) struct Shared {
     config: Arc<Config>,
     host: Arc<dyn Host>,
     pub(crate) seats: Seats,
+    watchers: Watchers,
     bells: Bells,
+}
+
+impl Shared {
+    /// This owner wants to hear nothing any more, through any handle.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        self.watchers.forget(owner);
+    }
 }
 
 impl Etcd {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
-        Self::sharing(Arc::new(Shared { config, host, seats: Seats::default(), bells: Bells::default() }))
+        let (seats, watchers, bells) = (Seats::default(), Watchers::default(), Bells::default());
+        Self::sharing(Arc::new(Shared { config, host, seats, watchers, bells }))
     }
 
     fn sharing(shared: Arc<Shared>) -> Self {
         let members = Arc::new(Members::new(shared.config.clone(), shared.host.clone()));
         let watching = Watching(Watcher::new(members.clone(), shared.bells.clone()));
+        shared.watchers.add(&watching.0);
         Self { shared, members, watching }
     }
 

@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{join, try_join_all};
 use tenure_core::{BackendError, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Outcome, Wait};
 
 use crate::{
     backend::Etcd,
     error,
-    keys::{Leases, Value, folder, key},
-    line::Line,
-    requests::{Change, Kept, Leased},
-    seats::Seat,
+    keys::{Value, folder, key},
+    lease::Purpose,
+    line::{Line, Place},
+    requests::Change,
+    seats::Stand,
     wake::Awaited,
 };
 
@@ -21,8 +22,8 @@ const PLACE_SECONDS: i64 = 6;
 /// A waiter asks again after this long at the latest.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// How often a step is done anew that a change of the leader made uncertain.
-const ROUNDS: usize = 3;
+/// Steps of one claim: a place, a lease for waiting, one for entering; each anew if something came in between.
+const STEPS: usize = 6;
 
 /// One claim on its way.
 struct Asking<'a> {
@@ -30,25 +31,25 @@ struct Asking<'a> {
     claim: &'a Claim,
     folder: String,
     key: Vec<u8>,
-    leases: Leases,
     /// The ttl in the server's seconds, rounded up: its lease ends no sooner than ours.
     seconds: i64,
     patience: Duration,
 }
 
-/// A lease that certainly lasts its ttl from after we began: granted through the quorum, or kept alive by whoever is the
-/// leader in this term.
-#[derive(Clone, Copy)]
-struct Secured {
-    term: Option<u64>,
+/// The next step: the key goes onto a lease for this purpose, from this state.
+struct Step {
+    purpose: Purpose,
+    /// The modify revision of the key; 0: there is none.
+    from: i64,
+    /// A lease for this purpose, asked for in this claim, that the key has never been on.
+    unused: Option<i64>,
+    /// A lease of another process that the key was on.
+    left: Option<i64>,
 }
 
-impl Secured {
-    /// Whether a linearizable read of this term, which came later, proves it: had another leader been elected before the
-    /// lease was kept alive, the quorum would answer with a later term. So a leader that does not know yet that it is none
-    /// is not believed (etcd #15247).
-    fn is_proved_by(self, line: &Line) -> bool {
-        self.term.is_none_or(|term| term == line.term)
+impl Step {
+    fn new(purpose: Purpose, from: i64) -> Self {
+        Self { purpose, from, unused: None, left: None }
     }
 }
 
@@ -56,23 +57,16 @@ impl Etcd {
     pub(crate) async fn claim_once(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let folder = folder(&self.config().prefix, &claim.name);
         let key = key(&folder, claim.owner);
-        let (leases, seconds) = (Leases::of(claim.owner), whole_seconds(claim.ttl));
-        let patience = self.members.patience(claim.ttl);
-        let asking = Asking { etcd: self, claim, folder, key, leases, seconds, patience };
+        let (seconds, patience) = (whole_seconds(claim.ttl), self.members.patience(claim.ttl));
+        let asking = Asking { etcd: self, claim, folder, key, seconds, patience };
         match claim.wait {
             Wait::Wake => Err(error::no_turnless_place()),
             Wait::No => asking.ask_in_passing().await,
-            Wait::Turn => {
-                let seat = self.shared.seats.get(claim.owner);
-                if let Some(Seat::Waiting { created, on_place }) = seat {
-                    let answer = asking.ask_again(created, on_place).await;
-                    // What was done before stays done, whatever fails now (L9).
-                    if let Some(answer) = answer.map_err(BackendError::of_unknown_outcome)? {
-                        return Ok(answer);
-                    }
-                }
-                asking.arrive().await
-            }
+            Wait::Turn => match self.shared.seats.stand(claim.owner) {
+                // What was done before stays done, whatever fails now (L9).
+                Some(stand) => asking.ask_again(stand).await.map_err(BackendError::of_unknown_outcome),
+                None => asking.arrive().await,
+            },
         }
     }
 }
@@ -87,146 +81,156 @@ impl Asking<'_> {
         self.arrive().await
     }
 
-    /// A place was taken before: keeps it, and looks whether its turn has come. `None` if it is lost.
-    async fn ask_again(&self, created: i64, on_place: bool) -> Result<Option<ClaimAnswer>, BackendError> {
+    /// A place was taken before: keeps it, and looks whether its turn has come.
+    async fn ask_again(&self, stand: Stand) -> Result<ClaimAnswer, BackendError> {
         let members = &self.etcd.members;
-        let lease = if on_place { self.leases.place } else { self.leases.own };
-        let kept = members.keep_place(lease, self.patience);
+        let kept = members.keep_place(stand.lease, self.patience);
         let (kept, line) = join(kept, members.line(&self.folder, self.patience)).await;
         let (kept, line) = (kept?, line?);
-        let at = line.find(self.claim.owner).filter(|&at| line.places[at].created == created);
+        let at = line.find(self.claim.owner).filter(|&at| line.places[at].created == stand.created);
         match at {
-            Some(at) if at < line.leading() => self.enter(created, on_place).await,
-            Some(at) if kept => self.queued(&line, at, true).await.map(Some),
-            _ => Ok(None),
+            Some(at) if at < line.leading() => {
+                self.settle(Step::new(Purpose::Ttl, line.places[at].modified)).await
+            }
+            Some(at) if kept && line.places[at].lease == stand.lease => {
+                Ok(self.queued(&line, at, true).await)
+            }
+            _ => self.arrive().await,
         }
     }
 
-    /// Takes a place in the line, unless there is one, and enters if its turn is now.
+    /// Takes a place in the line, unless there is one. Where others wait, it will wait too: it begins with the lease that it
+    /// would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
-        for _ in 0..ROUNDS {
-            // Where others wait, it will wait too: it begins with the lease that it would need then.
-            let is_contended = self.etcd.shared.seats.is_contended(&self.claim.name);
-            let on_place = self.has_place_lease() && is_contended;
-            let Some((secured, line)) = self.take_place(on_place).await? else { continue };
-            let answer = self.stand(secured, line, on_place).await;
-            // The place is taken, whatever fails from now on (L9).
-            if let Some(answer) = answer.map_err(BackendError::of_unknown_outcome)? {
-                return Ok(answer);
+        let is_contended = self.has_place_lease() && self.etcd.shared.seats.is_contended(&self.claim.name);
+        let purpose = if is_contended { Purpose::Place } else { Purpose::Ttl };
+        self.settle(Step::new(purpose, 0)).await
+    }
+
+    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of the ttl to hold.
+    async fn settle(&self, mut step: Step) -> Result<ClaimAnswer, BackendError> {
+        let is_new = step.from == 0;
+        for number in 0..STEPS {
+            match self.take(&mut step).await {
+                Ok(Some(answer)) => {
+                    self.end_left(&step).await.map_err(BackendError::of_unknown_outcome)?;
+                    return Ok(answer);
+                }
+                Ok(None) => {}
+                Err(error) if is_new && number == 0 => return Err(self.undo(&step, error).await),
+                // Something is in the store by now (L9).
+                Err(error) => return Err(error.of_unknown_outcome()),
             }
         }
         Err(error::unsettled(&self.etcd.members.place()))
     }
 
-    /// It stands in the line, and was in the step that read this line. `None` if the place went meanwhile.
-    async fn stand(
-        &self,
-        secured: Secured,
-        line: Line,
-        on_place: bool,
-    ) -> Result<Option<ClaimAnswer>, BackendError> {
-        let Some(at) = line.find(self.claim.owner) else { return Ok(None) };
-        let (created, lease) = (line.places[at].created, line.places[at].lease);
-        if at >= line.leading() {
-            return self.stay(line, at, on_place).await;
+    /// A lease without a key must not make that other process believe that its release ends something.
+    async fn end_left(&self, step: &Step) -> Result<(), BackendError> {
+        match step.left {
+            Some(lease) => self.etcd.members.revoke(lease, self.patience).await.map(drop),
+            None => Ok(()),
         }
-        self.etcd.shared.seats.set_contended(&self.claim.name, line.places.len() > 1);
-        if lease == self.leases.own && !on_place && secured.is_proved_by(&line) {
-            return Ok(Some(self.granted(created, line.revision, false)));
-        }
-        self.enter(created, true).await
     }
 
-    /// A lease, and the key on it if it is not there; `None` if the lease went between the two.
-    async fn take_place(&self, on_place: bool) -> Result<Option<(Secured, Line)>, BackendError> {
-        let lease = if on_place { self.leases.place } else { self.leases.own };
-        let secured = self.secure(on_place).await?;
-        match self.write(0, lease).await {
-            Ok(None) => Ok(None),
-            Ok(Some((_, line))) => Ok(Some((secured, line))),
-            Err(error) => Err(self.undo(secured, lease, error).await),
+    /// A lease, and the key on it, if nothing has come in between; and the line as it was then. That read alone says whether it
+    /// holds: a lease may end while its owner waits (hazard 47, etcd #11456).
+    async fn take(&self, step: &mut Step) -> Result<Option<ClaimAnswer>, BackendError> {
+        let lease = match step.unused {
+            Some(lease) => lease,
+            None => self.lease(step.purpose).await?,
+        };
+        step.unused = Some(lease);
+        let Some(line) = self.write(step, lease).await? else {
+            // The lease has ended.
+            step.unused = None;
+            return Ok(None);
+        };
+        let Some(at) = line.find(self.claim.owner) else {
+            // Its place has.
+            step.from = 0;
+            return Ok(None);
+        };
+        let answer = self.look(&line, at, step.purpose, lease).await;
+        let answer = answer.map_err(BackendError::of_unknown_outcome)?;
+        if answer.is_none() {
+            let (place, purpose) = (&line.places[at], self.purpose(&line, at));
+            step.unused = step.unused.filter(|_| place.lease != lease && purpose == step.purpose);
+            step.left = step.left.or_else(|| self.is_strange(place).then_some(place.lease));
+            (step.purpose, step.from) = (purpose, place.modified);
         }
+        Ok(answer)
+    }
+
+    /// Its lease was not asked for in this process, as far as is remembered.
+    fn is_strange(&self, place: &Place) -> bool {
+        let seat = self.etcd.shared.seats.get(self.claim.owner);
+        seat.is_none_or(|seat| !seat.leases.contains(&place.lease))
+    }
+
+    /// What is to be said of its place; nothing yet if its key is not on the lease that it should be on.
+    async fn look(
+        &self,
+        line: &Line,
+        at: usize,
+        purpose: Purpose,
+        lease: i64,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let (place, holds) = (&line.places[at], at < line.leading());
+        if !holds && self.claim.wait == Wait::No {
+            self.leave_line(place).await?;
+            return self.busy(line).await.map(Some);
+        }
+        self.etcd.shared.seats.set_contended(&self.claim.name, line.places.len() > 1);
+        match place.lease == lease && purpose == self.purpose(line, at) {
+            true if holds => Ok(Some(self.granted(place, line.revision))),
+            true => Ok(Some(self.queued(line, at, false).await)),
+            false => Ok(None),
+        }
+    }
+
+    /// What its lease must be for.
+    fn purpose(&self, line: &Line, at: usize) -> Purpose {
+        if at >= line.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
     }
 
     /// The key was certainly not written: then nothing was, if the lease goes as well (L9).
-    async fn undo(&self, secured: Secured, lease: i64, error: BackendError) -> BackendError {
-        let is_new = secured.term.is_none();
-        if error.outcome() == Outcome::Unknown || !is_new {
+    async fn undo(&self, step: &Step, error: BackendError) -> BackendError {
+        let Some(lease) = step.unused.filter(|_| error.outcome() == Outcome::NotApplied) else {
+            return error;
+        };
+        if self.etcd.members.revoke(lease, self.patience).await.is_err() {
             return error.of_unknown_outcome();
         }
-        match self.etcd.members.revoke(lease, self.patience).await {
-            Ok(_) => error,
-            Err(_) => error.of_unknown_outcome(),
-        }
+        self.etcd.shared.seats.forget_lease(self.claim.owner, lease);
+        error
     }
 
-    /// It does not fit, and waits where it is asked to; `None` if its turn came meanwhile and went.
-    async fn stay(&self, line: Line, at: usize, on_place: bool) -> Result<Option<ClaimAnswer>, BackendError> {
-        let members = &self.etcd.members;
-        if self.claim.wait == Wait::No {
-            self.etcd.leave_line(&self.leases, self.patience).await?;
-            return self.busy(&line).await.map(Some);
-        }
-        self.etcd.shared.seats.set_contended(&self.claim.name, true);
-        if on_place || !self.has_place_lease() {
-            return self.queued(&line, at, false).await.map(Some);
-        }
-        // The lease of the ttl would bar those behind for long if we died now (L8).
-        self.secure(true).await?;
-        let created = line.places[at].created;
-        let Some((true, line)) = self.write(created, self.leases.place).await? else { return Ok(None) };
-        members.revoke(self.leases.own, self.patience).await?;
-        match line.find(self.claim.owner) {
-            Some(at) if at < line.leading() => self.enter(created, true).await,
-            Some(at) => self.queued(&line, at, false).await.map(Some),
-            None => Ok(None),
-        }
+    /// It waits for nothing, and leaves no trace.
+    async fn leave_line(&self, place: &Place) -> Result<(), BackendError> {
+        let seats = &self.etcd.shared.seats;
+        let mut leases = seats.get(self.claim.owner).unwrap_or_default().leases;
+        leases.retain(|lease| *lease != place.lease);
+        leases.push(place.lease);
+        try_join_all(leases.iter().map(|lease| self.etcd.members.revoke(*lease, self.patience))).await?;
+        seats.forget(self.claim.owner);
+        Ok(())
     }
 
-    /// Its turn has come: puts the key on the lease of the ttl, which tells those behind as well. `None` if the place is
-    /// gone. Only the read in the same step says that it holds (hazard 47, etcd #11456).
-    async fn enter(&self, created: i64, had_place: bool) -> Result<Option<ClaimAnswer>, BackendError> {
-        for _ in 0..ROUNDS {
-            let secured = self.secure(false).await?;
-            let Some((is_there, line)) = self.write(created, self.leases.own).await? else { continue };
-            let at = line.find(self.claim.owner).filter(|&at| is_there && line.places[at].created == created);
-            let Some(at) = at else { return Ok(None) };
-            if at >= line.leading() {
-                return self.queued(&line, at, false).await.map(Some);
-            }
-            if secured.is_proved_by(&line) {
-                return Ok(Some(self.granted(created, line.revision, had_place)));
-            }
-        }
-        Err(error::unsettled(&self.etcd.members.place()))
+    async fn lease(&self, purpose: Purpose) -> Result<i64, BackendError> {
+        let seconds = match purpose {
+            Purpose::Place => PLACE_SECONDS,
+            Purpose::Ttl => self.seconds,
+        };
+        self.etcd.new_lease(self.claim.owner, seconds, self.patience).await
     }
 
-    /// A lease that lasts from now: that of the ttl, or that of the place.
-    async fn secure(&self, place: bool) -> Result<Secured, BackendError> {
-        let members = &self.etcd.members;
-        let (id, wanted) =
-            if place { (self.leases.place, PLACE_SECONDS) } else { (self.leases.own, self.seconds) };
-        for _ in 0..ROUNDS {
-            let (seconds, secured) = match members.grant_lease(id, wanted, self.patience).await? {
-                Leased::Granted { seconds } => (seconds, Secured { term: None }),
-                Leased::WasThere => match members.keep_alive(id, self.patience).await? {
-                    Some(Kept { seconds, term }) => (seconds, Secured { term: Some(term) }),
-                    None => continue,
-                },
-            };
-            if seconds < wanted {
-                return Err(error::too_short(self.claim.ttl, seconds));
-            }
-            return Ok(secured);
-        }
-        Err(error::unsettled(&members.place()))
-    }
-
-    async fn write(&self, created: i64, lease: i64) -> Result<Option<(bool, Line)>, BackendError> {
-        let waits = lease == self.leases.place;
-        let value = Value::of(self.claim, self.etcd.members.host.now().wall, waits).write();
-        let change = Change { folder: &self.folder, key: &self.key, created, value: &value, lease };
-        self.etcd.members.change(&change, self.patience).await
+    async fn write(&self, step: &Step, lease: i64) -> Result<Option<Line>, BackendError> {
+        let (members, waits) = (&self.etcd.members, step.purpose == Purpose::Place);
+        let value = Value::of(self.claim, members.host.now().wall, lease, waits).write();
+        let change =
+            Change { folder: &self.folder, key: &self.key, modified: step.from, value: &value, lease };
+        members.change(&change, self.patience).await
     }
 
     /// A place has a lease of its own where that of the ttl lasts longer.
@@ -234,30 +238,26 @@ impl Asking<'_> {
         self.seconds > PLACE_SECONDS && self.claim.wait == Wait::Turn
     }
 
-    fn granted(&self, created: i64, revision: i64, had_place: bool) -> ClaimAnswer {
+    fn granted(&self, place: &Place, revision: i64) -> ClaimAnswer {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
-        self.etcd.shared.seats.set(owner, Seat::Inside { had_place });
+        let stand = Stand { created: place.created, lease: place.lease };
+        self.etcd.shared.seats.stands(owner, stand);
         self.etcd.watching.0.listen(owner, Awaited::end_of(self.key.clone()), revision + 1);
-        ClaimAnswer::Granted(Grant { name, owner, token: token(created), block: 1, ttl })
+        ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
     }
 
-    async fn queued(&self, line: &Line, at: usize, again: bool) -> Result<ClaimAnswer, BackendError> {
+    async fn queued(&self, line: &Line, at: usize, again: bool) -> ClaimAnswer {
         let place = &line.places[at];
-        let on_place = place.lease == self.leases.place;
-        let seat = Seat::Waiting { created: place.created, on_place };
-        self.etcd.shared.seats.set(self.claim.owner, seat);
+        let stand = Stand { created: place.created, lease: place.lease };
+        self.etcd.shared.seats.stands(self.claim.owner, stand);
         if let Some(awaited) = Awaited::by(line, at) {
             self.etcd.watching.0.listen(self.claim.owner, awaited, line.revision + 1);
         }
-        let seconds = if on_place { PLACE_SECONDS } else { self.seconds };
+        let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
         let place_ttl = Duration::from_secs(seconds.unsigned_abs());
         // How long it still lasts is said to those who have waited for a while: it costs a request.
         let holder = self.first_holder(line, again).await;
-        Ok(ClaimAnswer::Queued {
-            ahead: at - line.leading(),
-            retry_after: RETRY_MAX.min(place_ttl / 3),
-            holder,
-        })
+        ClaimAnswer::Queued { ahead: at - line.leading(), retry_after: RETRY_MAX.min(place_ttl / 3), holder }
     }
 
     async fn busy(&self, line: &Line) -> Result<ClaimAnswer, BackendError> {

@@ -58,6 +58,9 @@ impl Config {
             None => (None, rest),
         };
         let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        if hosts.contains('/') {
+            return Err(bad("an etcd URL has no path; name what stands before the locks with ?prefix="));
+        }
         let mut config = Self {
             members: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
             tls: (scheme == "etcds").then(Tls::default),
@@ -151,9 +154,6 @@ fn parse_host(text: &str) -> Result<String, ConfigError> {
     if host.is_empty() || host == "[]" {
         return Err(bad("a host is missing, as in etcd://127.0.0.1:2379"));
     }
-    if host.contains('/') {
-        return Err(bad("an etcd URL has no path; name what stands before the locks with ?prefix="));
-    }
     match port.map_or(Ok(PORT), str::parse) {
         Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
         _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
@@ -203,6 +203,7 @@ mod tests {
             ("etcd://h:0", "port of h"),
             ("etcd://h:x", "port of h"),
             ("etcd://h/locks", "?prefix="),
+            ("etcd://h:1/locks", "?prefix="),
             ("etcd://u@h", "needs a password"),
             ("etcd://:p@h", "needs a user"),
             ("etcd://h?nope=1", "no parameter `nope`"),

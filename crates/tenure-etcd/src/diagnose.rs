@@ -7,9 +7,8 @@ use tenure_core::{BackendError, ErrorKind, Finding, LockName, OwnerId, Severity}
 
 use crate::{
     backend::Etcd,
-    keys::{Leases, folder, key},
+    keys::{folder, key, number},
     members::Members,
-    requests::Leased,
 };
 
 /// What one member says of itself.
@@ -89,12 +88,12 @@ impl Etcd {
         let owner: OwnerId = hex.parse().expect("BUG: 48 hex digits are an owner");
         let name = LockName::new(format!("tenure-doctor-{}", &hex[..8])).expect("BUG: a good name");
         let (patience, folder) = (self.config().response_timeout, folder(&self.config().prefix, &name));
-        let (key, id) = (key(&folder, owner), Leases::of(owner).own);
-        self.members.grant_lease(id, 5, patience).await?;
-        let change =
-            crate::requests::Change { folder: &folder, key: &key, created: 0, value: b"", lease: id };
+        // OK because it is positive: 63 bits.
+        let (key, lease) = (key(&folder, owner), i64::try_from(number(owner)).unwrap_or(i64::MAX));
+        self.members.grant_lease(lease, 5, patience).await?;
+        let change = crate::requests::Change { folder: &folder, key: &key, modified: 0, value: b"", lease };
         let written = self.members.change(&change, patience).await;
-        self.members.revoke(id, patience).await?;
+        self.members.revoke(lease, patience).await?;
         match written {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
@@ -108,12 +107,9 @@ impl Etcd {
 
     /// etcd makes short leases longer: half as long again as an election takes, in whole seconds.
     async fn shortest_lease(&self) -> Result<Option<Finding>, BackendError> {
-        let (patience, mut bits) = (self.config().response_timeout, [0; 8]);
-        self.members.host.random(&mut bits);
-        let id = (i64::from_ne_bytes(bits) & i64::MAX).max(1);
-        let leased = self.members.grant_lease(id, 1, patience).await?;
+        let (patience, id) = (self.config().response_timeout, self.fresh_id());
+        let seconds = self.members.grant_lease(id, 1, patience).await?;
         self.members.revoke(id, patience).await?;
-        let Leased::Granted { seconds } = leased else { return Ok(None) };
         Ok((seconds > 1).then(|| {
             finding(
                 Severity::Note,

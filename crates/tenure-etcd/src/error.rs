@@ -28,6 +28,13 @@ pub(crate) fn asked(place: &str, error: Error) -> (Fate, BackendError) {
     (fate, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
 }
 
+/// A connection that could not be made: nothing was asked yet but who we are.
+pub(crate) fn connecting(place: &str, error: Error) -> (Fate, BackendError) {
+    let (fate, kind, _, message) = judge(&error);
+    let refused = BackendError::new(kind, Outcome::NotApplied, message).with("etcd", place);
+    (fate, refused.caused_by(error))
+}
+
 /// Nobody answered in time.
 pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
     let message = format!("no etcd member answered within {patience:.1?}");
@@ -47,10 +54,9 @@ pub(crate) fn no_turnless_place() -> BackendError {
 }
 
 /// The server keeps a lease for less time than was asked for.
-pub(crate) fn too_short(asked: Duration, seconds: i64) -> BackendError {
-    let message = format!(
-        "etcd cannot lengthen a lease: this one lasts {seconds} s, and {asked:?} were asked for; take the lock anew"
-    );
+pub(crate) fn too_short(asked: i64, seconds: i64) -> BackendError {
+    let message =
+        format!("etcd gave a lease of {seconds} s, and {asked} s were asked for; ask for a shorter ttl");
     BackendError::new(Invalid, Outcome::Unknown, message)
 }
 
@@ -98,6 +104,14 @@ type Verdict = (Fate, ErrorKind, Outcome, &'static str);
 
 /// What a server's words mean. All of these but those of an unknown outcome are said before anything is proposed.
 const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
+    // What the driver had started died with the runtime that it was first used on: this was not even sent.
+    (
+        "Service was not ready",
+        Fate::Again,
+        Unavailable,
+        Outcome::NotApplied,
+        "the connection to the etcd member is gone",
+    ),
     ("no leader", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd cluster has no leader"),
     ("leader changed", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
     ("not leader", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
@@ -113,8 +127,9 @@ const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
         Outcome::NotApplied,
         "the etcd member is a learner",
     ),
-    ("database space exceeded", Fate::Final, Unavailable, Outcome::NotApplied, NO_SPACE),
-    ("space exceeded", Fate::Final, Unavailable, Outcome::NotApplied, NO_SPACE),
+    // Said before a request is proposed, and also after it was carried out: by the one that used up the space.
+    ("database space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
+    ("space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
     ("corrupt", Fate::Final, Corrupt, Outcome::NotApplied, "the etcd cluster says that its data are corrupt"),
     ("permission denied", Fate::Final, Denied, Outcome::NotApplied, NO_RIGHT),
     ("invalid auth token", Fate::Again, Denied, Outcome::NotApplied, NOT_YOU),
@@ -146,6 +161,8 @@ const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
 
 const NO_SPACE: &str =
     "the database space of etcd is used up (NOSPACE); compact and defragment it, then disarm the alarm";
+const TOO_MANY: &str =
+    "too many keys lie below the name of this lock; choose one that is not above thousands of others";
 const NO_RIGHT: &str =
     "this etcd user may not read and write the keys of this lock; give a role with both rights to the prefix";
 const NOT_YOU: &str = "etcd refuses this user or password";
@@ -163,6 +180,10 @@ fn judge(error: &Error) -> Verdict {
         }
         Error::GRpcStatus(_) if speaks_of(error, "ConnectError") => {
             (Fate::Lost, Unavailable, Outcome::NotApplied, "the etcd member cannot be reached")
+        }
+        // Said by our end of the connection: the member has carried it out.
+        Error::GRpcStatus(_) if message.contains("decoded message length too large") => {
+            (Fate::Final, Invalid, Outcome::Unknown, TOO_MANY)
         }
         Error::GRpcStatus(status) if status.source().is_none() && message.starts_with("etcdserver:") => {
             (Fate::Final, Invalid, Outcome::NotApplied, "etcd refuses the request")

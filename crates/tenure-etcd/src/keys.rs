@@ -5,33 +5,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_core::{Claim, Label, LockName, Mode, OwnerId};
 
-/// The two leases that an owner may have. Their ids follow from the owner, so that any process finds them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Leases {
-    /// That of its ttl. The name of its key is this id.
-    pub(crate) own: i64,
-    /// That of its place while it waits.
-    pub(crate) place: i64,
-}
-
-impl Leases {
-    /// 63 of the owner's 128 random bits, folded: positive and not zero, as etcd wants a lease id.
-    pub(crate) fn of(owner: OwnerId) -> Self {
-        let hex = owner.hex();
-        let half = |range: std::ops::Range<usize>| {
-            // OK because these are hex digits, 16 of them.
-            hex[range].iter().fold(0_u64, |sum, digit| sum << 4 | u64::from(value_of(*digit)))
-        };
-        let folded = (half(16..32) ^ half(32..48)) & POSITIVE;
-        // OK because the sign bit is cleared.
-        let id = |bits: u64| i64::try_from(bits).unwrap_or(i64::MAX).max(1);
-        Self { own: id(folded), place: id(folded ^ OTHER) }
-    }
+/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of the owner's 128
+/// random bits, folded. Any process that knows the owner finds the key.
+pub(crate) fn number(owner: OwnerId) -> u64 {
+    let hex = owner.hex();
+    let half = |range: std::ops::Range<usize>| {
+        // OK because these are hex digits, 16 of them.
+        hex[range].iter().fold(0_u64, |sum, digit| sum << 4 | u64::from(value_of(*digit)))
+    };
+    ((half(16..32) ^ half(32..48)) & POSITIVE).max(1)
 }
 
 const POSITIVE: u64 = i64::MAX as u64;
-/// Makes another id of one.
-const OTHER: u64 = 0x5555_5555_5555_5555;
 
 fn value_of(digit: u8) -> u8 {
     match digit {
@@ -47,17 +32,17 @@ pub(crate) fn folder(prefix: &str, name: &LockName) -> String {
 
 /// The key of an owner, named as `etcdctl lock` names one.
 pub(crate) fn key(folder: &str, owner: OwnerId) -> Vec<u8> {
-    format!("{folder}{:x}", Leases::of(owner).own).into_bytes()
+    format!("{folder}{:x}", number(owner)).into_bytes()
 }
 
-/// The lease that a key is named after, given what stands behind the folder; `None` if it is no place in a line: it belongs
+/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a line: it belongs
 /// to a lock whose name goes on, or to somebody else's data.
-pub(crate) fn named_lease(rest: &[u8]) -> Option<i64> {
+pub(crate) fn named(rest: &[u8]) -> Option<u64> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if rest.is_empty() || rest.len() > 16 || !rest.iter().all(is_hex) {
         return None;
     }
-    i64::from_str_radix(std::str::from_utf8(rest).ok()?, 16).ok()
+    u64::from_str_radix(std::str::from_utf8(rest).ok()?, 16).ok().filter(|number| *number <= POSITIVE)
 }
 
 /// What stands in a key of ours.
@@ -69,19 +54,22 @@ pub(crate) struct Value {
     /// By the clock of its owner's machine, for people.
     pub(crate) since_ms: u64,
     pub(crate) ttl_ms: u64,
-    /// It waits on its place lease, and does not hold before it has written this anew.
+    /// The lease that it was written with.
+    pub(crate) lease: i64,
+    /// It waits on the lease of a place, and does not hold before it has written this anew.
     #[serde(default)]
     pub(crate) waits: bool,
 }
 
 impl Value {
-    pub(crate) fn of(claim: &Claim, since: Duration, waits: bool) -> Self {
+    pub(crate) fn of(claim: &Claim, since: Duration, lease: i64, waits: bool) -> Self {
         Self {
             owner: claim.owner,
             mode: claim.mode,
             label: Label::clone(&claim.label),
             since_ms: millis(since),
             ttl_ms: millis(claim.ttl),
+            lease,
             waits,
         }
     }
@@ -110,24 +98,22 @@ mod tests {
     }
 
     #[test]
-    fn both_leases_follow_from_the_owner_and_are_positive() {
+    fn the_number_of_an_owner_could_be_a_lease() {
         for bits in [[0; 16], [0xff; 16], [0x55; 16], [0x80; 16], std::array::from_fn(|n| n as u8)] {
-            let leases = Leases::of(owner(bits));
-            assert!(leases.own > 0 && leases.place > 0, "{leases:?}");
-            assert_ne!(leases.own, leases.place);
-            assert_eq!(leases, Leases::of(owner(bits)));
+            let number = number(owner(bits));
+            assert!(number > 0 && number <= POSITIVE, "{number:x}");
         }
         let mut bits = [0; 16];
         bits[15] = 0x2a;
-        assert_eq!(Leases::of(owner(bits)).own, 0x2a);
+        assert_eq!(number(owner(bits)), 0x2a);
         assert_eq!(key("a/", owner(bits)), b"a/2a");
     }
 
     #[test]
     fn only_a_lease_id_names_a_place() {
-        assert_eq!(named_lease(b"694d7fa0c2b3f00d"), Some(0x694d_7fa0_c2b3_f00d));
+        assert_eq!(named(b"694d7fa0c2b3f00d"), Some(0x694d_7fa0_c2b3_f00d));
         for other in [&b""[..], b"x", b"2A", b"a/b", b"+1", b"!", b"11111111111111111", b"ffffffffffffffff"] {
-            assert_eq!(named_lease(other), None, "{other:?}");
+            assert_eq!(named(other), None, "{other:?}");
         }
     }
 }

@@ -3,76 +3,95 @@
 use std::time::Duration;
 
 use etcd_client::Client;
-use futures_util::future::{join, try_join_all};
+use futures_util::future::{join_all, try_join_all};
 use tenure_core::{BackendError, HolderView, LockName, OwnerId, Released};
 
 use crate::{
     backend::Etcd,
     error,
-    keys::{Leases, folder, key},
+    keys::{folder, key},
     line::Place,
     members::Answer,
-    seats::Seat,
 };
 
+/// How often a key is followed that goes to another lease under our hands.
+const ROUNDS: usize = 3;
+
 impl Etcd {
-    /// Ends the owner's leases. Which of them its key hung on says whether it was still there: nothing else takes a key of
-    /// ours away without its lease but a person (L9).
+    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key was: nothing else
+    /// takes a key of ours away without its lease but a person (L9).
     pub(crate) async fn leave(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let (patience, leases) = (self.config().response_timeout, Leases::of(owner));
-        self.watching.0.forget(owner);
-        let seat = self.shared.seats.take(owner);
-        if let Some(Seat::Inside { had_place: false }) = seat {
-            return self.released(self.members.revoke(leases.own, patience).await?);
-        }
-        let on_place = match seat {
-            Some(Seat::Inside { .. }) => Some(false),
-            Some(Seat::Waiting { on_place, .. }) => Some(on_place),
-            None => {
-                let folder = folder(&self.config().prefix, name);
-                self.lease_of(&key(&folder, owner), owner, patience).await?
-            }
+        let patience = self.config().response_timeout;
+        self.shared.forget(owner);
+        let seat = self.shared.seats.get(owner).unwrap_or_default();
+        let on = match seat.stand {
+            Some(stand) => Some(stand.lease),
+            None => self.place_of(name, owner, patience).await?.map(|place| place.lease),
         };
-        let own = self.members.revoke(leases.own, patience);
-        let (own, place) = join(own, self.members.revoke(leases.place, patience)).await;
-        let (own, place) = (own?, place?);
-        match on_place {
-            None => Ok(Released::WasGone),
-            Some(false) => self.released(own),
-            // It may have been about to enter.
-            Some(true) if own.value => Ok(Released::Released),
-            Some(true) => self.released(place),
+        let others: Vec<i64> = seat.leases.into_iter().filter(|lease| Some(*lease) != on).collect();
+        let leases = on.iter().chain(&others);
+        let revoked = join_all(leases.map(|lease| self.members.revoke(*lease, patience))).await;
+        let is_one = revoked.len() == 1;
+        let revoked: Result<Vec<_>, _> = revoked.into_iter().collect();
+        let revoked = revoked.map_err(|error| if is_one { error } else { error.of_unknown_outcome() })?;
+        self.shared.seats.forget(owner);
+        match (on, revoked.first()) {
+            (Some(_), Some(Answer { value: true, .. })) => Ok(Released::Released),
+            (Some(_), Some(Answer { was_repeated: true, .. })) => {
+                Err(error::left_or_gone(&self.members.place()))
+            }
+            // It was about to enter, and which of its leases had the key is not known.
+            (Some(_), _) if seat.stand.is_none() && revoked.iter().any(|revoked| revoked.value) => {
+                Err(error::left_or_gone(&self.members.place()))
+            }
+            (Some(_), _) => self.leave_elsewhere(name, owner, patience).await,
+            (None, _) => Ok(Released::WasGone),
         }
     }
 
-    fn released(&self, revoked: Answer<bool>) -> Result<Released, BackendError> {
-        match revoked {
-            Answer { value: true, .. } => Ok(Released::Released),
-            Answer { was_repeated: true, .. } => Err(error::left_or_gone(&self.members.place())),
-            Answer { .. } => Ok(Released::WasGone),
-        }
-    }
-
-    /// Whether the owner's key hangs on its place lease; `None` if there is no such key.
-    async fn lease_of(
+    /// Its lease was not where we knew it: another process may have made it longer, or claimed for the same owner.
+    async fn leave_elsewhere(
         &self,
-        key: &[u8],
+        name: &LockName,
         owner: OwnerId,
         patience: Duration,
-    ) -> Result<Option<bool>, BackendError> {
-        let read = self.members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
-        let lease = read.value.kvs().first().map(|kv| kv.lease());
-        let leases = Leases::of(owner);
-        Ok(lease
-            .filter(|lease| [leases.own, leases.place].contains(lease))
-            .map(|lease| lease == leases.place))
+    ) -> Result<Released, BackendError> {
+        let Some(place) = self.place_of(name, owner, patience).await? else { return Ok(Released::WasGone) };
+        let ended = self.end(name, owner, place, patience).await;
+        ended.map(|()| Released::Released).map_err(BackendError::of_unknown_outcome)
     }
 
-    /// Ends both leases of an owner that did not get in.
-    pub(crate) async fn leave_line(&self, leases: &Leases, patience: Duration) -> Result<(), BackendError> {
-        let own = self.members.revoke(leases.own, patience);
-        let (own, place) = join(own, self.members.revoke(leases.place, patience)).await;
-        own.and(place).map(drop)
+    /// The owner's key, if there is one.
+    async fn place_of(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        patience: Duration,
+    ) -> Result<Option<Place>, BackendError> {
+        let folder = folder(&self.config().prefix, name);
+        let key = &key(&folder, owner)[..];
+        let read = self.members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
+        let place = read.value.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv));
+        Ok(place.filter(|place| place.is_of(owner)))
+    }
+
+    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a release
+    /// that comes later finds nothing, and says so.
+    async fn end(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        mut place: Place,
+        patience: Duration,
+    ) -> Result<(), BackendError> {
+        for _ in 0..ROUNDS {
+            self.members.revoke(place.lease, patience).await?;
+            match self.place_of(name, owner, patience).await? {
+                Some(next) if next.created == place.created => place = next,
+                _ => return Ok(()),
+            }
+        }
+        self.members.delete(&place.key, place.created, patience).await.map(drop)
     }
 
     /// Takes the lock from its holders. What writes to the store raises its revision, and so the fence.
@@ -86,22 +105,15 @@ impl Etcd {
             return Ok(Vec::new());
         }
         let robbed = self.with_time_left(holders).await?;
-        try_join_all(holders.iter().map(|holder| self.rob_one(holder, patience))).await?;
+        try_join_all(holders.iter().map(|holder| self.rob_one(name, holder, patience))).await?;
         Ok(robbed)
     }
 
-    /// Leases first: so a release that comes later finds nothing, and says so. A foreign lease is its owner's, who may have
-    /// other keys on it.
-    async fn rob_one(&self, holder: &Place, patience: Duration) -> Result<(), BackendError> {
-        let leases = holder.ours.as_ref().map(|value| Leases::of(value.owner));
-        if let Some(leases) = &leases {
-            self.leave_line(leases, patience).await?;
-        }
-        // One that was about to enter may have put its key on the other lease meanwhile.
-        let was_there = self.members.delete(&holder.key, holder.created, patience).await?;
-        match leases.filter(|_| was_there) {
-            Some(leases) => self.leave_line(&leases, patience).await,
-            None => Ok(()),
+    /// A foreign lease is its owner's, who may have other keys on it.
+    async fn rob_one(&self, name: &LockName, holder: &Place, patience: Duration) -> Result<(), BackendError> {
+        match &holder.ours {
+            Some(value) => self.end(name, value.owner, holder.clone(), patience).await,
+            None => self.members.delete(&holder.key, holder.created, patience).await,
         }
     }
 

@@ -6,6 +6,7 @@ mod config;
 mod diagnose;
 mod error;
 mod keys;
+mod lease;
 mod leave;
 mod line;
 mod members;

@@ -5,7 +5,7 @@ use tenure_core::{BackendError, Mode, OwnerId};
 
 use crate::{
     error,
-    keys::{Leases, Value, named_lease},
+    keys::{Value, named, number},
 };
 
 /// One lock as a linearizable read saw it.
@@ -15,8 +15,6 @@ pub(crate) struct Line {
     pub(crate) places: Vec<Place>,
     /// Of the whole store when it was read; no smaller than any create revision before.
     pub(crate) revision: i64,
-    /// The term of the leader that answered for the quorum.
-    pub(crate) term: u64,
 }
 
 /// One key of a line.
@@ -25,6 +23,8 @@ pub(crate) struct Place {
     pub(crate) key: Vec<u8>,
     /// The create revision: its place in the line, and its token.
     pub(crate) created: i64,
+    /// The modify revision: who writes the key anew names it.
+    pub(crate) modified: i64,
     /// The lease that the key hangs on.
     pub(crate) lease: i64,
     /// What one of ours wrote; `None` is a foreign client, which takes the lock alone.
@@ -34,25 +34,24 @@ pub(crate) struct Place {
 impl Place {
     /// Reads a key; `None` if it is no place in a line.
     ///
-    /// A place of ours hangs on a lease of its owner. Any other key counts if it hangs on the lease that it is named after,
-    /// as the keys of etcd's own clients do.
+    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other key counts if it
+    /// hangs on the lease that it is named after, as the keys of etcd's own clients do.
     pub(crate) fn read(folder: &[u8], kv: &KeyValue) -> Option<Self> {
-        let named = named_lease(kv.key().strip_prefix(folder)?)?;
+        let named = named(kv.key().strip_prefix(folder)?)?;
         let lease = kv.lease();
-        let ours = Value::read(kv.value()).filter(|value| {
-            let leases = Leases::of(value.owner);
-            leases.own == named && (leases.own == lease || leases.place == lease)
-        });
-        // A value of ours on somebody else's key is a copy, and no more than any value.
-        let counts = ours.is_some() || lease == named;
-        counts.then(|| Self { key: kv.key().to_vec(), created: kv.create_revision(), lease, ours })
+        // A value of ours on another key or lease is a copy, and no more than any value.
+        let ours = Value::read(kv.value())
+            .filter(|value| number(value.owner) == named && value.lease == lease && lease != 0);
+        let counts = ours.is_some() || u64::try_from(lease) == Ok(named);
+        let (created, modified) = (kv.create_revision(), kv.mod_revision());
+        counts.then(|| Self { key: kv.key().to_vec(), created, modified, lease, ours })
     }
 
     pub(crate) fn mode(&self) -> Mode {
         self.ours.as_ref().map_or(Mode::Exclusive, |value| value.mode)
     }
 
-    fn is_of(&self, owner: OwnerId) -> bool {
+    pub(crate) fn is_of(&self, owner: OwnerId) -> bool {
         self.ours.as_ref().is_some_and(|value| value.owner == owner)
     }
 }
@@ -62,12 +61,7 @@ impl Line {
     ///
     /// # Errors
     /// `Invalid` for a key that is named like a place and is none: who made it, and when it goes, nobody knows.
-    pub(crate) fn read(
-        folder: &str,
-        kvs: &[KeyValue],
-        revision: i64,
-        term: u64,
-    ) -> Result<Self, BackendError> {
+    pub(crate) fn read(folder: &str, kvs: &[KeyValue], revision: i64) -> Result<Self, BackendError> {
         let mut places = Vec::with_capacity(kvs.len());
         for kv in kvs {
             match Place::read(folder.as_bytes(), kv) {
@@ -77,7 +71,7 @@ impl Line {
             }
         }
         places.sort_by_key(|place| place.created);
-        Ok(Self { places, revision, term })
+        Ok(Self { places, revision })
     }
 
     /// How many hold it: from the front as many as fit together.
@@ -101,5 +95,5 @@ impl Line {
 }
 
 fn is_named_like_one(folder: &str, kv: &KeyValue) -> bool {
-    kv.key().strip_prefix(folder.as_bytes()).is_some_and(|rest| named_lease(rest).is_some())
+    kv.key().strip_prefix(folder.as_bytes()).is_some_and(|rest| named(rest).is_some())
 }

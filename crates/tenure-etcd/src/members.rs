@@ -4,13 +4,16 @@ use std::{
     fs,
     future::Future,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tenure_core::{BackendError, Host, Moment, Outcome};
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::watch;
 
 use crate::{
@@ -25,6 +28,13 @@ const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 /// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
+/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not wait for
+/// one that hangs while the others serve.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How often all members are asked that are silent.
+const ROUNDS: usize = 3;
+
 /// The members of the cluster as one handle sees them.
 pub(crate) struct Members {
     pub(crate) config: Arc<Config>,
@@ -32,6 +42,8 @@ pub(crate) struct Members {
     members: Vec<Member>,
     /// Which one is asked first: the one that answered last.
     current: watch::Sender<usize>,
+    /// Any has answered.
+    is_known: AtomicBool,
 }
 
 struct Member {
@@ -64,7 +76,7 @@ impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>) -> Self {
         let member = |address: &String| Member { address: address.clone(), connection: Mutex::default() };
         let members = config.members.iter().map(member).collect();
-        Self { config, host, members, current: watch::Sender::new(0) }
+        Self { config, host, members, current: watch::Sender::new(0), is_known: AtomicBool::new(false) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -97,6 +109,7 @@ impl Members {
     }
 
     fn choose(&self, index: usize) {
+        self.is_known.store(true, Ordering::Relaxed);
         self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
     }
 
@@ -107,8 +120,8 @@ impl Members {
         self.config.response_timeout.min(share.max(Duration::from_millis(50)))
     }
 
-    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked at most
-    /// once, and the first answer counts. Requests must be such that asking twice does no harm.
+    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked
+    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm.
     ///
     /// # Errors
     /// The last refusal; of unknown outcome if any request may have been carried out (L9).
@@ -143,7 +156,9 @@ impl Members {
                     Err(Refusal { index, fate, error }) => {
                         round.has_answered(index);
                         let is_open = may_be_done || !pending.is_empty();
-                        if fate == Fate::Final || fate == Fate::Again {
+                        // One that may not after a second try is denied everywhere.
+                        let is_denied = fate == Fate::Again && error.kind() == ErrorKind::Denied;
+                        if fate == Fate::Final || is_denied {
                             return Err(if is_open { error.of_unknown_outcome() } else { error });
                         }
                         may_be_done |= error.outcome() == Outcome::Unknown;
@@ -152,7 +167,7 @@ impl Members {
                         round.next()
                     }
                 },
-                () = &mut silence => match round.next() {
+                () = &mut silence => match round.again() {
                     None => return Err(error::no_answer(&self.place(), round.waited())),
                     next => next,
                 },
@@ -229,11 +244,7 @@ impl Members {
         let scheme = if self.config.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", member.address);
         let client = Client::connect([url], Some(options)).await;
-        let client = client.map_err(|error| {
-            let (fate, error) = error::asked(&member.address, error);
-            // Nothing was asked yet but who we are.
-            (fate, BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).caused_by(error))
-        })?;
+        let client = client.map_err(|error| error::connecting(&member.address, error))?;
         let mut number = [0; 8];
         self.host.random(&mut number);
         let connection = Connection { client, number: u64::from_ne_bytes(number) };
@@ -283,12 +294,20 @@ struct Round<'a> {
 impl<'a> Round<'a> {
     fn begin(members: &'a Members, patience: Duration) -> Self {
         let (first, began) = (*members.current.borrow(), members.host.now());
+        let is_known = members.is_known.load(Ordering::Relaxed);
+        let patience = if is_known { patience } else { patience.min(FIRST_PATIENCE) };
         Self { members, patience, first, began, silent: Vec::new(), asked: 0 }
     }
 
-    /// Who is asked next; nobody twice.
+    /// Who is asked next because another one refused; nobody twice.
     fn next(&mut self) -> Option<usize> {
-        if self.asked == self.members.len() {
+        if self.asked < self.members.len() { self.again() } else { None }
+    }
+
+    /// Who is asked next because all are silent: a leader that died takes with it what was on its way, and those who passed it on
+    /// wait for it in vain. So all are asked again, more slowly each time.
+    fn again(&mut self) -> Option<usize> {
+        if self.asked >= self.members.len() * ROUNDS {
             return None;
         }
         let index = (self.first + self.asked) % self.members.len();
@@ -303,7 +322,11 @@ impl<'a> Round<'a> {
 
     /// How long until the next one is asked; the last one may take longer.
     fn patience(&self) -> Duration {
-        if self.asked < self.members.len() { self.patience } else { PATIENCE_MAX.max(self.patience) }
+        let rounds = self.asked.saturating_sub(1) / self.members.len();
+        match self.asked < self.members.len() * ROUNDS {
+            true => self.patience * (1 << rounds),
+            false => PATIENCE_MAX.max(self.patience),
+        }
     }
 
     fn waited(&self) -> Duration {

@@ -7,15 +7,16 @@ use futures_util::{
     future::join_all,
     stream::{self, StreamExt},
 };
-use tenure_core::{BackendError, FencingToken, Grant, Renewal};
+use tenure_core::{BackendError, FencingToken, Grant, OwnerId, Renewal};
 
 use crate::{
     backend::Etcd,
     claim::{token, whole_seconds},
     error,
-    keys::{Leases, Value, folder, key, millis},
+    keys::{Value, folder, key, millis},
     line::Place,
-    requests::{Change, Kept, Leased},
+    requests::{Change, Kept},
+    seats::Stand,
 };
 
 /// Keys that one transaction reads: a member takes 128 operations.
@@ -30,8 +31,8 @@ const ROUNDS: usize = 3;
 /// One grant on its way.
 struct Renewing<'a> {
     grant: &'a Grant,
-    /// The lease that its key hung on when it was last seen.
-    lease: i64,
+    /// The lease that its key hung on when it was last seen; `None` if nobody here has seen it.
+    lease: Option<i64>,
     answer: Option<Result<Renewal, BackendError>>,
 }
 
@@ -39,7 +40,7 @@ struct Renewing<'a> {
 enum Next {
     Answer(Result<Renewal, BackendError>),
     /// Its key is there; ask again, about this lease.
-    Again(i64),
+    Again(Place),
     /// Its lease is shorter than what is asked for.
     Lengthen(Place),
 }
@@ -57,7 +58,8 @@ impl Etcd {
     /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
     /// etcd #15247).
     pub(crate) async fn renew_all(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let begin = |grant| Renewing { grant, lease: Leases::of(grant.owner).own, answer: None };
+        let lease = |grant: &Grant| self.shared.seats.stand(grant.owner).map(|stand| stand.lease);
+        let begin = |grant| Renewing { grant, lease: lease(grant), answer: None };
         let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
         for _ in 0..ROUNDS {
             let open: Vec<&mut Renewing<'_>> = all.iter_mut().filter(|one| one.answer.is_none()).collect();
@@ -77,7 +79,7 @@ impl Etcd {
     async fn renew_batch(&self, batch: Vec<&mut Renewing<'_>>) {
         let shortest = batch.iter().map(|one| one.grant.ttl).min().unwrap_or_default();
         let patience = self.members.patience(shortest);
-        let keeping: Vec<_> = batch.iter().map(|one| self.members.keep_alive(one.lease, patience)).collect();
+        let keeping: Vec<_> = batch.iter().map(|one| self.keep(one.lease, patience)).collect();
         let kept: Vec<_> = stream::iter(keeping).buffered(AT_ONCE).collect().await;
         let grants: Vec<&Grant> = batch.iter().map(|one| one.grant).collect();
         let read = match self.read(&grants, patience).await {
@@ -87,6 +89,13 @@ impl Etcd {
         let judged = batch.into_iter().zip(kept).zip(read);
         let steps = judged.map(|((one, kept), read)| self.settle(one, kept, read, patience));
         join_all(steps.collect::<Vec<_>>()).await;
+    }
+
+    async fn keep(&self, lease: Option<i64>, patience: Duration) -> Result<Option<Kept>, BackendError> {
+        match lease {
+            Some(lease) => self.members.keep_alive(lease, patience).await,
+            None => Ok(None),
+        }
     }
 
     async fn settle(
@@ -101,8 +110,9 @@ impl Etcd {
                 Some(self.holds(one.grant, patience).await)
             }
             Next::Answer(answer) => Some(answer),
-            Next::Again(lease) => {
-                one.lease = lease;
+            Next::Again(place) => {
+                one.lease = Some(place.lease);
+                self.stands(one.grant.owner, &place);
                 None
             }
             Next::Lengthen(place) => self.lengthen(one.grant, &place, patience).await.transpose(),
@@ -116,7 +126,7 @@ impl Etcd {
         Ok(if holds { Renewal::Renewed } else { Renewal::Gone })
     }
 
-    /// etcd cannot change the length of a lease: the key goes to the owner's other one, of the length that is asked for.
+    /// etcd cannot change the length of a lease: the key goes to a new one, of the length that is asked for.
     /// `None` if something came in between.
     async fn lengthen(
         &self,
@@ -124,24 +134,26 @@ impl Etcd {
         place: &Place,
         patience: Duration,
     ) -> Result<Option<Renewal>, BackendError> {
-        let leases = Leases::of(grant.owner);
-        let other = if place.lease == leases.own { leases.place } else { leases.own };
-        let seconds = whole_seconds(grant.ttl);
-        if self.members.grant_lease(other, seconds, patience).await? == Leased::WasThere {
-            // No key hangs on it: a left-over of the time when this owner waited.
-            self.members.revoke(other, patience).await?;
-            return Ok(None);
-        }
         let Some(value) = place.ours.clone() else { return Ok(None) };
-        let value = Value { ttl_ms: millis(grant.ttl), ..value }.write();
+        let lease = self.new_lease(grant.owner, whole_seconds(grant.ttl), patience).await?;
+        let value = Value { ttl_ms: millis(grant.ttl), lease, ..value }.write();
         let folder = folder(&self.config().prefix, &grant.name);
         let change =
-            Change { folder: &folder, key: &place.key, created: place.created, value: &value, lease: other };
-        self.shared.seats.take(grant.owner);
-        let Some((true, line)) = self.members.change(&change, patience).await? else { return Ok(None) };
+            Change { folder: &folder, key: &place.key, modified: place.modified, value: &value, lease };
+        let Some(line) = self.members.change(&change, patience).await? else { return Ok(None) };
+        let at = line.find(grant.owner).filter(|&at| line.places[at].lease == lease);
+        let Some(at) = at else { return Ok(None) };
+        // No key hangs on it any more, nor will one.
         self.members.revoke(place.lease, patience).await?;
-        let holds = line.find(grant.owner).is_some_and(|at| at < line.leading());
-        Ok(Some(if holds { Renewal::Renewed } else { Renewal::Gone }))
+        self.shared.seats.forget_lease(grant.owner, place.lease);
+        self.stands(grant.owner, &line.places[at]);
+        Ok(Some(if at < line.leading() { Renewal::Renewed } else { Renewal::Gone }))
+    }
+
+    /// This process finds its owner there from now on.
+    fn stands(&self, owner: OwnerId, place: &Place) {
+        let stand = Stand { created: place.created, lease: place.lease };
+        self.shared.seats.stands(owner, stand);
     }
 
     /// Whether the keys are those of the grants, through the quorum.
@@ -164,7 +176,7 @@ impl Etcd {
     }
 }
 
-fn judge(grant: &Grant, lease: i64, kept: Result<Option<Kept>, BackendError>, read: Read) -> Next {
+fn judge(grant: &Grant, lease: Option<i64>, kept: Result<Option<Kept>, BackendError>, read: Read) -> Next {
     let any = FencingToken::new(0);
     let is_held = |place: &Place| {
         let is_its_own = grant.token == token(place.created) || grant.token == any;
@@ -172,12 +184,12 @@ fn judge(grant: &Grant, lease: i64, kept: Result<Option<Kept>, BackendError>, re
     };
     let Some(place) = read.place.filter(is_held) else { return Next::Answer(Ok(Renewal::Gone)) };
     match kept {
-        _ if place.lease != lease => Next::Again(place.lease),
+        _ if lease != Some(place.lease) => Next::Again(place),
         Err(error) => Next::Answer(Err(error)),
         Ok(Some(kept)) if kept.term == read.term && kept.seconds >= whole_seconds(grant.ttl) => {
             Next::Answer(Ok(Renewal::Renewed))
         }
         Ok(Some(kept)) if kept.term == read.term => Next::Lengthen(place),
-        Ok(_) => Next::Again(lease),
+        Ok(_) => Next::Again(place),
     }
 }

@@ -1,4 +1,4 @@
-//! The requests that are said to etcd. Each may be said twice: saying it again changes nothing more.
+//! The requests that are said to etcd. Each may be carried out twice, and late: `lease` says why that does no harm.
 
 use std::time::Duration;
 
@@ -14,15 +14,6 @@ use crate::{
     members::{Answer, Members},
 };
 
-/// What became of the wish to have a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leased {
-    /// It is there, for so many seconds from now.
-    Granted { seconds: i64 },
-    /// One of this id was there before: keep it alive.
-    WasThere,
-}
-
 /// A lease that was kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
@@ -36,8 +27,8 @@ pub(crate) struct Kept {
 pub(crate) struct Change<'a> {
     pub(crate) folder: &'a str,
     pub(crate) key: &'a [u8],
-    /// The create revision that the key must have; 0: it must not be there.
-    pub(crate) created: i64,
+    /// The modify revision that the key must have; 0: it must not be there.
+    pub(crate) modified: i64,
     pub(crate) value: &'a [u8],
     pub(crate) lease: i64,
 }
@@ -51,18 +42,19 @@ fn in_order() -> GetOptions {
 }
 
 impl Members {
-    /// A lease of this id, which goes through the quorum.
+    /// A lease of this id, which nobody has had before, through the quorum; for how many seconds from now.
     pub(crate) async fn grant_lease(
         &self,
         id: i64,
         seconds: i64,
         patience: Duration,
-    ) -> Result<Leased, BackendError> {
+    ) -> Result<i64, BackendError> {
         let request = async |mut client: Client| {
             let options = LeaseGrantOptions::new().with_id(id);
             match client.lease_grant(seconds, Some(options)).await {
-                Ok(granted) => Ok(Leased::Granted { seconds: granted.ttl() }),
-                Err(error) if error::is_known_lease(&error) => Ok(Leased::WasThere),
+                Ok(granted) => Ok(granted.ttl()),
+                // OK because nobody else has this id: it was granted to the same request, sent to another member before.
+                Err(error) if error::is_known_lease(&error) => Ok(seconds),
                 Err(error) => Err(error),
             }
         };
@@ -113,19 +105,19 @@ impl Members {
     pub(crate) async fn line(&self, folder: &str, patience: Duration) -> Result<Line, BackendError> {
         let request = async |mut client: Client| client.get(folder, Some(in_order())).await;
         let read = self.ask(patience, request).await?.value;
-        let (revision, term) = header(read.header());
-        Line::read(folder, read.kvs(), revision, term)
+        Line::read(folder, read.kvs(), header(read.header()).0)
     }
 
-    /// Writes the key on a lease, if its create revision is as expected, and reads the line in the same step; false if it is
-    /// not, and `None` if there is no such lease. Whoever asks again after a lost reply reads the same line.
+    /// Writes the key on a lease, if nobody has written it since it was read, and reads the line in the same step: whether the
+    /// key is on that lease now says whether it was written, by this request or its copy at another member. `None` if
+    /// there is no such lease.
     pub(crate) async fn change(
         &self,
         change: &Change<'_>,
         patience: Duration,
-    ) -> Result<Option<(bool, Line)>, BackendError> {
+    ) -> Result<Option<Line>, BackendError> {
         let request = async |mut client: Client| {
-            let as_expected = Compare::create_revision(change.key, CompareOp::Equal, change.created);
+            let as_expected = Compare::mod_revision(change.key, CompareOp::Equal, change.modified);
             let put = PutOptions::new().with_lease(change.lease);
             let line = || TxnOp::get(change.folder, Some(in_order()));
             let txn = Txn::new()
@@ -138,22 +130,22 @@ impl Members {
                 Err(error) => Err(error),
             }
         };
-        let Some(done) = self.ask(patience, request).await?.value else { return Ok(None) };
-        Ok(Some((done.succeeded(), line_of(change.folder, &done)?)))
+        let done = self.ask(patience, request).await?.value;
+        done.map(|done| line_of(change.folder, &done)).transpose()
     }
 
-    /// Deletes the key if it is still the one of this create revision; false if not.
+    /// Deletes the key if it is still the one of this create revision.
     pub(crate) async fn delete(
         &self,
         key: &[u8],
         created: i64,
         patience: Duration,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<(), BackendError> {
         let request = async |mut client: Client| {
             let same = Compare::create_revision(key, CompareOp::Equal, created);
             client.txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)])).await
         };
-        Ok(self.ask(patience, request).await?.value.succeeded())
+        self.ask(patience, request).await.map(drop)
     }
 
     /// Seconds that a lease has left, rounded down; `None` if there is no such lease.
@@ -170,10 +162,10 @@ impl Members {
 
 /// The line stands in the last answer of the transaction.
 fn line_of(folder: &str, done: &TxnResponse) -> Result<Line, BackendError> {
-    let (revision, term) = header(done.header());
+    let (revision, _) = header(done.header());
     let answers = done.op_responses();
     let Some(TxnOpResponse::Get(read)) = answers.last() else {
-        return Line::read(folder, &[], revision, term);
+        return Line::read(folder, &[], revision);
     };
-    Line::read(folder, read.kvs(), revision, term)
+    Line::read(folder, read.kvs(), revision)
 }

@@ -12,13 +12,23 @@ use crate::members::locked;
 /// Owners and names that are remembered; more, and all are forgotten.
 const KEPT: usize = 1 << 16;
 
-/// Where an owner of this process stands.
+/// Leases of one owner that are remembered; the oldest of more have ended by themselves, or soon will.
+const LEASES: usize = 8;
+
+/// What is known of an owner of this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// Every lease that was asked for and may be there, with a key or without.
+    pub(crate) leases: Vec<i64>,
+    /// Where its key stands; `None` while it may be on its way to another lease.
+    pub(crate) stand: Option<Stand>,
+}
+
+/// A key in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
-    /// It waits: the create revision of its key, and whether that hangs on the place lease.
-    Waiting { created: i64, on_place: bool },
-    /// It was let in; whether it had a place lease before.
-    Inside { had_place: bool },
+pub(crate) struct Stand {
+    pub(crate) created: i64,
+    pub(crate) lease: i64,
 }
 
 /// Shared by the handles of one process: who claims through one may be released through another.
@@ -31,19 +41,54 @@ pub(crate) struct Seats {
 
 impl Seats {
     pub(crate) fn get(&self, owner: OwnerId) -> Option<Seat> {
-        locked(&self.owners).get(&owner).copied()
+        locked(&self.owners).get(&owner).cloned()
     }
 
-    pub(crate) fn set(&self, owner: OwnerId, seat: Seat) {
+    pub(crate) fn stand(&self, owner: OwnerId) -> Option<Stand> {
+        locked(&self.owners).get(&owner).and_then(|seat| seat.stand)
+    }
+
+    /// This lease is about to be asked for, and the key to be put on it: whatever becomes of that, the release ends it.
+    pub(crate) fn set_out(&self, owner: OwnerId, lease: i64) {
+        self.change(owner, |seat| {
+            seat.stand = None;
+            if seat.leases.len() >= LEASES {
+                seat.leases.remove(0);
+            }
+            seat.leases.push(lease);
+        });
+    }
+
+    /// Its key was seen there.
+    pub(crate) fn stands(&self, owner: OwnerId, stand: Stand) {
+        self.change(owner, |seat| {
+            seat.stand = Some(stand);
+            if !seat.leases.contains(&stand.lease) {
+                seat.leases.push(stand.lease);
+            }
+        });
+    }
+
+    /// There is no such lease any more, nor will there be.
+    pub(crate) fn forget_lease(&self, owner: OwnerId, lease: i64) {
         let mut owners = locked(&self.owners);
-        if owners.len() >= KEPT {
+        let Some(seat) = owners.get_mut(&owner) else { return };
+        seat.leases.retain(|other| *other != lease);
+        if seat.leases.is_empty() {
+            owners.remove(&owner);
+        }
+    }
+
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        locked(&self.owners).remove(&owner);
+    }
+
+    fn change(&self, owner: OwnerId, change: impl FnOnce(&mut Seat)) {
+        let mut owners = locked(&self.owners);
+        if owners.len() >= KEPT && !owners.contains_key(&owner) {
             owners.clear();
         }
-        owners.insert(owner, seat);
-    }
-
-    pub(crate) fn take(&self, owner: OwnerId) -> Option<Seat> {
-        locked(&self.owners).remove(&owner)
+        change(owners.entry(owner).or_default());
     }
 
     pub(crate) fn is_contended(&self, name: &LockName) -> bool {
@@ -61,5 +106,29 @@ impl Seats {
             }
             contended.insert(name.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::ProcessId;
+
+    use super::*;
+
+    #[test]
+    fn a_seat_is_uncertain_while_its_key_may_move_and_remembers_so_many_leases() {
+        let seats = Seats::default();
+        let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [1; 16]);
+        seats.set_out(owner, 1);
+        assert_eq!(seats.get(owner), Some(Seat { leases: vec![1], stand: None }));
+        let stand = Stand { created: 5, lease: 1 };
+        seats.stands(owner, stand);
+        assert_eq!(seats.stand(owner), Some(stand));
+        for lease in 2..=20 {
+            seats.set_out(owner, lease);
+        }
+        assert_eq!(seats.get(owner), Some(Seat { leases: (13..=20).collect(), stand: None }));
+        (13..=20).for_each(|lease| seats.forget_lease(owner, lease));
+        assert_eq!(seats.get(owner), None, "nothing is kept for nothing");
     }
 }

@@ -91,7 +91,7 @@ impl Etcd {
         let mut views = Vec::with_capacity(lines.len());
         for (name, mut places) in lines {
             places.sort_by_key(|place| place.created);
-            let view = self.view(name, Line { places, revision, term: 0 }).await?;
+            let view = self.view(name, Line { places, revision }).await?;
             if !view.holders.is_empty() || !view.queue.is_empty() {
                 views.push(view);
             }

@@ -82,6 +82,7 @@ mod tests {
         let place = |(n, mode): (usize, &Mode)| Place {
             key: format!("l/{n}").into_bytes(),
             created: i64::try_from(n).unwrap(),
+            modified: 1,
             lease: 1,
             ours: Some(Value {
                 owner: OwnerId::from_random(ProcessId::from_random([0; 8]), [0; 16]),
@@ -89,10 +90,11 @@ mod tests {
                 label: Label::default(),
                 since_ms: 0,
                 ttl_ms: 0,
+                lease: 1,
                 waits: false,
             }),
         };
-        Line { places: modes.iter().enumerate().map(place).collect(), revision: 9, term: 1 }
+        Line { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
     }
 
     fn sight(modes: &[Mode], at: usize) -> (String, bool) {

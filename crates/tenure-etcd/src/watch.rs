@@ -3,14 +3,15 @@
 use std::{
     collections::HashMap,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
 use etcd_client::{
-    Client, Error, EventType, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchStream,
+    Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
+    WatchStream,
 };
-use tenure_core::{Bells, Moment, OwnerId};
+use tenure_core::{Audience, Bells, Moment, OwnerId};
 use tokio::sync::Notify;
 
 use crate::{
@@ -20,6 +21,9 @@ use crate::{
 
 /// The stream is kept so long without anybody who listens.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Owners of one handle who listen at most; more do without hints.
+const KEPT: usize = 1 << 16;
 
 /// Pause after a stream that could not be attached anywhere.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -56,6 +60,24 @@ struct Wish {
     is_sent: bool,
 }
 
+/// Those of all handles of one process: who listens through one may leave through another.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<Weak<Watcher>>>);
+
+impl Watchers {
+    pub(crate) fn add(&self, watcher: &Arc<Watcher>) {
+        let mut all = locked(&self.0);
+        all.retain(|watcher| watcher.strong_count() > 0);
+        all.push(Arc::downgrade(watcher));
+    }
+
+    /// This owner wants to hear nothing any more.
+    pub(crate) fn forget(&self, owner: OwnerId) {
+        let all: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|watcher| watcher.forget(owner));
+    }
+}
+
 /// Ends the stream with the handle.
 pub(crate) struct Watching(pub(crate) Arc<Watcher>);
 
@@ -74,9 +96,10 @@ impl Watcher {
     /// From this revision on, rings when what is awaited happens. One wish per owner: the last one.
     pub(crate) fn listen(self: &Arc<Self>, owner: OwnerId, awaited: Awaited, from: i64) {
         let now = self.members.host.now();
-        let is_holder = awaited.audience == tenure_core::Audience::Holders;
+        let is_holder = awaited.audience == Audience::Holders;
         let mut wishes = locked(&self.wishes);
-        if wishes.of.get(&owner).is_some_and(|wish| wish.awaited == awaited) {
+        let before = wishes.of.get(&owner);
+        if before.is_some_and(|wish| wish.awaited == awaited) || before.is_none() && wishes.of.len() >= KEPT {
             return;
         }
         wishes.forget(owner);
@@ -96,8 +119,7 @@ impl Watcher {
         }
     }
 
-    /// This owner wants to hear nothing any more.
-    pub(crate) fn forget(&self, owner: OwnerId) {
+    fn forget(&self, owner: OwnerId) {
         let mut wishes = locked(&self.wishes);
         if wishes.forget(owner) {
             drop(wishes);
@@ -106,28 +128,57 @@ impl Watcher {
     }
 
     /// Rings for what has happened, and remembers where to go on.
-    fn on_response(&self, response: &WatchResponse) {
+    fn on_response(self: &Arc<Self>, response: &WatchResponse) {
         let mut wishes = locked(&self.wishes);
         let found = wishes.of.iter_mut().find(|(_, wish)| wish.id == response.watch_id());
         let Some((&owner, wish)) = found else { return };
         let audience = wish.awaited.audience;
         if let Some(header) = response.header()
-            && !response.created()
+            && (!response.created() || wish.begins_now())
         {
-            wish.from = wish.from.max(header.revision() + 1);
+            let next = header.revision() + 1;
+            let before = wish.from;
+            wish.from = next.max(before);
+            if response.created() && next > before {
+                let (watcher, wish) = (self.clone(), Wish { from: before, ..wish.clone() });
+                self.members.host.spawn(Box::pin(async move { watcher.look_back(owner, wish).await }));
+            }
         }
         let is_over = response.canceled();
         let happened = response.events().iter().any(|event| {
             let is_wanted = wish.awaited.entries || event.event_type() == EventType::Delete;
             is_wanted && event.kv().is_some_and(|kv| wish.awaited.is_about(kv.key()))
         });
+        let is_deleted = matches!(wish.awaited.sight, Sight::Key(_))
+            && response.events().iter().any(|event| event.event_type() == EventType::Delete);
         if is_over {
             // Compacted, or not allowed: what happened meanwhile, nobody knows.
             wishes.of.remove(&owner);
+        } else if is_deleted {
+            wishes.forget(owner);
         }
         drop(wishes);
         if happened || is_over {
             self.bells.ring(audience, owner);
+        }
+    }
+
+    /// The store has gone on since the line was read: rings if what is awaited happened before the watch began.
+    async fn look_back(&self, owner: OwnerId, wish: Wish) {
+        let Sight::Key(key) = &wish.awaited.sight else {
+            self.bells.ring(wish.awaited.audience, owner);
+            return;
+        };
+        let (key, options) = (&key[..], || GetOptions::new().with_keys_only());
+        let request = async |mut client: Client| client.get(key, Some(options())).await;
+        let read = self.members.ask(self.members.config.response_timeout, request).await;
+        let is_as_before = read.is_ok_and(|read| {
+            read.value.kvs().first().is_some_and(|kv| {
+                kv.create_revision() < wish.from && (!wish.awaited.entries || kv.mod_revision() < wish.from)
+            })
+        });
+        if !is_as_before {
+            self.bells.ring(wish.awaited.audience, owner);
         }
     }
 
@@ -259,7 +310,7 @@ impl Watcher {
     }
 
     /// Hears until the stream breaks, its member is left, or nobody listens any more.
-    async fn hear(&self, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
+    async fn hear(self: &Arc<Self>, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
         let (mut sender, mut stream) = stream.split();
         let host = &self.members.host;
         let mut idle_until = host.now() + LINGER;
@@ -302,8 +353,17 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i
 }
 
 impl Wish {
+    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in passing. So one that a
+    /// waiter needs begins when the member gets it, and what was before is looked up. A holder is not in such a hurry.
+    fn begins_now(&self) -> bool {
+        self.awaited.audience == Audience::Waiters
+    }
+
     fn request(&self) -> (Vec<u8>, WatchOptions) {
-        let mut options = WatchOptions::new().with_watch_id(self.id).with_start_revision(self.from);
+        let mut options = WatchOptions::new().with_watch_id(self.id);
+        if !self.begins_now() {
+            options = options.with_start_revision(self.from);
+        }
         if !self.awaited.entries {
             options = options.with_filters([WatchFilterType::NoPut]);
         }

@@ -45,3 +45,42 @@ async fn arena() -> OneServer {
 }
 
 tenure_testkit::conformance!(arena, real_time);
+
+/// The same on a cluster of three whose first member, which is asked first, hangs.
+mod cluster {
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use tenure_core::BackendHandle;
+    use tenure_testkit::{conformance::Arena, etcd::EtcdCluster};
+
+    struct TwoOfThree {
+        cluster: EtcdCluster,
+        here: BackendHandle,
+    }
+
+    #[async_trait]
+    impl Arena for TwoOfThree {
+        fn here(&self) -> BackendHandle {
+            self.here.clone()
+        }
+
+        async fn elsewhere(&self) -> BackendHandle {
+            super::etcd(&self.cluster.url(""))
+        }
+
+        async fn pass(&self, d: Duration) {
+            tokio::time::sleep(d).await;
+        }
+    }
+
+    async fn arena() -> TwoOfThree {
+        let cluster = EtcdCluster::start(3);
+        cluster.member(0).stop();
+        cluster.leader(&[1, 2]);
+        let here = super::etcd(&cluster.url(""));
+        TwoOfThree { cluster, here }
+    }
+
+    tenure_testkit::conformance!(arena, real_time);
+}

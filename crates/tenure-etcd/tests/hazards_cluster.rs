@@ -206,3 +206,26 @@ async fn a_leader_that_comes_back_from_a_hang_is_not_believed() {
         Err(lost) => println!("the old leader ended the new lease: {lost}"),
     }
 }
+
+/// A handle outlives the runtime that it was first used on, with all that it had started there.
+#[test]
+fn a_handle_goes_on_after_its_first_runtime_is_gone() {
+    let server = EtcdServer::start();
+    let locks = locker(&server.url(""));
+    for _ in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let lock = locks.mutex("job");
+            let holder = lock.try_acquire().await.unwrap().expect("it is free");
+            let waiter = lock.acquire_within(PATIENCE);
+            let (waiter, released) = tokio::join!(waiter, async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let released = Instant::now();
+                holder.release().await.unwrap();
+                released
+            });
+            waiter.unwrap().release().await.unwrap();
+            assert!(released.elapsed() < Duration::from_secs(1) * slowness(), "no hint came");
+        });
+    }
+}

@@ -82,6 +82,11 @@ impl Config {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
+        if database.contains('@') || query.split('&').any(has_stray_at) {
+            return Err(bad(
+                "an @ stands behind a / or ?: in a user or password write / as %2F, ? as %3F and @ as %40",
+            ));
+        }
         let (login, hosts) = match place.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, place),
@@ -93,13 +98,22 @@ impl Config {
             config.password = password.map(|p| decode(p, "the password")).transpose()?;
         }
         config.database = some(decode(database, "the database")?);
-        let mut hosts = Hosts { names: decoded_list(hosts)?, ports: Vec::new() };
+        let mut parts = Parts { names: decoded_list(hosts)?, ports: Vec::new(), tls: None, ca: None };
+        let mut is_secret = false;
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            config.set(key, decode(value, key)?, &mut hosts)?;
+            let set = known(key).and_then(|()| config.set(key, decode(value, key)?, &mut parts));
+            // It may be the rest of the password.
+            let hidden = |_| bad("a parameter behind password= is wrong; in a password write & as %26");
+            if is_secret {
+                set.map_err(hidden)?
+            } else {
+                set?
+            }
+            is_secret |= key == "password";
         }
-        config.hosts = hosts.places()?;
-        config.checked()
+        config.hosts = parts.places()?;
+        config.checked(parts)
     }
 
     fn new() -> Self {
@@ -120,7 +134,7 @@ impl Config {
         }
     }
 
-    fn set(&mut self, key: &str, value: String, hosts: &mut Hosts) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &str, value: String, parts: &mut Parts) -> Result<(), ConfigError> {
         match key {
             "table" => self.table = table(&value)?,
             "listen" => self.listen = listen(&value)?,
@@ -131,8 +145,8 @@ impl Config {
                 let text = if is_bare { format!("{value}s") } else { value };
                 self.connect_timeout = duration(key, &text, 10, 60_000)?;
             }
-            "sslmode" => self.tls = tls_mode(&value)?,
-            "sslrootcert" => self.root_cert = (value != "system").then(|| value.into()),
+            "sslmode" => parts.tls = Some(tls_mode(&value)?),
+            "sslrootcert" => parts.ca = some(value),
             "application_name" => self.application = value,
             "target_session_attrs" => {
                 self.must_write = match value.as_str() {
@@ -146,27 +160,43 @@ impl Config {
                 }
             }
             "options" => self.options = some(value),
-            "host" => hosts.names = value.split(',').map(str::to_owned).collect(),
-            "port" => hosts.ports = value.split(',').map(str::to_owned).collect(),
+            "host" => parts.names = value.split(',').map(str::to_owned).collect(),
+            "port" => parts.ports = value.split(',').map(str::to_owned).collect(),
             "user" => self.user = some(value),
             "password" => self.password = Some(value),
             "dbname" => self.database = some(value),
-            _ => return Err(bad(format!("postgres has no parameter `{key}`; it has {PARAMETERS}"))),
+            _ => return known(key),
         }
         Ok(())
     }
 
-    fn checked(mut self) -> Result<Self, ConfigError> {
-        if self.tls == TlsMode::VerifyCa && self.root_cert.is_none() {
-            return Err(bad("sslmode=verify-ca needs the file of your CA, as in sslrootcert=/etc/ca.pem"));
-        }
-        if self.tls == TlsMode::Disable && self.root_cert.is_some() {
-            return Err(bad("sslrootcert= is for TLS, which sslmode=disable turns off"));
-        }
-        // As libpq: a CA that is named is asked.
-        if self.tls == TlsMode::Require && self.root_cert.is_some() {
-            self.tls = TlsMode::VerifyCa;
-        }
+    /// # Errors
+    /// If a CA is named that would not be asked.
+    fn checked(mut self, parts: Parts) -> Result<Self, ConfigError> {
+        use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
+        self.tls = match (parts.tls, parts.ca.as_deref()) {
+            (Some(Disable), Some(_)) => {
+                return Err(bad("sslrootcert= is for TLS, which sslmode=disable turns off"));
+            }
+            (None | Some(VerifyFull), Some("system")) => VerifyFull,
+            (Some(_), Some("system")) => {
+                return Err(bad(
+                    "sslrootcert=system needs sslmode=verify-full: anybody has a certificate of theirs",
+                ));
+            }
+            (Some(Prefer), Some(_)) => {
+                return Err(bad("sslmode=prefer asks no CA; with sslrootcert= use verify-ca or verify-full"));
+            }
+            (Some(VerifyCa), None) => {
+                return Err(bad(
+                    "sslmode=verify-ca needs the file of your CA, as in sslrootcert=/etc/ca.pem",
+                ));
+            }
+            // As libpq: a CA that is named is asked.
+            (None | Some(Require), Some(_)) => VerifyCa,
+            (mode, _) => mode.unwrap_or(Prefer),
+        };
+        self.root_cert = parts.ca.filter(|ca| ca != "system").map(PathBuf::from);
         if self.hosts.len() > 1 {
             self.must_write = true;
         }
@@ -199,13 +229,17 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Names as in the URL, `host` or `host:port`, and the ports of the parameter.
-struct Hosts {
+/// What means something only together.
+struct Parts {
+    /// As in the URL, `host` or `host:port`.
     names: Vec<String>,
+    /// Those of the parameter.
     ports: Vec<String>,
+    tls: Option<TlsMode>,
+    ca: Option<String>,
 }
 
-impl Hosts {
+impl Parts {
     fn places(&self) -> Result<Vec<Place>, ConfigError> {
         let (hosts, ports) = (self.names.len(), self.ports.len());
         if ports > 1 && ports != hosts {
@@ -235,6 +269,22 @@ fn parse_port(host: &str, port: Option<&str>) -> Result<u16, ConfigError> {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
     }
+}
+
+/// Rather part of a password that was cut than of a parameter. Only a URL has it by right.
+fn has_stray_at(parameter: &str) -> bool {
+    !parameter.starts_with("listen=") && parameter.contains('@')
+}
+
+/// # Errors
+/// For what is no parameter; it is named if it looks like one.
+fn known(key: &str) -> Result<(), ConfigError> {
+    if PARAMETERS.split(", ").any(|known| known == key) {
+        return Ok(());
+    }
+    let looks_like_one = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let what = if looks_like_one { format!("no parameter `{key}`") } else { "no such parameter".into() };
+    Err(bad(format!("postgres has {what}; it has {PARAMETERS}")))
 }
 
 fn listen(value: &str) -> Result<Listen, ConfigError> {
@@ -359,6 +409,10 @@ mod tests {
             ("postgres://h/d?sslmode=maybe", "sslmode="),
             ("postgres://h/d?sslmode=verify-ca", "sslrootcert="),
             ("postgres://h/d?sslmode=disable&sslrootcert=/ca", "turns off"),
+            ("postgres://h/d?sslrootcert=/ca&sslmode=prefer", "asks no CA"),
+            ("postgres://h/d?sslmode=require&sslrootcert=system", "verify-full"),
+            ("postgres://h/d?sslmode=verify-ca&sslrootcert=system", "verify-full"),
+            ("postgres://h/d?sslmode=prefer&sslrootcert=system", "verify-full"),
             ("postgres://h/d?target_session_attrs=standby", "target_session_attrs="),
             ("postgres://h/d?listen=somewhere", "listen="),
         ];
@@ -376,5 +430,41 @@ mod tests {
         for url in ["postgres://u:secret@h:x/d", "postgres://h/d?listen=postgres://u:secret@h:x/d"] {
             assert!(!Config::from_url(url).unwrap_err().to_string().contains("secret"));
         }
+    }
+
+    /// A password with a character that means something in a URL was cut there, and its rest was printed, as the name of a database
+    /// or of a parameter that there is not.
+    #[test]
+    fn nothing_shows_a_part_of_a_password_that_is_not_encoded() {
+        for (url, part) in [
+            ("postgres://app:half?secret@db/d", "%3F"),
+            ("postgres://app:half/secret@db/d", "%2F"),
+            ("postgres://app:ha?secret=lf/secret@db/d", "%3F"),
+            ("postgres://db/d?user=u&password=half@secret", "%40"),
+            ("postgres://db/d?user=u&password=half&secret", "%26"),
+            ("postgres://db/d?user=u&password=half&claim_ttl=secret", "%26"),
+            ("postgres://db/d?user=u&2secret", "no such parameter"),
+            ("postgres://db/d?listen=postgres://app:half?secret@db/d", "%3F"),
+        ] {
+            let error = Config::from_url(url).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("secret"), "{url}: {error}");
+        }
+        let plain = read("postgres://app:p#q:r@h/d");
+        assert_eq!((plain.password.as_deref(), plain.place_name().as_str()), (Some("p#q:r"), "h:5432/d"));
+    }
+
+    /// A CA that was named was not asked where the mode was a weak one, and nobody said so.
+    #[test]
+    fn a_ca_that_is_named_is_asked() {
+        let tls = |query: &str| {
+            let config = read(&format!("postgres://h/d{query}"));
+            (config.tls, config.root_cert.is_some())
+        };
+        assert_eq!(tls(""), (TlsMode::Prefer, false));
+        assert_eq!(tls("?sslrootcert=system"), (TlsMode::VerifyFull, false));
+        assert_eq!(tls("?sslmode=verify-full&sslrootcert=system"), (TlsMode::VerifyFull, false));
+        assert_eq!(tls("?sslrootcert=/ca"), (TlsMode::VerifyCa, true));
+        assert_eq!(tls("?sslrootcert=/ca&sslmode=require"), (TlsMode::VerifyCa, true));
+        assert_eq!(tls("?sslmode=verify-full&sslrootcert=/ca"), (TlsMode::VerifyFull, true));
     }
 }

@@ -67,6 +67,7 @@ pub(crate) struct Opened {
 
 /// Connects and logs in.
 pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, BackendError> {
+    tls::check(config)?;
     let unreachable = |error| error::unreachable(&place.to_string(), error);
     let (socket, own_port) = socket(place).await.map_err(unreachable)?;
     let failed = |error| error::connecting(&place.to_string(), error);

@@ -85,6 +85,25 @@ pub(crate) fn overtaken(place: &str) -> BackendError {
     BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
 }
 
+/// The server was stopped while it waited for a standby: it answers that the write is done, and no standby may have it.
+pub(crate) fn unconfirmed(place: &str) -> BackendError {
+    let message = "the PostgreSQL server was stopped waiting, and a standby may not have what it wrote";
+    BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
+}
+
+/// Somebody has the row locked for longer than a commit takes.
+pub(crate) fn row_locked(place: &str) -> BackendError {
+    let message = "the row of the lock is locked by another transaction";
+    BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
+}
+
+/// The queue of notifications has no room: the server refused the whole statement for that.
+pub(crate) fn is_without_hints(failure: &Failure) -> bool {
+    let Failure::Refused(error) = failure else { return false };
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<Error>());
+    cause.and_then(Error::code) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
+}
+
 /// It was ours, it is not any more, and nobody can say whether our own request ended it.
 pub(crate) fn unsettled(place: &str) -> BackendError {
     let message = "the connection to the PostgreSQL server broke while it was asked, and what became of it cannot be told";
@@ -147,6 +166,11 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
         SqlState::QUERY_CANCELED,
         Unavailable,
         "the PostgreSQL server stopped the statement: the row is locked by another transaction, or a time limit is over",
+    ),
+    (
+        SqlState::UNTRANSLATABLE_CHARACTER,
+        Invalid,
+        "the encoding of the database lacks a character of the name; take another name, or a database in UTF8",
     ),
     (SqlState::LOCK_NOT_AVAILABLE, Unavailable, "the row of the lock is locked by another transaction"),
     (SqlState::DISK_FULL, Unavailable, "the disk of the PostgreSQL server is full"),

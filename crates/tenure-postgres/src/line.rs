@@ -37,7 +37,7 @@ pub(crate) struct Line {
     name: String,
     client: Client,
     facts: Mutex<Facts>,
-    silence: Silence,
+    silence: Arc<Silence>,
     end: Arc<End>,
     /// Whose hints it brings.
     heard: Mutex<Vec<ProcessId>>,
@@ -49,6 +49,10 @@ pub(crate) struct Line {
 pub(crate) struct End {
     is_over: AtomicBool,
     over: Notify,
+    /// Nothing comes any more.
+    is_closed: AtomicBool,
+    /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
+    is_hasty: AtomicBool,
 }
 
 impl End {
@@ -61,6 +65,10 @@ impl End {
         let is_first = !self.is_over.swap(true, Ordering::AcqRel);
         self.over.notify_waiters();
         is_first
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     pub(crate) async fn wait(&self) {
@@ -80,13 +88,13 @@ impl Line {
         let Opened { client, driver, own_port } = connect::open(&config, &place).await?;
         let end = Arc::<End>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, ears, Ended(end.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, ears, Ending(end.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_port));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         shared.memory.learn(facts.clock, shared.host.now());
-        let (facts, silence) = (Mutex::new(facts), Silence::default());
+        let (facts, silence) = (Mutex::new(facts), Arc::<Silence>::default());
         let (heard, listening) = (Mutex::default(), tokio::sync::Mutex::default());
         Ok(Self { shared, place, name, client, facts, silence, end, heard, listening })
     }
@@ -144,6 +152,19 @@ impl Line {
         })
     }
 
+    /// Runs a statement that writes.
+    ///
+    /// A cancel ends the wait for a standby as well, and the server answers that all is well (A3). What it wrote is there for
+    /// everybody, but no lease may stand on it before a later commit was waited for: as good as a lost answer.
+    pub(crate) async fn write(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
+        let rows = self.ask(sql, arguments).await?;
+        if !rows.is_empty() && self.end.is_hasty.load(Ordering::Acquire) {
+            self.leave();
+            return Err(Failure::Broken(error::unconfirmed(&self.name)));
+        }
+        Ok(rows)
+    }
+
     /// An answer that cannot be read: no value of the type that was asked for.
     pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
         error::asked(&self.name, error).into_error(&self.name).of_unknown_outcome()
@@ -163,20 +184,29 @@ impl Line {
         self.end.set()
     }
 
-    /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied.
+    /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied. The next one may
+    /// wait for the same row: it is asked again, as long as nothing is answered, until the connection is closed.
     pub(crate) fn unblock(&self, at: Target) {
+        // Before the server hears of it, so that no answer that this brought about is taken for another one.
+        self.end.is_hasty.store(true, Ordering::Release);
         let (token, host) = (self.client.cancel_token(), self.shared.host.clone());
+        let (end, silence) = (self.end.clone(), self.silence.clone());
         let patience = self.shared.config.connect_timeout;
         self.shared.host.spawn(Box::pin(async move {
-            let over = host.sleep_until(host.now() + patience);
-            tokio::select! {
-                biased;
-                sent = connect::cancel(&at.config, &at.place, token) => {
-                    if let Err(error) = sent {
-                        tracing::debug!(%error, "a statement that hangs was not stopped");
-                    }
+            let (mut pause, mut last) = (AGAIN, None);
+            while !end.is_closed() {
+                let answered = silence.answered();
+                if last.replace(answered).is_none_or(|last| last == answered) {
+                    let over = host.sleep_until(host.now() + patience);
+                    let sent = tokio::select! {
+                        biased;
+                        sent = connect::cancel(&at.config, &at.place, token.clone()) => sent.is_ok(),
+                        () = over => false,
+                    };
+                    // A server that hangs is not flooded.
+                    pause = if sent { AGAIN } else { AGAIN_MAX.min(pause * 2) };
                 }
-                () = over => {}
+                host.sleep_until(host.now() + pause).await;
             }
         }));
     }
@@ -221,23 +251,33 @@ fn was_race(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Says that the connection has ended, whatever ended its task.
-struct Ended(Arc<End>);
+struct Ending(Arc<End>);
 
-impl Drop for Ended {
+impl Drop for Ending {
     fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::Release);
         self.0.set();
     }
 }
 
 /// Moves the bytes of a connection and rings for what it brings. Ends with it.
-async fn drive(mut driver: Driver, ears: Arc<Ears>, _ended: Ended) {
+async fn drive(mut driver: Driver, ears: Arc<Ears>, ending: Ending) {
     while let Some(message) = connect::heard(&mut driver).await {
         match message {
             AsyncMessage::Notification(hint) => ears.on_notification(hint.channel(), hint.payload()),
-            AsyncMessage::Notice(notice) => tracing::debug!(%notice, "the PostgreSQL server says"),
+            AsyncMessage::Notice(notice) => {
+                // Somebody else may have stopped it too. This comes before the answer to the write, and in no language.
+                if notice.routine() == Some("SyncRepWaitForLSN") {
+                    ending.0.is_hasty.store(true, Ordering::Release);
+                }
+                tracing::debug!(%notice, "the PostgreSQL server says");
+            }
             _ => {}
         }
     }
 }
 
 const CREATE_TRIES: usize = 10;
+/// Between two cancels of one connection; doubled while the server does not take them.
+const AGAIN: Duration = Duration::from_millis(250);
+const AGAIN_MAX: Duration = Duration::from_secs(8);

@@ -57,21 +57,31 @@ impl Lines {
     }
 
     /// Hints of this connection reach us.
-    pub(crate) fn brings_hints(&self, line: &Line) -> bool {
+    fn brings_hints(&self, line: &Line) -> bool {
+        let facts = line.facts();
+        // A standby knows no LISTEN.
         match self.shared.config.listen {
-            Listen::Same => line.facts().is_direct,
+            Listen::Same => facts.is_direct && !facts.is_standby,
             Listen::Off => false,
-            Listen::At(_) => true,
+            Listen::At(_) => !facts.is_standby,
         }
     }
 
-    /// The connection, listening to everybody whom we hear, if it brings hints.
-    pub(crate) async fn listening(&self) -> Result<Arc<Line>, BackendError> {
+    /// The connection, listening to everybody whom we hear, and whether it brings their hints.
+    pub(crate) async fn listening(&self) -> Result<(Arc<Line>, bool), BackendError> {
         let line = self.line().await?;
-        if self.brings_hints(&line) {
-            line.listen(&self.ears).await.map_err(|failure: Failure| failure.into_error(line.name()))?;
+        if !self.brings_hints(&line) {
+            return Ok((line, false));
         }
-        Ok(line)
+        match line.listen(&self.ears).await {
+            Ok(()) => Ok((line, true)),
+            Err(Failure::Broken(error)) => Err(error),
+            // Without hints a waiter asks again after a while, which is no reason not to let it wait.
+            Err(failure) => {
+                tracing::debug!(?failure, "no hints are heard");
+                Ok((line, false))
+            }
+        }
     }
 
     fn alive(&self) -> Option<Arc<Line>> {

@@ -19,7 +19,8 @@ const NAMES_MAX: usize = 4096;
 /// What was stored so long ago is likely to be as it was, also where many wait.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// What saves a round trip. It is never trusted: the server compares the version, and the time.
+/// What saves a round trip. It is never trusted: the server compares the version, the state, and the time. The version alone is not
+/// enough: after a fail-over or a backup that was restored it counts again from where it was, with another history.
 #[derive(Default)]
 pub(crate) struct Memory {
     seen: Mutex<HashMap<LockName, Seen>>,
@@ -32,8 +33,10 @@ pub(crate) struct Memory {
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) version: i64,
+    /// As it is in the row.
+    pub(crate) state: String,
     pub(crate) ledger: Ledger,
-    at: Moment,
+    pub(crate) at: Moment,
 }
 
 /// What the server's clock showed, and when we learned of it.
@@ -75,10 +78,10 @@ impl Memory {
     }
 
     /// What was stored; an older sight than the one there is is no news.
-    pub(crate) fn remember(&self, name: &LockName, version: i64, ledger: Ledger, at: Moment) {
-        let (mut seen, sight) = (locked(&self.seen), Seen { version, ledger, at });
+    pub(crate) fn remember(&self, name: &LockName, sight: Seen) {
+        let mut seen = locked(&self.seen);
         if let Some(known) = seen.get_mut(name) {
-            if known.version <= version {
+            if known.version <= sight.version {
                 *known = sight;
             }
             return;
@@ -106,16 +109,22 @@ impl Memory {
         Some(reading.server + (elapsed - elapsed / 1000))
     }
 
-    /// A write on top of `version` that is about to be sent.
-    pub(crate) fn doubt(&self, name: &LockName, version: i64) -> Doubt<'_> {
-        Doubt { memory: self, name: name.clone(), version, is_settled: false }
+    /// A write on top of `version` was sent, and nobody knows what became of it.
+    pub(crate) fn doubt(&self, name: &LockName, version: i64) {
+        let mut doubts = locked(&self.doubts);
+        if doubts.len() >= NAMES_MAX {
+            doubts.clear();
+        }
+        let doubted = doubts.entry(name.clone()).or_insert(version);
+        *doubted = (*doubted).max(version);
     }
 
     /// The lock was seen at this version: nothing can be written on top of an older one any more. True if something may still
     /// be written on top of this one.
     ///
-    /// OK because a version never comes back: it grows with every write, and a new row begins at the server's time in µs, beyond
-    /// any that a row of the same name had reached.
+    /// OK because in one history of the row a version never comes back: it grows with every write, and a new row begins at the
+    /// server's time in µs, beyond any that a row of the same name had reached. After a fail-over it may, with another state, which
+    /// every write compares as well.
     pub(crate) fn is_in_doubt(&self, name: &LockName, version: i64) -> bool {
         let mut doubts = locked(&self.doubts);
         match doubts.get(name) {
@@ -125,35 +134,6 @@ impl Memory {
             }
             found => found.is_some(),
         }
-    }
-}
-
-/// A write whose answer nobody has seen: unless it is settled, the next verb of that lock makes sure what became of it.
-pub(crate) struct Doubt<'a> {
-    memory: &'a Memory,
-    name: LockName,
-    version: i64,
-    is_settled: bool,
-}
-
-impl Doubt<'_> {
-    /// The server has said what became of it.
-    pub(crate) fn settle(mut self) {
-        self.is_settled = true;
-    }
-}
-
-impl Drop for Doubt<'_> {
-    fn drop(&mut self) {
-        if self.is_settled {
-            return;
-        }
-        let mut doubts = locked(&self.memory.doubts);
-        if doubts.len() >= NAMES_MAX {
-            doubts.clear();
-        }
-        let doubted = doubts.entry(self.name.clone()).or_insert(self.version);
-        *doubted = (*doubted).max(self.version);
     }
 }
 
@@ -167,6 +147,10 @@ mod tests {
 
     fn at(ms: u64) -> Moment {
         Moment { boot: Duration::from_millis(ms), wall: Duration::ZERO }
+    }
+
+    fn seen(version: i64) -> Seen {
+        Seen { version, state: String::new(), ledger: Ledger::new(0), at: at(0) }
     }
 
     /// H6.3: what we take the server's time for is never ahead of it.
@@ -183,21 +167,19 @@ mod tests {
     #[test]
     fn a_write_without_an_answer_is_in_doubt_until_the_version_has_moved_on() {
         let memory = Memory::default();
-        memory.remember(&name(), 7, Ledger::new(1), at(0));
-        drop(memory.doubt(&name(), 7));
+        memory.remember(&name(), seen(7));
+        memory.doubt(&name(), 7);
         assert!(memory.seen(&name()).is_none());
         assert!(memory.is_in_doubt(&name(), 7));
         assert!(!memory.is_in_doubt(&name(), 8));
         assert!(memory.seen(&name()).is_some());
-        memory.doubt(&name(), 8).settle();
-        assert!(!memory.is_in_doubt(&name(), 8));
     }
 
     #[test]
     fn an_older_sight_is_no_news() {
         let memory = Memory::default();
         for (version, expected) in [(5, 5), (4, 5), (6, 6)] {
-            memory.remember(&name(), version, Ledger::new(0), at(0));
+            memory.remember(&name(), seen(version));
             assert_eq!(memory.seen(&name()).unwrap().version, expected);
         }
     }

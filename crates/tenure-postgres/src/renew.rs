@@ -1,17 +1,20 @@
 //! Many leases in one commit.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use futures_util::future::join_all;
 use tenure_core::{BackendError, Grant, LockName, Renewal};
 use tokio_postgres::types::Type;
 
 use crate::{
+    doubt::Doubt,
     error::Failure,
     line::{Argument, Line},
+    memory::Seen,
     memory::since_epoch,
-    store::{Draft, Store, behind, window},
+    store::Store,
     verb::Renewing,
+    write::{Draft, encoded, window},
 };
 
 /// Leases that one statement renews: what it holds it holds for one commit.
@@ -28,19 +31,37 @@ impl Store {
 
     async fn renew_batch(&self, grants: &[Grant]) -> Vec<Answer> {
         let mut answers: Vec<Option<Renewal>> = vec![None; grants.len()];
+        let mut is_unsure = false;
         if grants.len() > 1
             && let Ok(line) = self.lines.line().await
             && let Err(failure) = self.renew_together(&line, grants, &mut answers).await
         {
             tracing::debug!(?failure, "leases are renewed one by one");
+            is_unsure = matches!(failure, Failure::Broken(_));
         }
-        let rest = grants.iter().zip(answers).map(|(grant, answer)| async move {
-            match answer {
-                Some(answer) => Ok(answer),
-                None => self.step(&grant.name, false, &renewing(grant)).await,
+        let mut answers: Vec<Option<Answer>> = answers.into_iter().map(|answer| answer.map(Ok)).collect();
+        for (at, answer) in self.renew_apart(grants, &answers).await {
+            // L9: the statement for all of them may have done it.
+            let unsure = |error: BackendError| if is_unsure { error.of_unknown_outcome() } else { error };
+            answers[at] = Some(answer.map_err(unsure));
+        }
+        answers.into_iter().map(|answer| answer.expect("BUG: one or the other has answered")).collect()
+    }
+
+    /// Each row on its own; holders of one row one after the other, so that they do not race each other for its version.
+    async fn renew_apart(&self, grants: &[Grant], answers: &[Option<Answer>]) -> Vec<(usize, Answer)> {
+        let mut rows: HashMap<&LockName, Vec<usize>> = HashMap::new();
+        for at in (0..grants.len()).filter(|at| answers[*at].is_none()) {
+            rows.entry(&grants[at].name).or_default().push(at);
+        }
+        let rows = rows.into_values().map(|row| async move {
+            let mut answers = Vec::new();
+            for at in row {
+                answers.push((at, self.step(&grants[at].name, false, &renewing(&grants[at])).await));
             }
+            answers
         });
-        join_all(rest).await
+        join_all(rows).await.into_iter().flatten().collect()
     }
 
     /// Renews what can be renewed without waiting for anybody: first on what was seen last, then on what is read.
@@ -105,7 +126,7 @@ impl Store {
         &self,
         line: &Line,
         grants: &[Grant],
-        mut drafts: Vec<(usize, Draft<Renewal>)>,
+        drafts: Vec<(usize, Draft<Renewal>)>,
         answers: &mut [Option<Renewal>],
     ) -> Result<(), Failure> {
         if drafts.is_empty() {
@@ -115,38 +136,45 @@ impl Store {
         let names: Vec<&str> = drafts.iter().map(|(at, _)| name(at).as_str()).collect();
         let versions: Vec<i64> = drafts.iter().map(|(_, draft)| draft.version).collect();
         let busy: Vec<bool> = drafts.iter().map(|(_, draft)| !draft.ledger.is_free()).collect();
-        let states: Vec<String> = drafts.iter().map(|(_, draft)| draft.ledger.encode()).collect();
+        let states: Vec<String> = drafts.iter().map(|(_, draft)| encoded(&draft.ledger)).collect();
+        let before: Vec<&str> = drafts.iter().map(|(_, draft)| draft.before.as_str()).collect();
         let (from, until) = window(drafts[0].1.guessed);
         let memory = &self.shared().memory;
-        let doubts: Vec<_> = drafts.iter().map(|(at, draft)| memory.doubt(name(at), draft.version)).collect();
-        let arguments: [Argument<'_>; 6] = [
+        let doubt = |(at, draft): &(usize, Draft<Renewal>)| {
+            Doubt::new(memory, &self.ears, (name(at), draft.version), draft.news(name(at)))
+        };
+        let doubts: Vec<_> = drafts.iter().map(doubt).collect();
+        let arguments: [Argument<'_>; 7] = [
             (&names, Type::TEXT_ARRAY),
             (&versions, Type::INT8_ARRAY),
             (&busy, Type::BOOL_ARRAY),
             (&states, Type::TEXT_ARRAY),
+            (&before, Type::TEXT_ARRAY),
             (&from, Type::TIMESTAMPTZ),
             (&until, Type::TIMESTAMPTZ),
         ];
-        let answer = line.ask(&self.shared().sql.write_many, &arguments).await;
+        let answer = line.write(&self.shared().sql.write_many, &arguments).await;
         if matches!(answer, Err(Failure::Broken(_))) {
             return answer.map(drop);
         }
-        doubts.into_iter().for_each(crate::memory::Doubt::settle);
+        let news = doubts.into_iter().map(Doubt::settle);
+        let drafts = drafts.into_iter().zip(states).zip(news);
+        let mut sent: HashMap<&str, _> = drafts
+            .map(|(((at, draft), state), news)| (name(&at).as_str(), (at, draft, state, news)))
+            .collect();
         for row in answer? {
             let unreadable = |error| Failure::Refused(line.unreadable(error));
             let written: &str = row.try_get(0).map_err(unreadable)?;
-            memory.learn(since_epoch(row.try_get(1).map_err(unreadable)?), self.shared().host.now());
-            let Some(found) = drafts.iter().position(|(at, _)| name(at).as_str() == written) else {
-                continue;
-            };
-            let (at, draft) = drafts.swap_remove(found);
-            let wakes = &draft.change.wakes;
-            let behind = behind(&draft.ledger, &grants[at].name, draft.now, wakes);
-            self.stored(&grants[at].name, draft.version + 1, draft.ledger, wakes, behind);
+            let now = self.shared().host.now();
+            memory.learn(since_epoch(row.try_get(1).map_err(unreadable)?), now);
+            let Some((at, draft, state, news)) = sent.remove(written) else { continue };
+            let version = draft.next_version();
+            let seen = Seen { version, state, ledger: draft.ledger, at: now };
+            self.stored(&grants[at].name, seen, &news);
             answers[at] = Some(draft.change.answer);
         }
         // The others were not as they had been seen.
-        drafts.iter().map(|(at, _)| name(at)).for_each(|name: &LockName| memory.forget(name));
+        sent.into_values().for_each(|(at, ..)| memory.forget(name(&at)));
         Ok(())
     }
 }

@@ -8,15 +8,12 @@ pub(crate) struct Sql {
     pub(crate) read_many: String,
     /// Makes the row of a lock. In: name, version, busy, state. Out: time; no row: it was there already.
     pub(crate) insert: String,
-    /// Writes a ledger if nobody else did since it was read. In: name, version, busy, state. Out: time; no row: somebody did.
-    pub(crate) write: String,
-    /// The same if the server's time lies between two points as well. In: and from, until.
-    pub(crate) write_between: String,
-    /// The same as `write`, and tells other processes in the same transaction: hints leave with the commit or not at all.
-    /// In: and channels, payloads.
-    pub(crate) write_telling: String,
-    /// As `write` for many at once, each on its own; rows that somebody else has locked are left out, so that nobody is
-    /// waited for. In: names, versions, busys, states, from, until. Out: name, time of those written.
+    /// Write a ledger on top of the one that it was made from; behind whoever has the row locked.
+    pub(crate) write: Write,
+    /// The same where nobody has the row locked.
+    pub(crate) write_unlocked: Write,
+    /// As `write_unlocked` for many at once, each on its own: rows that somebody else has locked are left out, so that nobody is
+    /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written.
     pub(crate) write_many: String,
     /// What is held or waited for. In: prefix. Out: name, state, time; by name.
     pub(crate) list: String,
@@ -29,12 +26,45 @@ pub(crate) struct Sql {
     pub(crate) table: String,
 }
 
+/// Statements that write one ledger. In: name, version, busy, state, state before. Out: time; no row: there was another version or
+/// state, or, where that is waited for by nobody, the row is locked.
+pub(crate) struct Write {
+    pub(crate) plain: String,
+    /// If the server's time lies between two points as well. In: and from, until.
+    pub(crate) between: String,
+    /// And tells other processes in the same transaction: hints leave with the commit or not at all. In: and channels, payloads.
+    pub(crate) telling: String,
+}
+
+impl Write {
+    fn new(table: &str, is_waiting: bool) -> Self {
+        let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
+        let write = |when: &str| {
+            let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
+            if is_waiting {
+                return format!(
+                    "UPDATE {table} AS t {set} WHERE {is_ours}{when} RETURNING clock_timestamp() AS at"
+                );
+            }
+            format!(
+                "WITH f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED) \
+                 UPDATE {table} AS t {set} FROM f WHERE t.name = f.name AND {is_ours} RETURNING clock_timestamp() AS at"
+            )
+        };
+        Self {
+            plain: write(""),
+            between: write(" AND clock_timestamp() BETWEEN $6 AND $7"),
+            telling: format!(
+                "WITH c AS ({}) SELECT c.at, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
+                 FROM unnest($6::text[], $7::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told",
+                write("")
+            ),
+        }
+    }
+}
+
 impl Sql {
     pub(crate) fn new(table: &str) -> Self {
-        let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
-        let write = format!("UPDATE {table} AS t {set} WHERE t.name = $1 AND t.version = $2");
-        let telling = "SELECT c.at, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
-                       FROM unnest($5::text[], $6::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
             read: format!(
                 "SELECT t.version, t.state, clock_timestamp() FROM (VALUES (0)) AS one \
@@ -47,19 +77,16 @@ impl Sql {
                 "INSERT INTO {table} (name, version, busy, used, state) VALUES ($1, $2, $3, clock_timestamp(), $4) \
                  ON CONFLICT (name) DO NOTHING RETURNING clock_timestamp()"
             ),
-            write: format!("{write} RETURNING clock_timestamp()"),
-            write_between: format!(
-                "{write} AND clock_timestamp() BETWEEN $5 AND $6 RETURNING clock_timestamp()"
-            ),
-            write_telling: format!("WITH c AS ({write} RETURNING clock_timestamp() AS at) {telling}"),
+            write: Write::new(table, true),
+            write_unlocked: Write::new(table, false),
             write_many: format!(
-                "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[]) \
-                 AS w(name, version, busy, state)), \
+                "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
+                 AS w(name, version, busy, state, before)), \
                  f AS (SELECT l.name FROM {table} AS l JOIN w ON l.name = w.name AND l.version = w.version \
-                 WHERE clock_timestamp() BETWEEN $5 AND $6 FOR UPDATE OF l SKIP LOCKED) \
+                 AND l.state = w.before WHERE clock_timestamp() BETWEEN $6 AND $7 FOR UPDATE OF l SKIP LOCKED) \
                  UPDATE {table} AS t SET version = t.version + 1, busy = w.busy, used = clock_timestamp(), \
                  state = w.state FROM w, f WHERE t.name = w.name AND f.name = w.name AND t.version = w.version \
-                 RETURNING t.name, clock_timestamp()"
+                 AND t.state = w.before RETURNING t.name, clock_timestamp()"
             ),
             list: format!(
                 "SELECT name, state, clock_timestamp() FROM {table} WHERE busy AND starts_with(name, $1) ORDER BY name"
@@ -80,16 +107,16 @@ const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT N
                        used timestamptz NOT NULL, state text NOT NULL";
 
 /// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
-/// server's own port, whether it takes writes, whether it is a standby, its clock; and of the table: whether it is there, its
-/// columns and types, whether names are unique in it.
+/// server's own port, whether it takes writes, whether it is a standby, its clock; and of what has the table's name: whether there is
+/// such a thing, its columns and types, whether it is a table and names are unique in it.
 pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port')::int, \
     current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
     coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, NULL), ', ' ORDER BY a.attnum) \
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), ''), \
-    EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
+    coalesce(c.relkind IN ('r', 'p'), false) AND EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
         WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indnkeyatts = 1 \
         AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'name') \
-    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid AND c.relkind IN ('r', 'p')";
+    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 /// What `LOOK` says of the columns of a table of ours.
 pub(crate) const SHAPE: &str =

@@ -1,7 +1,7 @@
 //! `Store`: one verb on one row, by comparing and setting its version.
 //!
-//! A verb reads the row and the server's clock, runs on the ledger here, and writes it if the version is still the one that was
-//! read. Nothing is locked between the two, and nobody is waited for longer than one commit.
+//! A verb reads the row and the server's clock, runs on the ledger here, and writes it if version and state are still those that
+//! were read. Nothing is locked between the two, and nobody is waited for longer than one commit.
 //!
 //! **Why a time that was read before the write will do.** Let `now` be that time. It lies after the request was sent, so a lease
 //! that ends at `now` + ttl ends no sooner than what its owner believes in, which counts from before that (L3, H2.2). What was over
@@ -9,7 +9,7 @@
 //! not happen. A write that waits for a stranger's transaction ends leases early, as seen from when it happens, never late.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the server's clock has surely
-//! reached, and the server itself confirms both: it writes if the version is the same and its clock is at most [`TOLERANCE`] further.
+//! reached, and the server itself confirms both: it writes if the row is the same and its clock is at most [`TOLERANCE`] further.
 //! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the server's own time.
 
 use std::{
@@ -17,24 +17,24 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use tenure_core::{Audience, BackendError, LockName, Moment, OwnerId};
-use tenure_ledger::{Change, Ledger};
-use tokio_postgres::{Row, types::Type};
+use tenure_core::{BackendError, LockName, Moment};
 
 use crate::{
     config::Listen,
     error::{self, Failure},
-    line::{Argument, Line},
+    line::Line,
     lines::Lines,
-    memory::{TOLERANCE, locked, moment, since_epoch},
+    memory::{TOLERANCE, locked, moment},
+    read::Sight,
     schema::Table,
     shared::Shared,
     turn::Turns,
     verb::Verb,
     wake::Ears,
+    write::{Draft, Tried},
 };
 
 /// How often a verb reads again after somebody else was faster. Each time that happens somebody else has made progress.
@@ -53,31 +53,10 @@ pub(crate) struct Store {
     turns: Turns,
 }
 
-/// A verb that was run, and is to be stored.
-pub(crate) struct Draft<A> {
-    /// On top of which version; 0: there is no row.
-    pub(crate) version: i64,
-    pub(crate) ledger: Ledger,
-    pub(crate) change: Change<A>,
-    /// The time at which it ran, if that was not read from the server.
-    pub(crate) guessed: Option<Duration>,
-    pub(crate) now: Duration,
-}
-
-/// What became of a try.
-enum Tried<A> {
-    Done(A),
-    /// Read again.
-    Overtaken,
-    /// It was sent, and nobody knows.
-    Lost(BackendError, A),
-}
-
-/// A row as it was read, and when by the server's clock.
-pub(crate) struct Sight {
-    pub(crate) version: i64,
-    pub(crate) ledger: Ledger,
-    pub(crate) now: Duration,
+/// A row that was to be written, and was not, though nobody had changed it since it was read.
+struct Skipped {
+    version: i64,
+    since: Moment,
 }
 
 impl Store {
@@ -117,8 +96,9 @@ impl Store {
         listens: bool,
         verb: &V,
     ) -> Result<V::Answer, BackendError> {
-        let _turn = self.turns.take(name, &*self.shared().host).await;
+        let _turn = if V::WAITS { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
         let (mut maybe, mut breaks, mut place): (Option<V::Answer>, u32, String) = (None, 0, String::new());
+        let mut skipped = None;
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
             if maybe.is_some() { error.of_unknown_outcome() } else { error }
         };
@@ -126,7 +106,7 @@ impl Store {
             let line = if listens { self.listening().await } else { self.lines.line().await };
             let line = line.map_err(|error| unsure(error, &maybe))?;
             line.name().clone_into(&mut place);
-            let failure = match self.attempt(&line, name, verb, count == 0).await {
+            let failure = match self.attempt(&line, name, (verb, count == 0), &mut skipped).await {
                 Ok(Tried::Done(answer)) => {
                     let is_unsettled = maybe.is_some_and(|maybe| verb.is_unsettled(&maybe, &answer));
                     return if is_unsettled { Err(error::unsettled(&place)) } else { Ok(answer) };
@@ -153,22 +133,53 @@ impl Store {
         &self,
         line: &Arc<Line>,
         name: &LockName,
-        verb: &V,
-        may_guess: bool,
+        (verb, may_guess): (&V, bool),
+        skipped: &mut Option<Skipped>,
     ) -> Result<Tried<V::Answer>, Failure> {
         let guess = if may_guess { self.guess(name, verb, self.server_time()) } else { None };
         if let Some(draft) = guess {
-            return self.write(line, name, draft).await;
+            return self.write::<V>(line, name, draft).await;
         }
         let sight = self.read(line, name, V::CREATES).await?;
         let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
+        if !V::WAITS {
+            self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
+        }
         let draft = self.draft(sight, verb).map_err(|error| Failure::Refused(error.with("lock", name)))?;
         let is_there = draft.version != 0 || V::CREATES;
-        // A write of ours that may still come is barred by one more: only then the answer is final.
-        if is_there && (draft.change.changed || is_doubted) {
-            return self.write(line, name, draft).await;
+        // A write of ours that may still come is barred by one more: only then the answer is final. If it is the first of its lock,
+        // it is barred by an empty ledger.
+        let is_barrable = is_there || V::WAITS && line.facts().table == Table::Ours;
+        if is_there && draft.change.changed || is_barrable && is_doubted {
+            return self.write::<V>(line, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))
+    }
+
+    /// The row was skipped, and is as it was: somebody has it locked. Whoever commits is done in a moment; a stranger that stays in
+    /// its transaction is not waited for.
+    async fn wait_for_commit(
+        &self,
+        line: &Line,
+        (version, is_doubted): (i64, bool),
+        skipped: &mut Option<Skipped>,
+    ) -> Result<(), Failure> {
+        let host = &self.shared().host;
+        match skipped {
+            Some(row) if row.version == version => {
+                if row.since.elapsed(host.now()) >= COMMIT {
+                    let error = error::row_locked(line.name());
+                    return Err(Failure::Refused(if is_doubted {
+                        error.of_unknown_outcome()
+                    } else {
+                        error
+                    }));
+                }
+                host.sleep_until(host.now() + PAUSE).await;
+            }
+            _ => *skipped = Some(Skipped { version, since: host.now() }),
+        }
+        Ok(())
     }
 
     /// A time that the server's clock has reached.
@@ -186,161 +197,27 @@ impl Store {
         let now = now?;
         let seen = self.shared().memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared().host.now());
-        let (version, mut ledger) = (seen.version, seen.ledger);
+        let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), TOLERANCE).ok()?;
         let is_alone = self.elsewhere(&change.wakes).next().is_none();
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
-        (is_alone && is_likely).then_some(Draft { version, ledger, change, guessed: Some(now), now })
+        (is_alone && is_likely).then_some(Draft { version, before, ledger, change, guessed: Some(now), now })
     }
 
     pub(crate) fn draft<V: Verb>(&self, sight: Sight, verb: &V) -> Result<Draft<V::Answer>, BackendError> {
-        let Sight { version, mut ledger, now } = sight;
+        let Sight { version, state: before, mut ledger, now } = sight;
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), Duration::ZERO);
         let change = change.map_err(|error| error::ledger(&self.shared().config.place_name(), error))?;
-        Ok(Draft { version, ledger, change, guessed: None, now })
-    }
-
-    /// The row, and the server's time. Where there is no table, there is no row; `creates`: it is made then.
-    pub(crate) async fn read(&self, line: &Line, name: &LockName, creates: bool) -> Result<Sight, Failure> {
-        let facts = line.facts();
-        facts.must_be_ours(line.name()).map_err(Failure::Refused)?;
-        if facts.table == Table::Missing {
-            if creates {
-                line.create().await?;
-            } else if line.look().await?.table == Table::Missing {
-                return Ok(Sight {
-                    version: 0,
-                    ledger: Ledger::new(0),
-                    now: self.server_time().unwrap_or_default(),
-                });
-            }
-        }
-        let sql = &self.shared().sql;
-        let arguments: [Argument<'_>; 1] = [(&name.as_str(), Type::TEXT)];
-        let rows = match line.ask(&sql.read, &arguments).await {
-            // It was dropped: the next look finds that.
-            Err(Failure::Missing) => {
-                line.look().await?;
-                return Err(Failure::Missing);
-            }
-            answer => answer?,
-        };
-        let row = rows.first().ok_or(Failure::Overtaken)?;
-        self.sight(line, row, 0)
-    }
-
-    /// From a row whose columns are, from `at` on, version, state and time.
-    pub(crate) fn sight(&self, line: &Line, row: &Row, at: usize) -> Result<Sight, Failure> {
-        let unreadable = |error| Failure::Refused(line.unreadable(error));
-        let version: Option<i64> = row.try_get(at).map_err(unreadable)?;
-        let state: Option<&str> = row.try_get(at + 1).map_err(unreadable)?;
-        let now = since_epoch(row.try_get(at + 2).map_err(unreadable)?);
-        let version = version.unwrap_or(0);
-        let ledger = state.map_or_else(|| Ok(Ledger::new(0)), Ledger::decode);
-        let ledger = ledger.map_err(|error| Failure::Refused(error::ledger(line.name(), error)))?;
-        self.shared().memory.learn(now, self.shared().host.now());
-        Ok(Sight { version, ledger, now })
-    }
-
-    /// Stores a draft if nobody else wrote since, tells those elsewhere with the same commit, and rings for those here after it.
-    async fn write<A: Send>(
-        &self,
-        line: &Arc<Line>,
-        name: &LockName,
-        draft: Draft<A>,
-    ) -> Result<Tried<A>, Failure> {
-        self.must_take_writes(line).await?;
-        let (sql, memory) = (&self.shared().sql, &self.shared().memory);
-        let Draft { version, ledger, change, guessed, now } = draft;
-        let (state, is_busy) = (ledger.encode(), !ledger.is_free());
-        let is_new = version == 0;
-        let first = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        let behind = behind(&ledger, name, now, &change.wakes);
-        let away = self.elsewhere(&change.wakes);
-        let (channels, hints): (Vec<String>, Vec<String>) = away
-            .map(|(audience, owner)| (Ears::channel(owner.process()), Ears::hint(audience, owner, behind)))
-            .unzip();
-        let (from, until) = window(guessed);
-        let key = name.as_str();
-        let row_version = if is_new { first } else { version };
-        let mut arguments: Vec<Argument<'_>> = vec![
-            (&key, Type::TEXT),
-            (&row_version, Type::INT8),
-            (&is_busy, Type::BOOL),
-            (&state, Type::TEXT),
-        ];
-        let statement = if is_new {
-            &sql.insert
-        } else if !channels.is_empty() {
-            arguments.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
-            &sql.write_telling
-        } else if guessed.is_some() {
-            arguments.extend([(&from as _, Type::TIMESTAMPTZ), (&until as _, Type::TIMESTAMPTZ)]);
-            &sql.write_between
-        } else {
-            &sql.write
-        };
-        let doubt = memory.doubt(name, version);
-        let rows = match line.ask(statement, &arguments).await {
-            Err(Failure::Broken(error)) => return Ok(Tried::Lost(error.of_unknown_outcome(), change.answer)),
-            answer => {
-                doubt.settle();
-                answer?
-            }
-        };
-        let Some(row) = rows.first() else {
-            memory.forget(name);
-            return Ok(Tried::Overtaken);
-        };
-        let at: SystemTime = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
-        memory.learn(since_epoch(at), self.shared().host.now());
-        self.stored(name, if is_new { first } else { version + 1 }, ledger, &change.wakes, behind);
-        if is_new {
-            self.sweep_now_and_then(line);
-        }
-        Ok(Tried::Done(change.answer))
-    }
-
-    /// A write came through: nothing older can any more.
-    pub(crate) fn stored(
-        &self,
-        name: &LockName,
-        version: i64,
-        ledger: Ledger,
-        wakes: &[(Audience, OwnerId)],
-        behind: Option<OwnerId>,
-    ) {
-        self.shared().memory.is_in_doubt(name, version);
-        self.shared().memory.remember(name, version, ledger, self.shared().host.now());
-        for (audience, owner) in wakes {
-            self.ears.ring(*audience, *owner, behind == Some(*owner));
-        }
-    }
-
-    /// Those who do not hear our bells.
-    pub(crate) fn elsewhere<'a>(
-        &'a self,
-        wakes: &'a [(Audience, OwnerId)],
-    ) -> impl Iterator<Item = (Audience, OwnerId)> + 'a {
-        wakes.iter().copied().filter(|(audience, owner)| !self.shared().bells.reach(*audience, *owner))
-    }
-
-    async fn must_take_writes(&self, line: &Line) -> Result<(), Failure> {
-        if line.facts().takes_writes {
-            return Ok(());
-        }
-        // A standby may have become a primary under an open connection.
-        let facts = line.look().await?;
-        facts.must_take_writes(line.name()).map_err(Failure::Refused)
+        Ok(Draft { version, before, ledger, change, guessed: None, now })
     }
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).
     async fn listening(&self) -> Result<Arc<Line>, BackendError> {
         let Some(hints) = &self.hints else {
-            let line = self.lines.listening().await?;
-            self.hears.store(self.lines.brings_hints(&line), Ordering::Relaxed);
+            let (line, is_heard) = self.lines.listening().await?;
+            self.hears.store(is_heard, Ordering::Relaxed);
             return Ok(line);
         };
         let host = &self.shared().host;
@@ -349,10 +226,9 @@ impl Store {
             let over = host.sleep_until(host.now() + DEAF / 10);
             let is_heard = tokio::select! {
                 biased;
-                line = hints.listening() => line.is_ok(),
+                heard = hints.listening() => heard.is_ok_and(|(_, is_heard)| is_heard),
                 () = over => false,
             };
-            // Without hints a waiter asks again after a while, which is no reason to let it in later.
             *locked(&self.deaf_since) = (!is_heard).then(|| host.now());
             self.hears.store(is_heard, Ordering::Relaxed);
         }
@@ -363,52 +239,11 @@ impl Store {
     pub(crate) fn hears(&self) -> bool {
         self.hears.load(Ordering::Relaxed)
     }
-
-    /// Deletes free rows that nobody used for a day, a few at a time.
-    ///
-    /// OK because a fence never outruns the server's clock (A10): the next row of that name starts above it, unless the clock
-    /// was set back by more than a day (H6.4).
-    fn sweep_now_and_then(&self, line: &Arc<Line>) {
-        let mut chance = [0];
-        self.shared().host.random(&mut chance);
-        if chance[0] >= SWEEP_CHANCE {
-            return;
-        }
-        let (line, shared) = (line.clone(), self.shared().clone());
-        self.shared().host.spawn(Box::pin(async move {
-            // Who may not delete has rows that stay.
-            if let Err(failure) = line.ask(&shared.sql.sweep, &[(&shared.sql.table, Type::TEXT)]).await {
-                tracing::debug!(?failure, "nothing was swept");
-            }
-        }));
-    }
 }
 
-/// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
-pub(crate) fn behind(
-    ledger: &Ledger,
-    name: &LockName,
-    now: Duration,
-    wakes: &[(Audience, OwnerId)],
-) -> Option<OwnerId> {
-    // Where nobody was let in, there is nobody to wait for.
-    let [first, .., (Audience::Waiters, last)] = wakes else { return None };
-    let holders = ledger.view(name.clone(), moment(now)).holders;
-    let holds = |owner: &OwnerId| holders.iter().any(|holder| holder.owner == owner.to_string());
-    (holds(&first.1) && !holds(last)).then_some(*last)
-}
-
-/// What the server's clock must lie between.
-pub(crate) fn window(guessed: Option<Duration>) -> (SystemTime, SystemTime) {
-    let (from, until) = guessed.map_or((Duration::ZERO, FAR), |now| (now, now + TOLERANCE));
-    (UNIX_EPOCH + from, UNIX_EPOCH + until)
-}
-
-/// 2^33 s: the year 2242.
-const FAR: Duration = Duration::from_secs(1 << 33);
-/// Before the next try of a verb that lost every race.
+/// How long a commit may take before the row counts as locked by a stranger.
+const COMMIT: Duration = Duration::from_millis(50);
+/// Before the next try of a verb that lost every race, or whose row is locked.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long claims do not wait for hints that could not be listened to.
 const DEAF: Duration = Duration::from_secs(5);
-/// Of 256: one insert in 64 sweeps.
-const SWEEP_CHANCE: u8 = 4;

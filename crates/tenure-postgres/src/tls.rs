@@ -36,6 +36,12 @@ pub(crate) fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendErr
     Ok(MakeRustlsConnect::new(tls))
 }
 
+/// # Errors
+/// If the file of the CA cannot be read: also where no TLS will be spoken, as over a socket of this machine.
+pub(crate) fn check(config: &Config) -> Result<(), BackendError> {
+    if config.root_cert.is_some() { roots(config).map(drop) } else { Ok(()) }
+}
+
 /// With the authorities that the system trusts.
 fn system() -> Result<MakeRustlsConnect, BackendError> {
     // OK because an error says that the program has chosen a provider already.

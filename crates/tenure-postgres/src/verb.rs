@@ -13,6 +13,9 @@ pub(crate) trait Verb: Sync {
     /// Whether the row, and the table, are made if they are not there.
     const CREATES: bool;
 
+    /// Whether it waits for who has the row locked.
+    const WAITS: bool = true;
+
     /// Runs on a ledger at a time that the server's clock reached at most `slack` ago: every lease that it gives is longer by that.
     fn run(
         &self,
@@ -76,6 +79,8 @@ pub(crate) struct Renewing {
 impl Verb for Renewing {
     type Answer = Renewal;
     const CREATES: bool = false;
+    // A stranger's lock on one row would be the end of every lease that is renewed behind it in the same connection.
+    const WAITS: bool = false;
 
     fn run(
         &self,

@@ -1,6 +1,7 @@
 //! Hints: rung in this process at once, told to others by NOTIFY.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -21,8 +22,8 @@ pub(crate) struct Ears {
     heard: Mutex<Vec<(ProcessId, Audience)>>,
     /// How many processes that are.
     count: AtomicUsize,
-    /// Hints that wait until a turn is over.
-    later: Arc<AtomicUsize>,
+    /// Who is told when the turn ahead of it is over.
+    later: Arc<Mutex<HashSet<OwnerId>>>,
 }
 
 impl Ears {
@@ -51,18 +52,24 @@ impl Ears {
     /// only race it.
     pub(crate) fn ring(&self, audience: Audience, owner: OwnerId, is_behind: bool) {
         if !is_behind {
+            locked(&self.later).remove(&owner);
             self.bells.ring(audience, owner);
             return;
         }
-        if !self.bells.reach(audience, owner) || self.later.fetch_add(1, Ordering::AcqRel) >= LATER_MAX {
+        let mut later = locked(&self.later);
+        if later.len() >= LATER_MAX || !self.bells.reach(audience, owner) || !later.insert(owner) {
             return;
         }
-        let (bells, later) = (self.bells.clone(), self.later.clone());
+        drop(later);
+        let (bells, mut later) =
+            (self.bells.clone(), Later { owners: self.later.clone(), owner, is_over: false });
         let over = self.host.sleep_until(self.host.now() + self.claim_ttl);
         self.host.spawn(Box::pin(async move {
             over.await;
-            bells.ring(audience, owner);
-            later.fetch_sub(1, Ordering::AcqRel);
+            // Unless its own turn has come meanwhile.
+            if later.take() {
+                bells.ring(audience, owner);
+            }
         }));
     }
 
@@ -115,6 +122,27 @@ impl Ears {
     }
 }
 
+/// One that is told later; also if the task that would do so is dropped, as with its runtime, it waits no more.
+struct Later {
+    owners: Arc<Mutex<HashSet<OwnerId>>>,
+    owner: OwnerId,
+    is_over: bool,
+}
+
+impl Later {
+    /// True unless somebody else has taken it before.
+    fn take(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_over, true);
+        is_first && locked(&self.owners).remove(&self.owner)
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.take();
+    }
+}
+
 /// The stream of hints of one process.
 pub(crate) struct Hints {
     store: Arc<Store>,
@@ -141,7 +169,7 @@ async fn listen(store: &Store) {
     loop {
         match lines.listening().await {
             // One that brings none ends as well, and the next may bring them.
-            Ok(line) => {
+            Ok((line, _)) => {
                 let end = line.end();
                 drop(line);
                 // Whoever makes the next one rings for what may have been missed.

@@ -161,6 +161,26 @@ async fn a_table_of_somebody_elses_is_left_alone() {
     }
 }
 
+/// What has the table's name and is no table was not seen: each claim then tried to make the table some hundred times.
+#[tokio::test]
+async fn what_has_the_tables_name_and_is_no_table_is_left_alone() {
+    let server = stage::talkative();
+    let columns =
+        "SELECT ''::text AS name, 1::bigint AS version, false AS busy, now() AS used, ''::text AS state";
+    for (n, what) in ["VIEW", "MATERIALIZED VIEW"].into_iter().enumerate() {
+        server.psql(&format!("CREATE {what} theirs{n} AS {columns}; GRANT ALL ON theirs{n} TO tenure"));
+    }
+    server.psql("CREATE UNIQUE INDEX ON theirs1 (name); CREATE SEQUENCE theirs2");
+    for n in 0..3 {
+        let url = server.url(&format!("?table=theirs{n}"));
+        refused_as(&url, ErrorKind::Corrupt, "not one of tenure").await;
+        assert_eq!(postgres(&url).list("").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    let said = stage::statements(&server);
+    let ours = said.iter().filter(|said| said.contains("inet_client_port") || said.contains("CREATE TABLE"));
+    assert!(ours.count() <= 12, "{said:#?}");
+}
+
 #[tokio::test]
 async fn a_row_that_holds_no_ledger_is_left_alone() {
     let server = PostgresServer::start();
@@ -292,8 +312,19 @@ async fn tls_believes_whom_it_is_told_to_believe() {
         refused_as(&server.url(&query), denied, "not trusted").await;
     }
     // The system trusts other authorities, if any.
-    let error = refused(&server.url("?sslmode=verify-full")).await;
-    assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Invalid), "{error:?}");
+    for query in ["?sslmode=verify-full", "?sslrootcert=system"] {
+        let error = refused(&server.url(query)).await;
+        assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Invalid), "{error:?}");
+    }
+    // A CA that is named is asked, and is read where nobody asks it.
+    refused_as(&server.url(&format!("?sslrootcert={other}")), denied, "not trusted").await;
+    player(&server.url(&format!("?sslrootcert={ca}")), "checked").enter().await;
+    let folder = server.folder().display().to_string().replace('/', "%2F");
+    for host in [server.address(), folder] {
+        let url =
+            format!("postgres://tenure@{host}/tenure?port={}&sslrootcert=/nowhere/ca.pem", server.port());
+        refused_as(&url, ErrorKind::Invalid, "cannot be read").await;
+    }
     refused_as(&server.url("?sslmode=disable"), denied, "refuses this user or password").await;
     let name =
         server.url(&format!("?sslmode=verify-full&sslrootcert={ca}")).replace("127.0.0.1", "localhost");

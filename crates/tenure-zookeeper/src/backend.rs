@@ -59,6 +59,7 @@ impl Backend for ZooKeeper {
             wake: WakeUp::Pushed,
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
+            // In the rounded session of one of many ttls a crash is noticed later: see the README.
             ttl_grain: self.0.sessions.config.tick * 3,
         }
     }

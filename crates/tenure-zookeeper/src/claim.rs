@@ -1,8 +1,11 @@
 //! Claiming: a node is made once, and the line tells whether it holds.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures_util::join;
+use futures_util::{
+    future::{Either, select},
+    join,
+};
 use tenure_core::{
     BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, Mode, Moment, Outcome, Wait,
 };
@@ -14,7 +17,7 @@ use crate::{
     line::{Line, Standing},
     node::Contender,
     record::Record,
-    roster::{Entry, Leaver, Node, PLACE_TTL, Part},
+    roster::{Entry, Leaver, Node, Part},
     session::Session,
     view, wake,
 };
@@ -45,14 +48,37 @@ pub(crate) async fn claim(store: &Store, claim: &Claim) -> Result<ClaimAnswer, B
         return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
     }
     let started = store.sessions.host.now();
-    let session = store.sessions.of(claim.ttl).await?;
+    let session = store.sessions.of(claim.ttl, claim.owner).await?;
     let lock = store.directory_of(&claim.name);
     let attempt = Attempt { store, session, claim, lock, started };
-    attempt.session.proven(started, claim.ttl).await?;
-    attempt.run().await
+    let asked = async {
+        attempt.session.proven(started, claim.ttl).await?;
+        attempt.run().await
+    };
+    let answer = attempt.keeping(asked).await;
+    answer.map_err(|error| if attempt.may_have_place() { error.of_unknown_outcome() } else { error })
 }
 
 impl Attempt<'_> {
+    /// Keeps the place that the owner may have already for as long as it is asked for, also while nothing answers.
+    async fn keeping<T>(&self, asked: impl Future<Output = T>) -> T {
+        let host = &self.session.host;
+        let mut asked = pin!(asked);
+        loop {
+            let now = host.now();
+            self.session.with_entry(self.claim.owner, |entry| entry.ask(now));
+            match select(asked.as_mut(), host.sleep_until(now + RETRY)).await {
+                Either::Left((answer, _)) => return answer,
+                Either::Right(_) => {}
+            }
+        }
+    }
+
+    /// Whatever failed: the place of an earlier request, or of this one, may be there (L9).
+    fn may_have_place(&self) -> bool {
+        self.session.is_over() || self.session.with_entry(self.claim.owner, |_| ()).is_some()
+    }
+
     async fn run(&self) -> Result<ClaimAnswer, BackendError> {
         for _ in 0..TRIES {
             let line = match self.known()? {
@@ -65,7 +91,7 @@ impl Attempt<'_> {
             };
             let Some((line, name, is_proven)) = line else { continue };
             match line.standing(&name) {
-                Some(Standing::Holds) if is_proven => return Ok(self.granted(&name)),
+                Some(Standing::Holds) if is_proven => return self.granted(&name),
                 Some(Standing::Holds) => {
                     // It was only looked at: the ensemble is asked now.
                     self.session.with_entry(self.claim.owner, Entry::rung);
@@ -89,13 +115,17 @@ impl Attempt<'_> {
 
     /// Keeps the place, if there is one.
     fn known(&self) -> Result<Known, BackendError> {
-        let until = self.session.host.now() + PLACE_TTL;
+        let now = self.session.host.now();
         let known = self.session.with_entry(self.claim.owner, |entry| {
             if entry.is_leaving() {
                 return Err(error::lapsed(&self.session.place()));
             }
-            let until = if entry.holds() { self.started + self.claim.ttl } else { until };
-            entry.keep_until(until);
+            entry.ask(now);
+            if entry.holds() {
+                entry.keep_until(self.started + self.claim.ttl);
+            }
+            // It was there when somebody else may have looked.
+            entry.was_seen();
             Ok(match &entry.node {
                 Some(node) => Known::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
                 None => Known::Perhaps,
@@ -165,15 +195,35 @@ impl Attempt<'_> {
         let options = CreateMode::EphemeralSequential.with_acls(session.acls());
         // Both are sent at once, in this order.
         let create = session.client.create(&path, &data, &options);
-        let (made, listed) = join!(create, session.client.list_children(&self.lock));
+        let (made, listed) = join!(create, session.client.get_children(&self.lock));
         let (stat, sequence) = match made {
             Ok(made) => made,
             Err(error) => return self.not_made(error).map(|()| None),
         };
         let name = format!("{prefix}{sequence}");
-        session.with_entry(owner, |entry| entry.node = Some(node_of(name.clone(), &stat)));
-        let children = listed.map_err(|error| error::wrote(&session.place(), error))?;
-        Ok(Some((Line::read(&children), name, true)))
+        let listed = listed.map_err(|error| error::wrote(&session.place(), error));
+        // Since it was made somebody came or went: it may have been seen in a line that was longer.
+        let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
+        self.made(node_of(name.clone(), &stat), was_seen)?;
+        Ok(Some((Line::read(&listed?.0), name, true)))
+    }
+
+    fn made(&self, node: Node, was_seen: bool) -> Result<(), BackendError> {
+        let (owner, mut roster) = (self.claim.owner, self.session.roster());
+        if let Some(entry) = roster.get(owner) {
+            entry.node = Some(node);
+            if was_seen {
+                entry.was_seen();
+            }
+            return Ok(());
+        }
+        // It was given up before it was sent. The session's thread deletes it.
+        let now = self.session.host.now();
+        let mut entry = Entry::new(self.claim, self.lock.clone(), now);
+        entry.node = Some(node);
+        entry.leave(now);
+        roster.add(owner, entry);
+        Err(error::lapsed(&self.session.place()))
     }
 
     /// Forgets the entry if the node was certainly not made (L9).
@@ -198,28 +248,41 @@ impl Attempt<'_> {
         }
     }
 
-    fn granted(&self, name: &str) -> ClaimAnswer {
+    /// Lets it in, unless its time ran out meanwhile: then its node is being deleted, and the next one enters (L1, L5).
+    fn granted(&self, name: &str) -> Result<ClaimAnswer, BackendError> {
         let Claim { name: lock, owner, ttl, .. } = self.claim;
         let now = self.session.host.now();
         let entered = self.session.with_entry(*owner, |entry| {
+            if entry.is_leaving() {
+                return Err(error::lapsed(&self.session.place()));
+            }
+            let Some(node) = entry.node.clone().filter(|node| node.name == name) else { return Ok(None) };
             let has_waited = entry.enter(now, self.started + *ttl);
             let is_shared = has_waited && entry.mode != Mode::Exclusive;
-            (entry.node.as_ref().map(|node| node.token), is_shared.then(|| entry.record.clone()))
+            Ok(Some((node.token, is_shared.then(|| entry.record.clone()))))
         });
-        let Some((Some(token), record)) = entered else {
-            return ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None };
+        let Some((token, record)) = entered.unwrap_or(Ok(None))? else {
+            return Ok(ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None });
         };
         if let Some(record) = record {
             // The next one may fit beside us. It is sent by this, and nobody waits for the answer: it is a hint.
             let data = Record { entered: true, ..record }.written();
             drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
         }
-        ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl })
+        Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
     }
 
     /// Watches those whose going may let it in; `None` if the line has changed meanwhile.
     async fn wait_behind(&self, line: &Line, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
-        self.session.with_entry(self.claim.owner, |entry| entry.part = Part::Waits);
+        let is_kept = self.session.with_entry(self.claim.owner, |entry| {
+            entry.part = Part::Waits;
+            !entry.is_leaving()
+        });
+        match is_kept {
+            Some(true) => {}
+            Some(false) => return Err(error::lapsed(&self.session.place())),
+            None => return Ok(None),
+        }
         let holder = self.holder(line.holders());
         let (is_watched, holder) = if ahead == 0 {
             // It is read while it is watched.

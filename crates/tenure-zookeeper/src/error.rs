@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{
     BackendError,
-    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
+    ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, TimedOut, Unavailable},
     Outcome::{self, NotApplied, Unknown},
 };
 use zookeeper_client::Error;
@@ -37,10 +37,16 @@ pub(crate) fn over(place: &str) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
-/// An owner whose node is being deleted asked again.
+/// An owner whose node is being deleted asked again, or was not answered before.
 pub(crate) fn lapsed(place: &str) -> BackendError {
     let message = "the place in the line was not kept and is being given back; ask again";
-    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
+    BackendError::new(Unavailable, Unknown, message).with("zookeeper", place)
+}
+
+/// Others have been answered, and wait no longer for this.
+pub(crate) fn unanswered(place: &str) -> BackendError {
+    let message = "ZooKeeper did not answer in time; ask again";
+    BackendError::new(TimedOut, Unknown, message).with("zookeeper", place)
 }
 
 pub(crate) fn too_long(place: &str, ttl: Duration, longest: Duration, session: Duration) -> BackendError {

@@ -7,18 +7,50 @@ use futures_util::{
     future::{Either, select},
     stream::FuturesUnordered,
 };
-use tenure_core::{Audience, BoxFuture, Moment, OwnerId};
+use tenure_core::{Audience, BoxFuture, Host, Moment, OwnerId};
 use tokio::sync::mpsc;
 use zookeeper_client::{Client, Connector, Error, EventType, SessionState, StateWatcher};
 
 use crate::{
     config::Config,
     leave,
+    roster::{Entry, Leaver},
     session::{Order, Session, Watch},
 };
 
-/// Connects; one round through all servers.
-pub(crate) async fn begin(config: &Config, ttl: Duration) -> Result<Client, Error> {
+/// Connects, and says when it began to: the first of several tries that succeeds.
+///
+/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has just been started
+/// need not: where nothing is heard, another try begins beside the first.
+pub(crate) async fn begin(
+    config: &Config,
+    host: &dyn Host,
+    ttl: Duration,
+) -> Result<(Client, Moment), Error> {
+    let attempt = |began: Moment| async move { connect(config, ttl).await.map(|client| (client, began)) };
+    let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
+    // Each draws its own order: of so many tries, one begins with a server that answers.
+    let mut left = if config.hosts.len() == 1 { 1 } else { 2 * config.hosts.len() };
+    loop {
+        let silence = host.sleep_until(host.now() + SILENCE);
+        let ended = match select(tries.next(), silence).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(_) => None,
+        };
+        match ended {
+            Some(Ok(begun)) => return Ok(begun),
+            Some(Err(error)) if tries.is_empty() => return Err(error),
+            None if left > 1 => {
+                left -= 1;
+                tries.push(attempt(host.now()));
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+/// One round through all servers.
+async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
     // A server that says nothing for so long is left for another one, early enough for a renewal to be tried again.
     let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
     let mut connector = Client::connector()
@@ -36,9 +68,11 @@ enum Done {
     /// A beat that was sent at this time.
     Beat { sent: Moment, result: Result<(), Error> },
     /// The node of an owner; whether it is gone.
-    Left { owner: OwnerId, is_gone: bool },
+    Left { leaver: Leaver, is_gone: bool },
     /// Something happened to a node that this owner watches.
     Rung { owner: OwnerId, audience: Audience },
+    /// A holder's own node could not be watched.
+    Unwatched { owner: OwnerId },
     /// A watch was given up.
     Nothing,
 }
@@ -104,7 +138,7 @@ fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
         let session = session.clone();
         tasks.push(Box::pin(async move {
             let is_gone = leave::delete(&session, &leaver).await.is_ok();
-            Done::Left { owner: leaver.owner, is_gone }
+            Done::Left { leaver, is_gone }
         }));
     }
     for (owner, node) in unwatched {
@@ -114,10 +148,9 @@ fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
 
 fn settle(session: &Session, done: Done) {
     match done {
-        Done::Left { owner, is_gone: true } => {
-            session.roster().remove(owner);
-        }
-        Done::Left { owner, is_gone: false } => session.roster().put_back(owner),
+        Done::Left { leaver, is_gone: true } => session.roster().left(&leaver),
+        Done::Left { leaver, is_gone: false } => session.roster().put_back(leaver.owner),
+        Done::Unwatched { owner } => drop(session.with_entry(owner, Entry::on_unwatched)),
         Done::Rung { owner, audience: Audience::Waiters } => {
             session.with_entry(owner, |entry| entry.rung());
             session.bells.ring(Audience::Waiters, owner);
@@ -154,20 +187,16 @@ fn wait(watch: Watch) -> BoxFuture<'static, Done> {
 fn watch_own(session: Arc<Session>, owner: OwnerId, node: String) -> BoxFuture<'static, Done> {
     Box::pin(async move {
         let rung = Done::Rung { owner, audience: Audience::Holders };
-        match session.client.get_and_watch_data(&node).await {
-            Ok((_, _, watcher)) => {
-                let mut changed = watcher.changed().await;
-                // Its entering, which we wrote ourselves.
-                while changed.event_type == EventType::NodeDataChanged {
-                    match session.client.get_and_watch_data(&node).await {
-                        Ok((_, _, watcher)) => changed = watcher.changed().await,
-                        Err(_) => return rung,
-                    }
-                }
-                rung
+        loop {
+            let watcher = match session.client.get_and_watch_data(&node).await {
+                Ok((_, _, watcher)) => watcher,
+                Err(Error::NoNode) => return rung,
+                Err(_) => return Done::Unwatched { owner },
+            };
+            // Else it is its entering, which we wrote ourselves.
+            if watcher.changed().await.event_type == EventType::NodeDeleted {
+                return rung;
             }
-            Err(Error::NoNode) => rung,
-            Err(_) => Done::Nothing,
         }
     })
 }
@@ -191,5 +220,7 @@ async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
 
 /// How often it looks for what is over, if it has any nodes.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long nothing may be heard before another try to connect begins beside the others.
+const SILENCE: Duration = Duration::from_millis(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 const GOODBYE: Duration = Duration::from_secs(2);

@@ -1,8 +1,8 @@
 //! Renewing: one quorum write that changes nothing and checks that all the nodes are there.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{Either, join_all, select, try_join_all};
 use tenure_core::{BackendError, Grant, Moment, Renewal};
 use zookeeper_client::{Error, MultiWriteError};
 
@@ -11,28 +11,54 @@ use crate::{error, leave::ANY_VERSION, session::Session, sessions::Sessions};
 type Answer = Result<Renewal, BackendError>;
 
 /// One answer per grant, in order. Who holds is known to the session that holds: nobody else could renew.
+///
+/// All sessions are asked at once. One that hangs withholds nobody else's answer: where there are others, it has an eighth of
+/// the shortest ttl, less than whoever asked waits for all.
 pub(crate) async fn renew(sessions: &Sessions, grants: &[Grant]) -> Vec<Answer> {
     let started = sessions.host.now();
     let mut answers: Vec<Answer> = vec![Ok(Renewal::Gone); grants.len()];
+    let mut asked = Vec::new();
     for session in sessions.living() {
         let held = held(&session, grants, started, &mut answers);
-        if held.is_empty() {
-            continue;
-        }
-        let longest = held.iter().map(|held| held.ttl).max().unwrap_or_default();
-        let outcome = match session.proven(started, longest).await {
-            Ok(()) => check_all(&session, &held).await,
-            Err(error) => Err(error),
-        };
-        for (index, held) in held.iter().enumerate() {
-            answers[held.at] = match &outcome {
-                Ok(gone) if gone.contains(&index) || !still_holds(&session, held) => Ok(Renewal::Gone),
-                Ok(_) => Ok(Renewal::Renewed),
-                Err(error) => Err(error.clone()),
-            };
+        if !held.is_empty() {
+            asked.push((session, held));
         }
     }
+    let shortest = asked.iter().flat_map(|(_, held)| held).map(|held| held.ttl).min().unwrap_or_default();
+    let deadline = (asked.len() > 1).then(|| started + shortest / 8);
+    let renewed = asked.iter().map(|(session, held)| renew_in(session, held, started, deadline));
+    for (at, answer) in join_all(renewed).await.into_iter().flatten() {
+        answers[at] = answer;
+    }
     answers
+}
+
+/// What becomes of the grants of one session, and where in the list each is.
+async fn renew_in(
+    session: &Session,
+    held: &[Held<'_>],
+    started: Moment,
+    deadline: Option<Moment>,
+) -> Vec<(usize, Answer)> {
+    let longest = held.iter().map(|held| held.ttl).max().unwrap_or_default();
+    let checked = async {
+        session.proven(started, longest).await?;
+        check_all(session, held).await
+    };
+    let outcome = match deadline {
+        None => checked.await,
+        Some(deadline) => match select(pin!(checked), session.host.sleep_until(deadline)).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(error::unanswered(&session.place())),
+        },
+    };
+    let answer = |(index, held): (usize, &Held<'_>)| match &outcome {
+        Ok(gone) if gone.contains(&index) || !still_holds(session, held) => (held.at, Ok(Renewal::Gone)),
+        Ok(_) => (held.at, Ok(Renewal::Renewed)),
+        // Its node is kept for another ttl all the same (L9).
+        Err(error) => (held.at, Err(error.clone().of_unknown_outcome())),
+    };
+    held.iter().enumerate().map(answer).collect()
 }
 
 /// A grant whose node this session has.
@@ -95,7 +121,6 @@ async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, Backe
             let added = writer.add_check_version(&held[index].node, ANY_VERSION);
             added.map_err(|error| error::looked(&session.place(), error))?;
         }
-        // Nothing was changed, whatever became of it.
         match writer.commit().await {
             Ok(_) => return Ok(gone),
             Err(MultiWriteError::OperationFailed { index, source: Error::NoNode }) if index < left.len() => {

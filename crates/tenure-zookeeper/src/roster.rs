@@ -44,7 +44,7 @@ pub(crate) struct Node {
 pub(crate) enum Part {
     /// It has not been told that it holds.
     New,
-    /// It has been told that it waits.
+    /// It has been told that it waits, or may have been seen waiting.
     Waits,
     /// It has been told that it holds, at this time; whether its node is watched.
     Holds { since: Moment, is_watched: bool },
@@ -78,12 +78,26 @@ impl Entry {
         if self.holds() { Audience::Holders } else { Audience::Waiters }
     }
 
+    /// Its owner asks for it: a place is kept for a while.
+    pub(crate) fn ask(&mut self, now: Moment) {
+        if !self.is_leaving && !self.holds() {
+            self.keep_until(now + PLACE_TTL);
+        }
+    }
+
+    /// Others may have seen it in the line before it entered.
+    pub(crate) fn was_seen(&mut self) {
+        if self.part == Part::New {
+            self.part = Part::Waits;
+        }
+    }
+
     /// It is wanted until then, and longer if that was said before (H2.4).
     pub(crate) fn keep_until(&mut self, until: Moment) {
         self.due = self.due.later(until);
     }
 
-    /// It holds from now on. True if it waited before.
+    /// It holds from now on. True if it waited before, or others may think so.
     pub(crate) fn enter(&mut self, now: Moment, until: Moment) -> bool {
         if self.holds() {
             self.keep_until(until);
@@ -115,6 +129,18 @@ impl Entry {
     pub(crate) fn rung(&mut self) {
         self.watched.clear();
         self.watches.clear();
+    }
+
+    /// Nobody waits for that node after all.
+    pub(crate) fn unwatch(&mut self, node: &str) {
+        self.watched.remove(node);
+    }
+
+    /// Its own node has to be watched again.
+    pub(crate) fn on_unwatched(&mut self) {
+        if let Part::Holds { is_watched, .. } = &mut self.part {
+            *is_watched = false;
+        }
     }
 
     /// Remembers that a node is watched; the watch ends with what is received.
@@ -191,6 +217,15 @@ impl Roster {
         self.entries.values().any(|entry| entry.is_leaving || entry.due.is_over(now))
     }
 
+    /// The node of one that was handed out is gone, as far as was known of it then.
+    pub(crate) fn left(&mut self, leaver: &Leaver) {
+        match self.entries.get_mut(&leaver.owner) {
+            // Its making was answered meanwhile.
+            Some(entry) if entry.node != leaver.node => entry.is_in_hand = false,
+            _ => drop(self.entries.remove(&leaver.owner)),
+        }
+    }
+
     /// It could not be deleted yet.
     pub(crate) fn put_back(&mut self, owner: OwnerId) {
         if let Some(entry) = self.entries.get_mut(&owner) {
@@ -217,7 +252,7 @@ impl Roster {
 }
 
 /// How long a place lasts that nobody asks for.
-pub(crate) const PLACE_TTL: Duration = Duration::from_secs(6);
+const PLACE_TTL: Duration = Duration::from_secs(6);
 const SHORT_TURN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -286,6 +321,45 @@ mod tests {
         assert!(roster.take_unwatched(at(1)).is_empty());
         assert_eq!(roster.take_unwatched(at(2)), [(owner, "/t/a/n".to_owned())]);
         assert!(roster.take_unwatched(at(3)).is_empty());
+        roster.get(owner).unwrap().on_unwatched();
+        assert_eq!(roster.take_unwatched(at(3)).len(), 1, "it could not be watched");
+    }
+
+    /// Claim 5: also one that was over, as long as nobody deletes it.
+    #[test]
+    fn a_place_is_kept_by_asking_and_one_that_is_given_up_stays_so() {
+        let (mut roster, owner) = with_one();
+        roster.get(owner).unwrap().ask(at(5));
+        assert!(roster.take_overdue(at(10)).is_empty());
+        assert_eq!(roster.take_overdue(at(11)).len(), 1);
+        roster.get(owner).unwrap().ask(at(11));
+        assert!(roster.get(owner).unwrap().is_leaving());
+        assert!(roster.has_overdue(at(11)));
+    }
+
+    /// L8: its making was answered, or its owner came back, while what was known of it was deleted.
+    #[test]
+    fn who_left_is_forgotten_unless_there_is_another_node() {
+        let (mut roster, owner) = with_one();
+        let leaver = roster.take_overdue(at(6)).remove(0);
+        let node = Node { name: "n".into(), token: FencingToken::new(1) };
+        roster.get(owner).unwrap().node = Some(node);
+        roster.left(&leaver);
+        let again = roster.take_overdue(at(6)).remove(0);
+        assert!(again.node.is_some(), "it is deleted too");
+        roster.left(&again);
+        assert!(roster.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_watched() {
+        let (mut roster, owner) = with_one();
+        let entry = roster.get(owner).unwrap();
+        drop((entry.watch("a"), entry.watch("b")));
+        entry.unwatch("a");
+        assert!(!entry.watches("a") && entry.watches("b"));
+        entry.unwatch("b");
+        assert!(!entry.is_watching(), "so the next look is one at the ensemble");
     }
 
     #[test]

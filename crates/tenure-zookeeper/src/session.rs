@@ -182,9 +182,9 @@ impl Session {
         }
     }
 
-    /// Has the thread wait for what is watched. One that is not taken is a lost hint.
-    pub(crate) fn watch(&self, watch: Watch) {
-        let _ = self.orders.try_send(Order::Watch(watch));
+    /// Has the thread wait for what is watched. False if it has too much to do: then nobody waits for it.
+    pub(crate) fn watch(&self, watch: Watch) -> bool {
+        self.orders.try_send(Order::Watch(watch)).is_ok()
     }
 
     /// Who may do what with the nodes that we make.

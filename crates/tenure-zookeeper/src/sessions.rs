@@ -1,4 +1,4 @@
-//! `Sessions`: one session for each ttl, begun when it is first needed.
+//! `Sessions`: one session for each ttl, but not for too many, begun when it is first needed.
 
 use std::{
     collections::HashMap,
@@ -31,11 +31,14 @@ impl Sessions {
         Self { config: Arc::new(config), host, bells: Bells::default(), slots: Mutex::default() }
     }
 
-    /// The one in which leases of this ttl live.
+    /// The one in which leases of this ttl live; for an owner that has a node already, the one that has it.
     ///
     /// # Cancel safety
     /// It is begun all the same, and found by whoever asks next.
-    pub(crate) async fn of(&self, ttl: Duration) -> Result<Arc<Session>, BackendError> {
+    pub(crate) async fn of(&self, ttl: Duration, owner: OwnerId) -> Result<Arc<Session>, BackendError> {
+        if let Some(session) = self.with(owner).filter(|session| ttl <= session.longest()) {
+            return Ok(session);
+        }
         let session = self.begun(ttl).await?;
         session.vouches_for(ttl)?;
         Ok(session)
@@ -72,6 +75,7 @@ impl Sessions {
     fn slot(&self, ttl: Duration) -> Slot {
         let mut slots = locked(&self.slots);
         slots.retain(|_, slot| is_of_use(slot));
+        let ttl = served_as(ttl, slots.keys());
         slots.entry(ttl).or_insert_with(|| self.start(ttl)).clone()
     }
 
@@ -80,9 +84,8 @@ impl Sessions {
         let (config, host, bells) = (self.config.clone(), self.host.clone(), self.bells.clone());
         let start = move || -> tenure_core::BoxFuture<'static, ()> {
             Box::pin(async move {
-                let opened = host.now();
-                match life::begin(&config, ttl).await {
-                    Ok(client) => {
+                match life::begin(&config, &*host, ttl).await {
+                    Ok((client, opened)) => {
                         let (session, orders) = Session::new(Birth { client, config, host, bells, opened });
                         if result.send(Some(Ok(Arc::downgrade(&session)))).is_err() {
                             session.end();
@@ -108,11 +111,71 @@ impl Drop for Sessions {
     }
 }
 
+/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a connection of
+/// the 60 that a server allows each machine (`maxClientCnxns`), so that those that few programs use share.
+fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Duration {
+    let (mut odd, mut is_begun) = (0, false);
+    for &other in begun {
+        odd += usize::from(rounded(other) != other);
+        is_begun |= other == ttl;
+    }
+    if is_begun || odd < ODD { ttl } else { rounded(ttl) }
+}
+
+/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that does not allow a
+/// session of that length gives the longest that it allows, which serves if the ttl itself is allowed.
+fn rounded(ttl: Duration) -> Duration {
+    let common = COMMON_MS.iter().map(|&ms| Duration::from_millis(ms));
+    common.into_iter().find(|common| ttl <= *common).unwrap_or(ttl)
+}
+
 /// It is being begun, or lives.
 fn is_of_use(slot: &Slot) -> bool {
     match slot.borrow().as_ref() {
         None => slot.has_changed().is_ok(),
         Some(Ok(session)) => session.upgrade().is_some_and(|session| !session.is_over()),
         Some(Err(_)) => false,
+    }
+}
+
+/// Ttls that always have a session of their own: up to a minute, an hour, a day.
+const COMMON_MS: [u64; 23] = [
+    250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000, 60_000, 120_000, 180_000, 300_000,
+    600_000, 900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
+];
+/// How many other ttls have one at a time, before further ones are rounded up.
+const ODD: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(secs: &[f64]) -> Vec<Duration> {
+        secs.iter().map(|secs| Duration::from_secs_f64(*secs)).collect()
+    }
+
+    /// Common ones and the first few others have sessions of exactly their length: a crash is noticed no later for it.
+    #[test]
+    fn few_ttls_are_served_exactly_and_many_share() {
+        let mut begun = Vec::new();
+        for ttl in secs(&[1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 6.0, 7.0, 8.5, 9.0]) {
+            assert_eq!(served_as(ttl, begun.iter()), ttl);
+            begun.push(ttl);
+        }
+        let [common, known, odd, longer] = secs(&[1800.0, 7.0, 7.5, 33.0])[..] else { unreachable!() };
+        assert_eq!(served_as(common, begun.iter()), common);
+        assert_eq!(served_as(known, begun.iter()), known, "it has one");
+        assert_eq!(served_as(odd, begun.iter()), Duration::from_secs(10));
+        assert_eq!(served_as(longer, begun.iter()), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_ttl_is_rounded_up_to_no_more_than_twice_itself() {
+        assert!(COMMON_MS.is_sorted());
+        for ms in (250..=86_400_000).step_by(977) {
+            let (ttl, rounded) = (Duration::from_millis(ms), rounded(Duration::from_millis(ms)));
+            assert!(ttl <= rounded && rounded <= ttl * 2, "{ttl:?} as {rounded:?}");
+        }
+        assert_eq!(rounded(Timing::MAX_TTL), Timing::MAX_TTL);
     }
 }

@@ -35,7 +35,10 @@ async fn watch_one(attempt: &Attempt<'_>, node: &str, waits: bool) -> Result<boo
         attempt.store.faces.read(path, &holder, &data, &stat);
     }
     let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
-    session.watch(Watch { owner, audience: Audience::Waiters, watcher, end });
+    if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {
+        // It asks again all the same, and then watches anew.
+        session.with_entry(owner, |entry| entry.unwatch(node));
+    }
     Ok(true)
 }
 

@@ -1,27 +1,43 @@
-//! The ZooKeeper backend keeps the contract, in both layouts, on a real server. Leases end by our own clock, which is moved.
+//! The ZooKeeper backend keeps the contract, in both layouts, on a real server, and on an ensemble of which one member hangs.
+//! Leases end by our own clock, which is moved.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::{
+    any::Any,
     sync::{Arc, LazyLock, Mutex, Weak},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use tenure_core::BackendHandle;
-use tenure_testkit::{conformance::Arena, stepped::SteppedHost, zookeeper::ZooKeeperServer};
+use tenure_core::{BackendHandle, LockName};
+use tenure_testkit::{
+    conformance::Arena,
+    stepped::SteppedHost,
+    zookeeper::{Ensemble, ZooKeeperServer},
+};
 use tenure_zookeeper::{Config, ZooKeeper};
 
-/// The cases of this process that run at the same time share a server, each in a path of its own.
-static SHARED: LazyLock<Mutex<Weak<ZooKeeperServer>>> = LazyLock::new(Mutex::default);
+/// What the cases of this process that run at the same time share, each in a path of its own.
+type Shared<T> = LazyLock<Mutex<Weak<T>>>;
 
-fn server() -> Arc<ZooKeeperServer> {
-    let mut shared = SHARED.lock().unwrap();
+static SERVER: Shared<ZooKeeperServer> = LazyLock::new(Mutex::default);
+static ENSEMBLE: Shared<Ensemble> = LazyLock::new(Mutex::default);
+
+fn shared<T>(shared: &Shared<T>, start: impl FnOnce() -> T) -> Arc<T> {
+    let mut shared = shared.lock().unwrap();
     shared.upgrade().unwrap_or_else(|| {
-        let server = Arc::new(ZooKeeperServer::start());
-        *shared = Arc::downgrade(&server);
-        server
+        let started = Arc::new(start());
+        *shared = Arc::downgrade(&started);
+        started
     })
+}
+
+/// Three members, of which one hangs: it takes connections and says nothing.
+fn without_one() -> Ensemble {
+    let ensemble = Ensemble::start(3);
+    ensemble.member(ensemble.followers()[0]).stop();
+    ensemble
 }
 
 struct OnePath {
@@ -29,23 +45,34 @@ struct OnePath {
     url: String,
     /// All that were ever handed out; the first one is the one that is here.
     handles: Mutex<Vec<BackendHandle>>,
-    _server: Arc<ZooKeeperServer>,
+    _servers: Arc<dyn Any + Send + Sync>,
 }
 
 impl OnePath {
-    fn new(layout: &str) -> Self {
-        let server = server();
+    async fn on_server(layout: &str) -> Self {
+        let server = shared(&SERVER, ZooKeeperServer::start);
+        Self::new(&server.address(), layout, server).await
+    }
+
+    async fn on_ensemble() -> Self {
+        let ensemble = shared(&ENSEMBLE, without_one);
+        Self::new(&ensemble.address(), "curator", ensemble).await
+    }
+
+    async fn new(address: &str, layout: &str, servers: Arc<dyn Any + Send + Sync>) -> Self {
         let path = format!("tenure-{}", tenure_testkit::conformance::player::fresh());
-        let url = format!("zookeeper://{}/{path}?tick=100ms&layout={layout}", server.address());
-        let arena = Self { host: SteppedHost::new(), url, handles: Mutex::default(), _server: server };
-        arena.connect();
+        let url = format!("zookeeper://{address}/{path}?tick=100ms&layout={layout}");
+        let arena = Self { host: SteppedHost::new(), url, handles: Mutex::default(), _servers: servers };
+        arena.connect().await;
         arena
     }
 
-    fn connect(&self) -> BackendHandle {
+    /// It is connected when it is handed out: the clock goes on meanwhile, and the cases count on it.
+    async fn connect(&self) -> BackendHandle {
         let config = Config::from_url(&self.url).unwrap();
         let handle: BackendHandle = Arc::new(ZooKeeper::new(config, self.host.clone()));
         self.handles.lock().unwrap().push(handle.clone());
+        handle.inspect(&LockName::new("any").unwrap()).await.unwrap();
         handle
     }
 }
@@ -57,7 +84,7 @@ impl Arena for OnePath {
     }
 
     async fn elsewhere(&self) -> BackendHandle {
-        self.connect()
+        self.connect().await
     }
 
     async fn pass(&self, d: Duration) {
@@ -74,7 +101,7 @@ mod curator {
     use super::OnePath;
 
     async fn arena() -> OnePath {
-        OnePath::new("curator")
+        OnePath::on_server("curator").await
     }
 
     tenure_testkit::conformance!(arena, real_time);
@@ -84,7 +111,17 @@ mod kazoo {
     use super::OnePath;
 
     async fn arena() -> OnePath {
-        OnePath::new("kazoo")
+        OnePath::on_server("kazoo").await
+    }
+
+    tenure_testkit::conformance!(arena, real_time);
+}
+
+mod ensemble {
+    use super::OnePath;
+
+    async fn arena() -> OnePath {
+        OnePath::on_ensemble().await
     }
 
     tenure_testkit::conformance!(arena, real_time);

@@ -1,9 +1,6 @@
 //! The statements of a cycle by hand: what a lock in a table costs at least if it is told from a stranger's.
 
-use std::{
-    cell::Cell,
-    sync::Arc,
-};
+use std::{cell::Cell, sync::Arc};
 
 use tokio_postgres::{Client, NoTls, Statement, types::Type};
 
@@ -46,7 +43,12 @@ impl ByHand {
                 .client
                 .query_typed(
                     WRITE,
-                    &[(&self.name, Type::TEXT), (&version, Type::INT8), (&is_busy, Type::BOOL), (&state, Type::TEXT)],
+                    &[
+                        (&self.name, Type::TEXT),
+                        (&version, Type::INT8),
+                        (&is_busy, Type::BOOL),
+                        (&state, Type::TEXT),
+                    ],
                 )
                 .await
                 .expect("an answer");

@@ -25,8 +25,14 @@ const WINDOW: Duration = Duration::from_millis(250);
 const MANY: usize = 16;
 
 /// The programs: ours, the same statements by hand, and by hand with names; alone, and many at once over one connection.
-const PROGRAMS: [(Who, usize); 6] =
-    [(Who::Tenure, 1), (Who::Hand, 1), (Who::Prepared, 1), (Who::Tenure, MANY), (Who::Hand, MANY), (Who::Prepared, MANY)];
+const PROGRAMS: [(Who, usize); 6] = [
+    (Who::Tenure, 1),
+    (Who::Hand, 1),
+    (Who::Prepared, 1),
+    (Who::Tenure, MANY),
+    (Who::Hand, MANY),
+    (Who::Prepared, MANY),
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
@@ -93,7 +99,10 @@ fn main() {
         bench.turn(program);
     }
     let rounds = Rounds::measure(ROUNDS, PROGRAMS.len(), |which| bench.turn(PROGRAMS[which]));
-    println!("\nPostgreSQL {}, every commit on the disk, one connection.\n", server.psql("SHOW server_version"));
+    println!(
+        "\nPostgreSQL {}, every commit on the disk, one connection.\n",
+        server.psql("SHOW server_version")
+    );
     println!("| | cycles/s | spread of {ROUNDS} rounds |");
     println!("|---|--:|--:|");
     for (at, (who, tasks)) in PROGRAMS.iter().enumerate() {

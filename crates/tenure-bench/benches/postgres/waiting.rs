@@ -93,5 +93,8 @@ async fn idle(server: &PostgresServer) -> f64 {
 
 async fn commits(server: &PostgresServer) -> u64 {
     tokio::time::sleep(COUNTED).await;
-    server.psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'tenure'").parse().expect("a number")
+    server
+        .psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'tenure'")
+        .parse()
+        .expect("a number")
 }

@@ -118,7 +118,7 @@ impl Stage {
     /// On a server of its own, whose sessions end in ticks of half a second.
     pub(crate) fn on_zookeeper() -> Self {
         let server = ZooKeeperServer::start();
-        Self::on(server.url(""), server, Duration::from_secs(2))
+        Self::on(server.url(""), server, Duration::from_millis(1500))
     }
 
     /// On a server of its own, which counts in seconds.
@@ -131,7 +131,7 @@ impl Stage {
     pub(crate) fn on_ensemble() -> Self {
         let servers = Ensemble::start(3);
         servers.member(servers.followers()[0]).stop();
-        Self::on(servers.url(""), servers, Duration::from_secs(2))
+        Self::on(servers.url(""), servers, Duration::from_millis(1500))
     }
 
     /// On three etcd servers, of which one hangs: the first of the URL.

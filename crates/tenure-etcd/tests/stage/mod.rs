@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses its own part of the stage")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
 
+pub(crate) mod late;
+
 use std::{
     sync::{
         Arc,

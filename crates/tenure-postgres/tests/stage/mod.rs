@@ -76,3 +76,20 @@ pub(crate) fn chain(error: &BackendError) -> String {
     }
     text
 }
+
+/// A connection of somebody else, after these statements.
+pub(crate) async fn connect(server: &PostgresServer, sql: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(""), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(sql).await.unwrap();
+    client
+}
+
+/// A connection of somebody else, which holds the row's lock until it is told to end.
+pub(crate) async fn lock_row(server: &PostgresServer, name: &str) -> tokio_postgres::Client {
+    connect(server, &format!("BEGIN; SELECT 1 FROM tenure_lock WHERE name = '{name}' FOR UPDATE")).await
+}
+
+pub(crate) fn is_anybody_waiting(server: &PostgresServer) -> bool {
+    server.psql("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted") == "t"
+}
