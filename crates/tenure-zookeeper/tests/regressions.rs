@@ -223,7 +223,7 @@ async fn a_watch_that_could_not_be_set_is_set_again() {
     until("the watch is asked for", async || counted(&server, "zk_watch_count") > 0).await;
     proxy.cut();
     proxy.heal();
-    soon("it is connected again", backend.inspect(&holder.claim.name)).await.unwrap();
+    until("it is connected again", async || backend.inspect(&holder.claim.name).await.is_ok()).await;
     // What it was told of its connection.
     while timeout(Duration::from_millis(300), hints.next()).await.is_ok() {}
     elsewhere.break_lock(&LockName::new("job").unwrap()).await.unwrap();
