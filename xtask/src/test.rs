@@ -12,8 +12,8 @@ use crate::{
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
 const SEEDS: &str = "500";
 
-/// What the command has only if asked, and is tested with.
-pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd"];
+/// What the command and the benchmarks have only if asked, and are tested with.
+pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd,tenure-bench/etcd"];
 
 /// Provides the tools and the foreign clients, then runs unit and integration tests, then the examples in the docs.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {

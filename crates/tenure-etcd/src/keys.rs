@@ -1,4 +1,4 @@
-//! Keys, values and lease ids: how an owner is written down.
+//! Keys and values: how an owner is written down.
 
 use std::time::Duration;
 

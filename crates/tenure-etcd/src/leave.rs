@@ -23,7 +23,9 @@ impl Etcd {
     pub(crate) async fn leave(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
         self.shared.forget(owner);
-        let seat = self.shared.seats.get(owner).unwrap_or_default();
+        let Some(seat) = self.shared.seats.get(owner) else {
+            return self.leave_unseen(name, owner, patience).await;
+        };
         let on = match seat.stand {
             Some(stand) => Some(stand.lease),
             None => self.place_of(name, owner, patience).await?.map(|place| place.lease),
@@ -44,21 +46,28 @@ impl Etcd {
             (Some(_), _) if seat.stand.is_none() && revoked.iter().any(|revoked| revoked.value) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
-            (Some(_), _) => self.leave_elsewhere(name, owner, patience).await,
+            // Another process may have made it longer, or claimed for the same owner.
+            (Some(_), _) => {
+                let left = self.leave_unseen(name, owner, patience).await;
+                left.map_err(BackendError::of_unknown_outcome)
+            }
             (None, _) => Ok(Released::WasGone),
         }
     }
 
-    /// Its lease was not where we knew it: another process may have made it longer, or claimed for the same owner.
-    async fn leave_elsewhere(
+    /// Where its key is, this process does not know.
+    async fn leave_unseen(
         &self,
         name: &LockName,
         owner: OwnerId,
         patience: Duration,
     ) -> Result<Released, BackendError> {
         let Some(place) = self.place_of(name, owner, patience).await? else { return Ok(Released::WasGone) };
-        let ended = self.end(name, owner, place, patience).await;
-        ended.map(|()| Released::Released).map_err(BackendError::of_unknown_outcome)
+        match self.end(name, owner, place, patience).await? {
+            Answer { value: true, .. } => Ok(Released::Released),
+            Answer { was_repeated: true, .. } => Err(error::left_or_gone(&self.members.place())),
+            Answer { .. } => Ok(Released::WasGone),
+        }
     }
 
     /// The owner's key, if there is one.
@@ -76,22 +85,27 @@ impl Etcd {
     }
 
     /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a release
-    /// that comes later finds nothing, and says so.
+    /// that comes later finds nothing, and says so. Whether any was there.
     async fn end(
         &self,
         name: &LockName,
         owner: OwnerId,
         mut place: Place,
         patience: Duration,
-    ) -> Result<(), BackendError> {
+    ) -> Result<Answer<bool>, BackendError> {
+        let mut ended = self.members.revoke(place.lease, patience).await?;
         for _ in 0..ROUNDS {
-            self.members.revoke(place.lease, patience).await?;
-            match self.place_of(name, owner, patience).await? {
-                Some(next) if next.created == place.created => place = next,
-                _ => return Ok(()),
-            }
+            let next =
+                self.place_of(name, owner, patience).await.map_err(BackendError::of_unknown_outcome)?;
+            let Some(next) = next.filter(|next| next.created == place.created) else { return Ok(ended) };
+            place = next;
+            let revoked = self.members.revoke(place.lease, patience).await;
+            let revoked = revoked.map_err(BackendError::of_unknown_outcome)?;
+            ended.value |= revoked.value;
+            ended.was_repeated |= revoked.was_repeated;
         }
-        self.members.delete(&place.key, place.created, patience).await.map(drop)
+        let deleted = self.members.delete(&place.key, place.created, patience).await;
+        deleted.map(|()| ended).map_err(BackendError::of_unknown_outcome)
     }
 
     /// Takes the lock from its holders. What writes to the store raises its revision, and so the fence.
@@ -112,7 +126,7 @@ impl Etcd {
     /// A foreign lease is its owner's, who may have other keys on it.
     async fn rob_one(&self, name: &LockName, holder: &Place, patience: Duration) -> Result<(), BackendError> {
         match &holder.ours {
-            Some(value) => self.end(name, value.owner, holder.clone(), patience).await,
+            Some(value) => self.end(name, value.owner, holder.clone(), patience).await.map(drop),
             None => self.members.delete(&holder.key, holder.created, patience).await,
         }
     }

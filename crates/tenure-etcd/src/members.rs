@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -121,7 +121,7 @@ impl Members {
     }
 
     /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked
-    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm.
+    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm: `lease`.
     ///
     /// # Errors
     /// The last refusal; of unknown outcome if any request may have been carried out (L9).
@@ -137,11 +137,13 @@ impl Members {
         F: Future<Output = Result<T, Error>>,
     {
         let mut round = Round::begin(self, patience);
+        // Requests that are with a member: who only connects has asked for nothing yet.
+        let sent = AtomicUsize::new(0);
         let mut pending = FuturesUnordered::new();
         let mut refused: Option<BackendError> = None;
         let mut may_be_done = false;
         if let Some(index) = round.next() {
-            pending.push(self.ask_one(index, &request));
+            pending.push(self.ask_one(index, &request, &sent));
         }
         loop {
             let mut silence = self.host.sleep_until(self.host.now() + round.patience());
@@ -155,7 +157,7 @@ impl Members {
                     }
                     Err(Refusal { index, fate, error }) => {
                         round.has_answered(index);
-                        let is_open = may_be_done || !pending.is_empty();
+                        let is_open = may_be_done || sent.load(Ordering::Relaxed) > 0;
                         // One that may not after a second try is denied everywhere.
                         let is_denied = fate == Fate::Again && error.kind() == ErrorKind::Denied;
                         if fate == Fate::Final || is_denied {
@@ -173,7 +175,7 @@ impl Members {
                 },
             };
             match index {
-                Some(index) => pending.push(self.ask_one(index, &request)),
+                Some(index) => pending.push(self.ask_one(index, &request, &sent)),
                 None if pending.is_empty() => {
                     let error = refused.unwrap_or_else(|| error::no_answer(&self.place(), patience));
                     return Err(if may_be_done { error.of_unknown_outcome() } else { error });
@@ -184,7 +186,12 @@ impl Members {
     }
 
     /// Asks one member; twice if it says that it would do better then.
-    async fn ask_one<T, F>(&self, index: usize, request: &impl Fn(Client) -> F) -> Result<(usize, T), Refusal>
+    async fn ask_one<T, F>(
+        &self,
+        index: usize,
+        request: &impl Fn(Client) -> F,
+        sent: &AtomicUsize,
+    ) -> Result<(usize, T), Refusal>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -192,7 +199,10 @@ impl Members {
         loop {
             let connection =
                 self.connection(index).await.map_err(|(fate, error)| Refusal { index, fate, error })?;
-            let error = match request(connection.client.clone()).await {
+            sent.fetch_add(1, Ordering::Relaxed);
+            let answer = request(connection.client.clone()).await;
+            sent.fetch_sub(1, Ordering::Relaxed);
+            let error = match answer {
                 Ok(value) => return Ok((index, value)),
                 Err(error) => error,
             };
@@ -218,9 +228,10 @@ impl Members {
         F: Future<Output = Result<T, Error>>,
     {
         let patience = self.config.response_timeout.max(self.config.connect_timeout);
+        let sent = AtomicUsize::new(0);
         tokio::select! {
             biased;
-            answer = self.ask_one(index, &request) => match answer {
+            answer = self.ask_one(index, &request, &sent) => match answer {
                 Ok((_, value)) => Ok(value),
                 Err(refusal) => Err(refusal.error),
             },
@@ -295,7 +306,8 @@ impl<'a> Round<'a> {
     fn begin(members: &'a Members, patience: Duration) -> Self {
         let (first, began) = (*members.current.borrow(), members.host.now());
         let is_known = members.is_known.load(Ordering::Relaxed);
-        let patience = if is_known { patience } else { patience.min(FIRST_PATIENCE) };
+        let waits = is_known || members.len() == 1;
+        let patience = if waits { patience } else { patience.min(FIRST_PATIENCE) };
         Self { members, patience, first, began, silent: Vec::new(), asked: 0 }
     }
 

@@ -155,7 +155,7 @@ async fn a_dropped_guard_leaves_no_watcher() {
     let locks = locker(&server.url(""));
     let mut guards = Vec::new();
     for n in 0..20 {
-        guards.push(locks.mutex(&format!("job{n}")).acquire().await.unwrap());
+        guards.push(locks.mutex(format!("job{n}")).acquire().await.unwrap());
     }
     let watchers = async |count: f64| (server.metric(WATCHERS) == count).then_some(());
     becomes("all are watched", async || watchers(20.0).await).await;

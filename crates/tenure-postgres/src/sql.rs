@@ -12,6 +12,8 @@ pub(crate) struct Sql {
     pub(crate) write: Write,
     /// The same where nobody has the row locked.
     pub(crate) write_unlocked: Write,
+    /// The same behind whoever has the row locked, for 50 ms; that is set for this transaction and leaves nothing behind.
+    pub(crate) write_briefly: Write,
     /// As `write_unlocked` for many at once, each on its own: rows that somebody else has locked are left out, so that nobody is
     /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written.
     pub(crate) write_many: String,
@@ -26,8 +28,8 @@ pub(crate) struct Sql {
     pub(crate) table: String,
 }
 
-/// Statements that write one ledger. In: name, version, busy, state, state before. Out: time; no row: there was another version or
-/// state, or, where that is waited for by nobody, the row is locked.
+/// Statements that write one ledger if the row is as it was. In: name, version, busy, state, state before. Out: time; no row: it is
+/// not; or, of those that do not wait, somebody has it locked.
 pub(crate) struct Write {
     pub(crate) plain: String,
     /// If the server's time lies between two points as well. In: and from, until.
@@ -36,20 +38,31 @@ pub(crate) struct Write {
     pub(crate) telling: String,
 }
 
+/// How long a write waits for who has the row locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Any,
+    None,
+    Brief,
+}
+
 impl Write {
-    fn new(table: &str, is_waiting: bool) -> Self {
+    fn new(table: &str, patience: Patience) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
         let write = |when: &str| {
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
-            if is_waiting {
-                return format!(
-                    "UPDATE {table} AS t {set} WHERE {is_ours}{when} RETURNING clock_timestamp() AS at"
-                );
+            let at = "RETURNING clock_timestamp() AS at";
+            match patience {
+                Patience::Any => format!("UPDATE {table} AS t {set} WHERE {is_ours}{when} {at}"),
+                Patience::None => format!(
+                    "WITH f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED) \
+                     UPDATE {table} AS t {set} FROM f WHERE t.name = f.name AND {is_ours} {at}"
+                ),
+                Patience::Brief => format!(
+                    "UPDATE {table} AS t {set} FROM (SELECT set_config('lock_timeout', '50ms', true) AS text) AS brief \
+                     WHERE {is_ours}{when} AND brief.text <> '' {at}"
+                ),
             }
-            format!(
-                "WITH f AS (SELECT t.name FROM {table} AS t WHERE {is_ours}{when} FOR UPDATE SKIP LOCKED) \
-                 UPDATE {table} AS t {set} FROM f WHERE t.name = f.name AND {is_ours} RETURNING clock_timestamp() AS at"
-            )
         };
         Self {
             plain: write(""),
@@ -77,8 +90,9 @@ impl Sql {
                 "INSERT INTO {table} (name, version, busy, used, state) VALUES ($1, $2, $3, clock_timestamp(), $4) \
                  ON CONFLICT (name) DO NOTHING RETURNING clock_timestamp()"
             ),
-            write: Write::new(table, true),
-            write_unlocked: Write::new(table, false),
+            write: Write::new(table, Patience::Any),
+            write_unlocked: Write::new(table, Patience::None),
+            write_briefly: Write::new(table, Patience::Brief),
             write_many: format!(
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \

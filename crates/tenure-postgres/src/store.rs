@@ -31,6 +31,7 @@ use crate::{
     read::Sight,
     schema::Table,
     shared::Shared,
+    sql::Patience,
     turn::Turns,
     verb::Verb,
     wake::Ears,
@@ -57,6 +58,8 @@ pub(crate) struct Store {
 struct Skipped {
     version: i64,
     since: Moment,
+    /// It was so at another version before: others commit.
+    has_moved: bool,
 }
 
 impl Store {
@@ -138,20 +141,25 @@ impl Store {
     ) -> Result<Tried<V::Answer>, Failure> {
         let guess = if may_guess { self.guess(name, verb, self.server_time()) } else { None };
         if let Some(draft) = guess {
-            return self.write::<V>(line, name, draft).await;
+            return self.write(line, name, draft).await;
         }
         let sight = self.read(line, name, V::CREATES).await?;
         let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
         if !V::WAITS {
             self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
         }
-        let draft = self.draft(sight, verb).map_err(|error| Failure::Refused(error.with("lock", name)))?;
+        let draft = self.draft(sight, verb).map_err(|error| Failure::Refused(error.with("lock", name)));
+        let mut draft = draft?;
+        // Where others commit all the time, the row is hardly ever free: get in line.
+        if !V::WAITS && skipped.as_ref().is_some_and(|row| row.has_moved) {
+            draft.patience = Patience::Brief;
+        }
         let is_there = draft.version != 0 || V::CREATES;
         // A write of ours that may still come is barred by one more: only then the answer is final. If it is the first of its lock,
         // it is barred by an empty ledger.
         let is_barrable = is_there || V::WAITS && line.facts().table == Table::Ours;
         if is_there && draft.change.changed || is_barrable && is_doubted {
-            return self.write::<V>(line, name, draft).await;
+            return self.write(line, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))
     }
@@ -177,7 +185,10 @@ impl Store {
                 }
                 host.sleep_until(host.now() + PAUSE).await;
             }
-            _ => *skipped = Some(Skipped { version, since: host.now() }),
+            row => {
+                let has_moved = row.is_some();
+                *row = Some(Skipped { version, since: host.now(), has_moved });
+            }
         }
         Ok(())
     }
@@ -202,7 +213,9 @@ impl Store {
         let change = verb.run(&mut ledger, rules, moment(now), TOLERANCE).ok()?;
         let is_alone = self.elsewhere(&change.wakes).next().is_none();
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
-        (is_alone && is_likely).then_some(Draft { version, before, ledger, change, guessed: Some(now), now })
+        let patience = patience::<V>();
+        let draft = Draft { version, before, ledger, change, patience, guessed: Some(now), now };
+        (is_alone && is_likely).then_some(draft)
     }
 
     pub(crate) fn draft<V: Verb>(&self, sight: Sight, verb: &V) -> Result<Draft<V::Answer>, BackendError> {
@@ -210,7 +223,7 @@ impl Store {
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), Duration::ZERO);
         let change = change.map_err(|error| error::ledger(&self.shared().config.place_name(), error))?;
-        Ok(Draft { version, before, ledger, change, guessed: None, now })
+        Ok(Draft { version, before, ledger, change, patience: patience::<V>(), guessed: None, now })
     }
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).
@@ -239,6 +252,10 @@ impl Store {
     pub(crate) fn hears(&self) -> bool {
         self.hears.load(Ordering::Relaxed)
     }
+}
+
+fn patience<V: Verb>() -> Patience {
+    if V::WAITS { Patience::Any } else { Patience::None }
 }
 
 /// How long a commit may take before the row counts as locked by a stranger.

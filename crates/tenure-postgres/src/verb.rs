@@ -8,7 +8,7 @@ use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 /// One verb.
 pub(crate) trait Verb: Sync {
     /// What the caller is told.
-    type Answer: Send;
+    type Answer: Send + Sync;
 
     /// Whether the row, and the table, are made if they are not there.
     const CREATES: bool;

@@ -15,8 +15,8 @@ use crate::{
     error::{self, Failure},
     line::{Argument, Line},
     memory::{Seen, TOLERANCE, moment, since_epoch},
+    sql::Patience,
     store::Store,
-    verb::Verb,
     wake::Ears,
 };
 
@@ -29,6 +29,7 @@ pub(crate) struct Draft<A> {
     pub(crate) before: String,
     pub(crate) ledger: Ledger,
     pub(crate) change: Change<A>,
+    pub(crate) patience: Patience,
     /// The time at which it ran, if that was not read from the server.
     pub(crate) guessed: Option<Duration>,
     pub(crate) now: Duration,
@@ -63,17 +64,17 @@ impl<A> Draft<A> {
 
 impl Store {
     /// Stores a draft if nobody else wrote since, tells those elsewhere with the same commit, and rings for those here after it.
-    pub(crate) async fn write<V: Verb>(
+    pub(crate) async fn write<A: Send + Sync>(
         &self,
         line: &Arc<Line>,
         name: &LockName,
-        draft: Draft<V::Answer>,
-    ) -> Result<Tried<V::Answer>, Failure> {
+        draft: Draft<A>,
+    ) -> Result<Tried<A>, Failure> {
         self.must_take_writes(line).await?;
         let memory = &self.shared().memory;
         let state = encoded(&draft.ledger);
         let doubt = Doubt::new(memory, &self.ears, (name, draft.version), draft.news(name));
-        let answer = self.send::<V>(line, name, &draft, (&state, doubt.news())).await;
+        let answer = self.send(line, name, &draft, (&state, doubt.news())).await;
         if let Err(Failure::Broken(error)) = answer {
             return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
         }
@@ -93,11 +94,11 @@ impl Store {
     }
 
     /// The statement that fits.
-    async fn send<V: Verb>(
+    async fn send<A: Sync>(
         &self,
         line: &Line,
         name: &LockName,
-        draft: &Draft<V::Answer>,
+        draft: &Draft<A>,
         (state, news): (&str, &News),
     ) -> Result<Vec<tokio_postgres::Row>, Failure> {
         let sql = &self.shared().sql;
@@ -116,7 +117,11 @@ impl Store {
             return line.write(&sql.insert, &arguments).await;
         }
         arguments.push((&draft.before, Type::TEXT));
-        let write = if V::WAITS { &sql.write } else { &sql.write_unlocked };
+        let write = match draft.patience {
+            Patience::Any => &sql.write,
+            Patience::None => &sql.write_unlocked,
+            Patience::Brief => &sql.write_briefly,
+        };
         if !channels.is_empty() {
             arguments.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
             let answer = line.write(&write.telling, &arguments).await;
@@ -210,7 +215,7 @@ mod tests {
         let json = format!(
             r#"{{"fence":7,"holders":[],"queue":[{}]}}"#,
             serde_json::json!({
-                "owner": "0123456789abcdef-0123456789abcdef0123456789abcdef", "mode": "exclusive", "turn": true,
+                "owner": "0123456789abcdef".repeat(3), "mode": "exclusive", "turn": true,
                 "ends_us": 1, "since_ms": 1, "label": Label::new(host, 1, "u", "p"),
             })
         );

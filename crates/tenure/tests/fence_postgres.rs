@@ -278,6 +278,66 @@ async fn in_stricter_isolation_who_waited_fails_and_writes_nothing() {
     }
 }
 
+/// Hazard 51, and what is not promised: in `REPEATABLE READ` a later holder that waited for a check is let in, and reads what was there
+/// before that one wrote, since its snapshot is older than its turn. So it is in `SERIALIZABLE` if the former one is not. Whoever touches in a transaction of its own first reads it all.
+#[tokio::test]
+async fn with_a_snapshot_a_touch_alone_does_not_make_reads_new() {
+    let books = Books::new().await;
+    for (level, touches_before, sees) in [
+        ("READ COMMITTED", false, vec![5]),
+        ("REPEATABLE READ", false, vec![]),
+        ("REPEATABLE READ", true, vec![5]),
+        // The other one is not.
+        ("SERIALIZABLE", false, vec![]),
+        ("SERIALIZABLE", true, vec![5]),
+    ] {
+        books.reset(true).await;
+        let (former, later) = (books.open().await, books.open().await);
+        former.run("BEGIN ISOLATION LEVEL READ COMMITTED").await;
+        assert!(former.enter(together(5)).await.unwrap());
+        let db = later.clone();
+        let reading = tokio::spawn(async move {
+            let touch = async || {
+                let row = db.0.query_opt(&fence().touch(alone(8)), &[&"books", &8_i64]).await;
+                assert!(row.unwrap().is_some(), "it is let in");
+            };
+            if touches_before {
+                touch().await;
+            }
+            db.run(&format!("BEGIN ISOLATION LEVEL {level}")).await;
+            touch().await;
+            let rows = db.0.query("SELECT token FROM entry", &[]).await.unwrap();
+            db.run("COMMIT").await;
+            rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>()
+        });
+        assert!(books.waits(&reading).await);
+        former.run("COMMIT").await;
+        assert_eq!(reading.await.unwrap(), sees, "{level}, {touches_before}");
+    }
+}
+
+/// Hazard 51: in `SERIALIZABLE` the same reader, which writes what it made of its reading, is told to begin anew.
+#[tokio::test]
+async fn in_serializable_who_reads_what_was_there_before_its_turn_fails() {
+    let books = Books::new().await;
+    books.reset(true).await;
+    let (former, later) = (books.open().await, books.open().await);
+    former.run("BEGIN ISOLATION LEVEL SERIALIZABLE").await;
+    let read = "SELECT count(*) FROM entry";
+    assert!(former.enter(together(5)).await.unwrap());
+    later.run("BEGIN ISOLATION LEVEL SERIALIZABLE").await;
+    let db = later.clone();
+    let writing = tokio::spawn(async move {
+        db.0.query_opt(&fence().touch(alone(8)), &[&"books", &8_i64]).await?;
+        db.0.batch_execute(read).await?;
+        db.0.batch_execute("INSERT INTO entry (token) VALUES (8); COMMIT").await
+    });
+    assert!(books.waits(&writing).await);
+    former.run("COMMIT").await;
+    let error = writing.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error:?}");
+}
+
 /// L3: with writers that all believe they hold, nothing is written after what a later holder wrote.
 #[tokio::test]
 async fn among_many_connections_the_tokens_of_what_is_written_never_fall() {

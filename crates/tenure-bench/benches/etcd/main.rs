@@ -3,6 +3,8 @@
 //! `cargo bench -p tenure-bench --features etcd --bench etcd`: needs `etcd` and `protoc`; takes about 40 s. The server does
 //! not wait for the disk.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark waits in real time")]
+
 mod by_hand;
 mod handoff;
 
