@@ -148,8 +148,8 @@ impl Store {
         if !V::WAITS {
             self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
         }
-        let draft = self.draft(sight, verb).map_err(|error| Failure::Refused(error.with("lock", name)));
-        let mut draft = draft?;
+        let named = |error: BackendError| Failure::Refused(error.with("lock", name));
+        let mut draft = self.draft(sight, verb).map_err(named)?;
         // Where others commit all the time, the row is hardly ever free: get in line.
         if !V::WAITS && skipped.as_ref().is_some_and(|row| row.has_moved) {
             draft.patience = Patience::Brief;
