@@ -38,7 +38,7 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
         (&["run", "-n", "-E", "5"], 5),
         (&["run", "-n", "--conflict-exit-code", "0"], 0),
         (&["run", "-w", "0s"], 1),
-        (&["run", "-w", "700ms", "-E", "75"], 75),
+        (&["run", "-w", "2s", "-E", "75"], 75),
     ] {
         stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
     }
@@ -52,7 +52,7 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let who = format!("pid {} ", std::process::id());
-    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "700ms", "-E", "75"], 75)] {
+    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "2s", "-E", "75"], 75)] {
         stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
     }
 }
@@ -61,11 +61,11 @@ fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_wait_lasts_as_long_as_was_asked(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
-    let wait = Duration::from_millis(700);
+    let wait = Duration::from_secs(2);
     let came = Instant::now();
-    stage.run(&["run", "-w", "700ms", "job", "--", "true"]).complained(1, "held by");
+    stage.run(&["run", "-w", "2s", "job", "--", "true"]).complained(1, "held by");
     assert!(came.elapsed() >= wait, "{:?}", came.elapsed());
-    assert_within(wait + stage::START, came.elapsed(), "a wait of 700 ms");
+    assert_within(wait + stage::START, came.elapsed(), "a wait of 2 s");
     assert!(stage.queue("job").is_empty());
     stage.touch("go");
     holder.ended().silent(0);

@@ -30,7 +30,7 @@ pub(crate) async fn begin(
     let attempt = |began: Moment| async move { connect(config, ttl).await.map(|client| (client, began)) };
     let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
     // Each draws its own order: of so many tries, one begins with a server that answers.
-    let mut left = if config.hosts.len() == 1 { 1 } else { 2 * config.hosts.len() };
+    let mut left = if config.hosts.len() == 1 { 1 } else { 4 * config.hosts.len() };
     loop {
         let silence = host.sleep_until(host.now() + SILENCE);
         let ended = match select(tries.next(), silence).await {
