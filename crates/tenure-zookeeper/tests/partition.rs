@@ -167,8 +167,22 @@ async fn a_renewal_is_not_believed_unless_the_leader_has_heard_of_us() {
 
 /// Why the backend proves that the leader has heard of it before it believes in a write. Here a quorum carries one out, and
 /// the session is over less than a ttl after it was sent, although it lasts a tick longer than the ttl.
+///
+/// It does not show in every try: the write must come before the session is over, and the session be over before the driver
+/// connects anew, by which the leader would hear of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quorum_write_alone_proves_too_little() {
+    for _ in 0..12 {
+        if let Some(after) = over_after_a_write().await {
+            println!("naive: over {after:?} after the write was sent");
+            return;
+        }
+    }
+    panic!("the hazard did not show");
+}
+
+/// How long after it was sent a write that was carried out is followed by the end of its session, if that is less than a ttl.
+async fn over_after_a_write() -> Option<Duration> {
     let ensemble = Ensemble::behind_proxies(3);
     let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
     let span = TTL + TICK;
@@ -178,19 +192,18 @@ async fn a_quorum_write_alone_proves_too_little() {
     let open = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     naive.create("/naive", b"", &open).await.unwrap();
     sleep(TICK).await;
-    let link = ensemble.link(follower, leader);
-    link.hold_replies();
-    sleep(span - TICK / 2).await;
+    ensemble.link(follower, leader).hold_replies();
+    sleep(span - TICK).await;
     let sent = Instant::now();
     // The leader hears this, and its answer is on its way to the follower.
-    let write = naive.set_data("/naive", b"renewed", None);
-    until("it is carried out", async || {
-        other.check_stat("/naive").await.unwrap().is_some_and(|stat| stat.version == 1)
-    })
-    .await;
-    until("the session is over", async || other.check_stat("/naive").await.unwrap().is_none()).await;
-    let over = Instant::now();
-    println!("naive: over {:?} after the write was sent", over - sent);
-    assert!(over < sent + TTL, "the hazard did not show");
-    drop(write);
+    let _write = naive.set_data("/naive", b"renewed", None);
+    let mut is_carried_out = false;
+    while sent.elapsed() < TTL {
+        match other.check_stat("/naive").await.unwrap() {
+            Some(stat) => is_carried_out |= stat.version == 1,
+            None => return is_carried_out.then(|| sent.elapsed()),
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    None
 }
