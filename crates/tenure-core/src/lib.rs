@@ -17,6 +17,7 @@ mod owner;
 mod promises;
 mod timing;
 mod token;
+pub mod url;
 mod variant;
 mod view;
 mod wake;

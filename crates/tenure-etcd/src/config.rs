@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use percent_encoding::percent_decode_str;
+use tenure_core::url::{self, address, bad, decode, parameters, shown};
+
+/// What is wrong with a URL.
+pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where etcd is and how it is spoken to.
 ///
@@ -28,11 +31,6 @@ pub(crate) struct Tls {
     /// Our own certificate and its key, where members want to see one.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
-
-/// What is wrong with a URL.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
 
 const PARAMETERS: &str = "prefix, connect_timeout, response_timeout, and for etcds:// ca, cert, key";
 
@@ -70,8 +68,7 @@ impl Config {
             response_timeout: Duration::from_millis(500),
         };
         let mut own = (None, None);
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        for (key, value) in parameters(query) {
             config.set(key, &decode(value, key)?, &mut own)?;
         }
         config.checked(own)
@@ -125,15 +122,6 @@ impl fmt::Debug for Config {
     }
 }
 
-fn bad(what: impl Into<String>) -> ConfigError {
-    ConfigError(what.into())
-}
-
-fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
-}
-
 fn parse_login(text: &str) -> Result<(String, String), ConfigError> {
     let (user, password) =
         text.split_once(':').ok_or_else(|| bad("a user needs a password, as in user:password@host"))?;
@@ -144,31 +132,12 @@ fn parse_login(text: &str) -> Result<(String, String), ConfigError> {
 }
 
 fn parse_host(text: &str) -> Result<String, ConfigError> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (format!("[{host}]"), rest.strip_prefix(':')),
-        None => {
-            let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
-            (host.to_owned(), port)
-        }
-    };
-    if host.is_empty() || host == "[]" {
-        return Err(bad("a host is missing, as in etcd://127.0.0.1:2379"));
-    }
-    match port.map_or(Ok(PORT), str::parse) {
-        Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
-        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
-    }
+    Ok(shown(&address(text, PORT, "etcd://127.0.0.1:2379")?))
 }
 
 /// From 10 ms to 1 min.
 fn duration(key: &str, text: &str) -> Result<Duration, ConfigError> {
-    let (least, most) = (Duration::from_millis(10), Duration::from_secs(60));
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
-    if parsed < least || parsed > most {
-        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
-    }
-    Ok(parsed)
+    url::duration(key, text, Duration::from_millis(10), Duration::from_secs(60))
 }
 
 #[cfg(test)]

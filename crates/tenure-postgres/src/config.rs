@@ -2,8 +2,11 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use percent_encoding::percent_decode_str;
+use tenure_core::url::{bad, decode, duration, host_and_port, parameters, port};
 use tenure_ledger::Rules;
+
+/// What is wrong with a URL.
+pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where PostgreSQL is and how its locks behave.
 ///
@@ -59,13 +62,11 @@ pub(crate) enum Listen {
     At(Box<Config>),
 }
 
-/// What is wrong with a URL.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
-
 const PARAMETERS: &str = "table, listen, claim_ttl, connect_timeout, sslmode, sslrootcert, application_name, \
                           target_session_attrs, options, host, port, user, password, dbname";
+
+/// The port of a server whose URL says none.
+const PORT: u16 = 5432;
 
 impl Config {
     /// The schemes of URLs that [`from_url`](Self::from_url) reads.
@@ -100,8 +101,7 @@ impl Config {
         config.database = some(decode(database, "the database")?);
         let mut parts = Parts { names: decoded_list(hosts)?, ports: Vec::new(), tls: None, ca: None };
         let mut is_secret = false;
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        for (key, value) in parameters(query) {
             let set = known(key).and_then(|()| config.set(key, decode(value, key)?, &mut parts));
             // It may be the rest of the password.
             let hidden = |_| bad("a parameter behind password= is wrong; in a password write & as %26");
@@ -138,12 +138,16 @@ impl Config {
         match key {
             "table" => self.table = table(&value)?,
             "listen" => self.listen = listen(&value)?,
-            "claim_ttl" => self.rules.claim_ttl = duration(key, &value, 50, 6_000)?,
+            "claim_ttl" => {
+                self.rules.claim_ttl =
+                    duration(key, &value, Duration::from_millis(50), Duration::from_secs(6))?
+            }
             "connect_timeout" => {
                 // libpq's are seconds.
                 let is_bare = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
                 let text = if is_bare { format!("{value}s") } else { value };
-                self.connect_timeout = duration(key, &text, 10, 60_000)?;
+                self.connect_timeout =
+                    duration(key, &text, Duration::from_millis(10), Duration::from_secs(60))?;
             }
             "sslmode" => parts.tls = Some(tls_mode(&value)?),
             "sslrootcert" => parts.ca = some(value),
@@ -254,21 +258,15 @@ fn parse_place(text: &str, port: Option<&str>) -> Result<Place, ConfigError> {
     if text.starts_with('/') {
         return Ok(Place::Socket(text.into(), parse_port(text, port)?));
     }
-    let (host, own) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
+    let (host, own) = host_and_port(text);
     if host.is_empty() {
         return Err(bad("a host is missing, as in postgres://127.0.0.1/db"));
     }
     Ok(Place::Host(host.to_owned(), parse_port(host, own.or(port))?))
 }
 
-fn parse_port(host: &str, port: Option<&str>) -> Result<u16, ConfigError> {
-    match port.filter(|port| !port.is_empty()).map_or(Ok(5432), str::parse) {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
-    }
+fn parse_port(host: &str, text: Option<&str>) -> Result<u16, ConfigError> {
+    port(host, text.filter(|text| !text.is_empty()), PORT)
 }
 
 /// Rather part of a password that was cut than of a parameter. Only a URL has it by right.
@@ -292,8 +290,8 @@ fn listen(value: &str) -> Result<Listen, ConfigError> {
         return Ok(Listen::Off);
     }
     let config = Config::from_url(value);
-    config.map(|config| Listen::At(Box::new(config))).map_err(|ConfigError(why)| {
-        bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {why}"))
+    config.map(|config| Listen::At(Box::new(config))).map_err(|error| {
+        bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {error}"))
     })
 }
 
@@ -327,27 +325,8 @@ fn some(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn bad(what: impl Into<String>) -> ConfigError {
-    ConfigError(what.into())
-}
-
-fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
-}
-
 fn decoded_list(text: &str) -> Result<Vec<String>, ConfigError> {
     text.split(',').map(|part| decode(part, "a host")).collect()
-}
-
-fn duration(key: &str, text: &str, least_ms: u64, most_ms: u64) -> Result<Duration, ConfigError> {
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
-    let (least, most) = (Duration::from_millis(least_ms), Duration::from_millis(most_ms));
-    if parsed < least || parsed > most {
-        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
-    }
-    Ok(parsed)
 }
 
 #[cfg(test)]

@@ -2,9 +2,12 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use percent_encoding::percent_decode_str;
+use tenure_core::url::{address, bad, decode, duration, parameters};
 
 use crate::keys::{ONE, QUORUM};
+
+/// What is wrong with a URL.
+pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where Redis is and how its locks behave.
 ///
@@ -71,11 +74,6 @@ pub enum GuardMode {
     Strict,
 }
 
-/// What is wrong with a URL.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
-
 const PARAMETERS: &str = "key, guard, max_ttl, claim_ttl, connect_timeout, response_timeout, retry_max, ca, protocol, \
                           db, and for Sentinel master, sentinel_user, sentinel_password";
 
@@ -134,8 +132,7 @@ impl Config {
         if !matches!(config.place, Place::Socket(_)) && !path.is_empty() {
             config.db = parse_db(path)?;
         }
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        for (key, value) in parameters(query) {
             config.set(key, &decode(value, key)?)?;
         }
         config.checked()
@@ -303,15 +300,6 @@ impl Login {
     }
 }
 
-fn bad(what: impl Into<String>) -> ConfigError {
-    ConfigError(what.into())
-}
-
-fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
-}
-
 fn parse_db(text: &str) -> Result<i64, ConfigError> {
     text.parse()
         .ok()
@@ -320,30 +308,7 @@ fn parse_db(text: &str) -> Result<i64, ConfigError> {
 }
 
 fn parse_hosts(text: &str, port: u16) -> Result<Vec<(String, u16)>, ConfigError> {
-    text.split(',').map(|host| parse_host(host, port)).collect()
-}
-
-fn parse_host(text: &str, default: u16) -> Result<(String, u16), ConfigError> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return Err(bad("a host is missing, as in redis://127.0.0.1:6379/"));
-    }
-    match port.map_or(Ok(default), str::parse) {
-        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
-        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
-    }
-}
-
-fn duration(key: &str, text: &str, least: Duration, most: Duration) -> Result<Duration, ConfigError> {
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
-    if parsed < least || parsed > most {
-        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
-    }
-    Ok(parsed)
+    text.split(',').map(|host| address(host, port, "redis://127.0.0.1:6379/")).collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,15 @@
 //! `Config`: where the file is, from a URL.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use tenure_core::url::{bad, duration, parameters};
 use tenure_ledger::Rules;
+
+/// What is wrong with a URL.
+pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where the file is and how its queues behave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,11 +17,6 @@ pub struct Config {
     pub(crate) path: PathBuf,
     pub(crate) rules: Rules,
 }
-
-/// What is wrong with a URL.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
 
 impl Config {
     /// The file at `path`, with defaults.
@@ -30,40 +32,29 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let rest = url.strip_prefix("sqlite:").ok_or_else(|| ConfigError("not a sqlite: URL".into()))?;
-        let (path, parameters) = rest.rsplit_once('?').unwrap_or((rest, ""));
+        let rest = url.strip_prefix("sqlite:").ok_or_else(|| bad("not a sqlite: URL"))?;
+        let (path, query) = rest.rsplit_once('?').unwrap_or((rest, ""));
         if path.is_empty() || path == ":memory:" {
-            return Err(ConfigError(
-                "sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db".into(),
-            ));
+            return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
         }
         let mut config = Self::new(path);
-        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-            config.set(parameter)?;
+        for (key, value) in parameters(query) {
+            config.set(key, value)?;
         }
         Ok(config)
     }
 
-    fn set(&mut self, parameter: &str) -> Result<(), ConfigError> {
-        let (key, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         if key != "claim_ttl" {
-            return Err(ConfigError(format!("sqlite: has no parameter `{key}`; it has claim_ttl")));
+            return Err(bad(format!("sqlite: has no parameter `{key}`; it has claim_ttl")));
         }
-        let claim_ttl = humantime::parse_duration(value)
-            .map_err(|error| ConfigError(format!("claim_ttl={value}: {error}; write it like 500ms")))?;
-        let (least, most) = (std::time::Duration::from_millis(50), self.rules.place_ttl);
-        if claim_ttl < least || claim_ttl > most {
-            return Err(ConfigError(format!("claim_ttl={value} lies outside {least:?} to {most:?}")));
-        }
-        self.rules.claim_ttl = claim_ttl;
+        self.rules.claim_ttl = duration(key, value, Duration::from_millis(50), self.rules.place_ttl)?;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use percent_encoding::percent_decode_str;
+use tenure_core::url::{address, bad, decode, duration, parameters, shown};
+
+/// What is wrong with a URL.
+pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where ZooKeeper is and how its locks look there.
 ///
@@ -47,11 +50,6 @@ pub enum Access {
     Creator,
 }
 
-/// A URL that does not make sense; says which part.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
-
 const PARAMETERS: &str = "layout, tick, acl and connect_timeout";
 const PORT: u16 = 2181;
 
@@ -82,14 +80,14 @@ impl Config {
             tick: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(3),
         };
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        for (key, value) in parameters(query) {
             config.set(key, &decode(value, key)?)?;
         }
         Ok(config)
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let ms = |least: u64| duration(key, value, Duration::from_millis(least), Duration::from_secs(60));
         match (key, value) {
             ("layout", "curator") => self.layout = Layout::Curator,
             ("layout", "kazoo") => self.layout = Layout::Kazoo,
@@ -100,8 +98,8 @@ impl Config {
                 return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
             }
             ("acl", _) => return Err(bad("acl= is open or creator")),
-            ("tick", _) => self.tick = duration(key, value, 10, 60_000)?,
-            ("connect_timeout", _) => self.connect_timeout = duration(key, value, 250, 60_000)?,
+            ("tick", _) => self.tick = ms(10)?,
+            ("connect_timeout", _) => self.connect_timeout = ms(250)?,
             _ => return Err(bad(format!("zookeeper has no parameter `{key}`; it has {PARAMETERS}"))),
         }
         Ok(())
@@ -109,11 +107,7 @@ impl Config {
 
     /// For people: which servers, without a secret.
     pub fn place_name(&self) -> String {
-        self.hosts
-            .iter()
-            .map(|(host, port)| format!("{}:{port}", bracketed(host)))
-            .collect::<Vec<_>>()
-            .join(",")
+        self.hosts.iter().map(shown).collect::<Vec<_>>().join(",")
     }
 
     /// How much longer than its ttl a session is asked for: see [`Pulse`](crate::pulse::Pulse).
@@ -149,31 +143,8 @@ impl Login {
     }
 }
 
-fn bad(what: impl Into<String>) -> ConfigError {
-    ConfigError(what.into())
-}
-
-fn decode(text: &str, what: &str) -> Result<String, ConfigError> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
-}
-
-fn bracketed(host: &str) -> String {
-    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
-}
-
 fn parse_host(text: &str) -> Result<(String, u16), ConfigError> {
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) => (host, rest.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return Err(bad("a host is missing, as in zookeeper://127.0.0.1:2181/"));
-    }
-    match port.map_or(Ok(PORT), str::parse) {
-        Ok(port) if port > 0 => Ok((host.to_owned(), port)),
-        _ => Err(bad(format!("the port of {host} is no number from 1 to 65535"))),
-    }
+    address(text, PORT, "zookeeper://127.0.0.1:2181/")
 }
 
 fn parse_base(path: &str) -> Result<String, ConfigError> {
@@ -190,16 +161,6 @@ fn parse_base(path: &str) -> Result<String, ConfigError> {
         return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
     }
     Ok(format!("/{path}"))
-}
-
-fn duration(key: &str, text: &str, least_ms: u64, most_ms: u64) -> Result<Duration, ConfigError> {
-    let (least, most) = (Duration::from_millis(least_ms), Duration::from_millis(most_ms));
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| bad(format!("{key}={text}: {error}; write it like 500ms")))?;
-    if parsed < least || parsed > most {
-        return Err(bad(format!("{key}={text} lies outside {least:?} to {most:?}")));
-    }
-    Ok(parsed)
 }
 
 #[cfg(test)]

@@ -31,34 +31,29 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
         "memory" => Err(ConfigError::Url("memory: takes no path and no parameters".into())),
         #[cfg(feature = "sqlite")]
         "sqlite" => {
-            let config =
-                tenure_sqlite::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            let config = tenure_sqlite::Config::from_url(url)?;
             Ok(Arc::new(tenure_sqlite::Sqlite::new(config, host.clone())))
         }
         #[cfg(feature = "redis")]
         _ if tenure_redis::Config::SCHEMES.contains(&scheme) => {
-            let config =
-                tenure_redis::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            let config = tenure_redis::Config::from_url(url)?;
             Ok(Arc::new(tenure_redis::Redis::new(config, host.clone())))
         }
         #[cfg(feature = "redlock")]
         "redlock" => redlock(url, host),
         #[cfg(feature = "postgres")]
         _ if tenure_postgres::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_postgres::Config::from_url(url)
-                .map_err(|error| ConfigError::Url(error.to_string()))?;
+            let config = tenure_postgres::Config::from_url(url)?;
             Ok(Arc::new(tenure_postgres::Postgres::new(config, host.clone())))
         }
         #[cfg(feature = "zookeeper")]
         _ if tenure_zookeeper::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_zookeeper::Config::from_url(url)
-                .map_err(|error| ConfigError::Url(error.to_string()))?;
+            let config = tenure_zookeeper::Config::from_url(url)?;
             Ok(Arc::new(tenure_zookeeper::ZooKeeper::new(config, host.clone())))
         }
         #[cfg(feature = "etcd")]
         _ if tenure_etcd::Config::SCHEMES.contains(&scheme) => {
-            let config =
-                tenure_etcd::Config::from_url(url).map_err(|error| ConfigError::Url(error.to_string()))?;
+            let config = tenure_etcd::Config::from_url(url)?;
             Ok(Arc::new(tenure_etcd::Etcd::new(config, host.clone())))
         }
         _ => Err(unknown(scheme, host)),

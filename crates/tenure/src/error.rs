@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError};
+use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError, url::UrlError};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,6 +44,12 @@ pub enum ConfigError {
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]
     Url(String),
+}
+
+impl From<UrlError> for ConfigError {
+    fn from(error: UrlError) -> Self {
+        Self::Url(error.to_string())
+    }
 }
 
 /// Why a lock was not acquired. Nothing is held then.
