@@ -23,6 +23,9 @@ pub enum Variant {
     NoRestartGuard,
     /// A counter that was lost starts anew instead of at the floor (H3.1).
     CountersLost,
+    /// Counters are floored with the server's time only when the gate opens: a server that was rewound under the same run
+    /// and history counts the same tokens twice.
+    FloorAtGateOnly,
     /// A waiter enters on the message that its turn has come (H1.1).
     EnterOnMessage,
     /// Validity counts from the answer instead of the request (H2.2, hazard 16).
@@ -66,6 +69,7 @@ impl Variant {
         Self::RaiseToFirst,
         Self::NoRestartGuard,
         Self::CountersLost,
+        Self::FloorAtGateOnly,
         Self::EnterOnMessage,
         Self::ValidityFromReply,
         Self::LateRenewalResurrects,

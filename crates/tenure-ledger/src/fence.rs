@@ -17,8 +17,13 @@ impl Ledger {
         let floor = match floor {
             _ if Variant::CountersLost.is_on() => 0,
             Floor::Clock => time,
+            Floor::Above(counted) => {
+                self.fence = self.fence.max(counted);
+                if Variant::FloorAtGateOnly.is_on() { 0 } else { time }
+            }
             Floor::Count(floor) if self.fence == 0 => self.skip_to(floor.max(time)),
-            Floor::Count(floor) => self.skip_to(floor),
+            Floor::Count(floor) if Variant::FloorAtGateOnly.is_on() => self.skip_to(floor),
+            Floor::Count(floor) => self.skip_to(floor.max(time - time % micros(Floor::GRAIN))),
         };
         let count = time.saturating_sub(self.fence).clamp(1, u64::from(block.max(1)));
         self.fence = self.fence.saturating_add(count).max(floor);

@@ -22,9 +22,17 @@ pub struct Rules {
 pub enum Floor {
     /// The wall clock, in µs, at every mint.
     Clock,
-    /// This, and the wall clock where there is no counter yet: nodes of a quorum count alike then, as their clocks do
-    /// not, and seldom need a second round to agree (design §6).
+    /// The same, above what was counted beside this ledger: one counter serves many locks.
+    Above(u64),
+    /// This, and the wall clock in whole [`GRAIN`](Self::GRAIN)s: nodes of a quorum count alike within one, as their clocks
+    /// do not, and seldom need a second round to agree (design §6). Where there is no counter yet, the exact clock.
     Count(u64),
+}
+
+impl Floor {
+    /// 100 ms: long beside the difference of well-kept clocks, short beside the time that it takes to put a server back to an
+    /// earlier state.
+    pub const GRAIN: Duration = Duration::from_millis(100);
 }
 
 impl Default for Rules {

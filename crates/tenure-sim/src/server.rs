@@ -20,9 +20,10 @@ use crate::{
 pub(crate) enum Kind {
     /// Never forgets; leases by a clock that does not step; tokens floored by the wall clock at every mint.
     Store,
-    /// As `mint.one.lua`: one counter for all locks, behind the gate.
+    /// As `mint.one.lua`: one counter for all locks, floored by the wall clock at every mint, behind the gate.
     Single,
-    /// One of several nodes: a counter per lock, never below the floor of the record, behind the gate.
+    /// As `mint.quorum.lua`, one of several nodes: a counter per lock, never below the floor of the record and the clock's
+    /// last grain, behind the gate.
     Quorum,
 }
 
@@ -118,7 +119,7 @@ impl Node {
     fn rules(&self) -> Rules {
         let floor = match self.kind {
             Kind::Store => Floor::Clock,
-            Kind::Single => Floor::Count(self.data.counter + 1),
+            Kind::Single => Floor::Above(self.data.counter),
             Kind::Quorum => Floor::Count(self.data.counter),
         };
         Rules { floor, ..self.rules }
@@ -163,9 +164,7 @@ impl Node {
     }
 
     fn ledger(&mut self, name: &LockName) -> &mut Ledger {
-        // With a single counter that of the ledger is not used, and must not be floored by the clock as a missing one is.
-        let fence = u64::from(self.kind == Kind::Single);
-        self.data.locks.entry(name.clone()).or_insert_with(|| Ledger::new(fence))
+        self.data.locks.entry(name.clone()).or_insert_with(|| Ledger::new(0))
     }
 
     fn claim(&mut self, at: Moment, claim: &Claim, gate: &str, effects: &mut Effects) -> Reply {
