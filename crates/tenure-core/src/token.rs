@@ -14,12 +14,17 @@ use serde::{Deserialize, Serialize};
 pub struct FencingToken(u64);
 
 impl FencingToken {
+    /// 2^53 − 1, the largest that a store which counts its tokens mints: beyond it JSON and Lua count the same number twice.
+    /// Such a store refuses there, and does not repeat (L2).
+    pub const MAX: Self = Self((1 << 53) - 1);
+
     /// A token read back from where it was stored.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number. Below 2^53 until the year 2255, so that it passes through JSON and Lua unharmed.
+    /// The number. At most [`MAX`](Self::MAX), which is the year 2255, so that it passes through JSON and Lua unharmed;
+    /// the numbers of ZooKeeper and etcd are theirs, up to 2^63 − 1.
     pub const fn get(self) -> u64 {
         self.0
     }

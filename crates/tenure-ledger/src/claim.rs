@@ -13,7 +13,8 @@ impl Ledger {
     /// Takes the lock, or takes or keeps a place. See the contract of `Backend::claim`.
     ///
     /// # Errors
-    /// [`LedgerError::QueueFull`]; nothing but expiry was applied then, and need not be stored.
+    /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; nothing but expiry was applied then, and need not be
+    /// stored.
     pub fn claim(
         &mut self,
         now: Moment,
@@ -25,11 +26,13 @@ impl Ledger {
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
             // Handed the lock, or its reply was lost: extend *and* mint anew, since the retry's validity counts
             // from the retry (H1.2, H1.3, H1.5).
-            let answer = self.enter(at, now, rules, claim);
+            let minted = self.minted(Some(at), now, rules, claim)?;
+            let answer = self.enter(at, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
         let place = self.queue.iter().position(|p| p.owner == claim.owner);
         if self.has_room_for(claim.mode) && self.barring(place) == 0 {
+            let minted = self.minted(None, now, rules, claim)?;
             if let Some(at) = place {
                 self.queue.remove(at);
             }
@@ -41,7 +44,7 @@ impl Ledger {
                 since_ms: millis(now.wall),
                 label: (*claim.label).clone(),
             });
-            let answer = self.enter(self.holders.len() - 1, now, rules, claim);
+            let answer = self.enter(self.holders.len() - 1, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
         if claim.wait == Wait::No {
@@ -55,15 +58,30 @@ impl Ledger {
         Ok(Change { answer, wakes, changed: true })
     }
 
-    /// Extends the holder at `at` to the full ttl, never shortening, and mints.
-    fn enter(&mut self, at: usize, now: Moment, rules: &Rules, claim: &Claim) -> ClaimAnswer {
-        let had = self.holders[at].token;
-        let (token, block) = match had {
-            Some(_) if Variant::TokenNotMinted.is_on() => (FencingToken::new(self.fence), 1),
+    /// The tokens for who enters, or holds at `at` already. Before anything else is changed.
+    fn minted(
+        &mut self,
+        at: Option<usize>,
+        now: Moment,
+        rules: &Rules,
+        claim: &Claim,
+    ) -> Result<(FencingToken, u32), LedgerError> {
+        match at.and_then(|at| self.holders[at].token) {
+            Some(_) if Variant::TokenNotMinted.is_on() => Ok((FencingToken::new(self.fence), 1)),
             _ => self.mint(now, rules.floor, claim.block),
-        };
+        }
+    }
+
+    /// Extends the holder at `at` to the full ttl, never shortening.
+    fn enter(
+        &mut self,
+        at: usize,
+        (token, block): (FencingToken, u32),
+        now: Moment,
+        claim: &Claim,
+    ) -> ClaimAnswer {
         let holder = &mut self.holders[at];
-        if had.is_none() || !Variant::RetryNotExtended.is_on() {
+        if holder.token.is_none() || !Variant::RetryNotExtended.is_on() {
             holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
         }
         holder.token = Some(token.get() + u64::from(block) - 1);

@@ -7,6 +7,7 @@ use tenure_core::{
 };
 
 use crate::{
+    error::LedgerError,
     handoff::WakeList,
     rules::Rules,
     state::{Change, Holder, Ledger, micros, millis},
@@ -60,17 +61,24 @@ impl Ledger {
         Change { answer: Raised::Raised, wakes, changed: settled || raised }
     }
 
-    /// Robs those who have entered, raises the fence, wakes the robbed and hands on.
-    pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Change<Vec<HolderView>> {
+    /// Raises the fence, robs those who have entered, wakes the robbed and hands on.
+    ///
+    /// # Errors
+    /// [`LedgerError::TokensSpent`]; nobody was robbed then.
+    pub fn break_lock(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+    ) -> Result<Change<Vec<HolderView>>, LedgerError> {
         let mut wakes = WakeList::new();
+        self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);
         // Who was handed the lock but has not entered is no holder yet, and keeps its turn.
         let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
             std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
         self.holders = handed;
-        self.mint(now, rules.floor, 1);
         wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
         self.hand_on(now, rules, &mut wakes);
-        Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true }
+        Ok(Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true })
     }
 }

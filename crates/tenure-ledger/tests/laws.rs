@@ -258,7 +258,7 @@ impl World {
 
     fn break_lock(&mut self) {
         let before = self.last_token.max(self.ledger.fence());
-        let change = self.ledger.break_lock(self.now, &self.rules);
+        let change = self.ledger.break_lock(self.now, &self.rules).unwrap();
         assert!(self.ledger.fence() > before, "L2: break raises the fence");
         for robbed in &change.answer {
             let attempt = self.attempts.iter_mut().find(|a| a.owner.to_string() == robbed.owner).unwrap();
@@ -436,7 +436,7 @@ fn a_break_leaves_the_turn_to_whoever_was_handed_the_lock() {
         let _ = ledger.claim(at(0), &rules, &claim(n, Mode::Exclusive)).unwrap();
     }
     let _ = ledger.release(at(1), &rules, owner(1));
-    assert_eq!(ledger.break_lock(at(2), &rules).answer, []);
+    assert_eq!(ledger.break_lock(at(2), &rules).unwrap().answer, []);
     let third = ledger.claim(at(3), &rules, &claim(3, Mode::Exclusive)).unwrap();
     assert!(matches!(third.answer, ClaimAnswer::Queued { .. }), "L7: {:?}", third.answer);
     let second = ledger.claim(at(4), &rules, &claim(2, Mode::Exclusive)).unwrap();

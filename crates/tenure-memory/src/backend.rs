@@ -43,6 +43,19 @@ impl Memory {
         Self { rules, ..self }
     }
 
+    /// The same of a verb that may refuse, and has changed nothing but what was over then.
+    fn attempt<A>(
+        &self,
+        name: &LockName,
+        verb: impl FnOnce(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
+    ) -> Result<A, BackendError> {
+        let answer = self.step(name, |ledger, now, rules| match verb(ledger, now, rules) {
+            Ok(Change { answer, wakes, changed }) => Change { answer: Ok(answer), wakes, changed },
+            Err(refusal) => Change { answer: Err(refusal), wakes: Vec::new(), changed: false },
+        });
+        answer.map_err(refused)
+    }
+
     /// Runs one verb as one atomic step, then wakes.
     fn step<A>(&self, name: &LockName, verb: impl FnOnce(&mut Ledger, Moment, &Rules) -> Change<A>) -> A {
         let now = self.host.now();
@@ -74,7 +87,11 @@ impl Memory {
 }
 
 fn refused(error: LedgerError) -> BackendError {
-    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, error.to_string())
+    let kind = match error {
+        LedgerError::QueueFull { .. } => ErrorKind::Unavailable,
+        _ => ErrorKind::Corrupt,
+    };
+    BackendError::new(kind, Outcome::NotApplied, error.to_string())
         .with("backend", "memory")
 }
 
@@ -103,11 +120,7 @@ impl Backend for Memory {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        let answer = self.step(&claim.name, |ledger, now, rules| match ledger.claim(now, rules, claim) {
-            Ok(Change { answer, wakes, changed }) => Change { answer: Ok(answer), wakes, changed },
-            Err(refusal) => Change { answer: Err(refusal), wakes: Vec::new(), changed: false },
-        });
-        answer.map_err(refused)
+        self.attempt(&claim.name, |ledger, now, rules| ledger.claim(now, rules, claim))
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -143,7 +156,7 @@ impl Backend for Memory {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        Ok(self.step(name, |ledger, now, rules| ledger.break_lock(now, rules)))
+        self.attempt(name, |ledger, now, rules| ledger.break_lock(now, rules))
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
@@ -168,6 +181,9 @@ impl QuorumNode for Memory {
     }
 
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
+        if to > FencingToken::MAX {
+            return Err(refused(LedgerError::TokensSpent));
+        }
         Ok(self.step(name, |ledger, now, rules| ledger.raise(now, rules, owner, to)))
     }
 }

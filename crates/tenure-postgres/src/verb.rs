@@ -143,7 +143,7 @@ impl Verb for Breaking {
         now: Moment,
         slack: Duration,
     ) -> Result<Change<Vec<HolderView>>, LedgerError> {
-        Ok(ledger.break_lock(now, &lengthened(rules, slack)))
+        ledger.break_lock(now, &lengthened(rules, slack))
     }
 
     /// Whom it robs is read first: a person wants to know.

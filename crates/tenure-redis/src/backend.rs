@@ -22,6 +22,7 @@ use crate::{
     guard::Terms,
     keys::Keys,
     reply::{Reply, number},
+    rewound::Known,
     script::{Script, Scripts},
     session::{Session, Sessions, Shared, locked},
     value,
@@ -52,7 +53,7 @@ impl Redis {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let scripts = Scripts::new(config.counting());
-        Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default() }))
+        Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default(), known: Known::default() }))
     }
 
     pub(crate) fn sharing(shared: Arc<Shared>) -> Self {
@@ -134,7 +135,8 @@ impl Redis {
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
-        call.arg(settings);
+        let gate = open_gate(session);
+        call.arg(settings).arg(&*gate).arg(self.known(&gate));
         for grant in grants {
             call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
@@ -148,6 +150,11 @@ impl Redis {
                 let gate = session.gate();
                 self.sessions.recheck(session, &gate).await?;
                 Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+            }
+            Value::Int(-2) => {
+                // What is still there is renewed: it was granted, and no lease is forgotten by keeping it.
+                self.close::<()>(session, &gate).await?;
+                Box::pin(self.renew_plain(session, grants)).await
             }
             _ => Err(error::unreadable(session.place(), "a renewal")),
         }

@@ -29,8 +29,13 @@ impl Redis {
         if plain && self.config().counting() == Counting::One && !self.is_contended(&claim.name) {
             match self.acquire(session, gate, &keys, claim).await? {
                 -1 => return Ok(None),
+                -2 => return self.close(session, gate).await,
                 0 => self.set_contended(&claim.name, true),
-                token => return Ok(Some(granted(claim, token, 1))),
+                token => {
+                    let answer = granted(claim, token, 1);
+                    self.learn(gate, &answer);
+                    return Ok(Some(answer));
+                }
             }
         }
         let script = &self.scripts().claim;
@@ -43,11 +48,16 @@ impl Redis {
         });
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
+        call.arg(self.known(gate));
         let answer = self.sessions.ask(session, script, &call).await?;
         let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
         match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
-            Claimed::Answer(answer) => Ok(Some(answer)),
+            Claimed::Answer(answer) => {
+                self.learn(gate, &answer);
+                Ok(Some(answer))
+            }
             Claimed::Closed => Ok(None),
+            Claimed::Rewound => self.close(session, gate).await,
             Claimed::Full(waiting) => {
                 let message = format!("{waiting} owners wait for this lock already; the queue takes no more");
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
@@ -70,6 +80,7 @@ impl Redis {
         let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
         tail.push_str(&self.label(&claim.label));
         call.arg(gate).arg(&claim.owner.hex()[..]).arg(tail).arg(millis(claim.ttl));
+        call.arg(self.known(gate));
         let answer = self.sessions.ask(session, script, &call).await?;
         number(&answer).ok_or_else(|| error::unreadable(session.place(), "a claim"))
     }
@@ -88,6 +99,7 @@ fn granted(claim: &Claim, token: i64, count: u64) -> ClaimAnswer {
 enum Claimed {
     Answer(ClaimAnswer),
     Closed,
+    Rewound,
     Full(u64),
 }
 
@@ -98,6 +110,7 @@ fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
         0 => Claimed::Closed,
         1 => Claimed::Answer(granted(claim, reply.number()?, reply.count()?)),
         4 => Claimed::Full(reply.count()?),
+        5 => Claimed::Rewound,
         _ => {
             let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
             let holder = read_holder(&mut reply);

@@ -82,9 +82,12 @@ const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
         Denied,
         "this Redis user lacks a right; the README of tenure-redis has the line that gives it",
     ),
+    ("SPENT", Fate::Keep, Corrupt, SPENT),
     ("WRONGTYPE", Fate::Keep, Corrupt, "the key of the lock holds something that is no lock"),
 ];
 
+const SPENT: &str = "the counter of fencing tokens in Redis is at its end, 2^53 - 1, where only a wrong clock or a foreign hand \
+     can have put it; set the clock right, stop all users, and delete the counter";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
 const NOT_YOU: &str = "the Redis server refuses this user or password";

@@ -12,6 +12,7 @@ mod keys;
 mod list;
 mod quorum;
 mod reply;
+mod rewound;
 mod scan;
 mod script;
 mod session;

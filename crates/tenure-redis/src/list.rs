@@ -34,12 +34,16 @@ impl Redis {
         let nodes = session.wire().nodes().await.map_err(|error| self.sessions.failed(&session, error))?;
         let scan = |pattern| Scan::new(session.wire(), &nodes, pattern);
         let mut names = BTreeSet::new();
-        for key in self.found(&session, scan(locks).only_texts()).await? {
-            names.extend(self.name_of(&key, prefix));
+        // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets twice is one name.
+        let mut texts = scan(locks).only_texts();
+        while let Some(step) = self.step(&session, &mut texts).await? {
+            let step = step.iter().filter_map(|key| self.name_of(key, prefix)).collect();
+            names.extend(self.only_ours(&session, step).await?);
         }
-        let mut names = self.only_ours(&session, names).await?;
-        for queue in self.found(&session, scan(format!("{PREFIX}*:queue:*"))).await? {
-            names.extend(keys::lock_of_queue(&queue).and_then(|key| self.name_of(key, prefix)));
+        let mut queues = scan(format!("{PREFIX}*:queue:*"));
+        while let Some(step) = self.step(&session, &mut queues).await? {
+            let locks = step.iter().filter_map(|queue| keys::lock_of_queue(queue));
+            names.extend(locks.filter_map(|key| self.name_of(key, prefix)));
         }
         let mut views = Vec::new();
         let names: Vec<LockName> = names.into_iter().collect();
@@ -61,19 +65,14 @@ impl Redis {
     async fn only_ours(
         &self,
         session: &Session,
-        names: BTreeSet<LockName>,
-    ) -> Result<BTreeSet<LockName>, BackendError> {
-        let mut ours = BTreeSet::new();
-        let names: Vec<LockName> = names.into_iter().collect();
-        for step in names.chunks(STEP) {
-            let values = join_all(step.iter().map(|name| self.head_of(session, name))).await;
-            for (name, value) in step.iter().zip(values) {
-                if value?.is_some_and(|v| v.starts_with(value::SHARED) || value::owner_of(&v).is_some()) {
-                    ours.insert(name.clone());
-                }
-            }
-        }
-        Ok(ours)
+        mut names: Vec<LockName>,
+    ) -> Result<Vec<LockName>, BackendError> {
+        let heads = join_all(names.iter().map(|name| self.head_of(session, name))).await;
+        let heads: Vec<Option<String>> = heads.into_iter().collect::<Result<_, _>>()?;
+        let is_ours = |head: &String| head.starts_with(value::SHARED) || value::owner_of(head).is_some();
+        let mut are_ours = heads.iter().map(|head| head.as_ref().is_some_and(is_ours));
+        names.retain(|_| are_ours.next() == Some(true));
+        Ok(names)
     }
 
     /// The first bytes of what lies under the lock's key; nothing if it is no text, or gone by now.
@@ -88,13 +87,10 @@ impl Redis {
         }
     }
 
-    /// All keys that a walk finds; one that is no UTF-8 has no name.
-    async fn found(&self, session: &Session, mut scan: Scan) -> Result<Vec<String>, BackendError> {
-        let mut found = Vec::new();
-        while let Some(step) = scan.next().await.map_err(|error| self.sessions.failed(session, error))? {
-            found.extend(step.into_iter().filter_map(|key| String::from_utf8(key).ok()));
-        }
-        Ok(found)
+    /// The keys of a walk's next step; one that is no UTF-8 has no name.
+    async fn step(&self, session: &Session, scan: &mut Scan) -> Result<Option<Vec<String>>, BackendError> {
+        let step = scan.next().await.map_err(|error| self.sessions.failed(session, error))?;
+        Ok(step.map(|keys| keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
     }
 }
 

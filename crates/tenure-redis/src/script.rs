@@ -24,12 +24,15 @@ pub(crate) struct Scripts {
     pub(crate) inspect: Script,
     /// For nodes of a quorum.
     pub(crate) raise: Script,
+    /// For a server with one counter for all locks.
+    pub(crate) rewound: Script,
     pub(crate) check: Script,
     pub(crate) judge: Script,
 }
 
 impl Scripts {
     pub(crate) fn new(counting: Counting) -> Self {
+        let count = include_str!("scripts/count.lua");
         let mint = match counting {
             Counting::One => include_str!("scripts/mint.one.lua"),
             Counting::Own => include_str!("scripts/mint.own.lua"),
@@ -39,15 +42,17 @@ impl Scripts {
         let enter = include_str!("scripts/enter.lua");
         let facts = include_str!("scripts/facts.lua");
         Self {
-            acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
+            acquire: Script::new(&[count, include_str!("scripts/acquire.lua")]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
-            claim: Script::new(&[mint, lock, enter, state, include_str!("scripts/claim.lua")]),
-            leave: Script::new(&[mint, lock, state, include_str!("scripts/leave.lua")]).writing_early(),
-            keep: Script::new(&[mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
-            break_lock: Script::new(&[mint, lock, state, include_str!("scripts/break.lua")]).writing_early(),
-            inspect: Script::new(&[mint, include_str!("scripts/inspect.lua")]),
-            raise: Script::new(&[include_str!("scripts/raise.lua")]).writing_early(),
+            claim: Script::new(&[count, mint, lock, enter, state, include_str!("scripts/claim.lua")]),
+            leave: Script::new(&[count, mint, lock, state, include_str!("scripts/leave.lua")]).writing_early(),
+            keep: Script::new(&[count, mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
+            break_lock: Script::new(&[count, mint, lock, state, include_str!("scripts/break.lua")])
+                .writing_early(),
+            inspect: Script::new(&[count, mint, include_str!("scripts/inspect.lua")]),
+            raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
+            rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, include_str!("scripts/check.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
         }

@@ -22,6 +22,7 @@ use crate::{
     connect::{self, Wire},
     error::{self, Fate},
     guard::Terms,
+    rewound::Known,
     script::{Script, Scripts},
     silence::{Hope, Silence},
     wake::Ears,
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) scripts: Scripts,
     /// The process of the server by which something was granted to us last.
     pub(crate) seen: Mutex<String>,
+    pub(crate) known: Known,
 }
 
 /// One handle's way to the server.

@@ -237,6 +237,7 @@ impl Pair {
             .get_mut(name)
             .unwrap()
             .break_lock(now, &self.rules)
+            .unwrap()
             .answer
             .into_iter()
             .map(|h| h.owner)

@@ -165,9 +165,12 @@ impl Backend for Sqlite {
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        let robbed = self
-            .store()
-            .transact(true, |tx| tx.step(name, |ledger, now, rules| Ok(ledger.break_lock(now, rules))))?;
+        let path = &self.config.path;
+        let robbed = self.store().transact(true, |tx| {
+            tx.step(name, |ledger, now, rules| {
+                ledger.break_lock(now, rules).map_err(|e| error::ledger(path, e))
+            })
+        })?;
         Ok(robbed.expect("BUG: a break makes the file"))
     }
 

@@ -2,7 +2,8 @@
 -- ARGV  none beside those of state
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
--- Who was handed the lock and has not entered keeps it: it holds nothing yet.
+-- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.
+raise()
 local value = call('GET', lock)
 local robbed = {0, false, 0}
 if value and value ~= SHARED and not string.match(value, '^%x+:0:') then
@@ -30,6 +31,5 @@ if value == SHARED then
   end
   value = together().cover()
 end
-raise()
 hand_on(value, nil)
 return robbed

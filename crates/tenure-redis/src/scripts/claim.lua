@@ -1,18 +1,20 @@
 -- Takes a lock, or takes or keeps a place. After mint, lock, enter and state.
 -- ARGV  3 owner  4 ttl in ms  5 mode  6 wait (n none, w wake, t turn)  7 tokens wanted  8 since in ms  9 label
+--       10 how far this server has counted for this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
---       {4, how many wait} the queue is full · {0} the gate is closed
+--       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: tell rewound.lua
 --       ... is one holder: value, ms left (-1 no end), or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
-local function enter_shared(ends, value)
+local function enter_shared(ends, value, leave)
   local token, count = mint(tonumber(ARGV[7]))
-  if not token then return {0} end
+  if not token then return {count} end
+  if leave then leave(owner) end
   local last = string.format('%.0f', token + count - 1)
   if value ~= SHARED then together().forget() end
   if not ends then together().count(limit_of(mode)) end
   call('HSET', who, owner, mode .. ':' .. last .. ':' .. ARGV[8] .. ':' .. ARGV[9])
   call('ZADD', shared, math.max(now + ttl, ends or 0), owner)
-  touch(shared)
+  touch(shared, ttl)
   together().cover()
   return {1, token, count}
 end
@@ -59,9 +61,9 @@ local count, smallest = holders(value)
 if count < math.min(smallest, limit_of(mode)) then
   local rank = call('ZRANK', queue, owner)
   if not is_barred(rank or call('ZCARD', queue)) then
-    if rank then drop_place(owner) end
-    if mode == 'x' then return enter_alone(nil) end
-    return enter_shared(nil, value)
+    local leave = rank and drop_place
+    if mode == 'x' then return enter_alone(nil, leave) end
+    return enter_shared(nil, value, leave)
   end
 end
 
@@ -69,8 +71,7 @@ if wait == 'n' then return standing(3, 0, value) end
 -- In the queue last: a place that is in the others only is none, and an error before that has taken nothing (L9).
 local rank = call('ZADD', places, string.format('%d', now + place_ttl), owner) == 0 and call('ZRANK', queue, owner)
 if rank then
-  touch(places)
-  touch(queue)
+  touch(places, place_ttl)
 else
   rank = call('ZCARD', queue)
   if rank >= tonumber(places_max) then
@@ -81,10 +82,7 @@ else
   local arrival = (tonumber(last) or 0) + 1
   call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
   call('ZADD', queue, string.format('%d', arrival), owner)
-  if arrival % 64 == 1 then
-    touch(places)
-    touch(queue)
-  end
+  touch(places, place_ttl)
   -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
   local is_ours = value and string.byte(value, 49) == 58
   if is_ours and string.byte(value, -1) ~= 43 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then

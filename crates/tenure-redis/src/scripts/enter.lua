@@ -1,12 +1,15 @@
 -- Lets one owner in, alone. Before state, and after mint and lock: who was handed the lock needs no more than this, and
 -- functions that are not made cost nothing.
 -- ARGV  those of claim
+-- The token is minted before anything is changed: where there is none, nothing was (L9).
 local owner, ttl, mode, wait = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 -- An owner that holds already is granted again: extended to the full ttl and with a new token (H1.2, H1.3, H1.5).
-local function enter_alone(value)
+-- `leave` takes its place out of the queue.
+local function enter_alone(value, leave)
   local token, count = mint(tonumber(ARGV[7]))
-  if not token then return {0} end
+  if not token then return {count} end
+  if leave then leave(owner) end
   local flag = value and string.byte(value, -1) == 43 and '+' or ''
   if not value and call('EXISTS', queue) == 1 then flag = '+' end
   -- Who was handed the lock has no more than a claim ttl left.

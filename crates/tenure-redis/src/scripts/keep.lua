@@ -13,5 +13,5 @@ local ends = value == SHARED and call('ZSCORE', shared, owner)
 if not ends or string.match(call('HGET', who, owner) or '', '^[^:]*:([^:]*):') == '0' then return 0 end
 call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
 call('ZADD', shared, math.max(tonumber(ends), now + ttl), owner)
-touch(shared)
+touch(shared, ttl)
 return 1

@@ -1,6 +1,8 @@
 -- A counter per lock, forgotten after a day, so that the nodes of a quorum count alike; beside it the record, which is
 -- the gate: its field named after run, history and settings is there only while this server may grant. That field holds
 -- the floor in us that judge.lua put there, below which no counter begins that was lost (H3.1); mints do not change it.
+-- No token is smaller than the last grain of the server's time before its mint: a server that was put back to an earlier
+-- state repeats none (L2).
 -- KEYS  3 counter  7 record
 local floor
 local function may_grant()
@@ -8,22 +10,21 @@ local function may_grant()
   return floor and true
 end
 
--- Never ahead of the clock (A10), which is asked for no more than that: clocks of nodes differ, their counters need not.
+-- Never ahead of the clock (A10). Clocks of nodes differ, their counters need not: within 100 ms they count alike.
 local function count_on(want, least)
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
+  local now = wall_us()
   local last = tonumber(redis.call('GET', KEYS[3]) or '0')
-  if last == 0 then least = math.max(least, now) end
+  least = math.max(least, last == 0 and now or now - now % 100000)
   last = math.max(last, least - 1)
   local count = math.max(1, math.min(want, now - last))
   last = last + count
-  redis.call('SET', KEYS[3], string.format('%.0f', last), 'PX', 86400000)
+  redis.call('SET', KEYS[3], countable(last), 'PX', 86400000)
   return last - count + 1, count
 end
 
 -- The first of at most `want` tokens and their count; nothing if the gate is closed.
 local function mint(want)
-  if not may_grant() then return nil end
+  if not may_grant() then return nil, 0 end
   return count_on(want, tonumber(floor))
 end
 

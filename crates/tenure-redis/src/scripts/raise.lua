@@ -1,4 +1,5 @@
 -- Lifts the counter of a lock to a token that another node of the quorum minted, while this owner holds it here (H3.3).
+-- After count.
 -- KEYS  1 lock  2 counter  3 record
 -- ARGV  1 gate  2 owner  3 the token
 -- reply 1 the counter is there by now; 0 this owner does not hold the lock here, alone; -1 the gate is closed
@@ -10,8 +11,8 @@ local value = call('GET', KEYS[1])
 local token, rest = string.match(value or '', '^%x+:(%d+)(:.*)$')
 if not token or token == '0' or string.sub(value, 1, 49) ~= ARGV[2] .. ':' then return 0 end
 local to = tonumber(ARGV[3])
-local last = math.max(to, tonumber(call('GET', KEYS[2]) or '0'))
-call('SET', KEYS[2], string.format('%.0f', last), 'PX', 86400000)
+local last = countable(math.max(to, tonumber(call('GET', KEYS[2]) or '0')))
+call('SET', KEYS[2], last, 'PX', 86400000)
 if tonumber(token) < to then
   -- KEEPTTL is not there before Redis 6.
   local left, text = call('PTTL', KEYS[1]), ARGV[2] .. ':' .. string.format('%.0f', to) .. rest

@@ -2,18 +2,21 @@
 -- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
 local now, first -- since settle: the time, and the place that ends first with its end
-local DAY = 86400000
+local SLACK = 60000
 
 local function limit_of(mode)
   return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(mode)
 end
 
--- The side keys outlive whoever uses them, a lease of 24 h too, and no name is kept for ever.
-local function touch(key)
-  if call('PTTL', key) < 2 * DAY then
-    redis.pcall('PEXPIRE', key, 3 * DAY)
-    redis.pcall('PEXPIRE', who, 3 * DAY)
-  end
+-- The side keys outlive whoever uses them, and end a minute after the furthest lease or place at the latest (L8): `left` ms
+-- are left of what was just written there. Queue and places have the same members, and so one end.
+local function touch(key, left)
+  left = tonumber(left)
+  if call('PTTL', key) >= left then return end
+  local over = string.format('%.0f', left + SLACK)
+  redis.pcall('PEXPIRE', key, over)
+  if key == places then redis.pcall('PEXPIRE', queue, over) end
+  if call('PTTL', who) < left then redis.pcall('PEXPIRE', who, over) end
 end
 
 local function drop_place(owner)
@@ -173,7 +176,7 @@ local function hand_on(value, me, bells)
             call('ZADD', shared, now + claim_ttl, owner)
             call('HSET', who, owner, mode .. ':0:' .. rest)
             together().count(limit)
-            touch(shared)
+            touch(shared, claim_ttl)
             value = together().cover()
           end
         end

@@ -1,0 +1,13 @@
+-- What all ways of minting have in common. Put before mint.
+local LAST = 9007199254740991 -- 2^53 - 1: beyond it Lua counts the same number twice (L2)
+
+local function wall_us()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- As text, for a command. An error before anything was granted, if there are no tokens left (L2, L9).
+local function countable(last)
+  if last > LAST then error('SPENT the counter of fencing tokens is at its end') end
+  return string.format('%.0f', last)
+end
