@@ -98,7 +98,8 @@ mod tests {
         let grain = micros(Floor::GRAIN);
         for floor in [Floor::Clock, Floor::Above(20), Floor::Count(20)] {
             let snapshot = Ledger::new(10);
-            let [first, second] = [7 * grain + 3, 8 * grain].map(|t| mint(&mut snapshot.clone(), t, floor, 8).0);
+            let [first, second] =
+                [7 * grain + 3, 8 * grain].map(|t| mint(&mut snapshot.clone(), t, floor, 8).0);
             assert!(first >= 7 * grain - 8 && second > first, "{floor:?}: {first}, then {second}");
         }
         let mut node = Ledger::new(10);

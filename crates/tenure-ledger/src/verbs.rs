@@ -65,11 +65,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`LedgerError::TokensSpent`]; nobody was robbed then.
-    pub fn break_lock(
-        &mut self,
-        now: Moment,
-        rules: &Rules,
-    ) -> Result<Change<Vec<HolderView>>, LedgerError> {
+    pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Result<Change<Vec<HolderView>>, LedgerError> {
         let mut wakes = WakeList::new();
         self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);

@@ -91,8 +91,7 @@ fn refused(error: LedgerError) -> BackendError {
         LedgerError::QueueFull { .. } => ErrorKind::Unavailable,
         _ => ErrorKind::Corrupt,
     };
-    BackendError::new(kind, Outcome::NotApplied, error.to_string())
-        .with("backend", "memory")
+    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("backend", "memory")
 }
 
 #[async_trait]

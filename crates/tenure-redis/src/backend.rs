@@ -53,7 +53,13 @@ impl Redis {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let scripts = Scripts::new(config.counting());
-        Self::sharing(Arc::new(Shared { config, host, scripts, seen: Mutex::default(), known: Known::default() }))
+        Self::sharing(Arc::new(Shared {
+            config,
+            host,
+            scripts,
+            seen: Mutex::default(),
+            known: Known::default(),
+        }))
     }
 
     pub(crate) fn sharing(shared: Arc<Shared>) -> Self {

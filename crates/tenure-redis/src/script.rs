@@ -46,7 +46,8 @@ impl Scripts {
             release: Script::new(&[include_str!("scripts/release.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
             claim: Script::new(&[count, mint, lock, enter, state, include_str!("scripts/claim.lua")]),
-            leave: Script::new(&[count, mint, lock, state, include_str!("scripts/leave.lua")]).writing_early(),
+            leave: Script::new(&[count, mint, lock, state, include_str!("scripts/leave.lua")])
+                .writing_early(),
             keep: Script::new(&[count, mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
             break_lock: Script::new(&[count, mint, lock, state, include_str!("scripts/break.lua")])
                 .writing_early(),

@@ -91,7 +91,8 @@ async fn a_list_keeps_no_keys_of_others() {
     let (a, b) = (Player::new(backend.clone(), "mine/1"), Player::new(backend.clone(), "mine/2").reading());
     a.enter().await;
     b.enter().await;
-    let foreign = "for i = 1, 20000 do redis.call('SET', string.format('%0200d.%d.%d', 0, i, ARGV[1]), 'x') end";
+    let foreign =
+        "for i = 1, 20000 do redis.call('SET', string.format('%0200d.%d.%d', 0, i, ARGV[1]), 'x') end";
     let mut raw = Raw::connect(server.port());
     for part in 0..20 {
         raw.command(&["EVAL", foreign, "0", &part.to_string()]);

@@ -129,11 +129,11 @@ async fn a_server_that_was_not_put_back_closes_nothing() {
 #[tokio::test]
 async fn at_the_end_of_what_can_be_counted_a_claim_is_refused() {
     let server = RedisServer::start();
-    let backend = redis(&server.url(UNGUARDED));
-    Player::new(backend.clone(), "warm").enter().await;
+    let handle = || redis(&server.url(UNGUARDED));
+    Player::new(handle(), "warm").enter().await;
     let gates = server.command(&["HKEYS", "tenure:one"]).texts();
     let gate = gates.iter().find(|field| field.contains("guard=")).expect("the gate is open");
-    counts_to_its_end(&backend, |count| {
+    counts_to_its_end(handle, |count| {
         server.command(&["HSET", "tenure:one", gate, &count.to_string()]);
     })
     .await;
@@ -150,7 +150,7 @@ async fn at_the_end_of_what_can_be_counted_a_node_refuses() {
         server.command(&["SET", "tenure:{job}:fence:job", &count.to_string()]);
     };
     let backend: BackendHandle = node.clone();
-    counts_to_its_end(&backend, set).await;
+    counts_to_its_end(|| backend.clone(), set).await;
     set(7);
     let player = Player::new(backend, "job");
     player.enter().await;
@@ -169,12 +169,13 @@ async fn at_the_end_of_what_can_be_counted_a_cluster_refuses() {
     let count = |count: u64| {
         cluster.owner_of(key).command(&["SET", key, &count.to_string()]);
     };
-    counts_to_its_end(&backend, count).await;
+    counts_to_its_end(|| backend.clone(), count).await;
 }
 
-async fn counts_to_its_end(backend: &BackendHandle, set: impl Fn(u64)) {
+/// Each claimant has a handle of its own: who has seen larger counters takes these for those of a server that was put back.
+async fn counts_to_its_end(handle: impl Fn() -> BackendHandle, set: impl Fn(u64)) {
     let max = FencingToken::MAX.get();
-    let claimants = [Player::new(backend.clone(), "job"), Player::new(backend.clone(), "job").reading()];
+    let claimants = [Player::new(handle(), "job"), Player::new(handle(), "job").reading()];
     for player in claimants {
         set(max - 1);
         assert_eq!(player.enter().await.token, FencingToken::MAX);

@@ -71,12 +71,15 @@ impl Tally {
         quorum_of(self.votes.len())
     }
 
-    /// Counts the first vote of a node; a later one of the same node counts for nothing.
+    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts beyond what can be
+    /// counted has failed: the others would be raised to where none can count on (L2).
     pub(crate) fn vote(&mut self, node: usize, vote: Vote) {
         if self.votes[node].is_some() {
             return;
         }
-        self.votes[node] = Some(vote);
+        let is_beyond =
+            matches!(vote, Vote::Granted { first, block } if end_of(first, block) > FencingToken::MAX.get());
+        self.votes[node] = Some(if is_beyond { Vote::Failed } else { vote });
         self.counts[node] = self.minted(node).unwrap_or(0);
     }
 
@@ -151,7 +154,7 @@ impl Tally {
     /// The last token that it minted for us.
     fn minted(&self, node: usize) -> Option<u64> {
         match self.votes[node] {
-            Some(Vote::Granted { first, block }) => Some((first.get() + u64::from(block)).saturating_sub(1)),
+            Some(Vote::Granted { first, block }) => Some(end_of(first, block)),
             _ => None,
         }
     }
@@ -177,6 +180,10 @@ impl Tally {
         }
         (soonest, seen)
     }
+}
+
+fn end_of(first: FencingToken, block: u32) -> u64 {
+    first.get().saturating_add(u64::from(block)).saturating_sub(1)
 }
 
 /// A majority of so many nodes.

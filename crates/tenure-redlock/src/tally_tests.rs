@@ -190,3 +190,15 @@ fn a_node_that_lost_us_does_not_count() {
     tally.vote(2, refused());
     assert_eq!(tally.verdict(), Verdict::Refused);
 }
+
+/// L2: a node that had counted beyond 2^53 - 1 would have all others raised to where each counts the same number again.
+#[test]
+fn a_node_that_counts_beyond_the_end_has_failed() {
+    let max = FencingToken::MAX.get();
+    let mut tally = Tally::new(3);
+    tally.vote(0, Vote::Granted { first: FencingToken::new(max), block: 2 });
+    assert!(!tally.has_granted(0));
+    tally.vote(1, Vote::Granted { first: FencingToken::new(7), block: 1 });
+    tally.vote(2, Vote::Granted { first: FencingToken::new(7), block: 1 });
+    assert_eq!(tally.verdict(), Verdict::Granted(Tokens { end: 7, block: 1 }));
+}

@@ -16,7 +16,7 @@ local function touch(key, left)
   local over = string.format('%.0f', left + SLACK)
   redis.pcall('PEXPIRE', key, over)
   if key == places then redis.pcall('PEXPIRE', queue, over) end
-  if call('PTTL', who) < left then redis.pcall('PEXPIRE', who, over) end
+  if call('PTTL', who) < left + SLACK then redis.pcall('PEXPIRE', who, over) end
 end
 
 local function drop_place(owner)
