@@ -56,6 +56,10 @@ pub enum Variant {
     NoTimers,
     /// A server that may have forgotten leases waits for an eighth of the longest (H4.5, model `guard.ttl above max_ttl`).
     WaitTooShort,
+    /// A promoted server waits for the longest lease only, not for what the master before it still grants.
+    NoDemotionWait,
+    /// A server that has been up for long is taken for one that served this address all the time.
+    UnusedByUptime,
 }
 
 impl Variant {
@@ -85,6 +89,8 @@ impl Variant {
         Self::HandOffToAllShared,
         Self::NoTimers,
         Self::WaitTooShort,
+        Self::NoDemotionWait,
+        Self::UnusedByUptime,
     ];
 
     /// Whether this thread breaks that rule.

@@ -8,7 +8,7 @@ use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
 use crate::{
     connect::Wire,
     error,
-    guard::{self, Decision, Facts, Record, Refusal, Terms, Why},
+    guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why},
     reply::Reply,
     session::{Shared, locked},
 };
@@ -95,13 +95,18 @@ async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Resu
         let gate = gate_of(&reading.facts, &terms);
         match rule(&terms, &reading.facts, reading.record.as_ref()) {
             Decision::Open => return Ok(opened(shared, &reading.facts, gate)),
-            Decision::Wait(wait) => {
-                return Ok(Gate::Closed { why: Why::Waiting, until: shared.host.now() + wait });
+            Decision::Wait { why, wait } => {
+                return Ok(Gate::Closed { why, until: shared.host.now() + wait });
+            }
+            // It serves those who only look, and is looked at again.
+            Decision::Refuse(Refusal::Alone) => {
+                return Ok(Gate::Closed { why: Why::Alone, until: shared.host.now() + LOOK });
             }
             Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
-            Decision::Write { why, wait, settings, next } => {
+            Decision::Write { why, wait, settings, next, acked } => {
                 let now = shared.host.now();
-                if !write(shared, wire, place, &reading, wait, &gate, (&settings, next.as_deref())).await? {
+                let entry = Entry { wait, settings: &settings, next: next.as_deref(), acked };
+                if !write(shared, wire, place, &reading, &gate, entry).await? {
                     continue;
                 }
                 if wait.is_zero() {
@@ -117,7 +122,7 @@ async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Resu
 }
 
 fn opened(shared: &Shared, facts: &Facts, gate: String) -> Gate {
-    locked(&shared.seen).clone_from(&facts.run_id);
+    locked(&shared.seen).pass(&facts.run_id);
     Gate::Open(Arc::from(gate))
 }
 
@@ -132,6 +137,7 @@ fn refused(place: &str, refusal: &Refusal) -> BackendError {
         Refusal::NotMaster => {
             (ErrorKind::Unavailable, "the Redis server is a replica and takes no writes".to_owned())
         }
+        Refusal::Alone => (ErrorKind::Unavailable, Why::Alone.to_string()),
         Refusal::Mismatch { theirs, ours } => (
             ErrorKind::Invalid,
             format!(
@@ -166,44 +172,59 @@ async fn read(
     let mut call = script.call(&[shared.config.record()]);
     call.arg(terms.to_string());
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
-    let seen = locked(&shared.seen).clone();
-    let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl, &seen));
-    reading.ok_or_else(|| error::unreadable(place, "what it is"))
+    let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl));
+    let mut reading = reading.ok_or_else(|| error::unreadable(place, "what it is"))?;
+    reading.facts.moved = locked(&shared.seen).see(&reading.facts.run_id, shared.host.now());
+    Ok(reading)
 }
 
-fn parse(mut reply: Reply, backlog_ttl: Option<Duration>, seen: &str) -> Option<Reading> {
-    let (said, up, version) = (reply.text()?, reply.text()?, reply.text()?);
-    let (recorded, now, is_open) = (reply.text()?, reply.text()?, reply.count()? == 1);
+fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<Reading> {
+    let (said, up, recorded) = (reply.text()?, reply.text()?, reply.text()?);
+    let (acked, acked_before) = (reply.text()?, reply.text()?);
+    let (now, is_open) = (reply.text()?, reply.count()? == 1);
     let mut fields = said.split('|');
     let (run_id, role) = (fields.next()?.to_owned(), fields.next()?);
     let (replid, second_offset) = (fields.next()?.to_owned(), fields.next()?);
     let mut count = || fields.next()?.parse::<u64>().ok();
-    let (evicted, flushes, resets) = (count()?, count()?, count()?);
-    // Before 7.0 the statistics do not tell CONFIG RESETSTAT from other CONFIG commands.
-    let is_old = version.split('.').next()?.parse::<u32>().ok()? < 7;
+    let (evicted, flushes) = (count()?, count()?);
     let facts = Facts {
-        was_seen: run_id == seen,
         is_master: role == "master",
         is_promoted: second_offset != "-1",
         // Negative after a step back of the clock to before its start.
         up: Duration::from_secs(u64::try_from(up.parse::<i64>().ok()?).unwrap_or(0)),
         is_lossy: evicted + flushes > 0,
-        is_reset: resets > 0 || is_old,
         backlog_ttl,
+        acked: millis(&acked),
+        predecessor: Predecessor::Unknown,
+        moved: None,
         now: Duration::from_micros(now.parse().ok()?),
         run_id,
         replid,
     };
-    let record = parse_record(&recorded, is_open);
+    let record = parse_record(&recorded, millis(&acked_before), is_open);
     Some(Reading { facts, record, said, recorded })
 }
 
-fn parse_record(text: &str, is_open: bool) -> Option<Record> {
+/// Nothing, where there is none.
+fn millis(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_millis)
+}
+
+fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<Record> {
     let mut fields = text.split('|').map(str::to_owned);
     let (run_id, replid) = (fields.next()?, fields.next()?);
     let ready = Duration::from_millis(fields.next()?.parse().ok()?);
     let (settings, next) = (fields.next()?, fields.next()?);
-    Some(Record { run_id, replid, ready, settings, next: Some(next).filter(|n| !n.is_empty()), is_open })
+    let next = Some(next).filter(|n| !n.is_empty());
+    Some(Record { run_id, replid, ready, settings, next, acked, is_open })
+}
+
+/// What is written besides what was judged.
+struct Entry<'a> {
+    wait: Duration,
+    settings: &'a str,
+    next: Option<&'a str>,
+    acked: Option<Duration>,
 }
 
 /// True if facts and record were still what was judged.
@@ -212,14 +233,45 @@ async fn write(
     wire: &Wire,
     place: &str,
     judged: &Reading,
-    wait: Duration,
     gate: &str,
-    (settings, next): (&str, Option<&str>),
+    entry: Entry<'_>,
 ) -> Result<bool, BackendError> {
     let script = &shared.scripts.judge;
     let mut call = script.call(&[shared.config.record()]);
-    call.arg(&judged.said).arg(&judged.recorded).arg(wait.as_millis().to_string()).arg(gate);
-    call.arg(&judged.facts.run_id).arg(&judged.facts.replid).arg(settings).arg(next.unwrap_or_default());
+    call.arg(&judged.said).arg(&judged.recorded).arg(entry.wait.as_millis().to_string()).arg(gate);
+    call.arg(&judged.facts.run_id).arg(&judged.facts.replid);
+    call.arg(entry.settings).arg(entry.next.unwrap_or_default());
+    call.arg(entry.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     Ok(crate::reply::number(&answer) == Some(1))
+}
+
+/// Which processes of the server this process of ours has met at its address.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The one that let us through last.
+    passed: String,
+    /// Another one that answered later, and since when.
+    later: Option<(String, Moment)>,
+}
+
+impl Seen {
+    fn pass(&mut self, run_id: &str) {
+        run_id.clone_into(&mut self.passed);
+        self.later = None;
+    }
+
+    /// See [`Facts::moved`].
+    fn see(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
+        if self.passed.is_empty() || self.passed == run_id {
+            return None;
+        }
+        match &self.later {
+            Some((known, since)) if known == run_id => Some(since.elapsed(now)),
+            _ => {
+                self.later = Some((run_id.to_owned(), now));
+                Some(Duration::ZERO)
+            }
+        }
+    }
 }

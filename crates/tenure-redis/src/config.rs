@@ -70,8 +70,6 @@ pub enum GuardMode {
     On,
     /// It grants at once: two holders may be there after a restart or a fail-over.
     Off,
-    /// As `On`, and a missing record is never taken for a server that was not used before.
-    Strict,
 }
 
 const PARAMETERS: &str = "key, guard, max_ttl, claim_ttl, connect_timeout, response_timeout, retry_max, ca, protocol, \
@@ -148,7 +146,8 @@ impl Config {
             db: 0,
             key: "%s".into(),
             guard: GuardMode::On,
-            max_ttl: Duration::from_secs(30),
+            // As long as the default ttl: every server without a record waits for that long, once.
+            max_ttl: tenure_core::Timing::DEFAULT_TTL,
             resp3: true,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
@@ -194,8 +193,7 @@ impl Config {
                 self.guard = match value {
                     "on" => GuardMode::On,
                     "off" => GuardMode::Off,
-                    "strict" => GuardMode::Strict,
-                    _ => return Err(bad("guard= is on, off or strict")),
+                    _ => return Err(bad("guard= is on or off")),
                 }
             }
             "max_ttl" => self.max_ttl = ms(1_000, 600_000)?,
@@ -237,9 +235,6 @@ impl Config {
                 return Err(bad("redis-sentinel:// needs the name of the master, as in ?master=mymaster"));
             }
             Place::Cluster(_) if self.db != 0 => return Err(bad("a Redis Cluster has the database 0 only")),
-            Place::Cluster(_) if self.guard == GuardMode::Strict => {
-                return Err(bad("a Redis Cluster has no restart guard: guard=strict cannot be kept"));
-            }
             _ => {}
         }
         // Without a guard nothing waits for the longest ttl.
@@ -321,14 +316,12 @@ mod tests {
 
     #[test]
     fn a_url_names_servers_login_and_settings() {
-        let c =
-            read("rediss://app:p%40ss@db.example:7000/3?key=lock:%25s&guard=strict&max_ttl=1m&ca=/ca.pem");
+        let c = read(
+            "rediss://app:p%40ss@db.example:7000/3?key=lock:%25s&guard=off&guard=on&max_ttl=1m&ca=/ca.pem",
+        );
         assert_eq!((c.place, c.db, c.tls), (Place::Host("db.example".into(), 7000), 3, true));
         assert_eq!((c.login.user.as_deref(), c.login.password.as_deref()), (Some("app"), Some("p@ss")));
-        assert_eq!(
-            (c.key.as_str(), c.guard, c.max_ttl),
-            ("lock:%s", GuardMode::Strict, Duration::from_secs(60))
-        );
+        assert_eq!((c.key.as_str(), c.guard, c.max_ttl), ("lock:%s", GuardMode::On, Duration::from_secs(60)));
         assert_eq!(read("redis://h").place, Place::Host("h".into(), 6379));
         assert_eq!(read("redis://[::1]:7/").place, Place::Host("::1".into(), 7));
         assert_eq!(read("redis://:pw@h").login.user, None);
@@ -363,7 +356,6 @@ mod tests {
             ("redis://h?master=m", "redis-sentinel"),
             ("redis-sentinel://h", "?master="),
             ("redis-cluster://h/1", "database 0"),
-            ("redis-cluster://h?guard=strict", "no restart guard"),
             ("redis+unix://x", "needs a path"),
             ("ftp://x", "unknown scheme"),
         ];
@@ -376,7 +368,7 @@ mod tests {
     /// H3.5: a vote is that of one server.
     #[test]
     fn only_one_server_is_a_node_of_a_quorum() {
-        for url in ["redis://h/2", "rediss://h?guard=strict", "redis+unix:///run/r.sock"] {
+        for url in ["redis://h/2", "rediss://h?guard=off", "redis+unix:///run/r.sock"] {
             let config = read(url).in_quorum(5).unwrap();
             assert_eq!((config.counting(), config.record()), (Counting::Quorum, "tenure:quorum"), "{url}");
         }

@@ -4,6 +4,16 @@
 //! have forgotten is over. The rule is the pure function [`decide`]; the scripts that read the facts and write the
 //! record, if the facts are still the same, are `check.lua` and `judge.lua`. Models with the trace of every shortcut
 //! below when it is taken wrongly: safety.md S5, `guard.*` and `floor.*`.
+//!
+//! No wait counts from before the check. Up-time proves that a process ran, not that it served this address
+//! (`docs/decisions/0019-up-time-proves-nothing.md`).
+//!
+//! A master that was replaced may not know it yet, and grants. It stops by itself: who had replicas grants nothing once none
+//! has acknowledged for [`GRACE`]. The server in its place waits for [`LINGER`] more than the longest lease:
+//!
+//! ```text
+//! last acknowledgement + 1.1 s (lag counts whole seconds) + GRACE + LOOK + max_ttl ≤ promotion + max_ttl + LINGER
+//! ```
 
 use std::{fmt, time::Duration};
 
@@ -11,8 +21,18 @@ use tenure_core::Variant;
 
 use crate::config::{Config, GuardMode};
 
-/// Up-time counts whole seconds and may be almost one too large (model `guard.uptime rounded up`).
+/// Beyond `max_ttl`: for how long a promotion must be remembered.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
+
+/// How long a master that had replicas goes on without an acknowledgement of any: a replica that reboots costs nothing.
+pub const GRACE: Duration = Duration::from_secs(7);
+
+/// How long a client believes what it saw of the replicas, from before it asked.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a master may go on granting after another one was promoted: `GRACE`, `LOOK`, and what a lag in whole seconds
+/// hides, with 0.9 s to spare for clocks that run at different rates (A1).
+pub const LINGER: Duration = Duration::from_secs(10);
 
 /// The settings that all clients of one server must share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +58,32 @@ pub struct Facts {
     pub is_master: bool,
     /// It was a replica before, or has loaded the data of one: `second_repl_offset` is not -1.
     pub is_promoted: bool,
-    /// How long this process has been running.
+    /// How long this process has been running. It spares no wait: the process may have served another address.
     pub up: Duration,
     /// Data was flushed, swapped or evicted since it started.
     pub is_lossy: bool,
-    /// Its statistics were reset: what they do not show may have happened.
-    pub is_reset: bool,
     /// How long it remembers that it was promoted (`repl-backlog-ttl`); zero is for ever, `None` is unknown.
     pub backlog_ttl: Option<Duration>,
-    /// This client was granted something by this process of the server.
-    pub was_seen: bool,
+    /// When a replica acknowledged last, of those that are connected, on the server's wall clock.
+    pub acked: Option<Duration>,
+    /// What becomes of the master before this one.
+    pub predecessor: Predecessor,
+    /// This client was let through by another process at the same address, and first saw this one so long ago.
+    pub moved: Option<Duration>,
     /// The server's wall clock, since the Unix epoch.
     pub now: Duration,
+}
+
+/// What Sentinel says of the master before this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Predecessor {
+    /// Nothing: nobody can be asked, or it cannot be reached.
+    #[default]
+    Unknown,
+    /// It is there, and takes itself for a master.
+    Serving,
+    /// It follows this server.
+    Demoted,
 }
 
 /// What is kept in the server beside its locks, lost with them or not at all.
@@ -65,6 +99,8 @@ pub struct Record {
     pub settings: String,
     /// The terms that are to be adopted once it is ready, as text.
     pub next: Option<String>,
+    /// When a replica was last known to acknowledge, on the server's wall clock; `None` if it never had one.
+    pub acked: Option<Duration>,
     /// The gate is open.
     pub is_open: bool,
 }
@@ -77,10 +113,14 @@ pub enum Why {
     Restarted,
     /// It was promoted: it may never have received a lock.
     Promoted,
-    /// It has no record: it was flushed, or something was evicted, or nobody can tell.
+    /// It has no record: it is new, or it was flushed, or something was evicted. Nobody can tell.
     Missing,
-    /// It has no record, and there is evidence that it was never used.
-    Unused,
+    /// The master before it still takes itself for one.
+    Overlapping,
+    /// Another server answered at this address before.
+    Moved,
+    /// It had replicas, and none acknowledges: another one may have been promoted.
+    Alone,
     /// It forgot its old history, as servers without replicas do after a while.
     BacklogOver,
     /// A wait that had begun goes on, or is over.
@@ -96,8 +136,13 @@ pub enum Why {
 pub enum Decision {
     /// The gate is open for us: nothing to write.
     Open,
-    /// The record is right as it is: the gate may open after this long.
-    Wait(Duration),
+    /// The record is right as it is: for us, the gate may open after a while.
+    Wait {
+        /// The reason.
+        why: Why,
+        /// Until then.
+        wait: Duration,
+    },
     /// Write the record; the gate opens if there is nothing to wait for. The counter is floored in any case: a wait ends
     /// on the largest of the old counter, now, and the end of the wait.
     Write {
@@ -109,6 +154,8 @@ pub enum Decision {
         settings: String,
         /// The settings to adopt afterwards.
         next: Option<String>,
+        /// See [`Record::acked`].
+        acked: Option<Duration>,
     },
     /// This client must not be granted anything here.
     Refuse(Refusal),
@@ -119,6 +166,8 @@ pub enum Decision {
 pub enum Refusal {
     /// The server is a replica.
     NotMaster,
+    /// It had replicas, and none has acknowledged for [`GRACE`]: another server may have been promoted in its place.
+    Alone,
     /// Others use other settings.
     Mismatch {
         /// As text.
@@ -147,7 +196,7 @@ impl fmt::Display for Terms {
         }
         match self.mode {
             GuardMode::Off => f.write_str("guard=off")?,
-            GuardMode::On | GuardMode::Strict => {
+            GuardMode::On => {
                 write!(f, "guard=on max_ttl={}", humantime::format_duration(self.max_ttl))?;
             }
         }
@@ -177,50 +226,65 @@ pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
         return if is_ours { Decision::Open } else { write(Why::Unguarded, Duration::ZERO, ours) };
     }
-    match record {
+    let decision = match record {
         None => without_record(terms, facts, ours),
         Some(record) => with_record(terms, facts, record, ours),
-    }
+    };
+    held_back(terms, facts, record, decision)
+}
+
+/// True if the server had replicas and none has acknowledged for [`GRACE`]. From what is seen now and what was seen before.
+pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>) -> bool {
+    // After a step back of the clock nothing is known from before.
+    let last = acked.max(before.filter(|at| *at <= now));
+    (acked.is_some() || before.is_some()) && last.is_none_or(|at| now.saturating_sub(at) > GRACE)
 }
 
 fn write(why: Why, wait: Duration, settings: String) -> Decision {
     let wait = if Variant::WaitTooShort.is_on() { wait / 8 } else { wait };
-    Decision::Write { why, wait, settings, next: None }
+    Decision::Write { why, wait, settings, next: None, acked: None }
 }
 
 fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
     record.run_id == facts.run_id && record.replid == facts.replid
 }
 
+/// The wait of a server in whose place another one may have granted until now.
+fn in_full(facts: &Facts, longest: Duration) -> Duration {
+    if Variant::UnusedByUptime.is_on() && !facts.is_promoted && facts.up >= longest + SLACK {
+        return Duration::ZERO;
+    }
+    let is_over = !facts.is_promoted || facts.predecessor == Predecessor::Demoted;
+    if is_over || Variant::NoDemotionWait.is_on() { longest } else { longest + LINGER }
+}
+
 fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
-    if Variant::MissingIsUnused.is_on() {
-        return write(Why::Unused, Duration::ZERO, ours);
-    }
-    let has_evidence = facts.is_promoted || facts.is_lossy || facts.is_reset || facts.was_seen;
-    if terms.mode != GuardMode::On || has_evidence || !terms.trusts(facts.backlog_ttl) {
-        return write(Why::Missing, terms.max_ttl, ours);
-    }
-    // Nothing was lost since it started, and nobody was granted anything before it had been up for as long as this: what
-    // it may have forgotten was granted before its start.
-    let wait = (terms.max_ttl + SLACK).saturating_sub(facts.up);
-    write(if wait.is_zero() { Why::Unused } else { Why::Restarted }, wait, ours)
+    let is_believed = Variant::MissingIsUnused.is_on();
+    write(Why::Missing, if is_believed { Duration::ZERO } else { in_full(facts, terms.max_ttl) }, ours)
 }
 
 fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
     let longest = terms.max_ttl.max(max_ttl_of(&record.settings));
     // After a step back of the clock no more is left than the longest wait there is.
-    let left = record.ready.saturating_sub(facts.now).min(longest + SLACK);
+    let left = record.ready.saturating_sub(facts.now).min(longest + LINGER);
     let (why, wait) = if is_of_this_history(record, facts) {
-        (Why::Waiting, left)
+        let overlaps = facts.predecessor == Predecessor::Serving && !Variant::NoDemotionWait.is_on();
+        if overlaps && !record.is_open && left < longest {
+            // Whatever the other one grants now ends by then.
+            (Why::Overlapping, longest)
+        } else {
+            (Why::Waiting, left)
+        }
     } else if facts.is_promoted && !Variant::UptimeForPromoted.is_on() {
-        // However long it has been up: it may have been a replica that never received the lock.
-        (Why::Promoted, longest)
+        (Why::Promoted, in_full(facts, longest))
     } else if !terms.trusts(facts.backlog_ttl) {
         // It may have been promoted and have forgotten it.
-        (Why::Promoted, longest)
+        (Why::Promoted, longest + LINGER)
     } else if record.run_id != facts.run_id {
-        (Why::Restarted, left.max((longest + SLACK).saturating_sub(facts.up)))
+        let is_believed = facts.is_promoted && Variant::UptimeForPromoted.is_on();
+        let by_uptime = (longest + SLACK).saturating_sub(facts.up);
+        (Why::Restarted, left.max(if is_believed { by_uptime } else { in_full(facts, longest) }))
     } else {
         (Why::BacklogOver, if Variant::BacklogClearsWait.is_on() { Duration::ZERO } else { left })
     };
@@ -229,26 +293,64 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
         Why::Waiting if wait.is_zero() && record.is_open && !is_adopting => Decision::Open,
         // Written anew, the end of the wait would move with every client that looks.
         Why::Waiting if !wait.is_zero() && record.ready == facts.now.saturating_add(wait) => {
-            Decision::Wait(wait)
+            Decision::Wait { why, wait }
         }
         _ if is_adopting && !wait.is_zero() => {
-            Decision::Write { why, wait, settings: record.settings.clone(), next: record.next.clone() }
+            let (settings, next) = (record.settings.clone(), record.next.clone());
+            Decision::Write { why, wait, settings, next, acked: None }
         }
         _ => write(why, wait, ours),
     }
 }
 
-/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last.
+/// What opens the gate opens it only for those who may pass; and what was known of the replicas is kept.
+fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: Decision) -> Decision {
+    let before = record.and_then(|record| record.acked);
+    let opens = match &decision {
+        Decision::Open => true,
+        Decision::Write { wait, .. } => wait.is_zero(),
+        _ => false,
+    };
+    if opens && is_alone(facts.now, facts.acked, before) {
+        return Decision::Refuse(Refusal::Alone);
+    }
+    let left = facts.moved.map_or(Duration::ZERO, |ago| terms.max_ttl.saturating_sub(ago));
+    if opens && !left.is_zero() && !Variant::UnusedByUptime.is_on() {
+        return Decision::Wait { why: Why::Moved, wait: left };
+    }
+    match decision {
+        Decision::Write { why, wait, settings, next, .. } => {
+            // The replicas that a promoted server knows of were those of the master before it: nobody can be promoted in
+            // the place of a server that never had one.
+            let is_heir = facts.is_promoted && why == Why::Promoted;
+            let acked = facts.acked.or(before.filter(|_| !is_heir));
+            Decision::Write { why, wait, settings, next, acked }
+        }
+        other => other,
+    }
+}
+
+/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes the replicas
+/// that are there for all there are.
 pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+    let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
+    let settings_of = |record: &Record| record.settings.clone();
     match decide(terms, facts, record) {
         // Without a guard nobody waits for anything.
         Decision::Refuse(Refusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
             write(Why::Unguarded, Duration::ZERO, ours)
         }
         Decision::Refuse(Refusal::Mismatch { ours, .. }) => {
-            let settings = record.map_or_else(|| ours.clone(), |record| record.settings.clone());
+            let settings = record.map_or_else(|| ours.clone(), settings_of);
             let wait = terms.max_ttl.max(max_ttl_of(&settings));
-            Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours) }
+            Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
+        }
+        refused @ Decision::Refuse(Refusal::NotMaster) => refused,
+        _ if is_alone && terms.mode == GuardMode::On => {
+            let settings = record.map_or_else(|| terms.to_string(), settings_of);
+            let wait = in_full(facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let next = record.and_then(|record| record.next.clone());
+            Decision::Write { why: Why::Adopting, wait, settings, next, acked: None }
         }
         other => other,
     }
@@ -260,7 +362,11 @@ impl fmt::Display for Why {
             Self::Restarted => "the Redis server was started a moment ago and may have forgotten locks",
             Self::Promoted => "the Redis server was promoted and may never have received some locks",
             Self::Missing => "the Redis server has no record of tenure: it was emptied, or is new",
-            Self::Unused => "the Redis server was never used for locks",
+            Self::Overlapping => "the master before this Redis server was not demoted yet and may still grant",
+            Self::Moved => "another Redis server answered at this address before",
+            Self::Alone => {
+                "the Redis server had replicas and none of them acknowledges: another one may have been promoted in its place"
+            }
             Self::BacklogOver | Self::Waiting => "the Redis server may have forgotten locks",
             Self::Adopting => "new settings are being adopted on this Redis server",
             Self::Unguarded => "the Redis server has no restart guard",

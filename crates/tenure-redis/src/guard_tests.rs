@@ -17,16 +17,17 @@ fn facts() -> Facts {
         is_promoted: false,
         up: Duration::from_secs(3600),
         is_lossy: false,
-        is_reset: false,
         backlog_ttl: Some(Duration::from_secs(3600)),
-        was_seen: false,
+        acked: None,
+        predecessor: Predecessor::Unknown,
+        moved: None,
         now: NOW,
     }
 }
 
 fn record() -> Record {
     let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).to_string());
-    Record { run_id, replid, ready: Duration::ZERO, settings, next: None, is_open: true }
+    Record { run_id, replid, ready: Duration::ZERO, settings, next: None, acked: None, is_open: true }
 }
 
 #[track_caller]
@@ -41,22 +42,24 @@ const NONE: Duration = Duration::ZERO;
 
 #[test]
 fn an_open_gate_of_this_process_and_history_stays_open() {
-    for mode in [GuardMode::On, GuardMode::Strict] {
-        assert_eq!(decide(&terms(mode), &facts(), Some(&record())), Decision::Open);
-    }
+    assert_eq!(decide(&terms(GuardMode::On), &facts(), Some(&record())), Decision::Open);
 }
 
-/// H4.3, hazard 21.
+/// L1, A3, H4.3, hazard 21. A backup that was restored, or a server that had idled behind the same name, had been up for
+/// long when it was asked first, and granted at once what the server before it had granted a moment ago.
 #[test]
-fn a_restarted_server_waits_from_its_start() {
+fn a_server_with_the_record_of_another_process_waits_from_the_check() {
     let other = Record { run_id: "before".into(), ..record() };
-    for (up, left) in [(0, 32), (5, 27), (31, 1), (32, 0), (9999, 0)] {
+    for up in [0, 5, 9999] {
         let facts = Facts { up: Duration::from_secs(up), ..facts() };
-        waits(GuardMode::On, &facts, Some(&other), (Why::Restarted, Duration::from_secs(left)));
+        waits(GuardMode::On, &facts, Some(&other), (Why::Restarted, MAX));
     }
+    let begun = Record { ready: NOW + MAX + SLACK, is_open: false, ..other };
+    waits(GuardMode::On, &facts(), Some(&begun), (Why::Restarted, MAX + SLACK));
 }
 
-/// Hazard 8, model `guard.uptime_shortcut_for_promoted`: it may have been a replica for days.
+/// Hazard 8, model `guard.uptime_shortcut_for_promoted`: it may have been a replica for days. And the master before it grants
+/// until it knows.
 #[test]
 fn a_promoted_server_waits_in_full_however_long_it_has_been_up() {
     let promoted = Facts { is_promoted: true, ..facts() };
@@ -65,9 +68,92 @@ fn a_promoted_server_waits_in_full_however_long_it_has_been_up() {
         Record { replid: "before".into(), ..record() },
         Record { run_id: "before".into(), replid: "before".into(), ..record() },
     ] {
-        waits(GuardMode::On, &promoted, Some(&record), (Why::Promoted, MAX));
+        waits(GuardMode::On, &promoted, Some(&record), (Why::Promoted, MAX + LINGER));
     }
-    waits(GuardMode::On, &promoted, None, (Why::Missing, MAX));
+    waits(GuardMode::On, &promoted, None, (Why::Missing, MAX + LINGER));
+}
+
+/// L1. `SENTINEL FAILOVER` promotes, and demotes the old master some 10 s later; until then it granted leases that outlived
+/// the new master's wait.
+#[test]
+fn the_wait_of_a_promoted_server_counts_from_the_demotion_of_the_one_before() {
+    let other = Record { run_id: "before".into(), ..record() };
+    let promoted = |predecessor| Facts { is_promoted: true, predecessor, ..facts() };
+    let serving = promoted(Predecessor::Serving);
+    waits(GuardMode::On, &promoted(Predecessor::Demoted), Some(&other), (Why::Promoted, MAX));
+    waits(GuardMode::On, &serving, Some(&other), (Why::Promoted, MAX + LINGER));
+    let over = Record { ready: NOW, is_open: false, ..record() };
+    waits(GuardMode::On, &serving, Some(&over), (Why::Overlapping, MAX));
+    waits(GuardMode::On, &promoted(Predecessor::Demoted), Some(&over), (Why::Waiting, NONE));
+    waits(GuardMode::On, &promoted(Predecessor::Unknown), Some(&over), (Why::Waiting, NONE));
+    let long = Record { ready: NOW + MAX + Duration::from_secs(3), ..over };
+    let goes_on = Decision::Wait { why: Why::Waiting, wait: MAX + Duration::from_secs(3) };
+    assert_eq!(decide(&terms(GuardMode::On), &serving, Some(&long)), goes_on);
+    assert_eq!(
+        decide(&terms(GuardMode::On), &serving, Some(&record())),
+        Decision::Open,
+        "it is open already"
+    );
+}
+
+/// L1: the old side of a fail-over or of a partition stops by itself, before the new side begins.
+#[test]
+fn a_master_that_lost_its_replicas_grants_nothing_once_the_grace_is_over() {
+    let ago = |ms| Some(NOW - Duration::from_millis(ms));
+    let now = |acked| Facts { acked, ..facts() };
+    let before = |acked| Record { acked, ..record() };
+    let judge = |facts: &Facts, record: &Record| decide(&terms(GuardMode::On), facts, Some(record));
+    let alone = Decision::Refuse(Refusal::Alone);
+    assert_eq!(judge(&now(None), &before(None)), Decision::Open, "it never had one");
+    assert_eq!(judge(&now(ago(0)), &before(ago(99_000))), Decision::Open, "one is back");
+    assert_eq!(judge(&now(None), &before(ago(7_000))), Decision::Open, "it reboots");
+    assert_eq!(judge(&now(None), &before(ago(7_001))), alone);
+    assert_eq!(judge(&now(ago(8_000)), &before(None)), alone, "it is connected and silent");
+    assert_eq!(judge(&now(None), &before(Some(NOW + SLACK))), alone, "the clock was set back");
+    let over = Record { ready: NOW, is_open: false, ..before(ago(99_000)) };
+    assert_eq!(judge(&now(None), &over), alone, "a gate is not opened either");
+}
+
+/// Who restarted may be the old side; who was promoted has no replicas before one comes.
+#[test]
+fn what_is_known_of_the_replicas_is_kept_by_all_but_a_promoted_server() {
+    let ago = |seconds| Some(NOW - Duration::from_secs(seconds));
+    let known = |facts: &Facts| {
+        let record = Record { run_id: "before".into(), acked: ago(60), ..record() };
+        match decide(&terms(GuardMode::On), facts, Some(&record)) {
+            Decision::Write { acked, .. } => acked,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(known(&facts()), ago(60));
+    assert_eq!(known(&Facts { acked: ago(1), ..facts() }), ago(1));
+    assert_eq!(known(&Facts { is_promoted: true, ..facts() }), None);
+    assert_eq!(known(&Facts { is_promoted: true, acked: ago(1), ..facts() }), ago(1));
+}
+
+/// The way out for a server that is to stand alone: `doctor --adopt`.
+#[test]
+fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
+    let lonely = Record { acked: Some(NOW - MAX), ..record() };
+    let settings = terms(GuardMode::On).to_string();
+    let adopted = Decision::Write { why: Why::Adopting, wait: MAX, settings, next: None, acked: None };
+    assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely)), adopted);
+    let with_one = Facts { acked: Some(NOW), ..facts() };
+    assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely)), Decision::Open);
+}
+
+/// L1, A3: an address that leads to another server, which others have used and which may grant by its own record.
+#[test]
+fn who_saw_another_process_at_this_address_is_not_let_through_for_as_long_as_a_lease_may_last() {
+    let moved = |seconds| Facts { moved: Some(Duration::from_secs(seconds)), ..facts() };
+    let judge = |facts: &Facts, record: &Record| decide(&terms(GuardMode::On), facts, Some(record));
+    for (ago, left) in [(0, 30), (29, 1)] {
+        let wait = Decision::Wait { why: Why::Moved, wait: Duration::from_secs(left) };
+        assert_eq!(judge(&moved(ago), &record()), wait);
+    }
+    assert_eq!(judge(&moved(30), &record()), Decision::Open);
+    let other = Record { run_id: "before".into(), ..record() };
+    waits(GuardMode::On, &moved(5), Some(&other), (Why::Restarted, MAX));
 }
 
 /// Model `guard.backlog_rule_clears_a_wait`, `guard.backlog_ttl_below_max_ttl`.
@@ -80,39 +166,24 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
     waits(GuardMode::On, &facts(), Some(&done), (Why::BacklogOver, NONE));
     for backlog_ttl in [None, Some(Duration::from_secs(31))] {
         let facts = Facts { backlog_ttl, ..facts() };
-        waits(GuardMode::On, &facts, Some(&done), (Why::Promoted, MAX));
+        waits(GuardMode::On, &facts, Some(&done), (Why::Promoted, MAX + LINGER));
         let restarted = Record { run_id: "before".into(), ..record() };
-        waits(GuardMode::On, &facts, Some(&restarted), (Why::Promoted, MAX));
+        waits(GuardMode::On, &facts, Some(&restarted), (Why::Promoted, MAX + LINGER));
         waits(GuardMode::On, &facts, None, (Why::Missing, MAX));
     }
     let for_ever = Facts { backlog_ttl: Some(NONE), ..facts() };
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
 }
 
-/// A server that was started a moment ago may have forgotten what was granted before; it has granted nothing since.
+/// L1, A3, H4.1, H4.2, hazards 35 and 37; models `guard.missing_is_unused`, `guard.config_resetstat_hides_flush`. A server
+/// without a record that had been up for long was taken for an unused one: a warm spare behind a virtual address let a
+/// second holder in 65 ms after the first.
 #[test]
-fn a_young_server_without_a_record_waits_from_its_start() {
-    for (up, left) in [(0, 32), (20, 12), (31, 1)] {
-        let facts = Facts { up: Duration::from_secs(up), ..facts() };
-        waits(GuardMode::On, &facts, None, (Why::Restarted, Duration::from_secs(left)));
-        waits(GuardMode::Strict, &facts, None, (Why::Missing, MAX));
+fn without_a_record_every_server_waits_once() {
+    for up in [0, 20, 99_999] {
+        waits(GuardMode::On, &Facts { up: Duration::from_secs(up), ..facts() }, None, (Why::Missing, MAX));
     }
-    waits(GuardMode::On, &Facts { up: MAX + SLACK, ..facts() }, None, (Why::Unused, NONE));
-}
-
-/// H4.1, H4.2, hazards 35 and 37; models `guard.missing_is_unused`, `guard.config_resetstat_hides_flush`.
-#[test]
-fn without_a_record_only_evidence_spares_the_wait() {
-    waits(GuardMode::On, &facts(), None, (Why::Unused, NONE));
-    waits(GuardMode::Strict, &facts(), None, (Why::Missing, MAX));
-    for evidence in [
-        Facts { is_promoted: true, ..facts() },
-        Facts { is_lossy: true, ..facts() },
-        Facts { is_reset: true, ..facts() },
-        Facts { was_seen: true, ..facts() },
-    ] {
-        waits(GuardMode::On, &evidence, None, (Why::Missing, MAX));
-    }
+    waits(GuardMode::On, &Facts { is_lossy: true, ..facts() }, None, (Why::Missing, MAX));
 }
 
 #[test]
@@ -120,7 +191,7 @@ fn a_wait_goes_on_where_it_is_and_its_end_does_not_move() {
     let waiting = Record { ready: NOW + Duration::from_secs(9), is_open: false, ..record() };
     assert_eq!(
         decide(&terms(GuardMode::On), &facts(), Some(&waiting)),
-        Decision::Wait(Duration::from_secs(9))
+        Decision::Wait { why: Why::Waiting, wait: Duration::from_secs(9) }
     );
     let over = Record { ready: NOW, is_open: false, ..record() };
     waits(GuardMode::On, &facts(), Some(&over), (Why::Waiting, NONE));
@@ -130,7 +201,7 @@ fn a_wait_goes_on_where_it_is_and_its_end_does_not_move() {
 #[test]
 fn a_step_back_of_the_clock_does_not_close_the_gate_for_long() {
     let far = Record { ready: NOW + Duration::from_secs(86_400), is_open: false, ..record() };
-    waits(GuardMode::On, &facts(), Some(&far), (Why::Waiting, MAX + SLACK));
+    waits(GuardMode::On, &facts(), Some(&far), (Why::Waiting, MAX + LINGER));
 }
 
 /// H4.5.
@@ -185,7 +256,8 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
             why: Why::Adopting,
             wait: minute,
             settings: theirs.settings.clone(),
-            next: Some(ours.clone())
+            next: Some(ours.clone()),
+            acked: None,
         }
     );
     let under_way = Record {
@@ -196,7 +268,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     };
     assert_eq!(
         decide(&terms(GuardMode::On), &facts(), Some(&under_way)),
-        Decision::Wait(Duration::from_secs(20))
+        Decision::Wait { why: Why::Waiting, wait: Duration::from_secs(20) }
     );
     let old = Terms { max_ttl: minute, ..terms(GuardMode::On) };
     assert!(
@@ -206,7 +278,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
     let restarted = Facts { run_id: "new".into(), up: NONE, ..facts() };
     match decide(&terms(GuardMode::On), &restarted, Some(&under_way)) {
         Decision::Write { wait, settings, next, .. } => {
-            assert_eq!((wait, settings, next), (minute + SLACK, theirs.settings.clone(), Some(ours.clone())));
+            assert_eq!((wait, settings, next), (minute, theirs.settings.clone(), Some(ours.clone())));
         }
         other => panic!("{other:?}"),
     }

@@ -22,4 +22,6 @@ mod wake;
 
 pub use backend::Redis;
 pub use config::{Config, ConfigError, GuardMode};
-pub use guard::{Decision, Facts, Record, Refusal, Terms, Why, decide};
+pub use guard::{
+    Decision, Facts, GRACE, LINGER, LOOK, Predecessor, Record, Refusal, Terms, Why, decide, is_alone,
+};

@@ -41,6 +41,7 @@ impl Scripts {
         let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
         let enter = include_str!("scripts/enter.lua");
         let facts = include_str!("scripts/facts.lua");
+        let replicas = include_str!("scripts/replicas.lua");
         Self {
             acquire: Script::new(&[count, include_str!("scripts/acquire.lua")]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
@@ -54,7 +55,7 @@ impl Scripts {
             inspect: Script::new(&[count, mint, include_str!("scripts/inspect.lua")]),
             raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
-            check: Script::new(&[facts, include_str!("scripts/check.lua")]),
+            check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
         }
     }

@@ -17,7 +17,7 @@ use tenure_core::{Adoption, BackendError, BoxFuture, ErrorKind, Host, Moment, Ou
 use tokio::sync::Notify;
 
 use crate::{
-    check::{self, Gate},
+    check::{self, Gate, Seen},
     config::Config,
     connect::{self, Wire},
     error::{self, Fate},
@@ -33,8 +33,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) scripts: Scripts,
-    /// The process of the server by which something was granted to us last.
-    pub(crate) seen: Mutex<String>,
+    pub(crate) seen: Mutex<Seen>,
     pub(crate) known: Known,
 }
 

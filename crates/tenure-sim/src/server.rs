@@ -7,7 +7,7 @@ use tenure_core::{
     Variant,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
-use tenure_redis::{Decision, Facts, Record, Terms, decide};
+use tenure_redis::{Decision, Facts, Predecessor, Record, Terms, decide};
 
 use crate::{
     clockwork::Micros,
@@ -129,7 +129,7 @@ impl Node {
     pub(crate) fn handle(&mut self, now: Micros, request: &Request, effects: &mut Effects) -> Reply {
         let at = self.moment(now);
         match request {
-            Request::Check { seen } => self.check(now, *seen),
+            Request::Check { .. } => self.check(now),
             Request::Identity => Reply::Identity(self.life.run),
             Request::Claim { claim, gate } => self.claim(at, claim, gate, effects),
             Request::Renew(grants) => {
@@ -248,7 +248,7 @@ impl Node {
         Arc::from(format!("{}.{}.{}", self.life.run, self.replid, self.terms))
     }
 
-    fn facts(&self, now: Micros, seen: u64) -> Facts {
+    fn facts(&self, now: Micros) -> Facts {
         let wall = self.life.clock.wall(now);
         // As `uptime_in_seconds`: the difference of whole seconds.
         let up = Duration::from_secs((wall / 1_000_000).saturating_sub(self.life.started_wall / 1_000_000));
@@ -259,29 +259,30 @@ impl Node {
             is_promoted: self.is_promoted,
             up,
             is_lossy: self.life.is_lossy,
-            is_reset: false,
             backlog_ttl: Some(self.backlog_ttl),
-            was_seen: seen == self.life.run,
+            acked: None,
+            predecessor: Predecessor::Unknown,
+            moved: None,
             now: Duration::from_micros(wall),
         }
     }
 
     /// What `check.lua`, the rule and `judge.lua` do together.
-    fn check(&mut self, now: Micros, seen: u64) -> Reply {
+    fn check(&mut self, now: Micros) -> Reply {
         let (run, epoch) = (self.life.run, self.epoch);
         let checked = |gate| Reply::Checked { run, epoch, gate };
         if self.kind == Kind::Store {
             return checked(Ok(Arc::from("-")));
         }
-        let (facts, gate) = (self.facts(now, seen), self.gate_name());
+        let (facts, gate) = (self.facts(now), self.gate_name());
         let is_open = self.may_grant(&gate);
         let record = self.data.record.clone().map(|record| Record { is_open, ..record });
         match decide(&self.terms, &facts, record.as_ref()) {
             Decision::Open => checked(Ok(gate)),
-            Decision::Wait(wait) => checked(Err(wait)),
+            Decision::Wait { wait, .. } => checked(Err(wait)),
             // Everybody has the same settings, and nobody asks a replica.
             Decision::Refuse(refusal) => unreachable!("BUG: refused {refusal:?}"),
-            Decision::Write { wait, settings, next, .. } => {
+            Decision::Write { wait, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
                 if !Variant::CountersLost.is_on() {
@@ -290,7 +291,7 @@ impl Node {
                 let is_open = wait.is_zero();
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
                 let Facts { run_id, replid, .. } = facts;
-                self.data.record = Some(Record { run_id, replid, ready, settings, next, is_open });
+                self.data.record = Some(Record { run_id, replid, ready, settings, next, acked, is_open });
                 self.data.open = is_open.then(|| gate.clone());
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }

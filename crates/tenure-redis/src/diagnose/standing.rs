@@ -79,6 +79,10 @@ impl Visit<'_> {
                 self.say([mismatch(&theirs, &ours)]);
                 false
             }
+            Decision::Refuse(Refusal::Alone) => {
+                self.say([alone()]);
+                true
+            }
             Decision::Refuse(Refusal::NotMaster) => {
                 let what =
                     "this server became a replica a moment ago: it takes no writes, so it grants nothing";
@@ -109,7 +113,9 @@ impl Visit<'_> {
         if !self.redis.is_cluster() {
             sessions.recheck(&session, &session.gate()).await?;
         }
-        if let Gate::Closed { why, until } = session.gate() {
+        if let Gate::Closed { why, until } = session.gate()
+            && why != Why::Alone
+        {
             let left = until.remaining(sessions.host().now());
             self.say([closed(why, left)]);
         }
@@ -175,6 +181,16 @@ fn mismatch(theirs: &str, ours: &str) -> Finding {
     )
 }
 
+fn alone() -> Finding {
+    finding(
+        Severity::Problem,
+        "this server had replicas and none of them acknowledges: another one may have been promoted in its place, so it \
+         grants nothing and renews nothing",
+        "bring a replica back (redis-cli INFO replication shows them); or, if this server is to stand alone from now on, \
+         run `tenure doctor --adopt`",
+    )
+}
+
 /// The record is gone, and there is evidence why.
 fn flushed() -> Finding {
     finding(
@@ -206,7 +222,7 @@ fn set_back(
 ) -> Option<Finding> {
     let allowed = match (record, decision) {
         (Some(record), _) if record.is_open => Duration::ZERO,
-        (_, Decision::Wait(wait) | Decision::Write { wait, .. }) => *wait + SLACK,
+        (_, Decision::Wait { wait, .. } | Decision::Write { wait, .. }) => *wait + SLACK,
         // Their waits may be longer than ours.
         (Some(record), _) => record.ready.saturating_sub(facts.now),
         (None, _) => return None,
@@ -253,9 +269,10 @@ mod tests {
             is_promoted: false,
             up: seconds(9),
             is_lossy: false,
-            is_reset: false,
             backlog_ttl: None,
-            was_seen: false,
+            acked: None,
+            predecessor: guard::Predecessor::Unknown,
+            moved: None,
             now: seconds(1000),
         };
         let record = |is_open| Record {
@@ -264,6 +281,7 @@ mod tests {
             ready: seconds(1030),
             settings: String::new(),
             next: None,
+            acked: None,
             is_open,
         };
         let judge = |counter, is_open, decision: &Decision| {
@@ -271,7 +289,7 @@ mod tests {
         };
         assert_eq!(judge(1001, true, &Decision::Open), None);
         assert!(judge(1010, true, &Decision::Open).unwrap().contains("10s behind"));
-        let wait = Decision::Wait(seconds(30));
+        let wait = Decision::Wait { why: Why::Waiting, wait: seconds(30) };
         assert_eq!(judge(1030, false, &wait), None);
         assert!(judge(4600, false, &wait).unwrap().contains("59m 28s behind"));
         let refused = Decision::Refuse(Refusal::NotMaster);

@@ -7,7 +7,7 @@ use tenure_core::{Finding, Severity};
 use super::{finding, server::Server, shown};
 use crate::{
     config::GuardMode,
-    guard::{SLACK, Terms},
+    guard::{LINGER, Terms},
 };
 
 /// A replica says every second how far it is.
@@ -107,9 +107,9 @@ impl Server {
         };
         let guarded = match terms.mode {
             GuardMode::Off => "without a restart guard two may hold one lock then".to_owned(),
-            GuardMode::On | GuardMode::Strict => {
-                let wait = shown::time(terms.max_ttl + SLACK);
-                format!("that is safe: it grants nothing for up to {wait} after a restart")
+            GuardMode::On => {
+                let wait = shown::time(terms.max_ttl);
+                format!("that is safe: it grants nothing for {wait} after a restart")
             }
         };
         Some(finding(Severity::Note, what, format!("{guarded}; to keep locks: {better}")))
@@ -150,10 +150,10 @@ impl Server {
                 "without a restart guard nothing waits for them to end: check the token where you write"
                     .to_owned()
             }
-            GuardMode::On | GuardMode::Strict => format!(
-                "that is safe: a server that was promoted grants nothing for max_ttl, {}; a shorter ?max_ttl= shortens \
-                 the wait",
-                shown::time(terms.max_ttl)
+            GuardMode::On => format!(
+                "that is safe: a server that was promoted grants nothing for {}, which is max_ttl and what the old \
+                 master may still grant; a shorter ?max_ttl= shortens the wait",
+                shown::time(terms.max_ttl + LINGER)
             ),
         };
         let what = format!(
@@ -283,7 +283,7 @@ mod tests {
         assert!(judge("0", "3600 1", "everysec").unwrap().contains("only snapshots"));
         let unsaved = Server::of("aof_enabled:0\r\n").with("save", "");
         assert!(unsaved.persistence(&terms(GuardMode::Off)).unwrap().remedy.contains("two may hold"));
-        assert!(unsaved.persistence(&terms(GuardMode::On)).unwrap().remedy.contains("32s"));
+        assert!(unsaved.persistence(&terms(GuardMode::On)).unwrap().remedy.contains("for 30s"));
     }
 
     #[test]

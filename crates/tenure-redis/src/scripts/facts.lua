@@ -1,5 +1,4 @@
 -- What this server says of itself, as one text by which two readings are compared. Put before the scripts that judge it.
--- Before Redis 7 the statistics do not tell CONFIG RESETSTAT, which wipes the evidence of a flush, from its kin.
 local function facts()
   local server, replication = redis.call('INFO', 'server'), redis.call('INFO', 'replication')
   local stats, commands = redis.call('INFO', 'stats'), redis.call('INFO', 'commandstats')
@@ -7,12 +6,11 @@ local function facts()
   for _, name in ipairs({'flushall', 'flushdb', 'swapdb'}) do
     flushes = flushes + tonumber(string.match(commands, 'cmdstat_' .. name .. ':calls=(%d+)') or 0)
   end
-  local resets = string.match(commands, 'cmdstat_config|resetstat:calls=(%d+)') or '0'
   local field = function(text, name) return string.match(text, name .. ':([^\r\n]*)') or '' end
   return table.concat({
     field(server, 'run_id'), field(replication, 'role'), field(replication, 'master_replid'),
-    field(replication, 'second_repl_offset'), field(stats, 'evicted_keys'), string.format('%d', flushes), resets,
-  }, '|'), field(server, 'uptime_in_seconds'), field(server, 'redis_version')
+    field(replication, 'second_repl_offset'), field(stats, 'evicted_keys'), string.format('%d', flushes),
+  }, '|'), field(server, 'uptime_in_seconds'), replication
 end
 local function record()
   local texts = {}

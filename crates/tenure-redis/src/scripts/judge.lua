@@ -1,9 +1,10 @@
 -- Writes the record as it was judged, if facts and record are still what was judged. After facts.
 -- KEYS  1 record
 -- ARGV  1 facts  2 record  3 wait in ms  4 gate  5 run  6 replid  7 settings  8 next
+--       9 when a replica acknowledged last, or ''
 -- reply 1 written; 0 something has changed (ask check.lua again)
 -- The gate opens with the counter on its floor: the largest of all counters, now, and the end of the wait.
-if facts() ~= ARGV[1] or record() ~= ARGV[2] then return 0 end
+if (facts()) ~= ARGV[1] or record() ~= ARGV[2] then return 0 end
 local time, wait = redis.call('TIME'), tonumber(ARGV[3])
 local floor = time[1] * 1000000 + time[2] + wait * 1000
 local all = redis.call('HGETALL', KEYS[1])
@@ -17,4 +18,5 @@ local ready = math.floor((time[1] * 1000000 + time[2]) / 1000) + wait
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor), 'run', ARGV[5],
   'replid', ARGV[6], 'ready', string.format('%.0f', ready), 'settings', ARGV[7], 'next', ARGV[8])
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'acked', ARGV[9]) end
 return 1
