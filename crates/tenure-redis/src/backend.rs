@@ -59,6 +59,7 @@ impl Redis {
             scripts,
             seen: Mutex::default(),
             known: Known::default(),
+            newest: Mutex::default(),
         }))
     }
 
@@ -298,10 +299,11 @@ impl Backend for Redis {
             let session =
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
             let gate = session.gate();
-            if let Some(text) = self.sessions.pass(&session, &gate)?
-                && let Some(answer) = self.claim_through(&session, text, claim).await?
-            {
-                return Ok(answer);
+            if let Some(text) = self.sessions.pass(&session, &gate)? {
+                self.sessions.stand(&session).await?;
+                if let Some(answer) = self.claim_through(&session, text, claim).await? {
+                    return Ok(answer);
+                }
             }
             self.sessions.recheck(&session, &gate).await?;
         }
@@ -313,6 +315,10 @@ impl Backend for Redis {
         let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
         let session = match self.allow(longest).map(|()| self.sessions.session()) {
             Ok(session) => session.await,
+            Err(error) => Err(error),
+        };
+        let session = match session {
+            Ok(session) => self.sessions.stand(&session).await.map(|()| session),
             Err(error) => Err(error),
         };
         let session = match session {

@@ -6,10 +6,12 @@ use redis::Value;
 use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
 
 use crate::{
-    connect::Wire,
+    config::Place,
+    connect::{self, Wire},
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why},
     reply::Reply,
+    sentinel,
     session::{Shared, locked},
 };
 
@@ -39,13 +41,23 @@ impl Gate {
                 .with("redis", place);
         };
         let left = until.remaining(now).max(Duration::from_millis(1));
-        let message = format!(
-            "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
-            left.as_secs_f64()
-        );
+        let message = match why {
+            Why::Alone => format!(
+                "{why}: it grants and renews nothing until one does; if it is to stand alone from now on, run `tenure doctor \
+                 --adopt`"
+            ),
+            _ => format!(
+                "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
+                left.as_secs_f64()
+            ),
+        };
         BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
             .with("redis", place)
             .retry_after(left)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -174,8 +186,23 @@ async fn read(
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl));
     let mut reading = reading.ok_or_else(|| error::unreadable(place, "what it is"))?;
+    let is_settled = reading.record.as_ref().is_some_and(|record| record.is_open) && is_of_record(&reading);
+    if reading.facts.is_promoted && !is_settled && matches!(shared.config.place, Place::Sentinel { .. }) {
+        reading.facts.predecessor = predecessor(shared, &reading).await;
+    }
     reading.facts.moved = locked(&shared.seen).see(&reading.facts.run_id, shared.host.now());
     Ok(reading)
+}
+
+fn is_of_record(reading: &Reading) -> bool {
+    reading.record.as_ref().is_some_and(|record| guard::is_of_this_history(record, &reading.facts))
+}
+
+/// What the Sentinels say of the master before; nothing, if they cannot be asked.
+async fn predecessor(shared: &Shared, reading: &Reading) -> Predecessor {
+    let Ok(certificates) = connect::certificates(&shared.config) else { return Predecessor::Unknown };
+    let survey = sentinel::survey(&shared.config, &*shared.host, &certificates).await;
+    survey.map_or(Predecessor::Unknown, |it| it.predecessor(&reading.facts, reading.record.as_ref()))
 }
 
 fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<Reading> {

@@ -10,14 +10,15 @@ use redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
     io::tcp::TcpSettings,
-    sentinel::{SentinelClientBuilder, SentinelServerType},
 };
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
 use crate::{
-    config::{Config, Login, Place},
+    config::{Config, Place},
     error,
     script::Script,
+    sentinel::{self, Seat},
+    session::{Shared, locked},
     wake::Ears,
 };
 
@@ -108,7 +109,8 @@ fn read_node(line: &str, known: &str) -> Option<Node> {
 }
 
 /// Connects once; what the server pushes goes to `ears`. Answers whether it speaks RESP3.
-pub(crate) async fn open(config: &Config, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+pub(crate) async fn open(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+    let config = &shared.config;
     let place = config.place_name();
     let certificates = certificates(config)?;
     let failed = |error| error::connecting(&place, error);
@@ -117,13 +119,24 @@ pub(crate) async fn open(config: &Config, ears: &Arc<Ears>) -> Result<(Wire, boo
         let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
         return Ok((Wire::Cluster(Box::new(connection), host), true));
     }
+    let place_of_one = match &config.place {
+        Place::Sentinel { .. } => {
+            let found = sentinel::survey(config, &*shared.host, &certificates).await?;
+            let seat = Seat::newer(&mut locked(&shared.newest), found.seat);
+            address(config.tls, &seat.host, seat.port)
+        }
+        Place::Socket(path) => ConnectionAddr::Unix(path.clone()),
+        Place::Host(host, port) => address(config.tls, host, *port),
+        Place::Cluster(_) => unreachable!("BUG: a Cluster is not connected to as one server"),
+    };
+    let single = |ears| single(config, &place_of_one, &certificates, ears);
     if config.resp3 {
-        match single(config, &certificates, Some(ears)).await {
+        match single(Some(ears)).await {
             Err(error) if knows_no_resp3(&error) => {}
             answer => return answer.map(|wire| (wire, true)).map_err(failed),
         }
     }
-    single(config, &certificates, None).await.map(|wire| (wire, false)).map_err(failed)
+    single(None).await.map(|wire| (wire, false)).map_err(failed)
 }
 
 /// Redis before 6 has no HELLO, and some services rename it away.
@@ -134,10 +147,12 @@ fn knows_no_resp3(error: &RedisError) -> bool {
 
 async fn single(
     config: &Config,
+    place: &ConnectionAddr,
     tls: &Option<TlsCertificates>,
     ears: Option<&Arc<Ears>>,
 ) -> RedisResult<Wire> {
-    let client = client(config, tls, ears.is_some()).await?;
+    let info = place.clone().into_connection_info()?.set_redis_settings(server_info(config, ears.is_some()));
+    let client = open_client(info.set_tcp_settings(tcp()), tls)?;
     let mut settings = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(config.connect_timeout))
         .set_response_timeout(Some(config.response_timeout));
@@ -152,29 +167,14 @@ async fn single(
     Ok(Wire::One(connection, Box::new(client)))
 }
 
-async fn client(config: &Config, tls: &Option<TlsCertificates>, resp3: bool) -> RedisResult<Client> {
-    let login = server_info(config, resp3);
-    let address = match &config.place {
-        Place::Sentinel { sentinels, master } => {
-            let found = sentinel(config, sentinels, master, tls, resp3).await?;
-            found.get_connection_info().addr().clone()
-        }
-        Place::Socket(path) => ConnectionAddr::Unix(path.clone()),
-        Place::Host(host, port) => address(config.tls, host, *port),
-        Place::Cluster(_) => unreachable!("BUG: a Cluster is not connected to as one server"),
-    };
-    let info = address.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp());
-    open_client(info, tls)
-}
-
-fn open_client(info: ConnectionInfo, tls: &Option<TlsCertificates>) -> RedisResult<Client> {
+pub(crate) fn open_client(info: ConnectionInfo, tls: &Option<TlsCertificates>) -> RedisResult<Client> {
     match tls {
         Some(certificates) => Client::build_with_tls(info, certificates.clone()),
         None => Client::open(info),
     }
 }
 
-fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
+pub(crate) fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
     let host = host.to_owned();
     if tls {
         ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
@@ -183,7 +183,7 @@ fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
     }
 }
 
-fn tcp() -> TcpSettings {
+pub(crate) fn tcp() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
@@ -200,46 +200,6 @@ fn server_info(config: &Config, resp3: bool) -> RedisConnectionInfo {
         info = info.set_password(password);
     }
     info
-}
-
-/// The client of the master, found by asking the Sentinels, and asked itself whether it is one.
-async fn sentinel(
-    config: &Config,
-    sentinels: &[(String, u16)],
-    master: &str,
-    tls: &Option<TlsCertificates>,
-    resp3: bool,
-) -> RedisResult<Client> {
-    let addresses = sentinels.iter().map(|(host, port)| address(config.tls, host, *port));
-    let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?
-        .set_client_to_redis_db(config.db)
-        .set_client_to_redis_tcp_settings(tcp())
-        .set_client_to_redis_protocol(if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 });
-    let Login { user, password } = &config.login;
-    if let Some(user) = user {
-        builder = builder.set_client_to_redis_username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.set_client_to_redis_password(password);
-    }
-    let Login { user, password } = &config.sentinel_login;
-    if let Some(user) = user {
-        builder = builder.set_client_to_sentinel_username(user);
-    }
-    if let Some(password) = password {
-        builder = builder.set_client_to_sentinel_password(password);
-    }
-    if config.tls {
-        builder = builder
-            .set_client_to_redis_tls_mode(TlsMode::Secure)
-            .set_client_to_sentinel_tls_mode(TlsMode::Secure);
-    }
-    if let Some(certificates) = tls {
-        builder = builder
-            .set_client_to_redis_certificates(certificates.clone())
-            .set_client_to_sentinel_certificates(certificates.clone());
-    }
-    builder.build()?.async_get_client().await
 }
 
 async fn cluster(
@@ -276,7 +236,7 @@ async fn cluster(
 }
 
 /// The own CA, if there is one. Without it the system's are taken.
-fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
+pub(crate) fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
     if !config.tls {
         return Ok(None);
     }

@@ -245,7 +245,7 @@ fn write(why: Why, wait: Duration, settings: String) -> Decision {
     Decision::Write { why, wait, settings, next: None, acked: None }
 }
 
-fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
+pub(crate) fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
     record.run_id == facts.run_id && record.replid == facts.replid
 }
 

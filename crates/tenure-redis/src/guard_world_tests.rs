@@ -335,7 +335,7 @@ impl World {
 
 /// How many worlds there are, or that L1 breaks in one.
 fn explore(rules: &Rules) -> Result<usize, ()> {
-    let client = Client { claims: 2, ..Client::default() };
+    let client = Client { claims: 1, ..Client::default() };
     let main = Server {
         run: 1,
         replid: 2,

@@ -15,6 +15,7 @@ mod reply;
 mod rewound;
 mod scan;
 mod script;
+mod sentinel;
 mod session;
 mod silence;
 mod value;

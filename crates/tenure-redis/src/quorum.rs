@@ -62,10 +62,11 @@ impl QuorumNode for Redis {
         for _ in 0..3 {
             let session = self.sessions.session().await?;
             let gate = session.gate();
-            if let Some(text) = self.sessions.pass(&session, &gate)?
-                && let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await?
-            {
-                return Ok(raised);
+            if let Some(text) = self.sessions.pass(&session, &gate)? {
+                self.sessions.stand(&session).await?;
+                if let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await? {
+                    return Ok(raised);
+                }
             }
             self.sessions.recheck(&session, &gate).await?;
         }

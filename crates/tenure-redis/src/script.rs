@@ -28,6 +28,7 @@ pub(crate) struct Scripts {
     pub(crate) rewound: Script,
     pub(crate) check: Script,
     pub(crate) judge: Script,
+    pub(crate) look: Script,
 }
 
 impl Scripts {
@@ -56,6 +57,7 @@ impl Scripts {
             raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),
+            look: Script::new(&[replicas, include_str!("scripts/look.lua")]),
             judge: Script::new(&[facts, include_str!("scripts/judge.lua")]),
         }
     }

@@ -18,12 +18,14 @@ use tokio::sync::Notify;
 
 use crate::{
     check::{self, Gate, Seen},
-    config::Config,
+    config::{Config, GuardMode},
     connect::{self, Wire},
     error::{self, Fate},
-    guard::Terms,
+    guard::{self, LOOK, Terms, Why},
+    reply::Reply,
     rewound::Known,
     script::{Script, Scripts},
+    sentinel::Seat,
     silence::{Hope, Silence},
     wake::Ears,
 };
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) scripts: Scripts,
     pub(crate) seen: Mutex<Seen>,
     pub(crate) known: Known,
+    /// The newest master that a Sentinel named.
+    pub(crate) newest: Mutex<Option<Seat>>,
 }
 
 /// One handle's way to the server.
@@ -56,6 +60,9 @@ pub(crate) struct Session {
     place: String,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
+    /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
+    looked: Mutex<Option<Moment>>,
+    looking: tokio::sync::Mutex<()>,
     /// How many of the channels it is subscribed to.
     subscribed: AtomicUsize,
     subscribing: tokio::sync::Mutex<()>,
@@ -173,14 +180,48 @@ impl Sessions {
         }
     }
 
+    /// Fails on a master that lost its replicas; looks at them once in a while.
+    pub(crate) async fn stand(&self, session: &Session) -> Result<(), BackendError> {
+        let config = &self.shared.config;
+        if config.is_cluster() || config.guard == GuardMode::Off {
+            return Ok(());
+        }
+        let is_known = || locked(&session.looked).is_some_and(|at| at.elapsed(self.host().now()) < LOOK);
+        if is_known() {
+            return Ok(());
+        }
+        let _only_one = session.looking.lock().await;
+        if is_known() {
+            return Ok(());
+        }
+        let (asked, look) = (self.host().now(), &self.shared.scripts.look);
+        let answer = self.ask(session, look, &look.call(&[config.record()])).await?;
+        let read = |mut reply: Reply| {
+            let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
+            let (acked, before, now) = (millis()?, millis()?, millis()??);
+            Some(guard::is_alone(now, acked, before))
+        };
+        let is_alone = Reply::new(answer).and_then(read);
+        if is_alone.ok_or_else(|| error::unreadable(&session.place, "a look"))? {
+            let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK };
+            return Err(gate.refusal(&session.place, asked));
+        }
+        *locked(&session.looked) = Some(asked);
+        Ok(())
+    }
+
     /// Looks at the server again: its gate was not what we thought.
     pub(crate) async fn recheck(&self, session: &Session, seen: &Gate) -> Result<(), BackendError> {
         let _only_one = session.checking.lock().await;
         if !session.gate_is(seen) {
             return Ok(());
         }
+        let asked = self.host().now();
         match check::check(&self.shared, &session.wire, &session.place).await {
-            Ok(gate) => *locked(&session.gate) = gate,
+            Ok(gate) => {
+                *locked(&session.looked) = gate.is_open().then_some(asked);
+                *locked(&session.gate) = gate;
+            }
             Err(error) => {
                 // A server that is no master any more, say: the next request looks for another one.
                 if error.kind().is_transient() {
@@ -247,11 +288,11 @@ impl Sessions {
 
 async fn wire(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
     let Shared { config, host, .. } = shared;
-    // Finding the master takes a question to a Sentinel and two to the server.
+    // Finding the master takes a question to the Sentinels, and others to the server.
     let over = host.sleep_until(host.now() + config.connect_timeout * 4);
     tokio::select! {
         biased;
-        opened = connect::open(config, ears) => opened,
+        opened = connect::open(shared, ears) => opened,
         () = over => Err(error::no_answer(&config.place_name())),
     }
 }
@@ -261,11 +302,14 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
     let place = config.place_name();
     let born = ears.breaks();
     let (wire, resp3) = wire(&shared, &ears).await?;
+    let asked = shared.host.now();
     let gate =
         if config.is_cluster() { Gate::always() } else { check::check(&shared, &wire, &place).await? };
     Ok(Session {
         wire,
         place,
+        looked: Mutex::new(gate.is_open().then_some(asked)),
+        looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
         checking: tokio::sync::Mutex::default(),
         subscribed: AtomicUsize::new(0),

@@ -1,0 +1,286 @@
+//! Asking the Sentinels: where the master is by the newest configuration, and what became of the one before it.
+//!
+//! All are asked, and the one with the largest configuration epoch is believed: while a fail-over goes round, the others
+//! still name the old master. A process never goes back behind the largest epoch that it has seen.
+
+use std::{collections::HashMap, time::Duration};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use redis::{
+    AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
+    Value,
+};
+use tenure_core::{BackendError, ErrorKind, Host, Outcome};
+
+use crate::{
+    config::{Config, Place},
+    connect::{address, open_client, tcp},
+    error,
+    guard::{Facts, Predecessor, Record},
+};
+
+/// How long the others may take once a majority has answered.
+const STRAGGLERS: Duration = Duration::from_millis(200);
+
+/// Where the master is, and by which configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    epoch: u64,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What one Sentinel says.
+struct Word {
+    seat: Seat,
+    /// Every server that it watches but the master.
+    others: Vec<Entry>,
+}
+
+type Entry = HashMap<String, String>;
+
+/// What all Sentinels say that have the newest configuration.
+pub(crate) struct Survey {
+    pub(crate) seat: Seat,
+    others: Vec<Entry>,
+}
+
+/// Asks all.
+///
+/// # Errors
+/// `Unavailable`, if no Sentinel answers or none knows the master.
+pub(crate) async fn survey(
+    config: &Config,
+    host: &dyn Host,
+    tls: &Option<TlsCertificates>,
+) -> Result<Survey, BackendError> {
+    let Place::Sentinel { sentinels, master } = &config.place else {
+        unreachable!("BUG: there is no Sentinel to ask")
+    };
+    let mut asked: FuturesUnordered<_> =
+        sentinels.iter().map(|(name, port)| ask(config, tls, (name, *port), master)).collect();
+    let (mut words, mut failed, mut answers) = (Vec::new(), None, 0);
+    let mut until = host.now() + config.connect_timeout * 2;
+    loop {
+        let late = host.sleep_until(until);
+        let answer = tokio::select! {
+            biased;
+            answer = asked.next() => answer,
+            () = late => None,
+        };
+        match answer {
+            Some(Ok(word)) => {
+                words.extend(word);
+                answers += 1;
+                if answers == sentinels.len() / 2 + 1 {
+                    until = host.now() + STRAGGLERS;
+                }
+            }
+            Some(Err(error)) => failed = Some(error),
+            None => break,
+        }
+    }
+    newest(words).ok_or_else(|| {
+        let place = config.place_name();
+        match failed {
+            Some(error) if answers == 0 => error::connecting(&place, error),
+            _ if answers == 0 => error::no_answer(&place),
+            _ => {
+                let message = "no Sentinel knows a living master of this name";
+                BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place)
+            }
+        }
+    })
+}
+
+fn newest(words: Vec<Word>) -> Option<Survey> {
+    let seat = words.iter().map(|word| &word.seat).max_by_key(|seat| seat.epoch)?.clone();
+    let others = words.into_iter().filter(|word| word.seat == seat).flat_map(|word| word.others);
+    Some(Survey { others: others.collect(), seat })
+}
+
+impl Seat {
+    /// The newer one of what is known and what was found.
+    pub(crate) fn newer(known: &mut Option<Self>, found: Self) -> Self {
+        match known {
+            Some(known) if known.epoch > found.epoch => known.clone(),
+            _ => known.insert(found).clone(),
+        }
+    }
+}
+
+impl Survey {
+    /// What became of the master that the record was written for.
+    pub(crate) fn predecessor(&self, facts: &Facts, record: Option<&Record>) -> Predecessor {
+        let field = |entry: &Entry, name: &str| entry.get(name).cloned().unwrap_or_default();
+        let is_down = |entry: &Entry| {
+            field(entry, "flags").split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"))
+        };
+        let mut others = self.others.iter().filter(|entry| field(entry, "runid") != facts.run_id);
+        if others.clone().any(|entry| field(entry, "role-reported") == "master" && !is_down(entry)) {
+            return Predecessor::Serving;
+        }
+        // A Sentinel takes a server for a replica before it has asked it: only the name of its master proves it.
+        let follows = |entry: &Entry| {
+            field(entry, "role-reported") == "slave"
+                && field(entry, "master-host") == self.seat.host
+                && field(entry, "master-port") == self.seat.port.to_string()
+        };
+        let is_former = |entry: &&Entry| record.is_some_and(|it| field(entry, "runid") == it.run_id);
+        let knows_it = others.clone().any(|entry| is_former(&entry));
+        if knows_it && others.all(|entry| follows(entry) && !is_down(entry)) {
+            Predecessor::Demoted
+        } else {
+            Predecessor::Unknown
+        }
+    }
+}
+
+/// What one Sentinel says; nothing if it does not know the master.
+async fn ask(
+    config: &Config,
+    tls: &Option<TlsCertificates>,
+    (host, port): (&str, u16),
+    master: &str,
+) -> RedisResult<Option<Word>> {
+    let mut login = RedisConnectionInfo::default();
+    if let Some(user) = &config.sentinel_login.user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = &config.sentinel_login.password {
+        login = login.set_password(password);
+    }
+    let info = address(config.tls, host, port).into_connection_info()?;
+    let client = open_client(info.set_redis_settings(login).set_tcp_settings(tcp()), tls)?;
+    let settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(Some(config.response_timeout));
+    let mut connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+    let sentinel = |verb: &str| {
+        let mut cmd = redis::cmd("SENTINEL");
+        cmd.arg(verb).arg(master);
+        cmd
+    };
+    // In one write, and with the epoch on both sides of the address: both are of one configuration.
+    let mut together = redis::pipe();
+    together.add_command(sentinel("MASTER")).add_command(sentinel("GET-MASTER-ADDR-BY-NAME"));
+    together.add_command(sentinel("MASTER"));
+    let answers: RedisResult<(Entry, Option<(String, u16)>, Entry)> =
+        together.query_async(&mut connection).await;
+    let (before, address, after) = match answers {
+        Ok(answers) => answers,
+        Err(error) if is_unknown(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let epoch = |entry: &Entry| entry.get("config-epoch").and_then(|text| text.parse().ok());
+    let (Some((host, port)), Some(epoch)) = (address, epoch(&before).filter(|e| Some(*e) == epoch(&after)))
+    else {
+        return Ok(None);
+    };
+    // Sentinels before Redis 5 have another word for it; then nothing is known of the others.
+    let answer: RedisResult<Value> = sentinel("REPLICAS").query_async(&mut connection).await;
+    let mut others: Vec<Entry> =
+        answer.ok().and_then(|it| redis::from_redis_value(it).ok()).unwrap_or_default();
+    let is_at = |name: &str, value: &str| after.get(name).is_some_and(|text| text == value);
+    if !(is_at("ip", &host) && is_at("port", &port.to_string())) {
+        // The switch is under way: the master by this entry is the old one.
+        others.push(after);
+    }
+    Ok(Some(Word { seat: Seat { epoch, host, port }, others }))
+}
+
+fn is_unknown(error: &RedisError) -> bool {
+    error.to_string().to_lowercase().contains("no such master")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(epoch: u64, port: u16, others: Vec<Entry>) -> Word {
+        Word { seat: Seat { epoch, host: "h".into(), port }, others }
+    }
+
+    fn entry(fields: &[(&str, &str)]) -> Entry {
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// L1: while a fail-over goes round, most Sentinels still name the old master.
+    #[test]
+    fn the_largest_epoch_is_believed_and_nobody_goes_back_behind_it() {
+        let words =
+            vec![word(4, 1, vec![]), word(5, 2, vec![entry(&[("flags", "slave")])]), word(4, 1, vec![])];
+        let survey = newest(words).unwrap();
+        assert_eq!((survey.seat.port, survey.others.len()), (2, 1));
+        let mut known = None;
+        assert_eq!(Seat::newer(&mut known, survey.seat).port, 2);
+        assert_eq!(Seat::newer(&mut known, word(4, 1, vec![]).seat).port, 2, "led back");
+        assert_eq!(Seat::newer(&mut known, word(6, 3, vec![]).seat).port, 3);
+        assert!(newest(Vec::new()).is_none());
+    }
+
+    /// L1: a Sentinel calls a server a replica before it has asked it.
+    #[test]
+    fn a_former_master_is_demoted_when_it_says_whom_it_follows() {
+        let (old, run) = ("old-run", "new-run");
+        let judge = |others: &[&[(&str, &str)]]| {
+            let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())]).unwrap();
+            let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
+            let zero = Duration::ZERO;
+            let facts = Facts {
+                run_id,
+                replid: replid.clone(),
+                is_master: true,
+                is_promoted: true,
+                up: zero,
+                is_lossy: false,
+                backlog_ttl: None,
+                acked: None,
+                predecessor: Predecessor::Unknown,
+                moved: None,
+                now: zero,
+            };
+            let record = Record {
+                run_id: old.into(),
+                replid,
+                ready: zero,
+                settings,
+                next: None,
+                acked: None,
+                is_open: true,
+            };
+            survey.predecessor(&facts, Some(&record))
+        };
+        let follows = [
+            ("runid", old),
+            ("flags", "slave"),
+            ("role-reported", "slave"),
+            ("master-host", "h"),
+            ("master-port", "7"),
+        ];
+        assert_eq!(judge(&[&follows]), Predecessor::Demoted);
+        assert_eq!(judge(&[]), Predecessor::Unknown);
+        assert_eq!(
+            judge(&[&[("runid", ""), ("flags", "slave"), ("role-reported", "slave"), ("master-host", "?")]]),
+            Predecessor::Unknown
+        );
+        let serves = [("runid", old), ("flags", "slave"), ("role-reported", "master")];
+        assert_eq!(judge(&[&serves, &follows]), Predecessor::Serving);
+        assert_eq!(
+            judge(&[&[("runid", old), ("flags", "slave,s_down"), ("role-reported", "master")]]),
+            Predecessor::Unknown
+        );
+        assert_eq!(
+            judge(&[&follows, &[("runid", run), ("flags", "slave,promoted"), ("role-reported", "master")]]),
+            Predecessor::Demoted
+        );
+        let gone = [
+            ("runid", "third"),
+            ("flags", "slave,s_down"),
+            ("role-reported", "slave"),
+            ("master-host", "h"),
+            ("master-port", "7"),
+        ];
+        assert_eq!(judge(&[&follows, &gone]), Predecessor::Unknown, "it may have been master in between");
+    }
+}
