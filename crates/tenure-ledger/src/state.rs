@@ -77,10 +77,10 @@ impl Ledger {
         self.fence
     }
 
-    /// Forgets holders and queue but not the fence: every lease is known to be over.
-    pub fn forget_leases(&mut self) {
-        self.holders.clear();
-        self.queue.clear();
+    /// Forgets holders and places that end after `furthest` on the lease clock: none of this boot does. The fence stays.
+    pub fn forget_leases_beyond(&mut self, furthest: Duration) {
+        self.holders.retain(|holder| holder.ends_us <= micros(furthest));
+        self.queue.retain(|place| place.ends_us <= micros(furthest));
     }
 
     /// As text, for a row.

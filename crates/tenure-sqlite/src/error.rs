@@ -64,6 +64,14 @@ pub(crate) fn cannot_make(path: &Path, error: std::io::Error) -> BackendError {
     io(path, "the database file cannot be made; its directory must exist and be writable", error)
 }
 
+/// The lock on the directory cannot be taken.
+pub(crate) fn cannot_lock(path: &Path, error: std::io::Error) -> BackendError {
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        return io(path, "the directory of the database file must be readable by this user", error);
+    }
+    cannot_make(path, error)
+}
+
 pub(crate) fn ledger(path: &Path, error: LedgerError) -> BackendError {
     let kind = match error {
         LedgerError::QueueFull { .. } => ErrorKind::Unavailable,

@@ -1,11 +1,9 @@
-//! Which file it is, and what is remembered beside it in case it vanishes.
+//! Which file it is, where it lies, and how it is made.
 
 use std::{
-    fs,
-    io::{self, Write},
-    os::unix::fs::MetadataExt,
+    fs, io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
 };
 
 use serde::{Deserialize, Serialize};
@@ -60,76 +58,52 @@ pub(crate) fn has_other_names(database: &Path) -> bool {
     fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
-/// Makes an empty file, unless there is one.
+/// Whether the file is a mount point itself: SQLite would keep a log on each side of the mount.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_mounted(database: &Path) -> io::Result<bool> {
+    let real = fs::canonicalize(database)?;
+    Ok(mount(&real)? != mount(real.parent().unwrap_or(&real))?)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_mounted(_database: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// The number of the mount by which a path is reached.
+#[cfg(target_os = "linux")]
+fn mount(path: &Path) -> io::Result<Option<String>> {
+    use std::os::fd::AsRawFd;
+    // OK beside open connections: closing a descriptor that is only a path drops no lock of this process.
+    let flags = nix::fcntl::OFlag::O_PATH.bits();
+    let place = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", place.as_raw_fd()))?;
+    Ok(facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(|id| id.trim().to_owned()))
+}
+
+/// Whether there is nothing to open: no file, or one that nobody has written to.
+pub(crate) fn is_blank(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |file| file.is_file() && file.len() == 0)
+}
+
+/// Makes an empty file for this user alone, unless there is one.
 pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
-    match fs::OpenOptions::new().write(true).create_new(true).open(path) {
-        Ok(_) => {
-            // What an older file of this name left behind is none of the new one's.
-            for part in ["-wal", "-shm"] {
-                let _ = fs::remove_file(beside(path, part));
-            }
-            Ok(())
-        }
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(error::cannot_make(path, e)),
     }
 }
 
-/// What `.NAME.guard` remembers of the file beside it, so that a file that takes its place knows how long to wait.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Guard {
-    pub(crate) world: String,
-    pub(crate) file: FileId,
-    /// The longest ttl that was ever granted.
-    pub(crate) max_ttl_ms: u64,
-}
-
-impl Guard {
-    pub(crate) fn path(database: &Path) -> PathBuf {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(database.file_name().unwrap_or_default());
-        name.push(".guard");
-        database.with_file_name(name)
-    }
-
-    /// Whether both speak of the same file.
-    pub(crate) fn is_of(&self, other: &Self) -> bool {
-        self.world == other.world && self.file == other.file
-    }
-
-    /// `None` if there is none: the file was never used, or somebody removed both on purpose.
-    pub(crate) fn read(database: &Path) -> Result<Option<Self>, BackendError> {
-        let path = Self::path(database);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(error::io(&path, "the guard file cannot be read", e)),
-        };
-        serde_json::from_str(&text).map(Some).map_err(|e| {
-            let message = "the guard file is not what tenure writes; remove it once no lease can be alive";
-            error::refused(&path, tenure_core::ErrorKind::Corrupt, message).caused_by(e)
-        })
-    }
-
-    /// Replaces it as a whole. Only inside a write transaction of the
-    /// database, so that two processes do not undo each other.
-    pub(crate) fn write(&self, database: &Path) -> Result<(), BackendError> {
-        static DRAFTS: AtomicU32 = AtomicU32::new(0);
-        let path = Self::path(database);
-        let (pid, number) = (std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed));
-        let draft = path.with_extension(format!("guard.{pid}.{number}"));
-        let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
-        let write = || {
-            let mut file = fs::File::create(&draft)?;
-            file.write_all(text.as_bytes())?;
-            // Else a power cut may leave an empty one.
-            file.sync_all()?;
-            fs::rename(&draft, &path)
-        };
-        let written = write();
-        written.map_err(|e| {
-            let _ = fs::remove_file(&draft);
-            error::io(&path, "the guard file cannot be written", e)
-        })
+/// Deletes the shared memory that an older file of this name left behind: processes that have that one open still use it.
+///
+/// Only while the file is blank and both locks are held alone: SQLite's on the file, and ours on the folder.
+pub(crate) fn remove_shared_memory(path: &Path) -> Result<(), BackendError> {
+    let stale = beside(path, "-shm");
+    match fs::remove_file(&stale) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(error::io(&stale, "what an older database left behind cannot be removed", e))
+        }
+        _ => Ok(()),
     }
 }

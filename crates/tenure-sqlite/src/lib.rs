@@ -6,6 +6,8 @@ mod config;
 mod diagnosis;
 mod error;
 mod file;
+mod folder;
+mod guard;
 mod schema;
 mod sql;
 mod store;

@@ -3,20 +3,22 @@
 use std::{path::Path, time::Duration};
 
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
-use tenure_core::{BackendError, ErrorKind, Host, Moment};
-use tenure_ledger::Ledger;
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Timing};
+use tenure_ledger::{Ledger, Rules};
 
 use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{Changed, FileId, Guard, create, has_log, has_other_names},
+    file::{Changed, FileId, create, has_log, has_other_names, is_blank, is_mounted, remove_shared_memory},
+    folder::{FolderLock, Link},
+    guard::Guard,
     sql,
 };
 
 /// An open file.
 pub(crate) struct Open {
-    pub(crate) conn: Connection,
+    pub(crate) conn: Link,
     pub(crate) file: FileId,
     pub(crate) guard: Guard,
     /// When the file's inode last changed, as last seen.
@@ -27,14 +29,18 @@ pub(crate) struct Open {
     pub(crate) opens_us: u64,
 }
 
-/// No machine boots twice within so many seconds.
-const REBOOT_S: u64 = 10;
-
 struct Meta {
     clock: String,
-    booted_s: u64,
     world: String,
     opens_us: u64,
+}
+
+/// What is being opened, and by whom.
+struct Opening<'a> {
+    path: &'a Path,
+    file: FileId,
+    host: &'a dyn Host,
+    clock: &'a LeaseClock,
 }
 
 /// Opens the file, or makes it if `may_create`; `None` if there is none and it may not be made.
@@ -45,49 +51,73 @@ pub(crate) fn open(
     may_create: bool,
 ) -> Result<Option<Open>, BackendError> {
     let path = config.path.as_path();
-    if FileId::of(path)?.is_none() {
-        if !may_create {
+    if FileId::of(path)?.is_none() && !may_create {
+        return Ok(None);
+    }
+    if let Some(refusal) = clock.refusal() {
+        return Err(error::refused(path, ErrorKind::Unsupported, refusal));
+    }
+    // Beside others, as long as there is nothing to change.
+    if let Some(open) = open_under(FolderLock::shared(path)?, path, host, clock)? {
+        return Ok(Some(open));
+    }
+    open_under(FolderLock::exclusive(path)?, path, host, clock)
+}
+
+/// Answers `None` if that takes the exclusive lock.
+fn open_under(
+    lock: FolderLock,
+    path: &Path,
+    host: &dyn Host,
+    clock: &LeaseClock,
+) -> Result<Option<Open>, BackendError> {
+    if is_blank(path) {
+        if !lock.is_exclusive() {
             return Ok(None);
         }
         create(path)?;
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
-    if has_other_names(path) {
-        let message =
-            "the database file has other names (hard links), and each would be a world of its own; keep one";
-        return Err(error::refused(path, ErrorKind::Invalid, message));
-    }
-    if !clock.is_known() {
-        let message =
-            "the id of this boot cannot be read from /proc, and without it leases cannot be counted";
-        return Err(error::refused(path, ErrorKind::Unsupported, message));
-    }
+    refuse_second_worlds(path)?;
     let conn = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(|e| error::before_commit(path, e))?;
-    let guard = settle(&conn, path, file, host, clock)?;
+    let mut conn = Link::new(conn, path, lock);
+    let Some(guard) = settle(&conn, &Opening { path, file, host, clock })? else { return Ok(None) };
     // Only now has SQLite surely opened it: was it this file?
     if FileId::of(path)? != Some(file) {
         return Err(replaced_meanwhile(path));
     }
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
+    conn.opened();
     Ok(Some(Open { conn, file, guard, changed: (0, 0), is_unsure: true, opens_us: meta.opens_us }))
+}
+
+/// SQLite keeps its log beside the name by which it opened a file.
+fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
+    if has_other_names(path) {
+        let message =
+            "the database file has other names (hard links), and each would be a world of its own; keep one";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
+    if is_mounted(path).map_err(|e| error::io(path, "the database file cannot be reached", e))? {
+        let message = "the database file is a mount of its own (a container's volume), and its log would lie on one \
+                       side only; mount its directory";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
+    Ok(())
 }
 
 fn replaced_meanwhile(path: &Path) -> BackendError {
     error::refused(path, ErrorKind::Throttled, "the database file was replaced while it was opened")
 }
 
-/// Makes the file ours if it is new, and compares it with what we remember.
-fn settle(
-    conn: &Connection,
-    path: &Path,
-    file: FileId,
-    host: &dyn Host,
-    clock: &LeaseClock,
-) -> Result<Guard, BackendError> {
+/// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
+/// written, and we are not alone.
+fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendError> {
+    let &Opening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
     // Another program's log is not ours to move into its file; one that only our reading makes is ours to remove.
@@ -104,30 +134,57 @@ fn settle(
     }
     let fresh = check_ownership(conn, path)?;
     keep_log(false)?;
-    if fresh {
-        let mode: String =
-            conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
-        if mode != "wal" {
-            let message = "no WAL mode here; put the database on a local file system";
-            return Err(error::refused(path, ErrorKind::Unsupported, message));
-        }
-    }
     conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
     if !fresh {
         let meta = read_meta(conn).map_err(sqlite)?;
         if let Some(guard) =
             Guard::read(path)?.filter(|guard| is_known(guard, &meta, file) && meta.clock == clock.id())
         {
-            return Ok(guard);
+            return Ok(Some(guard));
         }
     }
-    let guard = in_transaction(conn, path, || adopt(conn, path, file, host, clock))?;
+    if !conn.is_alone() {
+        return Ok(None);
+    }
+    if fresh {
+        prepare(conn, path, file)?;
+    }
+    become_ours(conn, opening).map(Some)
+}
+
+/// Sees to it that a file without tables shares no log with an older one of its name, and turns its own log on.
+///
+/// While a file is blank SQLite itself deletes a log and a journal beside it, but not the shared memory. No other
+/// connection has this file open once its exclusive lock is ours, and no other file comes to life here under our own.
+fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendError> {
+    let sqlite = |e| error::before_commit(path, e);
+    if is_blank(path) {
+        conn.execute_batch("BEGIN EXCLUSIVE").map_err(sqlite)?;
+        let is_same = FileId::of(path)? == Some(file) && is_blank(path);
+        let removed = if is_same { remove_shared_memory(path) } else { Err(replaced_meanwhile(path)) };
+        conn.execute_batch(sql::ROLLBACK).map_err(sqlite)?;
+        removed?;
+    }
+    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
+    if mode != "wal" {
+        let message = "no WAL mode here; put the database on a local file system";
+        return Err(error::refused(path, ErrorKind::Unsupported, message));
+    }
+    Ok(())
+}
+
+fn become_ours(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError> {
+    let path = opening.path;
+    let guard = in_transaction(conn, path, || adopt(conn, opening))?;
     // In a transaction after that one: until it is remembered, whoever opens it finds the mismatch again, and waits
     // again; and what others have remembered meanwhile is kept.
     in_transaction(conn, path, || {
+        if FileId::of(path)? != Some(opening.file) {
+            return Err(replaced_meanwhile(path));
+        }
         let remembered = Guard::read(path)?.map_or(0, |guard| guard.max_ttl_ms);
         let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(remembered), ..guard };
-        guard.write(path).map(|()| guard)
+        guard.write(path, opening.host).map(|()| guard)
     })
 }
 
@@ -180,7 +237,7 @@ fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError>
 
 fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
     conn.query_row(sql::READ_META, [], |row| {
-        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)?, booted_s: row.get(3)? })
+        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)? })
     })
 }
 
@@ -190,13 +247,8 @@ fn is_known(guard: &Guard, meta: &Meta, file: FileId) -> bool {
 
 /// Inside a write transaction: makes the tables, ends the leases of another boot, and closes the doors if the file has
 /// taken another's place. Answers what to remember.
-fn adopt(
-    conn: &Connection,
-    path: &Path,
-    file: FileId,
-    host: &dyn Host,
-    clock: &LeaseClock,
-) -> Result<Guard, BackendError> {
+fn adopt(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError> {
+    let &Opening { path, file, host, clock } = opening;
     let sqlite = |e| error::before_commit(path, e);
     let remembered = Guard::read(path)?;
     if check_ownership(conn, path)? {
@@ -204,15 +256,13 @@ fn adopt(
     }
     let meta = read_meta(conn).map_err(sqlite)?;
     let now = clock.now(host);
-    let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
-    let mut must_wait = remembered.as_ref().is_some_and(|remembered| !is_known(remembered, &meta, file));
     if meta.clock != clock.id() {
-        forget_leases(conn, path)?;
-        conn.execute(sql::SET_CLOCK, (clock.id(), booted_s(now))).map_err(sqlite)?;
-        // Another id, but no later boot: a container that was given an id of its own, and holders may be alive.
-        must_wait |= booted_s(now) <= meta.booted_s + REBOOT_S;
+        let furthest = now.boot + longest(remembered.as_ref());
+        end_other_boots(conn, path, furthest)?;
+        conn.execute(sql::SET_CLOCK, (clock.id(), micros(furthest))).map_err(sqlite)?;
     }
-    if must_wait {
+    let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
+    if remembered.is_some_and(|remembered| !is_known(&remembered, &meta, file)) {
         let opens = now.boot + Duration::from_millis(max_ttl_ms);
         conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
     }
@@ -224,28 +274,31 @@ fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Res
     host.random(&mut bits);
     let world = format!("{:032x}", u128::from_be_bytes(bits));
     conn.execute_batch(sql::SCHEMA)?;
-    conn.execute(sql::NEW_META, (clock.id(), &world, booted_s(clock.now(host))))?;
+    conn.execute(sql::NEW_META, (clock.id(), &world))?;
     conn.pragma_update(None, "application_id", sql::APPLICATION_ID)?;
     conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)
 }
 
-/// Another boot: all leases are over, and so are all who held them. Fences stay.
-fn forget_leases(conn: &Connection, path: &Path) -> Result<(), BackendError> {
+/// No lease or place of this boot ends later than that from now.
+fn longest(remembered: Option<&Guard>) -> Duration {
+    let ttl = remembered.map_or(Timing::MAX_TTL, |guard| Duration::from_millis(guard.max_ttl_ms));
+    ttl.max(Rules::default().place_ttl)
+}
+
+/// Under another boot id: ends what ends later than anything of this boot can. The clock that counts suspend never goes
+/// back in one boot, so it was granted in another, and all who held are over. What could be of this boot is kept until it
+/// ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
+fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     let mut all = conn.prepare(sql::ALL_BUSY).map_err(sqlite)?;
     let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(sqlite)?;
     let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>().map_err(sqlite)?;
     for (name, state) in rows {
         let mut ledger = Ledger::decode(&state).map_err(|e| error::ledger(path, e))?;
-        ledger.forget_leases();
-        conn.execute(sql::WRITE_LOCK, (name, 0, 0, ledger.encode())).map_err(sqlite)?;
+        ledger.forget_leases_beyond(furthest);
+        conn.execute(sql::WRITE_LOCK, (name, !ledger.is_free(), 0, ledger.encode())).map_err(sqlite)?;
     }
     Ok(())
-}
-
-/// When this machine was booted, by its wall clock.
-fn booted_s(now: Moment) -> u64 {
-    now.wall.saturating_sub(now.boot).as_secs()
 }
 
 pub(crate) fn micros(d: Duration) -> u64 {

@@ -7,7 +7,7 @@ pub(crate) const SCHEMA_VERSION: i32 = 1;
 
 /// One row per lock: its ledger. `busy` is 0 if only the fence is worth keeping; `used_s` is the wall clock then.
 /// `wake`: hints for processes that poll; the last 1000 are kept. `meta` has one row:
-/// `clock` by which ledgers count and `booted_s` when that boot was, `world` a random id of this file, `opens_us` the time before which nothing is
+/// `clock` by which ledgers count, `world` a random id of this file, `opens_us` the time before which nothing is
 /// granted, `floor` no smaller than the fence of any row that was swept, `swept` up to where.
 pub(crate) const SCHEMA: &str = "
     CREATE TABLE lock (
@@ -17,7 +17,7 @@ pub(crate) const SCHEMA: &str = "
         seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL
     ) STRICT;
     CREATE TABLE meta (
-        one INTEGER PRIMARY KEY CHECK (one = 1), clock TEXT NOT NULL, booted_s INTEGER NOT NULL, world TEXT NOT NULL, opens_us INTEGER NOT NULL,
+        one INTEGER PRIMARY KEY CHECK (one = 1), clock TEXT NOT NULL, world TEXT NOT NULL, opens_us INTEGER NOT NULL,
         floor INTEGER NOT NULL, swept TEXT NOT NULL
     ) STRICT;
 ";
@@ -26,9 +26,10 @@ pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
 
-pub(crate) const NEW_META: &str = "INSERT INTO meta VALUES (1, ?1, ?3, ?2, 0, 0, '')";
-pub(crate) const READ_META: &str = "SELECT clock, world, opens_us, booted_s FROM meta";
-pub(crate) const SET_CLOCK: &str = "UPDATE meta SET clock = ?1, booted_s = ?2, opens_us = 0";
+pub(crate) const NEW_META: &str = "INSERT INTO meta VALUES (1, ?1, ?2, 0, 0, '')";
+pub(crate) const READ_META: &str = "SELECT clock, world, opens_us FROM meta";
+/// A wait that ends later than ?2 is one of another boot.
+pub(crate) const SET_CLOCK: &str = "UPDATE meta SET clock = ?1, opens_us = iif(opens_us > ?2, 0, opens_us)";
 pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)";
 pub(crate) const READ_OPENS: &str = "SELECT opens_us FROM meta";
 pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";

@@ -10,7 +10,9 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{FileId, Guard},
+    file::FileId,
+    folder::FolderLock,
+    guard::Guard,
     schema::{self, Open},
     sql,
 };
@@ -24,7 +26,7 @@ const SWEEP_EVERY: u8 = 32;
 pub(crate) struct Store {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
-    clock: LeaseClock,
+    pub(crate) clock: LeaseClock,
     bells: Bells,
     open: Option<Open>,
     /// How often a file was opened: hints of another one mean nothing.
@@ -91,7 +93,7 @@ impl Store {
 
     /// For reading; `None` before the file is there.
     pub(crate) fn conn(&self) -> Option<&Connection> {
-        self.open.as_ref().map(|open| &open.conn)
+        self.open.as_ref().map(|open| &*open.conn)
     }
 
     fn opened(&self) -> &Open {
@@ -201,14 +203,20 @@ impl Tx<'_> {
             return Ok(());
         }
         let path = self.path().to_owned();
+        // Under it nobody remembers another file that has taken the place of this one.
+        let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e))?;
+        if !self.store.is_in_place() {
+            return Err(self.must_reopen());
+        }
         let remembered = Guard::read(&path)?;
+        let host = self.store.host.clone();
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
         if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
             return Err(self.must_reopen());
         }
         let known = remembered.map_or(0, |guard| guard.max_ttl_ms);
         let guard = Guard { max_ttl_ms: known.max(ttl_ms), ..open.guard.clone() };
-        guard.write(&path)?;
+        guard.write(&path, &*host)?;
         // Only what is written is known.
         open.guard = guard;
         // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.

@@ -139,31 +139,70 @@ async fn a_vanished_file_rings_all_holders() {
     assert_eq!(heard.unwrap(), Wake::All);
 }
 
-/// Another boot ends every lease and every holder; tokens go on.
+/// The id of the boot in the file is another one than ours.
+fn change_boot_id(stage: &Stage) {
+    let raw = Connection::open(stage.file("locks.db")).unwrap();
+    assert_eq!(raw.execute("UPDATE meta SET clock = 'another boot'", []).unwrap(), 1);
+}
+
+/// Another boot ends every lease and every holder at once; tokens go on.
 #[tokio::test(start_paused = true)]
 async fn another_boot_ends_all_leases_but_no_fence() {
-    let stage = Stage::new();
+    let mut stage = Stage::new();
     let holder = Player::new(stage.open("locks.db"), "one");
     let grant = holder.enter().await;
     Player::new(stage.open("locks.db"), "one").queue_behind(0).await;
-    let raw = Connection::open(stage.file("locks.db")).unwrap();
-    raw.execute("UPDATE meta SET clock = 'the boot before', booted_s = booted_s - 100", []).unwrap();
+    change_boot_id(&stage);
+    stage.host = PausedHost::up_for(Duration::from_secs(20), 1);
     let after = Player::new(stage.open("locks.db"), "one");
     let view = after.backend.inspect(&after.claim.name).await.unwrap();
     assert_eq!((view.holders.len(), view.queue.len(), view.fence), (0, 0, grant.token));
     assert!(after.enter().await.token > grant.token);
 }
 
-/// L1: a container with a boot id of its own on the same boot: holders may be alive, so nothing is granted for a ttl.
+/// A wait that the boot before had not finished is over as well.
+#[tokio::test(start_paused = true)]
+async fn another_boot_ends_the_wait_for_a_lost_file() {
+    let mut stage = Stage::new();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+    stage.delete("locks.db");
+    assert_shut(&Player::new(stage.open("locks.db"), "one")).await;
+    change_boot_id(&stage);
+    stage.host = PausedHost::up_for(Duration::from_secs(20), 1);
+    Player::new(stage.open("locks.db"), "one").enter().await;
+}
+
+/// L1: a container with a boot id of its own on the same boot: its neighbours' leases are what they were. They were
+/// forgotten if the wall clock had been stepped by more than 10 s since the boot: that was taken for another boot.
 #[tokio::test(start_paused = true)]
 async fn another_boot_id_without_another_boot_waits_for_the_leases() {
+    for step_ms in [0, 11_000, 86_400_000, -86_400_000] {
+        let stage = Stage::new();
+        let holder = Player::new(stage.open("locks.db"), "one");
+        let grant = holder.enter().await;
+        stage.host.step_wall(step_ms);
+        change_boot_id(&stage);
+        let other = Player::new(stage.open("locks.db"), "one");
+        other.queue_behind(0).await;
+        assert_eq!(holder.renew(&grant).await, Renewal::Renewed, "nobody loses a lease for it");
+        pass(TTL).await;
+        assert!(other.enter().await.token > grant.token);
+    }
+}
+
+/// L1, L2: a copy that was put back has another inode, so the leases that it does not know are waited for.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_was_put_back_waits_for_the_leases_it_does_not_know() {
     let stage = Stage::new();
+    Player::new(stage.open("locks.db"), "else").enter().await;
+    fs::copy(stage.file("locks.db"), stage.file("copy.db")).unwrap();
     let holder = Player::new(stage.open("locks.db"), "one");
     let grant = holder.enter().await;
-    let raw = Connection::open(stage.file("locks.db")).unwrap();
-    raw.execute("UPDATE meta SET clock = 'a container'", []).unwrap();
+    stage.delete("locks.db");
+    fs::rename(stage.file("copy.db"), stage.file("locks.db")).unwrap();
     let other = Player::new(stage.open("locks.db"), "one");
     waits_for_the_lease(&other, &holder, &grant).await;
+    assert!(other.backend.inspect(&other.claim.name).await.unwrap().fence > grant.token);
 }
 
 /// L1: what was not written is not remembered: a claim that failed for that reason is not granted when it asks again.

@@ -14,9 +14,14 @@ use tokio::time::Instant;
 /// Where the paused world starts.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
 
+/// How long a machine has been up where that does not matter.
+const UPTIME: Duration = Duration::from_secs(1000);
+
 /// A host whose time is tokio's paused time; it goes on by itself while everybody waits.
 pub struct PausedHost {
     start: Instant,
+    /// For how long the machine had been up then.
+    uptime: Duration,
     step_ms: AtomicI64,
     suspended_ms: AtomicU64,
     chance: Mutex<u64>,
@@ -25,8 +30,14 @@ pub struct PausedHost {
 impl PausedHost {
     /// A host for a `#[tokio::test(start_paused = true)]`.
     pub fn new(seed: u64) -> Arc<Self> {
+        Self::up_for(UPTIME, seed)
+    }
+
+    /// The same on a machine that has been up for so long; a shorter time than another host's is a later boot.
+    pub fn up_for(uptime: Duration, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
+            uptime,
             step_ms: AtomicI64::new(0),
             suspended_ms: AtomicU64::new(0),
             chance: Mutex::new(seed | 1),
@@ -53,11 +64,12 @@ pub async fn pass(d: Duration) {
 impl Host for PausedHost {
     fn now(&self) -> Moment {
         let slept = Duration::from_millis(self.suspended_ms.load(Ordering::SeqCst));
-        let boot = Duration::from_secs(1000) + self.start.elapsed() + slept;
+        let passed = self.start.elapsed() + slept;
         let step = self.step_ms.load(Ordering::SeqCst);
         let stepped = Duration::from_millis(step.unsigned_abs());
-        let wall = if step < 0 { EPOCH + boot - stepped } else { EPOCH + boot + stepped };
-        Moment { boot, wall }
+        let wall = EPOCH + UPTIME + passed;
+        let wall = if step < 0 { wall - stepped } else { wall + stepped };
+        Moment { boot: self.uptime + passed, wall }
     }
 
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {

@@ -1,0 +1,109 @@
+//! `Guard`: what is remembered beside the file in case it vanishes.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
+    path::{Path, PathBuf},
+};
+
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use tenure_core::{BackendError, ErrorKind, Host};
+
+use crate::{error, file::FileId};
+
+/// What `.NAME.guard` remembers of the file beside it, so that a file that takes its place knows how long to wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Guard {
+    pub(crate) world: String,
+    pub(crate) file: FileId,
+    /// The longest ttl that was ever granted.
+    pub(crate) max_ttl_ms: u64,
+}
+
+impl Guard {
+    pub(crate) fn path(database: &Path) -> PathBuf {
+        let mut name = OsString::from(".");
+        name.push(database.file_name().unwrap_or_default());
+        name.push(".guard");
+        database.with_file_name(name)
+    }
+
+    /// Whether both speak of the same file.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.world == other.world && self.file == other.file
+    }
+
+    /// `None` if there is none: the file was never used, or somebody removed both on purpose.
+    pub(crate) fn read(database: &Path) -> Result<Option<Self>, BackendError> {
+        let path = Self::path(database);
+        let text = match read_plain(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(error::io(&path, "the guard file cannot be read", e)),
+        };
+        // What is wrong with it is not said: it may be a file of somebody else.
+        serde_json::from_slice(&text).map(Some).map_err(|_| {
+            let message = "the guard file is not what tenure writes; remove it once no lease can be alive";
+            error::refused(&path, ErrorKind::Corrupt, message)
+        })
+    }
+
+    /// Replaces it as a whole. Only under the lock of the folder, while the database at the path is the one it speaks
+    /// of, so that two processes do not undo each other.
+    pub(crate) fn write(&self, database: &Path, host: &dyn Host) -> Result<(), BackendError> {
+        let path = Self::path(database);
+        let mut bits = [0; 8];
+        host.random(&mut bits);
+        // A name that nobody can plant or leave behind.
+        let draft = path.with_extension(format!("guard.{:016x}", u64::from_be_bytes(bits)));
+        let text = serde_json::to_string(self).expect("BUG: a guard is plain data");
+        let put = || {
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+            let written = file
+                .write_all(text.as_bytes())
+                .and_then(|()| share_as(&file, database))
+                // Else a power cut may leave an empty one.
+                .and_then(|()| file.sync_all())
+                .and_then(|()| fs::rename(&draft, &path));
+            written.inspect_err(|_| {
+                // Ours: it was made above.
+                let _ = fs::remove_file(&draft);
+            })
+        };
+        put().map_err(|e| error::io(&path, "the guard file cannot be written", e))
+    }
+}
+
+/// Whoever may use the database may read what is remembered of it, as SQLite does it for its log; nobody else.
+fn share_as(file: &fs::File, database: &Path) -> io::Result<()> {
+    let main = match fs::metadata(database) {
+        // It has just been deleted; who makes the next one looks at this file under the same rules.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        main => main?,
+    };
+    let is = file.metadata()?;
+    if (main.uid(), main.gid()) != (is.uid(), is.gid()) {
+        // Only root may give a file away, and others only to a group of theirs; else it stays as it is.
+        let _ = fchown(file, Some(main.uid()), Some(main.gid()))
+            .or_else(|_| fchown(file, None, Some(main.gid())));
+    }
+    let is_same_group = file.metadata()?.gid() == main.gid();
+    // A group that the database does not have gets no more than everybody.
+    let group = if is_same_group { main.mode() & 0o060 } else { (main.mode() & 0o006) << 3 };
+    file.set_permissions(fs::Permissions::from_mode(0o600 | group | main.mode() & 0o006))
+}
+
+/// The text of a small file of its own, no link and nothing that one waits for.
+fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// No guard has more bytes.
+const LONGEST: u64 = 4096;
