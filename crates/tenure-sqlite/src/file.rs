@@ -95,15 +95,19 @@ pub(crate) fn create(path: &Path) -> Result<(), BackendError> {
     }
 }
 
-/// Deletes the shared memory that an older file of this name left behind: processes that have that one open still use it.
+/// Deletes the log and the shared memory that an older file of this name left behind: processes that have that one open
+/// still use them. SQLite deletes a log beside a blank file, but not an empty one, and never the shared memory.
 ///
 /// Only while the file is blank and both locks are held alone: SQLite's on the file, and ours on the folder.
-pub(crate) fn remove_shared_memory(path: &Path) -> Result<(), BackendError> {
-    let stale = beside(path, "-shm");
-    match fs::remove_file(&stale) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(error::io(&stale, "what an older database left behind cannot be removed", e))
+pub(crate) fn remove_leftovers(path: &Path) -> Result<(), BackendError> {
+    for part in ["-wal", "-shm"] {
+        let stale = beside(path, part);
+        match fs::remove_file(&stale) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(error::io(&stale, "what an older database left behind cannot be removed", e));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }

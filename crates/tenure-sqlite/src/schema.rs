@@ -10,7 +10,7 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{Changed, FileId, create, has_log, has_other_names, is_blank, is_mounted, remove_shared_memory},
+    file::{Changed, FileId, create, has_log, has_other_names, is_blank, is_mounted, remove_leftovers},
     folder::{FolderLock, Link},
     guard::Guard,
     sql,
@@ -64,6 +64,14 @@ pub(crate) fn open(
     open_under(FolderLock::exclusive(path)?, path, host, clock)
 }
 
+/// What failed on a file that is no longer there is worth trying again.
+fn unless_replaced(path: &Path, file: FileId) -> impl Fn(BackendError) -> BackendError + '_ {
+    move |error| match FileId::of(path) {
+        Ok(there) if there != Some(file) => replaced_meanwhile(path),
+        _ => error,
+    }
+}
+
 /// Answers `None` if that takes the exclusive lock.
 fn open_under(
     lock: FolderLock,
@@ -78,14 +86,20 @@ fn open_under(
         create(path)?;
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
-    refuse_second_worlds(path)?;
+    // Two files that both have this name, one after the other, would meet in one log: a stranger is opened alone.
+    if !lock.is_exclusive() && Guard::read(path)?.is_none_or(|guard| guard.file != file) {
+        return Ok(None);
+    }
+    refuse_second_worlds(path).map_err(unless_replaced(path, file))?;
     let conn = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
-    .map_err(|e| error::before_commit(path, e))?;
+    .map_err(|e| error::before_commit(path, e))
+    .map_err(unless_replaced(path, file))?;
     let mut conn = Link::new(conn, path, lock);
-    let Some(guard) = settle(&conn, &Opening { path, file, host, clock })? else { return Ok(None) };
+    let settled = settle(&conn, &Opening { path, file, host, clock }).map_err(unless_replaced(path, file))?;
+    let Some(guard) = settled else { return Ok(None) };
     // Only now has SQLite surely opened it: was it this file?
     if FileId::of(path)? != Some(file) {
         return Err(replaced_meanwhile(path));
@@ -154,14 +168,14 @@ fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendEr
 
 /// Sees to it that a file without tables shares no log with an older one of its name, and turns its own log on.
 ///
-/// While a file is blank SQLite itself deletes a log and a journal beside it, but not the shared memory. No other
-/// connection has this file open once its exclusive lock is ours, and no other file comes to life here under our own.
+/// No other connection has this file open once its exclusive lock is ours, and no other file comes to life here under
+/// our own.
 fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     if is_blank(path) {
         conn.execute_batch("BEGIN EXCLUSIVE").map_err(sqlite)?;
         let is_same = FileId::of(path)? == Some(file) && is_blank(path);
-        let removed = if is_same { remove_shared_memory(path) } else { Err(replaced_meanwhile(path)) };
+        let removed = if is_same { remove_leftovers(path) } else { Err(replaced_meanwhile(path)) };
         conn.execute_batch(sql::ROLLBACK).map_err(sqlite)?;
         removed?;
     }

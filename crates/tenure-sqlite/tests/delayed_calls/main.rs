@@ -1,0 +1,96 @@
+//! One process is stopped before each of its file system calls in turn, while another one uses the same file.
+//!
+//! `TENURE_DELAYED_CALLS=all cargo test -p tenure-sqlite --test delayed_calls -- --nocapture` goes through every call of
+//! every scene. Without it every call is gone through in the scene of a new file, and each third one in the others.
+
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod actor;
+mod scene;
+
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use scene::{Pair, Scene};
+use tempfile::TempDir;
+
+/// So many pairs at once: they wait most of the time.
+const BESIDE: usize = 12;
+
+/// L1, L2, L6: the first user of a new file was stopped where it deletes what an older file left behind; a second one
+/// built the tables and was granted; the first went on and deleted the log of the second. Here every call is such a place.
+#[test]
+fn no_delayed_call_lets_two_in() {
+    if actor::played() {
+        return;
+    }
+    let (began, shim) = (Instant::now(), Shim::new());
+    let is_all = env::var("TENURE_DELAYED_CALLS").is_ok_and(|what| what == "all");
+    let mut pairs = Vec::new();
+    for scene in Scene::ALL {
+        let calls = Pair { scene, at: 0 }.calls(&shim);
+        println!("{scene:?}: {} calls, {:?}", calls.len(), tally(&calls));
+        assert!(calls.len() > 30, "{scene:?}: the library sees too little: {calls:?}");
+        let step = if is_all || scene == Scene::Fresh { 1 } else { 3 };
+        pairs.extend((1..=calls.len()).step_by(step).map(|at| Pair { scene, at }));
+    }
+    let (count, findings) = (pairs.len(), search(pairs, &shim));
+    println!("{count} pairs, {} findings, {:?}", findings.len(), began.elapsed());
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// Plays all pairs; answers what was wrong.
+fn search(mut pairs: Vec<Pair>, shim: &Shim) -> Vec<String> {
+    pairs.reverse();
+    let (left, findings) = (Mutex::new(pairs), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        for _ in 0..BESIDE {
+            scope.spawn(|| {
+                loop {
+                    let Some(pair) = left.lock().unwrap().pop() else { return };
+                    if let Err(what) = pair.play(shim) {
+                        findings.lock().unwrap().push(format!("{pair:?}: {what}"));
+                    }
+                }
+            });
+        }
+    });
+    findings.into_inner().unwrap()
+}
+
+fn tally(calls: &[String]) -> BTreeMap<&str, usize> {
+    calls.iter().fold(BTreeMap::new(), |mut tally, call| {
+        *tally.entry(call.as_str()).or_default() += 1;
+        tally
+    })
+}
+
+/// The library that stops a process.
+struct Shim(TempDir);
+
+impl Shim {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/delayed_calls/shim.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(folder.path().join("shim.so"));
+        assert!(cc.arg(source).status().unwrap().success(), "shim.c");
+        Self(folder)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("shim.so")
+    }
+}
