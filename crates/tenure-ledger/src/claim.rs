@@ -99,7 +99,8 @@ impl Ledger {
     /// Anyone waiting bars, whatever its mode: else a waiter with a smaller limit is passed for ever (model
     /// `shared.mixed limits overtake`), and readers starve a writer.
     fn barring(&self, at: Option<usize>) -> usize {
-        self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count()
+        let seen = self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count();
+        seen + self.unseen.ahead
     }
 
     fn keep_place(
@@ -115,8 +116,9 @@ impl Ledger {
             self.queue[at].ends_us = ends_us;
             return Ok(ahead);
         }
-        if self.queue.len() >= rules.places_max {
-            return Err(LedgerError::QueueFull { waiting: self.queue.len() });
+        let waiting = self.queue.len() + self.unseen.places;
+        if waiting >= rules.places_max {
+            return Err(LedgerError::QueueFull { waiting });
         }
         self.queue.push_back(Place {
             owner: claim.owner,

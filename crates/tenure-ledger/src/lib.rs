@@ -8,11 +8,13 @@
 mod claim;
 mod error;
 mod fence;
+mod front;
 mod handoff;
 mod rules;
 mod state;
 mod verbs;
 
 pub use error::LedgerError;
+pub use front::Unseen;
 pub use rules::{Floor, Rules};
-pub use state::{Change, Ledger};
+pub use state::{Change, Ledger, Place};

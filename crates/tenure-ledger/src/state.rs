@@ -7,7 +7,7 @@ use tenure_core::{
     Audience, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment, OwnerId, WaiterView,
 };
 
-use crate::error::LedgerError;
+use crate::{error::LedgerError, front::Unseen};
 
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Ledger {
     pub(crate) fence: u64,
     pub(crate) holders: Vec<Holder>,
     pub(crate) queue: VecDeque<Place>,
+    /// What a store left out of `queue`.
+    #[serde(skip)]
+    pub(crate) unseen: Unseen,
 }
 
 /// Points in time are µs of the store's lease clock; `since_ms` is ms of its wall clock, for people.
@@ -30,8 +33,9 @@ pub(crate) struct Holder {
     pub(crate) label: Label,
 }
 
+/// A waiter's entry in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub struct Place {
     pub(crate) owner: OwnerId,
     pub(crate) mode: Mode,
     /// False: it is woken but never made holder.
@@ -69,7 +73,7 @@ impl Ledger {
 
     /// True if nobody holds and nobody waits: only the fence is worth keeping.
     pub fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.queue.is_empty()
+        self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
     }
 
     /// The last token minted.

@@ -6,7 +6,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rusqlite::OptionalExtension;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, OwnerId,
@@ -14,7 +13,14 @@ use tenure_core::{
 };
 use tenure_ledger::Ledger;
 
-use crate::{config::Config, diagnosis, error, sql, store::Store, wake::Hints};
+use crate::{
+    config::Config,
+    diagnosis, error,
+    front::{self, RowError},
+    sql,
+    store::{Haste, Store},
+    wake::Hints,
+};
 
 /// Locks in one SQLite file. Nothing is opened before the first request.
 pub struct Sqlite {
@@ -40,11 +46,11 @@ impl Sqlite {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads rows of a lock table that may not be there yet.
+    /// Reads ledgers from one snapshot of a file that may not be there yet.
     fn read<A>(
         &self,
         nothing: A,
-        read: impl FnOnce(&rusqlite::Connection, Moment) -> rusqlite::Result<A>,
+        read: impl FnOnce(&rusqlite::Connection, Moment) -> Result<A, RowError>,
     ) -> Result<A, BackendError> {
         let mut store = self.store();
         if !store.reach(false)? {
@@ -52,12 +58,9 @@ impl Sqlite {
         }
         let now = store.now();
         let conn = store.conn().expect("BUG: reached a line ago");
-        read(conn, now).map_err(|e| error::before_commit(&self.config.path, e))
-    }
-
-    fn view(&self, name: LockName, state: &str, now: Moment) -> Result<LockView, BackendError> {
-        let ledger = Ledger::decode(state).map_err(|e| error::ledger(&self.config.path, e))?;
-        Ok(ledger.view(name, now))
+        let path = &self.config.path;
+        let snapshot = conn.unchecked_transaction().map_err(|e| error::before_commit(path, e))?;
+        read(&snapshot, now).map_err(|e| error::row(path, e))
     }
 }
 
@@ -86,27 +89,22 @@ impl Backend for Sqlite {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        let answer = self.store().transact(true, |tx| {
-            tx.must_be_open()?;
-            let path = &self.config.path;
-            let answer = tx.step(&claim.name, |ledger, now, rules| {
-                ledger.claim(now, rules, claim).map_err(|e| error::ledger(path, e))
-            })?;
-            if matches!(answer, ClaimAnswer::Granted(_)) {
-                tx.remember_ttl(claim.ttl)?;
-            }
-            Ok(answer)
-        })?;
-        Ok(answer.expect("BUG: a claim makes the file"))
+        let mut store = self.store();
+        let answer = match store.still_waits(claim) {
+            Some(answer) => answer,
+            None => store.claim(claim)?,
+        };
+        store.remember_seat(claim, &answer);
+        Ok(answer)
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let answers = self.store().transact(false, |tx| {
+        let answers = self.store().transact(false, Haste::Holder, |tx| {
             let mut longest = Duration::ZERO;
             let mut answers = Vec::with_capacity(grants.len());
             for Grant { name, owner, ttl, .. } in grants {
                 let answer =
-                    tx.step(name, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
+                    tx.step(name, None, |ledger, now, rules| Ok(ledger.renew(now, rules, *owner, *ttl)))?;
                 if answer == Renewal::Renewed {
                     longest = longest.max(*ttl);
                 }
@@ -124,8 +122,10 @@ impl Backend for Sqlite {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let answer = self.store().transact(false, |tx| {
-            tx.step(name, |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
+        let mut store = self.store();
+        store.seats.leave(name, owner);
+        let answer = store.transact(false, Haste::Holder, |tx| {
+            tx.step(name, Some(owner), |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
         })?;
         Ok(answer.unwrap_or(Released::WasGone))
     }
@@ -136,40 +136,28 @@ impl Backend for Sqlite {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        let read = self.read(None, |conn, now| {
-            let state: Option<String> =
-                conn.query_row(sql::READ_LOCK, [name.as_str()], |row| row.get(0)).optional()?;
-            let floor: u64 = conn.query_row(sql::READ_FLOOR, [], |row| row.get(0))?;
-            Ok(Some((state.unwrap_or_else(|| Ledger::new(floor).encode()), now)))
-        })?;
-        match read {
-            Some((state, now)) => self.view(name.clone(), &state, now),
-            None => Ok(Ledger::new(0).view(name.clone(), Moment::default())),
-        }
+        let nothing = Ledger::new(0).view(name.clone(), Moment::default());
+        self.read(nothing, |conn, now| Ok(front::whole(conn, name)?.view(name.clone(), now)))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        let (rows, now) = self.read((Vec::new(), Moment::default()), |conn, now| {
+        let mut views = self.read(Vec::new(), |conn, now| {
             let mut list = conn.prepare_cached(sql::LIST)?;
-            let rows =
-                list.query_map([prefix], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
-            Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
+            let names = list.query_map([prefix], |row| row.get::<_, String>(0))?;
+            let mut views = Vec::new();
+            for name in names {
+                let Ok(name) = LockName::new(name?) else { continue };
+                views.push(front::whole(conn, &name)?.view(name, now));
+            }
+            Ok(views)
         })?;
-        let mut views = Vec::new();
-        for (name, state) in rows {
-            let Ok(name) = LockName::new(name) else { continue };
-            views.push(self.view(name, &state, now)?);
-        }
         views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
         Ok(views)
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        let path = &self.config.path;
-        let robbed = self.store().transact(true, |tx| {
-            tx.step(name, |ledger, now, rules| {
-                ledger.break_lock(now, rules).map_err(|e| error::ledger(path, e))
-            })
+        let robbed = self.store().transact(true, Haste::Holder, |tx| {
+            tx.step(name, None, |ledger, now, rules| ledger.break_lock(now, rules))
         })?;
         Ok(robbed.expect("BUG: a break makes the file"))
     }
@@ -190,8 +178,8 @@ impl QuorumNode for Sqlite {
     }
 
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
-        let answer = self.store().transact(false, |tx| {
-            tx.step(name, |ledger, now, rules| Ok(ledger.raise(now, rules, owner, to)))
+        let answer = self.store().transact(false, Haste::Holder, |tx| {
+            tx.step(name, None, |ledger, now, rules| Ok(ledger.raise(now, rules, owner, to)))
         })?;
         Ok(answer.unwrap_or(Raised::Gone))
     }

@@ -1,6 +1,7 @@
 //! `diagnose`: what about the file and the place where it lies weakens what we promise.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
@@ -13,7 +14,7 @@ use nix::{
 };
 use rusqlite::Connection;
 use tenure_core::{BackendError, Finding, Severity};
-use tenure_ledger::Ledger;
+use tenure_ledger::{Ledger, Place};
 
 use crate::{error, guard::Guard, schema::micros, sql, store::Store};
 
@@ -202,22 +203,29 @@ fn damage(path: &Path, check: &str) -> Option<Finding> {
 
 /// Rows that we did not write.
 fn foreign_states(conn: &Connection, path: &Path) -> rusqlite::Result<Option<Finding>> {
-    let mut all = conn.prepare(sql::EVERY_LOCK)?;
-    let mut rows = all.query([])?;
-    let (mut count, mut first) = (0_u64, String::new());
-    while let Some(row) = rows.next()? {
-        if Ledger::decode(&row.get::<_, String>(1)?).is_ok() {
-            continue;
-        }
-        if count == 0 {
-            first = row.get(0)?;
-        }
-        count += 1;
-    }
-    Ok((count > 0).then(|| {
+    let mut names = foreign_names(conn, sql::EVERY_LOCK, |state| Ledger::decode(state).is_ok())?;
+    names.extend(foreign_names(conn, sql::EVERY_PLACE, |state| Place::decode(state, 0).is_ok())?);
+    Ok(names.first().map(|first| {
+        let count = names.len();
         let what = format!("{count} locks are stored in a form that is not ours; the first is {first:?}");
         finding(Severity::Problem, what, start_anew(path))
     }))
+}
+
+fn foreign_names(
+    conn: &Connection,
+    every: &str,
+    is_ours: impl Fn(&str) -> bool,
+) -> rusqlite::Result<BTreeSet<String>> {
+    let mut every = conn.prepare(every)?;
+    let mut rows = every.query([])?;
+    let mut names = BTreeSet::new();
+    while let Some(row) = rows.next()? {
+        if !is_ours(&row.get::<_, String>(1)?) {
+            names.insert(row.get(0)?);
+        }
+    }
+    Ok(names)
 }
 
 /// OK while locks are held: the guard beside the file remembers for how long nothing may be granted.

@@ -6,6 +6,8 @@ use rusqlite::ErrorCode;
 use tenure_core::{BackendError, ErrorKind, Outcome};
 use tenure_ledger::LedgerError;
 
+use crate::front::RowError;
+
 /// Before COMMIT nothing was applied: SQLite rolls back.
 pub(crate) fn before_commit(path: &Path, error: rusqlite::Error) -> BackendError {
     translate(path, error, Outcome::NotApplied)
@@ -78,6 +80,14 @@ pub(crate) fn ledger(path: &Path, error: LedgerError) -> BackendError {
         _ => ErrorKind::Corrupt,
     };
     BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("file", path.display())
+}
+
+/// Before COMMIT, as above.
+pub(crate) fn row(path: &Path, error: RowError) -> BackendError {
+    match error {
+        RowError::Sqlite(error) => before_commit(path, error),
+        RowError::Ledger(error) => ledger(path, error),
+    }
 }
 
 pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) -> BackendError {

@@ -7,9 +7,13 @@ mod diagnosis;
 mod error;
 mod file;
 mod folder;
+mod front;
 mod guard;
+mod migration;
 mod schema;
+mod seats;
 mod sql;
+mod step;
 mod store;
 mod wake;
 

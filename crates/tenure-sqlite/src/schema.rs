@@ -13,6 +13,7 @@ use crate::{
     file::{Changed, FileId, create, has_log, has_other_names, is_blank, is_mounted, remove_leftovers},
     folder::{FolderLock, Link},
     guard::Guard,
+    migration::{is_old, migrate},
     sql,
 };
 
@@ -148,6 +149,12 @@ fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendEr
     }
     let fresh = check_ownership(conn, path)?;
     keep_log(false)?;
+    if !fresh && !is_current(conn).map_err(sqlite)? {
+        if !conn.is_alone() {
+            return Ok(None);
+        }
+        in_transaction(conn, path, || migrate(conn, path))?;
+    }
     conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
     if !fresh {
         let meta = read_meta(conn).map_err(sqlite)?;
@@ -239,7 +246,7 @@ fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError>
             "the file is the SQLite database of another program; name another file",
         ));
     }
-    if version != i64::from(sql::SCHEMA_VERSION) {
+    if version != i64::from(sql::SCHEMA_VERSION) && !is_old(version) {
         let known = sql::SCHEMA_VERSION;
         let message = format!(
             "the database has schema {version}, this tenure knows {known}; upgrade tenure or name another file"
@@ -247,6 +254,11 @@ fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError>
         return Err(error::refused(path, ErrorKind::Unsupported, message));
     }
     Ok(false)
+}
+
+fn is_current(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("PRAGMA user_version", [], |row| row.get::<_, i32>(0))
+        .map(|version| version == sql::SCHEMA_VERSION)
 }
 
 fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
@@ -267,6 +279,8 @@ fn adopt(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError
     let remembered = Guard::read(path)?;
     if check_ownership(conn, path)? {
         make(conn, host, clock).map_err(sqlite)?;
+    } else {
+        migrate(conn, path)?;
     }
     let meta = read_meta(conn).map_err(sqlite)?;
     let now = clock.now(host);
@@ -288,6 +302,7 @@ fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Res
     host.random(&mut bits);
     let world = format!("{:032x}", u128::from_be_bytes(bits));
     conn.execute_batch(sql::SCHEMA)?;
+    conn.execute_batch(sql::PLACES)?;
     conn.execute(sql::NEW_META, (clock.id(), &world))?;
     conn.pragma_update(None, "application_id", sql::APPLICATION_ID)?;
     conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)
@@ -304,6 +319,7 @@ fn longest(remembered: Option<&Guard>) -> Duration {
 /// ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
 fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
+    conn.execute(sql::FORGET_PLACES, [micros(furthest)]).map_err(sqlite)?;
     let mut all = conn.prepare(sql::ALL_BUSY).map_err(sqlite)?;
     let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(sqlite)?;
     let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>().map_err(sqlite)?;
@@ -312,7 +328,7 @@ fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result
         ledger.forget_leases_beyond(furthest);
         conn.execute(sql::WRITE_LOCK, (name, !ledger.is_free(), 0, ledger.encode())).map_err(sqlite)?;
     }
-    Ok(())
+    conn.execute(sql::BUSY_BY_PLACES, []).map(drop).map_err(sqlite)
 }
 
 pub(crate) fn micros(d: Duration) -> u64 {

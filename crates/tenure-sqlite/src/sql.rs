@@ -3,9 +3,11 @@
 /// Marks a database as ours: "tnur".
 pub(crate) const APPLICATION_ID: i32 = 0x746e_7572;
 /// The schema this version knows.
-pub(crate) const SCHEMA_VERSION: i32 = 1;
+pub(crate) const SCHEMA_VERSION: i32 = 2;
+/// The schema that kept the places of a lock in its row.
+pub(crate) const SCHEMA_WITHOUT_PLACES: i32 = 1;
 
-/// One row per lock: its ledger. `busy` is 0 if only the fence is worth keeping; `used_s` is the wall clock then.
+/// One row per lock: its ledger without the queue. `busy` is 0 if only the fence is worth keeping; `used_s` is the wall clock then.
 /// `wake`: hints for processes that poll; the last 1000 are kept. `meta` has one row:
 /// `clock` by which ledgers count, `world` a random id of this file, `opens_us` the time before which nothing is
 /// granted, `floor` no smaller than the fence of any row that was swept, `swept` up to where.
@@ -14,7 +16,8 @@ pub(crate) const SCHEMA: &str = "
         name TEXT PRIMARY KEY, busy INTEGER NOT NULL, used_s INTEGER NOT NULL, state TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE wake (
-        seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL
+        seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL,
+        name TEXT NOT NULL DEFAULT ''
     ) STRICT;
     CREATE TABLE meta (
         one INTEGER PRIMARY KEY CHECK (one = 1), clock TEXT NOT NULL, world TEXT NOT NULL, opens_us INTEGER NOT NULL,
@@ -22,6 +25,21 @@ pub(crate) const SCHEMA: &str = "
     ) STRICT;
 ";
 
+/// One row per place; the places of a lock stand in the order of their numbers. `turn` is 0 for one that is only woken, `state`
+/// says whose it is and of what mode. It was written when the place was taken: `ends_us` alone says until when it is kept.
+pub(crate) const PLACES: &str = "
+    CREATE TABLE place (
+        name TEXT NOT NULL, number INTEGER NOT NULL, owner TEXT NOT NULL, turn INTEGER NOT NULL, ends_us INTEGER NOT NULL,
+        state TEXT NOT NULL, PRIMARY KEY (name, number)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX place_owner ON place (owner, name);
+";
+
+/// What the older schema lacks besides.
+pub(crate) const NAME_WAKES: &str = "ALTER TABLE wake ADD COLUMN name TEXT NOT NULL DEFAULT ''";
+pub(crate) const WRITE_STATE: &str = "UPDATE lock SET state = ?2 WHERE name = ?1";
+
+pub(crate) const BEGIN_READING: &str = "BEGIN";
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
 pub(crate) const COMMIT: &str = "COMMIT";
 pub(crate) const ROLLBACK: &str = "ROLLBACK";
@@ -34,23 +52,41 @@ pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)
 pub(crate) const READ_OPENS: &str = "SELECT opens_us FROM meta";
 pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";
 
-pub(crate) const READ_LOCK: &str = "SELECT state FROM lock WHERE name = ?1";
+pub(crate) const READ_LOCK: &str = "SELECT busy, state FROM lock WHERE name = ?1";
 /// A free lock's row is kept for its fence until it is swept (H6.4).
 pub(crate) const WRITE_LOCK: &str = "
     INSERT INTO lock VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT (name) DO UPDATE SET busy = excluded.busy, used_s = excluded.used_s, state = excluded.state";
 pub(crate) const LIST: &str = "
-    SELECT name, state FROM lock WHERE busy = 1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
+    SELECT name FROM lock WHERE busy = 1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
 pub(crate) const EVERY_LOCK: &str = "SELECT name, state FROM lock";
 pub(crate) const ALL_BUSY: &str = "SELECT name, state FROM lock WHERE busy = 1";
 
-pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";
+/// `LIMIT -1` is no limit.
+pub(crate) const READ_FRONT: &str =
+    "SELECT number, ends_us, state FROM place WHERE name = ?1 ORDER BY number LIMIT ?2";
+pub(crate) const READ_PLACE: &str = "SELECT number, ends_us, state FROM place WHERE owner = ?2 AND name = ?1";
+pub(crate) const NEXT_PLACE: &str = "SELECT coalesce(max(number), 0) + 1 FROM place WHERE name = ?1";
+pub(crate) const COUNT_TURNS: &str = "
+    SELECT count(*) FROM (SELECT 1 FROM place
+    WHERE name = ?1 AND number > ?2 AND number < ?3 AND turn = 1 AND ends_us > ?4 LIMIT ?5)";
+pub(crate) const COUNT_PLACES: &str = "
+    SELECT count(*) FROM (SELECT 1 FROM place
+    WHERE name = ?1 AND number > ?2 AND number < ?3 AND ends_us > ?4 LIMIT ?5)";
+pub(crate) const ADD_PLACE: &str = "
+    INSERT INTO place SELECT ?1, coalesce(max(number), 0) + 1, ?2, ?3, ?4, ?5 FROM place WHERE name = ?1";
+pub(crate) const KEEP_PLACE: &str = "UPDATE place SET ends_us = ?3 WHERE name = ?1 AND number = ?2";
+pub(crate) const REMOVE_PLACE: &str = "DELETE FROM place WHERE name = ?1 AND number = ?2";
+pub(crate) const FORGET_PLACES: &str = "DELETE FROM place WHERE ends_us > ?1";
+pub(crate) const BUSY_BY_PLACES: &str =
+    "UPDATE lock SET busy = 1 WHERE busy = 0 AND name IN (SELECT name FROM place)";
+pub(crate) const EVERY_PLACE: &str = "SELECT name, state FROM place";
+
+pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner, name) VALUES (?1, ?2, ?3, ?4)";
 /// Never empties the table: the next `seq` is the largest and one.
 pub(crate) const TRIM_WAKES: &str = "DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000";
-pub(crate) const LAST_WAKE: &str = "SELECT coalesce(max(seq), 0) FROM wake";
-pub(crate) const READ_WAKES: &str =
-    "SELECT owner FROM wake WHERE seq > ?1 AND process = ?2 AND audience = ?3";
-pub(crate) const DATA_VERSION: &str = "PRAGMA data_version";
+pub(crate) const READ_WAKES: &str = "
+    SELECT seq, audience, name, iif(process = ?2, owner, NULL) FROM wake WHERE seq > ?1 ORDER BY seq";
 
 pub(crate) const SWEEP_NEXT: &str = "
     SELECT name, busy, used_s, state FROM lock WHERE name > (SELECT swept FROM meta) ORDER BY name LIMIT 256";

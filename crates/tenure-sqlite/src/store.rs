@@ -2,9 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::Connection;
 use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, LockName, Moment, OwnerId};
-use tenure_ledger::{Change, Ledger, Rules};
 
 use crate::{
     clock::LeaseClock,
@@ -14,13 +13,14 @@ use crate::{
     folder::FolderLock,
     guard::Guard,
     schema::{self, Open},
+    seats::Seats,
     sql,
 };
 
-/// A free row is swept when it was not used for this long.
-const KEEP_FREE: Duration = Duration::from_secs(3600);
-/// One in so many new rows pays for looking at 256 old ones.
-const SWEEP_EVERY: u8 = 32;
+/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs.
+const HOLDERS_TRIES: u32 = 64;
+/// Pauses of those who wait double so often, up to 96 ms.
+const DOUBLINGS: u32 = 5;
 
 /// One way to the file; opened when first needed, and again when another file stands in its place.
 pub(crate) struct Store {
@@ -33,14 +33,27 @@ pub(crate) struct Store {
     pub(crate) generation: u64,
     /// What is open must be opened anew.
     stale: bool,
-    inserts: u8,
+    pub(crate) seats: Seats,
+    /// How often in a row the file was busy with others.
+    busy: u32,
+    /// How many new rows this process made.
+    pub(crate) inserts: u8,
+}
+
+/// Who asks for the write lock. SQLite gives it to nobody in turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// One of many perhaps: it comes back later and later while the file is busy.
+    Waiter,
+    /// Who holds a lease, which time ends, and who gives it back, for which all others wait (L6).
+    Holder,
 }
 
 /// A transaction under way.
 pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
-    store: &'a mut Store,
-    wakes: Vec<(Audience, OwnerId)>,
+    pub(crate) store: &'a mut Store,
+    pub(crate) wakes: Vec<(Audience, OwnerId, LockName)>,
 }
 
 impl Store {
@@ -48,7 +61,6 @@ impl Store {
         // By chance, so that processes which make a single row each pay their share of the sweeping.
         let mut chance = [0];
         host.random(&mut chance);
-        let inserts = chance[0] % SWEEP_EVERY;
         Self {
             config,
             host,
@@ -57,7 +69,9 @@ impl Store {
             open: None,
             generation: 0,
             stale: false,
-            inserts,
+            seats: Seats::default(),
+            busy: 0,
+            inserts: chance[0],
         }
     }
 
@@ -78,7 +92,7 @@ impl Store {
         }
         if self.open.is_none() {
             let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
-            self.open = opened.map_err(|error| self.jittered(error))?;
+            self.open = opened.map_err(|error| self.jittered(error, Haste::Waiter))?;
             self.generation += u64::from(self.open.is_some());
         }
         Ok(self.open.is_some())
@@ -100,10 +114,28 @@ impl Store {
         self.open.as_ref().expect("BUG: a transaction runs on an open file")
     }
 
+    /// Runs `read` on one snapshot of the file, and writes nothing; `None` if there is no file, or if it may grant nothing.
+    /// Whether the file was away meanwhile is not asked: nothing is granted here.
+    pub(crate) fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
+        if !self.reach(false).is_ok_and(|is_there| is_there) {
+            return None;
+        }
+        let now = self.now();
+        let open = self.opened();
+        if schema::until_open(open, now).is_some() || !open.conn.is_autocommit() {
+            return None;
+        }
+        open.conn.prepare_cached(sql::BEGIN_READING).and_then(|mut s| s.execute([])).ok()?;
+        let answer = read(&open.conn, now);
+        self.roll_back();
+        answer
+    }
+
     /// Runs `work` as one transaction; `None` if there is no file and it may not be made.
     pub(crate) fn transact<A>(
         &mut self,
         may_create: bool,
+        haste: Haste,
         work: impl FnOnce(&mut Tx<'_>) -> Result<A, BackendError>,
     ) -> Result<Option<A>, BackendError> {
         if !self.reach(may_create)? {
@@ -113,22 +145,32 @@ impl Store {
             // A panic left a transaction open.
             self.roll_back();
         }
-        self.say(sql::BEGIN)?;
+        self.begin(haste)?;
         let now = self.now();
         let mut tx = Tx { now, store: self, wakes: Vec::new() };
         let done = work(&mut tx).and_then(|answer| tx.leave_hints().map(|()| answer));
         let wakes = tx.wakes;
         let done = done.and_then(|answer| self.commit().map(|()| answer));
         let answer = done.inspect_err(|_| self.roll_back())?;
-        for (audience, owner) in wakes {
+        for (audience, owner, _) in wakes {
             self.bells.ring(audience, owner);
         }
         Ok(Some(answer))
     }
 
-    fn say(&self, statement: &str) -> Result<(), BackendError> {
-        let said = self.opened().conn.prepare_cached(statement).and_then(|mut s| s.execute([]));
-        said.map(drop).map_err(|e| self.jittered(error::before_commit(&self.config.path, e)))
+    fn begin(&mut self, haste: Haste) -> Result<(), BackendError> {
+        let mut tries = if haste == Haste::Holder { HOLDERS_TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            let said = self.opened().conn.prepare_cached(sql::BEGIN).and_then(|mut s| s.execute([]));
+            match said.map_err(|e| error::before_commit(&self.config.path, e)) {
+                Err(error) if error.kind() == ErrorKind::Throttled && tries > 0 => std::thread::yield_now(),
+                Err(error) => return Err(self.jittered(error, haste)),
+                Ok(_) => break,
+            }
+        }
+        self.busy = 0;
+        Ok(())
     }
 
     fn commit(&self) -> Result<(), BackendError> {
@@ -141,23 +183,30 @@ impl Store {
         let _ = self.opened().conn.execute_batch(sql::ROLLBACK);
     }
 
-    /// When a busy file is worth asking again: 1 to 4 ms, so that many processes do not ask in step.
-    fn jittered(&self, error: BackendError) -> BackendError {
+    /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits comes
+    /// back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
+    fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
         if error.kind() != ErrorKind::Throttled {
             return error;
         }
-        let mut chance = [0];
+        let longest_us = match haste {
+            Haste::Holder => 1000,
+            Haste::Waiter => 3000 << self.busy,
+        };
+        self.busy = (self.busy + 1).min(DOUBLINGS);
+        let mut chance = [0; 2];
         self.host.random(&mut chance);
-        error.retry_after(Duration::from_micros(1000 + u64::from(chance[0]) * 12))
+        let part_us = (longest_us * u64::from(u16::from_be_bytes(chance))) >> 16;
+        error.retry_after(Duration::from_micros(1000 + part_us))
     }
 }
 
 impl Tx<'_> {
-    fn path(&self) -> &std::path::Path {
+    pub(crate) fn path(&self) -> &std::path::Path {
         &self.store.config.path
     }
 
-    fn conn(&self) -> &Connection {
+    pub(crate) fn conn(&self) -> &Connection {
         &self.store.opened().conn
     }
 
@@ -193,7 +242,8 @@ impl Tx<'_> {
     fn must_reopen(&mut self) -> BackendError {
         self.store.stale = true;
         let message = "the database file was replaced meanwhile";
-        self.store.jittered(error::refused(self.path(), ErrorKind::Throttled, message))
+        let error = error::refused(self.path(), ErrorKind::Throttled, message);
+        self.store.jittered(error, Haste::Waiter)
     }
 
     /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
@@ -204,7 +254,7 @@ impl Tx<'_> {
         }
         let path = self.path().to_owned();
         // Under it nobody remembers another file that has taken the place of this one.
-        let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e))?;
+        let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
         if !self.store.is_in_place() {
             return Err(self.must_reopen());
         }
@@ -226,90 +276,27 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Runs one verb of a ledger and stores what it changed.
-    pub(crate) fn step<A>(
-        &mut self,
-        name: &LockName,
-        verb: impl FnOnce(&mut Ledger, Moment, &Rules) -> Result<Change<A>, BackendError>,
-    ) -> Result<A, BackendError> {
-        let (mut ledger, is_new) = self.load(name)?;
-        let rules = self.store.config.rules;
-        let change = verb(&mut ledger, self.now, &rules)?;
-        self.wakes.extend(change.wakes);
-        if change.changed {
-            self.store(name, &ledger)?;
-            if is_new {
-                self.sweep_now_and_then()?;
-            }
-        }
-        Ok(change.answer)
-    }
-
-    fn load(&self, name: &LockName) -> Result<(Ledger, bool), BackendError> {
-        let read = |statement: &str| self.conn().prepare_cached(statement);
-        let state = read(sql::READ_LOCK)
-            .and_then(|mut s| s.query_row([name.as_str()], |row| row.get::<_, String>(0)).optional());
-        match state.map_err(|e| self.failed(e))? {
-            Some(state) => Ok((self.decode(&state)?, false)),
-            None => {
-                let floor = read(sql::READ_FLOOR).and_then(|mut s| s.query_row([], |row| row.get(0)));
-                Ok((Ledger::new(floor.map_err(|e| self.failed(e))?), true))
-            }
-        }
-    }
-
-    fn store(&self, name: &LockName, ledger: &Ledger) -> Result<(), BackendError> {
-        let row = (name.as_str(), !ledger.is_free(), self.now.wall.as_secs(), ledger.encode());
-        let written = self.conn().prepare_cached(sql::WRITE_LOCK).and_then(|mut s| s.execute(row));
-        written.map(drop).map_err(|e| self.failed(e))
-    }
-
     /// Hints for other processes go into the file; those for this one are given after the commit.
     fn leave_hints(&mut self) -> Result<(), BackendError> {
         let (here, elsewhere): (Vec<_>, Vec<_>) = std::mem::take(&mut self.wakes)
             .into_iter()
-            .partition(|&(audience, owner)| self.store.bells.reach(audience, owner));
+            .partition(|&(audience, owner, _)| self.store.bells.reach(audience, owner));
         self.wakes = here;
         if elsewhere.is_empty() {
             return Ok(());
         }
         let write = || -> rusqlite::Result<()> {
             let mut add = self.conn().prepare_cached(sql::ADD_WAKE)?;
-            for (audience, owner) in &elsewhere {
-                add.execute((owner.process().to_string(), *audience as u8, owner.to_string()))?;
+            for (audience, owner, name) in &elsewhere {
+                let (process, owner) = (owner.process().to_string(), owner.to_string());
+                add.execute((process, *audience as u8, owner, name.as_str()))?;
             }
             self.conn().prepare_cached(sql::TRIM_WAKES)?.execute([]).map(drop)
         };
         write().map_err(|e| self.failed(e))
     }
 
-    /// Deletes free rows that nobody used for an hour, a few at a time; their fences live on in the floor (H6.4).
-    fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
-        self.store.inserts = (self.store.inserts + 1) % SWEEP_EVERY;
-        if self.store.inserts != 0 {
-            return Ok(());
-        }
-        let sweep = || -> rusqlite::Result<Vec<(String, bool, u64, String)>> {
-            let mut next = self.conn().prepare_cached(sql::SWEEP_NEXT)?;
-            let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
-            rows.collect()
-        };
-        let rows = sweep().map_err(|e| self.failed(e))?;
-        let reached = if rows.len() < 256 { "" } else { rows.last().map_or("", |row| row.0.as_str()) };
-        let old = self.now.wall.saturating_sub(KEEP_FREE).as_secs();
-        let mut floor = 0;
-        for (name, _, _, state) in rows.iter().filter(|(_, busy, used, _)| !busy && *used < old) {
-            floor = floor.max(self.decode(state)?.fence());
-            self.conn().execute(sql::SWEEP_ONE, [name]).map_err(|e| self.failed(e))?;
-        }
-        self.conn().execute(sql::SWEPT, (reached, floor)).map(drop).map_err(|e| self.failed(e))
-    }
-
-    fn decode(&self, state: &str) -> Result<Ledger, BackendError> {
-        Ledger::decode(state).map_err(|e| error::ledger(self.path(), e))
-    }
-
-    fn failed(&self, error: rusqlite::Error) -> BackendError {
+    pub(crate) fn failed(&self, error: rusqlite::Error) -> BackendError {
         error::before_commit(self.path(), error)
     }
 }

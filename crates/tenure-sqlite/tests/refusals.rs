@@ -64,9 +64,9 @@ async fn a_newer_schema_is_refused_untouched() {
     let path = folder.path().join("locks.db");
     Player::new(Arc::new(Sqlite::new(Config::new(&path), PausedHost::new(1))), "one").enter().await;
     let raw = Connection::open(&path).unwrap();
-    raw.execute_batch("PRAGMA user_version = 2; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    raw.execute_batch("PRAGMA user_version = 3; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     drop(raw);
-    is_refused_untouched(&path, ErrorKind::Unsupported, "schema 2, this tenure knows 1").await;
+    is_refused_untouched(&path, ErrorKind::Unsupported, "schema 3, this tenure knows 2").await;
 }
 
 #[tokio::test(start_paused = true)]

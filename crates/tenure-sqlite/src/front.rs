@@ -1,0 +1,223 @@
+//! `Front`: a lock as its rows hold it, with as much of its queue as a verb looks at.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use tenure_core::{LockName, Moment, OwnerId};
+use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
+
+use crate::{schema::micros, sql};
+
+/// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
+pub(crate) const FIRST_LOOK: usize = 4;
+/// If a verb wants to look further, it gets so many times more.
+pub(crate) const LOOK_FURTHER: usize = 8;
+/// Places ahead are counted up to here; further back, numbers tell how many they are at most.
+const COUNTED: usize = 32;
+
+/// What is read of a lock.
+pub(crate) struct Look<'a> {
+    pub(crate) name: &'a LockName,
+    /// Whose place is read too, wherever it stands.
+    pub(crate) owner: Option<OwnerId>,
+    pub(crate) now: Moment,
+    pub(crate) rules: &'a Rules,
+    /// How many places from the front.
+    pub(crate) places: usize,
+}
+
+/// The rows of a lock and the ledger they come to.
+pub(crate) struct Front {
+    pub(crate) ledger: Ledger,
+    /// False if the lock has no row.
+    pub(crate) is_there: bool,
+    row: (bool, String),
+    places: Vec<PlaceRow>,
+    is_whole: bool,
+    /// The last place of the front that waits for a turn: a verb that leaves it there has not looked behind it.
+    last_turn: Option<OwnerId>,
+}
+
+struct PlaceRow {
+    number: i64,
+    owner: OwnerId,
+    ends_us: u64,
+}
+
+/// What a verb changed.
+#[derive(Debug, Default)]
+pub(crate) struct Edits {
+    /// Whether anybody holds or waits, and the holders and the fence, if that changed.
+    row: Option<(bool, String)>,
+    removed: Vec<i64>,
+    kept: Vec<(i64, u64)>,
+    added: Vec<Place>,
+}
+
+/// Why rows could not be read or written.
+#[derive(Debug)]
+pub(crate) enum RowError {
+    Sqlite(rusqlite::Error),
+    Ledger(LedgerError),
+}
+
+impl From<rusqlite::Error> for RowError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<LedgerError> for RowError {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+impl Front {
+    /// Reads a lock, with the front of its queue. Several statements: one snapshot must hold them together.
+    pub(crate) fn read(conn: &Connection, look: &Look<'_>) -> Result<Self, RowError> {
+        let (ledger, row) = read_row(conn, look.name)?;
+        let mut front = read_places(conn, sql::READ_FRONT, (look.name.as_str(), look.places))?;
+        let is_whole = front.len() < look.places;
+        let last_turn = front.iter().rev().find(|(_, place)| place.waits_for_a_turn());
+        let last_turn = last_turn.map(|(_, place)| place.owner());
+        let mut behind = Unseen::default();
+        if let (Some(owner), Some((last, _)), false) = (look.owner, front.last(), is_whole) {
+            let last = *last;
+            if front.iter().all(|(_, place)| place.owner() != owner) {
+                front.extend(read_places(conn, sql::READ_PLACE, (look.name.as_str(), owner.to_string()))?);
+            }
+            // A place that is over will be taken anew, at the end.
+            let is_live = |place: &Place| place.owner() == owner && place.ends_us() > micros(look.now.boot);
+            let own = front.iter().find(|(_, place)| is_live(place)).map(|(number, _)| *number);
+            behind = unseen(conn, look, last, own)?;
+        }
+        let places = front.iter().map(|(number, place)| PlaceRow {
+            number: *number,
+            owner: place.owner(),
+            ends_us: place.ends_us(),
+        });
+        let places = places.collect();
+        let is_there = row.is_some();
+        let ledger = ledger.with_queue(front.into_iter().map(|(_, place)| place), behind);
+        Ok(Self { ledger, is_there, row: row.unwrap_or_default(), places, is_whole, last_turn })
+    }
+
+    /// False if the verb that led to this ledger may have looked behind the front.
+    pub(crate) fn suffices(&self, after: &Ledger) -> bool {
+        self.is_whole || self.last_turn.is_some_and(|owner| after.has_place(owner))
+    }
+
+    /// What must be written so that the rows say this.
+    pub(crate) fn edits(&self, mut after: Ledger) -> Edits {
+        let mut edits = Edits::default();
+        let is_busy = !after.is_free();
+        // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
+        let mut queue = after.take_queue().into_iter().peekable();
+        for PlaceRow { number, owner, ends_us } in &self.places {
+            match queue.next_if(|place| place.owner() == *owner) {
+                None => edits.removed.push(*number),
+                Some(place) if place.ends_us() != *ends_us => edits.kept.push((*number, place.ends_us())),
+                Some(_) => {}
+            }
+        }
+        edits.added.extend(queue);
+        let row = (is_busy, after.encode());
+        edits.row = (row != self.row).then_some(row);
+        edits
+    }
+
+    /// How much longer the place of the owner lives, if these are all the edits: then they can wait.
+    pub(crate) fn left_of_place(&self, edits: &Edits, owner: OwnerId, now: Moment) -> Option<u64> {
+        let Edits { row: None, removed, kept, added } = edits else { return None };
+        if !removed.is_empty() || !added.is_empty() || kept.len() > 1 {
+            return None;
+        }
+        let own = self.places.iter().find(|place| place.owner == owner)?;
+        kept.iter()
+            .all(|(number, _)| *number == own.number)
+            .then(|| own.ends_us.saturating_sub(micros(now.boot)))
+    }
+}
+
+impl Edits {
+    /// Writes them. A free lock's row is kept for its fence until it is swept (H6.4).
+    pub(crate) fn write(&self, conn: &Connection, name: &LockName, now: Moment) -> rusqlite::Result<()> {
+        let name = name.as_str();
+        if let Some((is_busy, state)) = &self.row {
+            conn.prepare_cached(sql::WRITE_LOCK)?.execute((name, is_busy, now.wall.as_secs(), state))?;
+        }
+        for number in &self.removed {
+            conn.prepare_cached(sql::REMOVE_PLACE)?.execute((name, number))?;
+        }
+        for (number, ends_us) in &self.kept {
+            conn.prepare_cached(sql::KEEP_PLACE)?.execute((name, number, ends_us))?;
+        }
+        for place in &self.added {
+            add_place(conn, name, place)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts a place at the end of the queue.
+pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlite::Result<()> {
+    let owner = place.owner().to_string();
+    let row = (name, owner, place.waits_for_a_turn(), place.ends_us(), place.encode());
+    conn.prepare_cached(sql::ADD_PLACE)?.execute(row).map(drop)
+}
+
+/// A lock with its whole queue; `None` if it has no row.
+pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowError> {
+    let (ledger, _) = read_row(conn, name)?;
+    let places = read_places(conn, sql::READ_FRONT, (name.as_str(), -1))?;
+    Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
+}
+
+fn read_row(conn: &Connection, name: &LockName) -> Result<(Ledger, Option<(bool, String)>), RowError> {
+    let row = conn
+        .prepare_cached(sql::READ_LOCK)?
+        .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))
+        .optional()?;
+    let ledger = match &row {
+        Some((_, state)) => Ledger::decode(state)?,
+        None => Ledger::new(conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?),
+    };
+    Ok((ledger, row))
+}
+
+fn read_places(
+    conn: &Connection,
+    statement: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<Vec<(i64, Place)>, RowError> {
+    let mut read = conn.prepare_cached(statement)?;
+    let text = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?));
+    let mut places = Vec::new();
+    for row in read.query_map(parameters, text)? {
+        let (number, ends_us, state) = row?;
+        places.push((number, Place::decode(&state, ends_us)?));
+    }
+    Ok(places)
+}
+
+/// What stands between the last place of the front and the own one, or the end of the queue.
+fn unseen(conn: &Connection, look: &Look<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
+    let name = look.name.as_str();
+    let until = match own {
+        Some(number) => number,
+        None => conn.prepare_cached(sql::NEXT_PLACE)?.query_row([name], |row| row.get(0))?,
+    };
+    if until <= last + 1 {
+        return Ok(Unseen::default());
+    }
+    let now_us = micros(look.now.boot);
+    let between = usize::try_from(until - last - 1).unwrap_or(usize::MAX);
+    let count = |statement: &str, limit: usize| -> rusqlite::Result<usize> {
+        conn.prepare_cached(statement)?.query_row((name, last, until, now_us, limit), |row| row.get(0))
+    };
+    let counted = count(sql::COUNT_TURNS, COUNTED)?;
+    let ahead = if counted < COUNTED { counted } else { between };
+    // Numbers have gaps where places were given up: only where they may mislead are the places themselves counted.
+    let is_near_bound = own.is_none() && look.places + between >= look.rules.places_max;
+    let places = if is_near_bound { count(sql::COUNT_PLACES, look.rules.places_max)? } else { 0 };
+    Ok(Unseen { ahead, places })
+}
