@@ -1,0 +1,181 @@
+//! A lock in rows answers as the ledger does that keeps its whole queue in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use tenure_core::{
+    Backend, BackendError, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId, Wait,
+};
+use tenure_ledger::{Change, Ledger, LedgerError, Rules};
+use tenure_sqlite::{Config, Sqlite};
+use tenure_testkit::host::{PausedHost, pass};
+
+/// More clients than places that are read at first, and several times so.
+const CLIENTS: usize = 40;
+const TTL: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Claim {
+        client: usize,
+        wait: Wait,
+    },
+    /// Many at once, so that queues become long.
+    All,
+    Renew {
+        client: usize,
+    },
+    Release {
+        client: usize,
+    },
+    Break,
+    Pass {
+        ms: u64,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let client = 0..CLIENTS;
+    let wait = prop_oneof![8 => Just(Wait::Turn), 1 => Just(Wait::No), 1 => Just(Wait::Wake)];
+    prop_oneof![
+        8 => (client.clone(), wait).prop_map(|(client, wait)| Step::Claim { client, wait }),
+        1 => Just(Step::All),
+        2 => client.clone().prop_map(|client| Step::Renew { client }),
+        5 => client.prop_map(|client| Step::Release { client }),
+        1 => Just(Step::Break),
+        3 => (0u64..2500).prop_map(|ms| Step::Pass { ms }),
+    ]
+}
+
+fn modes() -> impl Strategy<Value = Vec<Mode>> {
+    let mode = prop_oneof![
+        2 => Just(Mode::Exclusive),
+        2 => Just(Mode::READ),
+        1 => (1u32..4).prop_map(|n| Mode::Shared { limit: NonZeroU32::new(n) }),
+    ];
+    // Of one mode, or of all.
+    prop_oneof![mode.clone().prop_map(|mode| vec![mode; CLIENTS]), prop::collection::vec(mode, CLIENTS)]
+}
+
+struct Twins {
+    folder: TempDir,
+    host: Arc<PausedHost>,
+    name: LockName,
+    ledger: Ledger,
+    owners: Vec<(OwnerId, Mode)>,
+    attempts: u128,
+}
+
+impl Twins {
+    fn new(modes: Vec<Mode>) -> Self {
+        let process = ProcessId::from_random([7; 8]);
+        let owners = (0_u128..).zip(modes);
+        let owners = owners.map(|(n, mode)| (OwnerId::from_random(process, n.to_be_bytes()), mode));
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            host: PausedHost::new(1),
+            name: LockName::new("job").unwrap(),
+            ledger: Ledger::new(0),
+            owners: owners.collect(),
+            attempts: 1000,
+        }
+    }
+
+    /// A handle that remembers nobody: it makes every claim in a transaction, which keeps the place as the ledger does.
+    fn rows(&self) -> Sqlite {
+        Sqlite::new(Config::new(self.folder.path().join("locks.db")), self.host.clone())
+    }
+
+    fn whole<A>(&mut self, verb: impl FnOnce(&mut Ledger, &Rules) -> Change<A>) -> A {
+        verb(&mut self.ledger, &Rules::default()).answer
+    }
+
+    async fn play(&mut self, step: &Step) {
+        let now = self.host.now();
+        match *step {
+            Step::Claim { client, wait } => self.claim(client, wait).await,
+            Step::All => {
+                for client in 0..CLIENTS {
+                    self.claim(client, Wait::Turn).await;
+                }
+            }
+            Step::Renew { client } => {
+                let (owner, name) = (self.owners[client].0, self.name.clone());
+                let token = tenure_core::FencingToken::new(1);
+                let grant = Grant { name, owner, token, block: 1, ttl: TTL };
+                let rows = self.rows().renew(&[grant]).await.remove(0).unwrap();
+                assert_eq!(rows, self.whole(|ledger, rules| ledger.renew(now, rules, owner, TTL)));
+            }
+            Step::Release { client } => {
+                let owner = self.owners[client].0;
+                let rows = self.rows().release(&self.name, owner).await.unwrap();
+                assert_eq!(rows, self.whole(|ledger, rules| ledger.release(now, rules, owner)));
+                // Owners are not used twice.
+                self.attempts += 1;
+                self.owners[client].0 = OwnerId::from_random(owner.process(), self.attempts.to_be_bytes());
+            }
+            Step::Break => {
+                let rows = self.rows().break_lock(&self.name).await.unwrap();
+                assert_eq!(rows, self.whole(|ledger, rules| ledger.break_lock(now, rules)));
+            }
+            Step::Pass { ms } => pass(Duration::from_millis(ms)).await,
+        }
+        let rows = self.rows().inspect(&self.name).await.unwrap();
+        assert_eq!(rows, self.ledger.view(self.name.clone(), self.host.now()), "after {step:?}");
+    }
+
+    async fn claim(&mut self, client: usize, wait: Wait) {
+        let (owner, mode) = self.owners[client];
+        let label = Arc::new(Label::new("host", 1, "user", "command"));
+        let claim = Claim { name: self.name.clone(), owner, mode, ttl: TTL, label, block: 1, wait };
+        let rows = self.rows().claim(&claim).await;
+        let whole = self.ledger.claim(self.host.now(), &Rules::default(), &claim);
+        assert_same(rows, whole.map(|change| change.answer));
+    }
+}
+
+fn assert_same(rows: Result<ClaimAnswer, BackendError>, whole: Result<ClaimAnswer, LedgerError>) {
+    let (rows, whole) = (rows.unwrap(), whole.unwrap());
+    match (&rows, &whole) {
+        (
+            ClaimAnswer::Queued { ahead, retry_after, holder },
+            ClaimAnswer::Queued { ahead: expected, retry_after: sooner, holder: same },
+        ) => {
+            // Behind 32 others the number may be too large where somebody gave up.
+            assert!(
+                if *expected < 32 { ahead == expected } else { ahead >= expected },
+                "{rows:?}, {whole:?}"
+            );
+            assert_eq!(holder, same);
+            // The death of a place that is far from the front is no reason to ask.
+            assert!(
+                retry_after >= sooner && *retry_after <= Rules::default().retry_max,
+                "{rows:?}, {whole:?}"
+            );
+        }
+        (ClaimAnswer::Busy { holder, .. }, ClaimAnswer::Busy { holder: same, .. }) => {
+            assert_eq!(holder, same)
+        }
+        _ => assert_eq!(rows, whole),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// L1, L2, L7: only the front of the queue is read, and the answers are those of the whole queue.
+    #[test]
+    fn rows_and_the_whole_ledger_answer_alike(modes in modes(), steps in prop::collection::vec(steps(), 1..60)) {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut twins = Twins::new(modes);
+            for step in &steps {
+                twins.play(step).await;
+            }
+        });
+    }
+}
