@@ -32,6 +32,7 @@ pub(crate) struct Front {
     row: (bool, String),
     places: Vec<PlaceRow>,
     is_whole: bool,
+    read_at_us: u64,
     /// The last place of the front that waits for a turn: a verb that leaves it there has not looked behind it.
     last_turn: Option<OwnerId>,
 }
@@ -98,7 +99,8 @@ impl Front {
         let places = places.collect();
         let is_there = row.is_some();
         let ledger = ledger.with_queue(front.into_iter().map(|(_, place)| place), behind);
-        Ok(Self { ledger, is_there, row: row.unwrap_or_default(), places, is_whole, last_turn })
+        let (row, read_at_us) = (row.unwrap_or_default(), micros(look.now.boot));
+        Ok(Self { ledger, is_there, row, places, is_whole, read_at_us, last_turn })
     }
 
     /// False if the verb that led to this ledger may have looked behind the front.
@@ -113,7 +115,9 @@ impl Front {
         // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
         let mut queue = after.take_queue().into_iter().peekable();
         for PlaceRow { number, owner, ends_us } in &self.places {
-            match queue.next_if(|place| place.owner() == *owner) {
+            // One that is over is taken out, also if its owner takes a new one: that stands at the end.
+            let is_live = *ends_us > self.read_at_us;
+            match queue.next_if(|place| is_live && place.owner() == *owner) {
                 None => edits.removed.push(*number),
                 Some(place) if place.ends_us() != *ends_us => edits.kept.push((*number, place.ends_us())),
                 Some(_) => {}
