@@ -1,6 +1,10 @@
 //! Waiting for a lock: what a person sees of it, and how a signal ends it.
 
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
 
 use tenure::{
     AcquireError, Guard, Lock, LockName, Locker, Progress, TokioHost,
@@ -8,6 +12,11 @@ use tenure::{
 };
 
 use crate::{exit::Stop, lease::RELEASE_PATIENCE, line, people, signals::Signals};
+
+/// A wait that is announced.
+const LONG: Duration = Duration::from_secs(1);
+/// How often it is looked whether there is one.
+const ANNOUNCING: Duration = Duration::from_millis(100);
 
 /// Waits for one lock.
 pub(crate) struct Waiting<'a> {
@@ -44,6 +53,7 @@ impl<'a> Waiting<'a> {
                 acquired = acquire => Ok(acquired),
                 signal = signals.asked_to_end() => Err(signal),
                 never = line::spin(self.quiet, || self.message()) => match never {},
+                never = self.announce() => match never {},
             }
         };
         match acquired {
@@ -57,6 +67,24 @@ impl<'a> Waiting<'a> {
                 Err(Stop::signalled(signal as i32))
             }
         }
+    }
+
+    /// A store that says when it will serve is waited for in silence otherwise, where no line is drawn.
+    async fn announce(&self) -> Infallible {
+        let is_drawn = self.quiet || stderr().is_terminal();
+        while !is_drawn {
+            line::pause(ANNOUNCING).await;
+            let failing = self.progress.latest().and_then(|waiting| waiting.failing);
+            let Some(error) = failing.filter(|it| it.retry_hint().is_some_and(|left| left >= LONG)) else {
+                continue;
+            };
+            let way_out = self.locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
+                format!("; in tests, ?guard=off or a smaller ?{parameter}= in the URL spares this wait")
+            });
+            crate::exit::warn(&format!("{}: {error}{way_out}", self.name));
+            break;
+        }
+        std::future::pending().await
     }
 
     fn stop(&self, error: &AcquireError) -> Stop {

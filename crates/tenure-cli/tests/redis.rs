@@ -12,13 +12,34 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use stage::{
-    START, Stage, assert_within,
+    Ended, START, Stage, assert_within,
     files::{BEAT, DEAF_BEAT},
     now,
 };
 
 /// Says when it was let in.
 const ENTERED: &str = "date +%s%N >entered.$0";
+
+/// It was let in, and said once what it waited for, in a pipe too. What a server that nobody has used before costs is borne
+/// only by those who know why, and how tests are spared.
+#[track_caller]
+fn announced(ended: &Ended) {
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let said = ended.err.matches("it grants nothing for another").count();
+    assert_eq!((said, ended.err.lines().count()), (1, 1), "{ended:?}");
+    assert!(ended.err.contains("?guard=off or a smaller ?max_ttl= in the URL spares"), "{ended:?}");
+}
+
+/// Everybody who waits for a new server says so, but not if told to be quiet.
+#[test]
+fn the_first_wait_of_a_server_is_announced_unless_quiet() {
+    let stage = Stage::on_redis_with("?max_ttl=2s");
+    let (loud, quiet) =
+        (["run", "--ttl", "1s", "a", "--", "true"], ["-q", "run", "--ttl", "1s", "b", "--", "true"]);
+    let both = (stage.start(&loud), stage.start(&quiet));
+    announced(&both.0.ended());
+    both.1.ended().silent(0);
+}
 
 /// Issue 3, point 7; L1, hazard 60. A hung server ends leases by its clock all the same.
 #[test]
@@ -51,7 +72,7 @@ fn a_server_that_came_back_empty_lets_nobody_in_before_the_old_lease_is_over() {
     let second = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTERED, "second"]);
     let lost = first.ended();
     assert_eq!(lost.code, 79, "{lost:?}");
-    second.ended().silent(0);
+    announced(&second.ended());
     assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
 }
 
@@ -79,7 +100,7 @@ fn a_flushed_server_lets_nobody_in_before_the_old_lease_is_over() {
     stage.server().command(&["FLUSHALL"]);
     let second = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTERED, "second"]);
     assert_eq!(first.ended().code, 79);
-    second.ended().silent(0);
+    announced(&second.ended());
     assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
 }
 

@@ -14,7 +14,7 @@ use std::{
     fs,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use stage::{
@@ -22,7 +22,10 @@ use stage::{
     files::{BEAT, DEAF_BEAT, HOLD},
     now, quorum_url, scaled_ttl,
 };
-use tenure_testkit::{patience::eventually, redis::RedisServer};
+use tenure_testkit::{
+    patience::eventually,
+    redis::{RedisServer, Reply},
+};
 
 /// A node that says nothing is waited for so long at most, once for a claim and once for a release.
 const NODE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -30,24 +33,29 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What was granted by fewer than a quorum is taken back for so long, also from nodes that do not answer.
 const WITHDRAWAL: Duration = Duration::from_secs(2);
 
-/// The longest lease on nodes with a guard, and how long one waits after it was started: two seconds more.
+/// The longest lease on nodes with a guard, and how long one waits from when it is looked at first.
 const GUARDED: &str = "?max_ttl=2s";
-const READY_S: u64 = 4;
 
 /// Alone it makes the folder `inside`, says its token and goes; beside another it says so.
 const ALONE: &str = "mkdir inside || echo $0 >>overlaps; echo $TENURE_TOKEN >>tokens; n=$(cat f); sleep 0.01; \
                      echo $((n+1)) >f; rmdir inside";
 
-/// Waits until a node with the settings [`GUARDED`] grants again.
-fn ready(node: &RedisServer) {
+/// Waits until a node with the settings [`GUARDED`] grants again: it counts from when somebody looks at it.
+fn ready(stage: &Stage, node: &RedisServer) {
     eventually("a node has waited for what it may have forgotten", PATIENCE, || {
-        (node.info("server", "uptime_in_seconds").parse::<u64>().unwrap() > READY_S).then_some(())
+        let ready = node.command(&["HGET", "tenure:quorum", "ready"]);
+        let Reply::Text(ready) = ready else {
+            stage.run(&["ls"]);
+            return None;
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        (ready.parse::<u128>().unwrap() <= now).then_some(())
     });
 }
 
 fn guarded() -> Stage {
     let stage = Stage::on_quorum_with(GUARDED);
-    stage.nodes().iter().for_each(ready);
+    stage.nodes().iter().for_each(|node| ready(&stage, node));
     stage
 }
 
@@ -161,7 +169,7 @@ fn a_holder_outlives_two_nodes_that_come_back_empty_and_the_third_lets_nobody_in
         .start_waiter("job", &["run", "-w", "60s", "--ttl", "2s", "job", "--", "sh", "-c", second, "next"]);
     for node in &stage.nodes()[..2] {
         restart_empty(node);
-        ready(node);
+        ready(&stage, node);
     }
     assert_eq!(
         stage.show("job")["holders"][0]["label"]["pid"],
@@ -211,7 +219,7 @@ fn nodes_that_come_back_empty_let_no_two_in_and_repeat_no_token() {
             for node in &stage.nodes()[..3] {
                 let before = entered.load(Ordering::Relaxed);
                 restart_empty(node);
-                ready(node);
+                ready(&stage, node);
                 eventually("they go on meanwhile", PATIENCE, || {
                     (entered.load(Ordering::Relaxed) > before).then_some(())
                 });

@@ -51,9 +51,10 @@ impl Gate {
                 left.as_secs_f64()
             ),
         };
-        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
-            .with("redis", place)
-            .retry_after(left)
+        let error =
+            BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
+        // Nobody knows when a replica comes back.
+        if *why == Why::Alone { error } else { error.retry_after(left) }
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -309,13 +309,14 @@ impl World {
 
     fn next(&self, rules: &Rules) -> Result<Vec<Self>, ()> {
         let mut out = vec![Self { copy: self.main.data.clone(), ..self.clone() }];
-        if self.age < 7 {
+        if self.age < 6 {
             out.push(self.tick());
         }
         for who in 0..2 {
             for is_beside in [false, true] {
-                for asks_sentinel in [false, true] {
-                    out.extend(self.check(rules, who, is_beside, asks_sentinel));
+                out.extend(self.check(rules, who, is_beside, false));
+                if self.main.is_watched && !is_beside {
+                    out.extend(self.check(rules, who, is_beside, true));
                 }
                 if let Some(claimed) = self.claim(rules, who, is_beside) {
                     out.push(claimed?);
@@ -336,6 +337,7 @@ impl World {
 /// How many worlds there are, or that L1 breaks in one.
 fn explore(rules: &Rules) -> Result<usize, ()> {
     let client = Client { claims: 1, ..Client::default() };
+    let record = Some(Entry { run: 1, replid: 2, wait: 0, is_open: true, acked: Some(0) });
     let main = Server {
         run: 1,
         replid: 2,
@@ -344,7 +346,7 @@ fn explore(rules: &Rules) -> Result<usize, ()> {
         has_replica: true,
         is_watched: false,
         is_strange: false,
-        data: Data::default(),
+        data: Data { lock: None, record },
     };
     let first = World {
         main,

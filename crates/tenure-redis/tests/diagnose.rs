@@ -9,8 +9,8 @@ use std::{fs, time::Duration};
 use stage::redis;
 use tenure::TokioHost;
 use tenure_core::{
-    BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Host, Label, LockName, Mode, OwnerId, ProcessId,
-    Severity,
+    BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Host, Label, LockName, Mode,
+    OwnerId, ProcessId, Severity,
     Severity::{Note, Problem, Warning},
     Wait,
 };
@@ -83,15 +83,10 @@ async fn granting(url: &str) -> BackendHandle {
     locks
 }
 
-/// A server that says it has been up for long enough to grant at once.
+/// A server that has waited already for leases of a second.
 fn started(recipe: Recipe) -> RedisServer {
-    let clock = Clock::new();
-    clock.step(-60_000);
-    let server = recipe.clock(&clock).start();
-    clock.step(0);
-    until("the server sees its clock", || {
-        server.info("server", "uptime_in_seconds").parse::<u64>().unwrap() > 50
-    });
+    let server = recipe.start();
+    server.has_waited("tenure:one", "guard=on max_ttl=1s");
     server
 }
 
@@ -216,7 +211,7 @@ async fn memory_that_is_nearly_full_is_a_warning() {
 async fn what_a_restart_forgets_is_noted() {
     let (server, locks) = healthy("?max_ttl=1s").await;
     server.command(&["CONFIG", "SET", "save", "3600 1"]);
-    see(&locks).await.has_grave(0).has(Note, "only snapshots are saved", "nothing for up to 3s");
+    see(&locks).await.has_grave(0).has(Note, "only snapshots are saved", "nothing for 1s after");
     server.command(&["CONFIG", "SET", "appendonly", "yes"]);
     see(&locks).await.has_grave(0).has(Note, "(appendfsync everysec)", "appendfsync always");
     server.command(&["CONFIG", "SET", "appendfsync", "always"]);
@@ -242,7 +237,10 @@ async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
     let replica = Recipe::new().replica_of(server.port()).start();
     let line = || server.command(&["INFO", "replication"]).text();
     until("the replica is in step", || line().contains("state=online"));
-    see(&locks).await.has_grave(0).has(Note, "1 replica may lack the newest locks", "max_ttl, 1s");
+    see(&locks).await.has_grave(0).has(Note, "1 replica may lack the newest locks", "nothing for 11s");
+    see(&locks).await.has(Note, "min-replicas-to-write is off", "CONFIG SET min-replicas-to-write 1");
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    see(&locks).await.has_grave(0).lacks("min-replicas-to-write");
     let seen = look(&replica, "?max_ttl=1s").await;
     let remedy = format!("redis://127.0.0.1:{}", server.port());
     seen.has_grave(1).has(Problem, "this server is a replica of 127.0.0.1", &remedy);
@@ -251,6 +249,49 @@ async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
     let remedy = format!("redis-cli -h 127.0.0.1 -p {} INFO replication", replica.port());
     see(&locks).await.has_grave(1).has(Warning, "1 replica is behind", &remedy);
     replica.resume();
+}
+
+/// L1: the old side of a fail-over looks like this, and so does a server whose replica is gone for good. It says how to go
+/// on, and goes on when told.
+#[tokio::test]
+async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_alone() {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    let replica = Recipe::new().replica_of(server.port()).start();
+    until("the replica is in step", || {
+        server.command(&["INFO", "replication"]).text().contains("state=online")
+    });
+    see(&locks).await.has_grave(0);
+    replica.kill();
+    let claim = claim("first", Wait::No);
+    let error = refusal(&locks, &claim).await;
+    assert!(error.contains("none of them acknowledges") && error.contains("doctor --adopt"), "{error}");
+    let grant = Grant {
+        name: claim.name.clone(),
+        owner: claim.owner,
+        token: FencingToken::new(1),
+        block: 1,
+        ttl: claim.ttl,
+    };
+    let renewed = locks.renew(&[grant]).await.remove(0).unwrap_err();
+    assert!(renewed.to_string().contains("grants and renews nothing"), "{renewed}");
+    see(&locks).await.has(Problem, "none of them acknowledges", "tenure doctor --adopt");
+    locks.adopt().await.unwrap();
+    granting(&server.url("?max_ttl=1s")).await;
+    see(&locks).await.has_grave(0).lacks("acknowledges");
+}
+
+/// What a claim is refused with, in the end. Until then it is granted, and given back.
+async fn refusal(locks: &BackendHandle, claim: &Claim) -> String {
+    let mut patience = 300 * slowness();
+    loop {
+        match locks.claim(claim).await {
+            Err(error) => return error.to_string(),
+            Ok(_) => drop(locks.release(&claim.name, claim.owner).await),
+        }
+        patience -= 1;
+        assert!(patience > 0, "it is granted for ever");
+        TokioHost.sleep_until(TokioHost.now() + Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]
@@ -432,6 +473,6 @@ async fn behind_sentinels_the_master_is_looked_at() {
     let [first, ..] = sentinels.sentinels() else { panic!("no Sentinel") };
     let url = format!("redis-sentinel://{}?max_ttl=1s&master={}", first.address(), sentinels.name());
     let locks = granting(&url).await;
-    see(&locks).await.has(Note, "2 replicas may lack the newest locks", "max_ttl, 1s");
+    see(&locks).await.has(Note, "2 replicas may lack the newest locks", "nothing for 11s");
     look(first, "").await.has_grave(1).has(Problem, "this server is a Sentinel", "redis-sentinel://");
 }

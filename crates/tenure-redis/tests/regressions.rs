@@ -10,10 +10,15 @@ mod stage;
 
 use std::time::Duration;
 
-use stage::{entry::let_in, redis};
+use stage::{
+    entry::{SHORT, claimant, let_in},
+    redis,
+};
 use tenure_core::{Audience, ErrorKind, Outcome, Wait};
 use tenure_testkit::{
+    clock::Clock,
     conformance::player::Player,
+    patience::eventually,
     proxy::Proxy,
     redis::{Recipe, RedisServer},
 };
@@ -34,6 +39,47 @@ async fn a_handle_that_met_a_closed_gate_hands_on_when_it_is_open() {
     keeper.release(&holder.claim.name, holder.claim.owner).await.unwrap();
     let view = keeper.inspect(&holder.claim.name).await.unwrap();
     assert_eq!(view.holders[0].owner, waiter.claim.owner.to_string(), "handed on");
+}
+
+/// L1, A3: a server that had been up for long and had no record was taken for one that nobody had used. Behind a name or a
+/// virtual address, a warm spare let a second holder in 65 ms after the first.
+#[tokio::test]
+async fn a_warm_spare_at_the_same_address_waits_for_the_leases_of_the_other() {
+    let (first, clock) = (RedisServer::start(), Clock::new());
+    clock.step(-60_000);
+    let spare = Recipe::new().clock(&clock).start();
+    clock.step(0);
+    eventually("the spare has been up for long", Duration::from_secs(20), || {
+        (spare.info("server", "uptime_in_seconds").parse::<u64>().unwrap() > 50).then_some(())
+    });
+    first.has_waited("tenure:one", "guard=on max_ttl=1s");
+    let address = Proxy::to(first.port(), 1);
+    let url = format!("redis://127.0.0.1:{}/{SHORT}", address.port());
+    let held = let_in(&claimant(&url, "job")).await;
+    first.kill();
+    address.lead_to(spare.port());
+    let next = let_in(&claimant(&url, "job")).await;
+    next.is_after(&held, "has no record of tenure");
+}
+
+/// L1, A3: the spare is in use at another address, and grants by its own record. Who knew the server before waits all the
+/// same, by its own clock; who uses the spare is not held up.
+#[tokio::test]
+async fn who_saw_another_server_at_an_address_waits_though_the_new_one_may_grant() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    servers.iter().for_each(|server| server.has_waited("tenure:one", "guard=on max_ttl=1s"));
+    let address = Proxy::to(servers[0].port(), 1);
+    let url = format!("redis://127.0.0.1:{}/{SHORT}", address.port());
+    let (one, two) = (claimant(&url, "job"), claimant(&url, "job"));
+    let_in(&two).await;
+    two.leave().await;
+    let held = let_in(&one).await;
+    servers[0].kill();
+    address.lead_to(servers[1].port());
+    let next = let_in(&two).await;
+    next.is_after(&held, "another Redis server answered at this address before");
+    let elsewhere = let_in(&claimant(&servers[1].url(SHORT), "other")).await;
+    assert!(elsewhere.errors.is_empty(), "{:?}", elsewhere.errors);
 }
 
 /// L1, H4.5: a lease longer than the guard waits for outlives the wait after a restart. A renewal made one.

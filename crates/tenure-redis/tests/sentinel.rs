@@ -101,6 +101,49 @@ async fn a_holder_follows_its_lock_to_the_new_master() {
     assert!(!claimant(&url, Duration::from_secs(1)).try_enter().await);
 }
 
+/// L1. `SENTINEL FAILOVER` promotes a replica and demotes the old master some ten seconds later. Until then that one granted
+/// on, and its leases outlived the wait of the new one by 9.8 s. Here nobody ever demotes it: it stops by itself.
+#[tokio::test]
+async fn an_old_master_stops_before_the_new_one_begins() {
+    let ttl = Duration::from_secs(2);
+    let query = "?max_ttl=2s";
+    let old = tenure_testkit::redis::RedisServer::start();
+    old.has_waited("tenure:one", "guard=on max_ttl=2s");
+    let new = tenure_testkit::redis::Recipe::new().replica_of(old.port()).start();
+    let follows = || (new.info("replication", "master_link_status") == "up").then_some(());
+    eventually("the replica follows", Duration::from_secs(20), follows);
+    let lasting = claimant(&old.url(query), ttl);
+    let_in(&lasting).await;
+    lasting.leave().await;
+    new.command(&["REPLICAOF", "NO", "ONE"]);
+    // It is in use all the time, by connections that stay open and by new ones.
+    let on_the_old_side = async {
+        let mut last = None;
+        loop {
+            for player in [&lasting, &claimant(&old.url(query), ttl)] {
+                let asked = Instant::now();
+                match player.backend.claim(&player.claim).await {
+                    Ok(tenure_core::ClaimAnswer::Granted(_)) => last = Some(asked),
+                    Ok(_) => {}
+                    Err(error) if error.to_string().contains("none of them acknowledges") => return last,
+                    Err(error) => panic!("{error:?}"),
+                }
+                player.backend.release(&player.claim.name, player.claim.owner).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let newcomer = claimant(&new.url(query), ttl);
+    let (last, next) = tokio::join!(on_the_old_side, let_in(&newcomer));
+    let last = last.expect("the old master granted on for a while: the test shows something");
+    assert!(next.asked >= last + ttl, "two held at once");
+    assert!(
+        next.refusals().iter().any(|error| error.to_string().contains("was promoted")),
+        "{:?}",
+        next.errors
+    );
+}
+
 /// A name that no Sentinel knows, and Sentinels that are not there.
 #[tokio::test]
 async fn an_unknown_master_is_said_to_be_unknown() {

@@ -26,6 +26,7 @@ impl Server {
             self.persistence(terms),
             self.saving(),
             self.replication(terms),
+            self.stops_alone(terms),
             self.lag(),
         ];
         found.into_iter().flatten().collect()
@@ -160,6 +161,23 @@ impl Server {
             "{replicas} may lack the newest locks, as replication is asynchronous: a fail-over can lose them"
         );
         Some(finding(Severity::Note, what, remedy))
+    }
+
+    /// What stops an old master by itself: we look once a second, and the server at every write.
+    fn stops_alone(&self, terms: &Terms) -> Option<Finding> {
+        let has_replicas = self.number("connected_slaves").is_some_and(|count| count > 0);
+        // This field is there only if both settings are.
+        if !has_replicas || !self.text("min_slaves_good_slaves").is_empty() || terms.mode == GuardMode::Off {
+            return None;
+        }
+        Some(finding(
+            Severity::Note,
+            "min-replicas-to-write is off: after a fail-over, an old master that keeps a replica grants on until it is \
+             demoted, and one that has none for up to 9 s, which the new one waits for",
+            "redis-cli CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 5 (on all servers, and in \
+             redis.conf): then the server itself refuses each write of an old master, also those of other programs; with \
+             several replicas, as many as there are stop it after every fail-over",
+        ))
     }
 
     fn lag(&self) -> Option<Finding> {

@@ -184,6 +184,23 @@ impl RedisServer {
         self.daemon.resume();
     }
 
+    /// Writes the record of a server that has waited already for what it may have forgotten, under this key and with these
+    /// settings: only where nobody was granted anything at its address, as at its first start.
+    ///
+    /// # Panics
+    /// If it has such a record, or does not answer.
+    #[track_caller]
+    pub fn has_waited(&self, record: &str, settings: &str) {
+        let (run, replid) = (self.info("server", "run_id"), self.info("replication", "master_replid"));
+        let time: Vec<String> = self.command(&["TIME"]).list().into_iter().map(Reply::text).collect();
+        let now = format!("{}{:0>6}", time[0], time[1]);
+        let gate = format!("{}.{}.{settings}", &run[..16], &replid[..16]);
+        let ready = &now[..now.len() - 3];
+        let fields = ["run", &run, "replid", &replid, "ready", ready, "settings", settings, "next", ""];
+        let words = [&["HSET", record, &gate, &now], &fields[..]].concat();
+        assert_eq!(self.command(&words).int(), 6, "{record} was there");
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
