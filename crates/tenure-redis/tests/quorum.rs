@@ -19,7 +19,6 @@ use tenure_redis::Redis;
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
-    patience::eventually,
     redis::{Recipe, RedisServer},
 };
 

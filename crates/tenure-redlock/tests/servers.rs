@@ -29,7 +29,7 @@ use tenure_testkit::{
         player::{Player, TTL},
     },
     entry::{Entry, let_in_within},
-    patience::{eventually, slowness},
+    patience::slowness,
     redis::{Recipe, RedisServer, Reply},
 };
 
