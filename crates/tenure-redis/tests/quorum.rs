@@ -57,12 +57,11 @@ impl Candidate {
     }
 }
 
-/// A server that has waited already, as a node of three and alone, and its clock, which is right.
+/// A server that has waited already, as a node of three, and its clock, which is right.
 fn aged() -> (RedisServer, Clock) {
     let clock = Clock::new();
     let server = Recipe::new().clock(&clock).start();
     server.has_waited("tenure:quorum", "quorum=3 guard=on max_ttl=1s");
-    server.has_waited("tenure:one", "guard=on max_ttl=1s");
     (server, clock)
 }
 
@@ -183,6 +182,7 @@ async fn clients_that_count_other_majorities_are_refused_and_both_are_named() {
 #[tokio::test]
 async fn a_server_of_both_kinds_keeps_its_records_apart() {
     let (server, _clock) = aged();
+    server.has_waited("tenure:one", "guard=on max_ttl=1s");
     let (alone, voter) = (claimant(&server.url(SHORT), "alone"), Candidate::at(&server));
     alone.enter().await;
     voter.player.enter().await;
@@ -207,7 +207,8 @@ async fn a_server_of_both_kinds_keeps_its_records_apart() {
 async fn a_counter_lasts_for_a_day_after_its_last_use() {
     const DAY: i64 = 86_400_000;
     const HOUR: Duration = Duration::from_secs(3600);
-    let (server, clock) = aged();
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
     clock.freeze();
     let holder = Candidate::new(&server.url("?guard=off"));
     let token = holder.player.enter().await.token;
