@@ -1,38 +1,54 @@
-//! The command under the lock: started in a group of its own, watched, stopped as a whole.
+//! The command under the lock: started in a group of its own, watched, stopped with all that it started.
 
 use std::{
     ffi::OsString,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     os::unix::process::CommandExt,
     process::Command,
     time::Duration,
 };
 
 use nix::{
-    sys::{
-        signal::{Signal, killpg, raise},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
-    unistd::{Pid, getpgrp},
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    sys::signal::{Signal, killpg, raise},
+    unistd::{Pid, getpgrp, getpid},
 };
+use rustix::process::{WaitOptions, WaitStatus, waitpid};
 use tenure::{
     Guard, TokioHost,
     core::{Host, Moment},
 };
 
-use crate::{exec, exit, group::Group, line::pause, terminal::Terminal, watch::Watcher};
+use crate::{
+    exec, exit,
+    family::{self, Family},
+    line::pause,
+    orders::{Charge, Deadline},
+    processes,
+    terminal::Terminal,
+    watcher::Watcher,
+};
 
-/// How often a stopping group is looked at.
+/// How often those who are being stopped are looked at.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How many watchers one command gets if they are killed.
+const WATCHERS: u8 = 8;
 
 /// A running command.
 pub(crate) struct Child {
-    group: Group,
+    family: Family,
     /// The terminal, while the command has its foreground.
     terminal: Option<Terminal>,
     /// We were asked to stop, and have asked the command.
     stopping: bool,
-    watcher: Option<Watcher>,
+    /// It wanted a terminal that nobody can give it, and was told so.
+    hung_up: bool,
+    watcher: Watcher,
+    charge: Charge,
+    watchers: u8,
+    /// The watcher has begun to end it.
+    was_ended: bool,
     /// The exit code, once it has ended.
     code: Option<u8>,
 }
@@ -41,45 +57,63 @@ pub(crate) struct Child {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Ended(u8),
-    /// Stopped by job control.
-    Suspended,
+    /// Stopped by job control, with this signal.
+    Suspended(i32),
     None,
 }
 
 impl Child {
     /// Starts `argv`. Call on the main thread: the death signal comes when the starting *thread* ends.
-    pub(crate) fn start(argv: &[OsString], guard: &Guard) -> io::Result<Self> {
+    ///
+    /// First there is the watcher, and the command waits at a gate until the watcher knows of it: at no time would it
+    /// outlive us.
+    pub(crate) fn start(argv: &[OsString], guard: &Guard, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
-        let foreground = if terminal.is_some() { "1" } else { "0" };
-        let process = Command::new(exec::ourselves()?)
-            .arg0("tenure")
-            .args([exec::VERB, &std::process::id().to_string(), foreground])
-            .args(argv)
-            .env("TENURE_LOCK", guard.name().as_str())
-            .env("TENURE_TOKEN", guard.token().to_string())
-            .env("TENURE_OWNER", guard.owner().to_string())
-            .process_group(0)
-            .spawn()?;
-        let group =
-            Group(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")));
-        let watcher = Watcher::start(group);
-        if let Err(error) = &watcher {
-            exit::warn(&format!("no watcher: if tenure is killed, only the command dies with it: {error}"));
+        let adopts = family::adopt(getpid());
+        let watcher = Watcher::start()?;
+        let (gate, mut open) = io::pipe()?;
+        fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let command = spawn(argv, guard, &gate, Terminal::keyboard(terminal.as_ref()))?;
+        let (tenure, owner) = (getpid(), guard.owner().to_string());
+        let family = Family { command, tenure, watcher: watcher.pid(), adopts };
+        let charge = Charge { command: command.as_raw(), tenure: tenure.as_raw(), adopts, owner };
+        let mut child = Self {
+            family,
+            terminal,
+            stopping: false,
+            hung_up: false,
+            watcher,
+            charge,
+            watchers: WATCHERS,
+            was_ended: false,
+            code: None,
+        };
+        let told = child.watcher.watch(&child.charge).and_then(|()| child.watcher.until(deadline));
+        if let Err(error) = told {
+            drop(open);
+            // It finds the gate gone and ends.
+            let _ = waitpid(raw(command), WaitOptions::empty());
+            return Err(error);
         }
-        Ok(Self { group, terminal, stopping: false, watcher: watcher.ok(), code: None })
+        // Who was killed at the gate is found dead when we look.
+        let _ = open.write_all(b".");
+        Ok(child)
     }
 
     /// What has changed since the last look.
     pub(crate) fn look(&mut self) -> Change {
+        self.family.bury_orphans();
         if let Some(code) = self.code {
             return Change::Ended(code);
         }
-        let code = match waitpid(self.group.0, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::Exited(_, code)) => u8::try_from(code & 0xff).expect("BUG: masked to a byte"),
-            Ok(WaitStatus::Signaled(_, signal, _)) => exit::SIGNAL + u8::try_from(signal as i32).unwrap_or(0),
-            Ok(WaitStatus::Stopped(_, why)) if self.is_job_control(why) => return Change::Suspended,
-            Ok(_) => return Change::None,
+        let code = match waitpid(raw(self.family.command), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(None) => return Change::None,
+            Ok(Some((_, status))) => match (status.stopping_signal(), code(status)) {
+                (Some(why), _) if self.is_job_control(why) => return Change::Suspended(why),
+                (_, None) => return Change::None,
+                (_, Some(code)) => code,
+            },
             // Nobody else reaps it; were it so, it has ended all the same.
             Err(_) => exit::INTERNAL,
         };
@@ -88,54 +122,105 @@ impl Child {
     }
 
     /// Or somebody else stopped it, who will let it go on without us: then we go on as well.
-    fn is_job_control(&self, why: Signal) -> bool {
-        self.terminal.is_some() || self.stopping || matches!(why, Signal::SIGTTIN | Signal::SIGTTOU)
+    fn is_job_control(&self, why: i32) -> bool {
+        self.terminal.is_some() || self.stopping || is_for_a_terminal(why)
+    }
+
+    /// Tells the watcher until when it may leave everything to us. True once it has begun to end the command.
+    pub(crate) fn mind(&mut self, deadline: Deadline) -> bool {
+        // In this order: what it said before it ended is still there.
+        let is_dead = self.watcher.is_dead();
+        self.was_ended |= self.watcher.has_acted();
+        if is_dead && !self.was_ended && self.watchers > 0 {
+            self.replace_watcher();
+        }
+        // Who cannot be told has died just now.
+        let _ = self.watcher.until(deadline);
+        self.was_ended
+    }
+
+    fn replace_watcher(&mut self) {
+        self.watchers -= 1;
+        let another = Watcher::start().and_then(|mut watcher| {
+            watcher.watch(&self.charge)?;
+            Ok(watcher)
+        });
+        match another {
+            Ok(watcher) => {
+                self.family.watcher = watcher.pid();
+                self.watcher = watcher;
+            }
+            Err(error) => exit::warn(&format!("the watcher was killed, and there is no other: {error}")),
+        }
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {
         self.stopping |= signal == Signal::SIGTSTP;
-        self.group.signal(signal);
+        self.family.forward(signal);
     }
 
     /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
     /// meanwhile, and when we are continued the command is, unless the lease is lost.
-    pub(crate) fn suspend_with(&mut self, guard: &Guard) {
-        // All of it: whoever in the group did not stop would run on, unrenewed (L1).
-        self.group.signal(Signal::SIGSTOP);
-        // Stops as TSTP does, which we listen to: not where no shell could ever continue us.
+    pub(crate) fn suspend_with(&mut self, why: i32, guard: &Guard) {
+        // All of it: whoever did not stop would run on, unrenewed (L1).
+        self.family.signal(Signal::SIGSTOP);
+        let was_asked = std::mem::take(&mut self.stopping);
+        if processes::are_orphaned() {
+            if !was_asked && is_for_a_terminal(why) && Terminal::in_foreground().is_none() {
+                self.hang_up();
+            }
+        } else {
+            self.suspend_us(was_asked);
+        }
+        if guard.check().is_err() {
+            // Not a moment more, not even to handle a signal: another may run by now.
+            self.family.signal(Signal::SIGKILL);
+            return;
+        }
+        self.terminal = Terminal::in_foreground();
+        if self.terminal.is_some() {
+            Terminal::give_to(self.family.command);
+        }
+        self.family.signal(Signal::SIGCONT);
+    }
+
+    fn suspend_us(&mut self, was_asked: bool) {
+        // Stops as TSTP does, which we listen to.
         let stop = Signal::SIGTTIN;
-        if std::mem::take(&mut self.stopping) {
+        if was_asked {
             let _ = raise(stop);
         } else if let Some(terminal) = self.terminal.take() {
             terminal.take_back(false);
             // Ctrl-Z came to the command's group; it was meant for all of the job.
             let _ = killpg(getpgrp(), stop);
         } else if Terminal::in_foreground().is_none() {
+            // As the system would have done to our group, had the command been in it.
             let _ = killpg(getpgrp(), stop);
         }
-        if guard.check().is_err() {
-            // Not a moment more, not even to handle a signal: another may run by now.
-            self.group.signal(Signal::SIGKILL);
-            return;
-        }
-        self.terminal = Terminal::in_foreground();
-        if self.terminal.is_some() {
-            Terminal::give_to(self.group.0);
-        }
-        self.group.signal(Signal::SIGCONT);
     }
 
-    /// Stops the whole group: TERM, and KILL at `kill_at`. Ends when nobody is left.
-    pub(crate) async fn stop(&mut self, kill_at: Moment) {
-        self.group.signal(Signal::SIGTERM);
+    /// It wants a terminal, and no shell is there that could ever give it to us. What the system does to those who are
+    /// stopped when that happens: HUP. To try again is to be stopped again, for ever.
+    fn hang_up(&mut self) {
+        let signal = if self.hung_up { Signal::SIGKILL } else { Signal::SIGHUP };
+        exit::warn(&format!("the command waits for a terminal that nobody can give it: it was sent {signal}"));
+        self.hung_up = true;
+        self.family.signal(signal);
+    }
+
+    /// Stops everybody: TERM, and KILL at `kill_at`. Ends when nobody is left. Should we be stopped meanwhile, the watcher
+    /// does the rest at `deadline`.
+    pub(crate) async fn stop(&mut self, kill_at: Moment, deadline: Deadline) {
+        self.mind(deadline);
+        self.family.signal(Signal::SIGTERM);
         // A stopped process hears of it only when it goes on.
-        self.group.signal(Signal::SIGCONT);
+        self.family.signal(Signal::SIGCONT);
         while !self.is_gone() && !kill_at.is_over(TokioHost.now()) {
             pause(LOOK).await;
         }
         let mut in_reach = true;
         while !self.is_gone() {
-            if in_reach && !self.group.kill() {
+            if !self.family.signal(Signal::SIGKILL) && in_reach {
                 in_reach = false;
                 exit::warn(
                     "the command runs as another user and cannot be killed: it may run beside the next holder",
@@ -145,18 +230,48 @@ impl Child {
         }
     }
 
-    /// Whether the command has ended and everything it started in its group.
+    /// Whether the command has ended and everybody else who worked under the lock.
     pub(crate) fn is_gone(&mut self) -> bool {
-        matches!(self.look(), Change::Ended(_)) && self.group.is_gone()
+        matches!(self.look(), Change::Ended(_)) && self.family.is_gone()
+    }
+
+    /// Who was started by the command and has left its session, so that nobody stops them.
+    pub(crate) fn daemons(&self) -> Vec<Pid> {
+        self.family.daemons()
     }
 
     /// Tidies up after the command has ended.
-    pub(crate) fn bury(mut self, was_killed: bool) {
-        if let Some(watcher) = self.watcher.take() {
-            watcher.dismiss();
-        }
+    pub(crate) fn bury(self, was_killed: bool) {
         if let Some(terminal) = &self.terminal {
             terminal.take_back(was_killed);
         }
     }
+}
+
+fn spawn(argv: &[OsString], guard: &Guard, gate: &io::PipeReader, keyboard: &str) -> io::Result<Pid> {
+    use std::os::fd::AsRawFd;
+    let process = Command::new(exec::ourselves()?)
+        .arg0("tenure")
+        .args([exec::VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
+        .args(argv)
+        .env("TENURE_LOCK", guard.name().as_str())
+        .env("TENURE_TOKEN", guard.token().to_string())
+        .env("TENURE_OWNER", guard.owner().to_string())
+        .process_group(0)
+        .spawn()?;
+    Ok(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")))
+}
+
+fn raw(pid: Pid) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid.as_raw())
+}
+
+fn is_for_a_terminal(why: i32) -> bool {
+    [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().any(|signal| signal as i32 == why)
+}
+
+/// Its own code, or 128 and the number of the signal, which may be one of those without a name.
+fn code(status: WaitStatus) -> Option<u8> {
+    let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
+    Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
 }

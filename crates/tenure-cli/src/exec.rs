@@ -2,36 +2,55 @@
 
 use std::{
     ffi::OsString,
-    io,
-    os::unix::process::{CommandExt, parent_id},
+    fs::File,
+    io::{self, Read},
+    os::{
+        fd::RawFd,
+        unix::process::{CommandExt, parent_id},
+    },
     path::PathBuf,
     process::{Command, ExitCode},
 };
 
-use nix::unistd::getpid;
+use nix::{
+    sys::signal::{SigSet, Signal},
+    unistd::{close, getpid},
+};
 
 use crate::{exit, terminal::Terminal};
 
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__exec";
 
+/// The terminal's keyboard: given to the command, refused to it, or to be asked for.
+pub(crate) const GIVEN: &str = "given";
+pub(crate) const REFUSED: &str = "refused";
+pub(crate) const ASKED_FOR: &str = "asked-for";
+
 /// This very program, also when its file was replaced meanwhile.
 pub(crate) fn ourselves() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-/// `__exec PARENT FOREGROUND COMMAND ARG...`
+/// `__exec PARENT GATE KEYBOARD COMMAND ARG...`
 pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut flag = || arguments.next().and_then(|text| text.into_string().ok()).unwrap_or_default();
-    let (parent, foreground) = (flag(), flag() == "1");
+    let (parent, gate, keyboard) = (flag(), flag(), flag());
     #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     // The parent may have died before it could be heard.
-    if parent_id().to_string() != parent {
+    if parent_id().to_string() != parent || !is_open(&gate) {
         return ExitCode::from(exit::LOST);
     }
-    if foreground {
-        Terminal::give_to(getpid());
+    match keyboard.as_str() {
+        GIVEN => Terminal::give_to(getpid()),
+        REFUSED => {
+            // Who blocks this signal gets an error when it reads in the background, and is not stopped.
+            let mut refused = SigSet::empty();
+            refused.add(Signal::SIGTTIN);
+            let _ = refused.thread_block();
+        }
+        _ => {}
     }
     let Some(program) = arguments.next() else { return ExitCode::from(exit::USAGE) };
     let error = Command::new(&program).args(arguments).exec();
@@ -41,4 +60,15 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     exit::warn(&format!("{}: {why}", program.to_string_lossy()));
     ExitCode::from(code)
+}
+
+/// Waits until we may go on: from then on somebody knows us who kills us if our parent cannot. False if it never comes to
+/// that.
+fn is_open(gate: &str) -> bool {
+    let Ok(number) = gate.parse::<RawFd>() else { return false };
+    // Only a name: a descriptor that we did not open ourselves cannot be had by its number without `unsafe`.
+    let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
+    let said = File::open(format!("{folder}/{number}")).and_then(|mut gate| gate.read(&mut [0]));
+    let _ = close(number);
+    matches!(said, Ok(1))
 }

@@ -6,10 +6,12 @@ mod child;
 mod doctor;
 mod exec;
 mod exit;
-mod group;
+mod family;
 mod lease;
 mod line;
+mod orders;
 mod people;
+mod processes;
 mod run;
 mod signals;
 mod store;
@@ -17,6 +19,7 @@ mod terminal;
 mod view;
 mod waiting;
 mod watch;
+mod watcher;
 
 use std::process::ExitCode;
 
@@ -32,7 +35,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(exec::VERB) => return exec::exec(arguments),
-        Some(watch::VERB) => return watch::watch(arguments),
+        Some(watch::VERB) => return watch::watch(),
         _ => {}
     }
     match Cli::try_parse() {

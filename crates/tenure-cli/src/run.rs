@@ -13,14 +13,15 @@ use crate::{
     exit::{self, Stop},
     lease::RELEASE_PATIENCE,
     line::pause,
+    orders::Deadline,
     people,
     signals::Signals,
     store,
     waiting::Waiting,
 };
 
-/// How often we look whether anybody is left in the group of a command that has ended.
-const GROUP_LOOK: Duration = Duration::from_millis(50);
+/// How often we look at the command and tell the watcher of renewals, at least: every twentieth of a short ttl.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The durations of a stop.
 #[derive(Clone, Copy)]
@@ -29,6 +30,8 @@ struct Stopping {
     grace: Duration,
     /// From KILL until the group is surely gone.
     slack: Duration,
+    /// Between two looks at the command.
+    look: Duration,
 }
 
 impl Stopping {
@@ -42,7 +45,13 @@ impl Stopping {
             )));
         }
         let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
-        Ok(Self { grace, slack })
+        Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
+    }
+
+    /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
+    fn deadline(self, guard: &Guard) -> Deadline {
+        let end = TokioHost.now() + guard.remaining();
+        Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
     }
 
     /// The validity that must be left when TERM is sent.
@@ -120,7 +129,7 @@ impl Held<'_> {
             return Err(Stop::new(code, line));
         }
         let argv = argv(self.args);
-        let mut child = match Child::start(&argv, &self.guard) {
+        let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
                 self.release().await;
@@ -128,6 +137,7 @@ impl Held<'_> {
             }
         };
         let ended = self.attend(&mut child, signals).await;
+        let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
             Ok(code) => {
@@ -137,7 +147,7 @@ impl Held<'_> {
             }
             Err(why) => {
                 let (code, name) = (self.args.lost_exit_code, &self.args.name);
-                let line = format!("{name}: {why}; the command was stopped");
+                let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
                 self.release().await;
                 Err(Stop::new(code, line))
             }
@@ -147,10 +157,17 @@ impl Held<'_> {
     /// Until the command has ended by itself, or because the lease is over.
     async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, String> {
         loop {
-            match child.look() {
+            let change = child.look();
+            if child.mind(self.stopping.deadline(&self.guard)) {
+                let slept = || "tenure was stopped, and its watcher ended the command in time".to_owned();
+                let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
+                self.kill_after(Duration::ZERO, child).await;
+                return Err(why);
+            }
+            match change {
                 Change::Ended(code) => {
                     if let Err(lost) = self.guard.check() {
-                        child.stop(TokioHost.now()).await;
+                        self.kill_after(Duration::ZERO, child).await;
                         return Err(lost.to_string());
                     }
                     // What it left in its group still works under the lock.
@@ -158,7 +175,7 @@ impl Held<'_> {
                         return Ok(code);
                     }
                 }
-                Change::Suspended => child.suspend_with(&self.guard),
+                Change::Suspended(why) => child.suspend_with(why, &self.guard),
                 Change::None => {}
             }
             tokio::select! {
@@ -167,8 +184,8 @@ impl Held<'_> {
                     return Err(self.stop(child, ending).await);
                 }
                 signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
-                // Nobody tells us when the last of a group has gone.
-                () = pause(GROUP_LOOK) => {}
+                // Nobody tells us of a renewal, nor when the last of a group has gone.
+                () = pause(self.stopping.look) => {}
             }
         }
     }
@@ -185,8 +202,13 @@ impl Held<'_> {
                 (left.min(self.stopping.grace), self.why_now().to_owned())
             }
         };
-        child.stop(TokioHost.now() + grace).await;
+        self.kill_after(grace, child).await;
         why
+    }
+
+    async fn kill_after(&self, grace: Duration, child: &mut Child) {
+        let kill_at = TokioHost.now() + grace;
+        child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
     }
 
     fn why_now(&self) -> &'static str {
@@ -225,6 +247,15 @@ impl Held<'_> {
         // What failed goes on in the background for what is left of the time, then its ttl ends it.
         locks.drain(over.remaining(TokioHost.now())).await;
     }
+}
+
+/// What is true of those who cannot be stopped because they have left the command's session.
+fn except(daemons: &[nix::unistd::Pid]) -> String {
+    if daemons.is_empty() {
+        return String::new();
+    }
+    let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
+    format!(", but not what made a session of its own: pid {}", pids.join(", "))
 }
 
 fn argv(args: &Run) -> Vec<OsString> {

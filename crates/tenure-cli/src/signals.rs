@@ -9,10 +9,10 @@ type Stream = tokio::signal::unix::Signal;
 
 /// INT, TERM and HUP, which end a wait and are passed on to a child; CHLD, which says that a child changed.
 ///
-/// A HUP that was ignored when we started stays so, for us and for the child: we run under `nohup`.
+/// What was ignored when we started stays so, for us and for the child: HUP under `nohup`, INT behind `&` in a script.
 pub(crate) struct Signals {
-    interrupt: Stream,
-    terminate: Stream,
+    interrupt: Option<Stream>,
+    terminate: Option<Stream>,
     hangup: Option<Stream>,
     /// TSTP, from when there is a command that must not run on while we are stopped.
     stop: Option<Stream>,
@@ -21,29 +21,25 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Stop> {
-        let listen = |kind| signal(kind).map_err(|error| Stop::internal(format!("signals: {error}")));
-        let hangup = if is_ignored(Signal::SIGHUP) { None } else { Some(listen(SignalKind::hangup())?) };
         Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hangup,
+            interrupt: listen_unless_ignored(Signal::SIGINT)?,
+            terminate: listen_unless_ignored(Signal::SIGTERM)?,
+            hangup: listen_unless_ignored(Signal::SIGHUP)?,
             stop: None,
-            child: listen(SignalKind::child())?,
+            child: listen(Signal::SIGCHLD)?,
         })
     }
 
     /// Listens to TSTP as well. Until then it stops us as any other program.
     pub(crate) fn listen_to_stop(&mut self) {
-        if !is_ignored(Signal::SIGTSTP) {
-            self.stop = signal(SignalKind::from_raw(Signal::SIGTSTP as i32)).ok();
-        }
+        self.stop = listen_unless_ignored(Signal::SIGTSTP).unwrap_or(None);
     }
 
     /// The next signal that asks us to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => Signal::SIGINT,
-            _ = self.terminate.recv() => Signal::SIGTERM,
+            _ = next(&mut self.interrupt) => Signal::SIGINT,
+            _ = next(&mut self.terminate) => Signal::SIGTERM,
             _ = next(&mut self.hangup) => Signal::SIGHUP,
         }
     }
@@ -53,12 +49,20 @@ impl Signals {
         tokio::select! {
             biased;
             _ = self.child.recv() => None,
-            _ = self.interrupt.recv() => Some(Signal::SIGINT),
-            _ = self.terminate.recv() => Some(Signal::SIGTERM),
+            _ = next(&mut self.interrupt) => Some(Signal::SIGINT),
+            _ = next(&mut self.terminate) => Some(Signal::SIGTERM),
             _ = next(&mut self.hangup) => Some(Signal::SIGHUP),
             _ = next(&mut self.stop) => Some(Signal::SIGTSTP),
         }
     }
+}
+
+fn listen(to: Signal) -> Result<Stream, Stop> {
+    signal(SignalKind::from_raw(to as i32)).map_err(|error| Stop::internal(format!("signals: {error}")))
+}
+
+fn listen_unless_ignored(to: Signal) -> Result<Option<Stream>, Stop> {
+    if is_ignored(to) { Ok(None) } else { listen(to).map(Some) }
 }
 
 async fn next(stream: &mut Option<Stream>) {

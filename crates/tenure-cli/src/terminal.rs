@@ -1,6 +1,9 @@
 //! The terminal: whose it is, and giving it to a child and back.
 
-use std::io::{IsTerminal, stdin};
+use std::{
+    fs::File,
+    io::{IsTerminal, stdin},
+};
 
 use nix::{
     sys::{
@@ -9,6 +12,8 @@ use nix::{
     },
     unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
 };
+
+use crate::{exec, processes};
 
 /// Colour only on a terminal and never with `NO_COLOR`.
 pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
@@ -24,6 +29,18 @@ impl Terminal {
     pub(crate) fn in_foreground() -> Option<Self> {
         let ours = stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
         ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
+    }
+
+    /// What a command gets of the keyboard: it, or nothing but errors as we would, or the way to ask for it.
+    pub(crate) fn keyboard(given: Option<&Self>) -> &'static str {
+        // Whatever the standard input is: a command finds the terminal by this name.
+        let is_elsewhere =
+            || File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
+        match given {
+            Some(_) => exec::GIVEN,
+            None if is_elsewhere() && processes::are_orphaned() => exec::REFUSED,
+            None => exec::ASKED_FOR,
+        }
     }
 
     /// Makes this process group the one that reads from the terminal and gets its signals.

@@ -1,59 +1,120 @@
-//! The watcher: kills a child's whole group if `tenure` itself is killed.
+//! The watcher: ends the command and what it started if `tenure` cannot, because it was killed or is stopped.
 //!
-//! The death signal set by the re-exec reaches the command only; what it started would live on past the lease.
+//! The death signal set by the re-exec reaches the command only, and a process that is stopped stops nobody.
 
 use std::{
-    ffi::OsString,
-    io::{self, PipeWriter, Read},
-    os::unix::process::CommandExt,
-    process::{Child, Command, ExitCode, Stdio},
+    io::{Write, stdout},
+    process::ExitCode,
+    time::Duration,
 };
 
-use nix::{sys::signal::Signal, unistd::Pid};
+use nix::{
+    poll::{PollTimeout, poll},
+    sys::signal::{SigSet, Signal},
+    unistd::{Pid, getpid, getsid},
+};
+use tenure::{
+    TokioHost,
+    core::{Host, Moment},
+};
 
-use crate::{exec, exit, group::Group};
+use crate::{
+    exit,
+    family::Family,
+    orders::{Charge, Deadline, Ear, Order},
+    processes,
+};
 
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__watch";
 
-/// The watcher, as seen from `tenure`.
-pub(crate) struct Watcher {
-    process: Child,
-    line: PipeWriter,
+/// How often the clocks are looked at: `poll` does not count the time in which the machine was suspended.
+const CLOCKS: Duration = Duration::from_secs(1);
+
+/// How often the dying are looked at, and for how long after KILL: whoever is in an uninterruptible wait of the kernel ends
+/// with it, and needs nobody.
+const LOOK: Duration = Duration::from_millis(5);
+const DYING: Duration = Duration::from_secs(10);
+
+/// `__watch`: hears on the standard input whom to watch and until when, and that `tenure` is dead.
+pub(crate) fn watch() -> ExitCode {
+    // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
+    let _ = SigSet::all().thread_block();
+    let (mut ear, mut charge, mut deadline) = (Ear::new(), None, None::<Deadline>);
+    loop {
+        let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
+        match ear.hear(left.min(CLOCKS)) {
+            Ok(Some(Order::Watch(whom))) => charge = Some(whom),
+            Ok(Some(Order::Until(when))) => deadline = Some(when),
+            Ok(None) => {}
+            Err(_) => {
+                charge.as_ref().inspect(|charge| kill_all(charge));
+                return ExitCode::SUCCESS;
+            }
+        }
+        if let (Some(charge), Some(deadline)) = (&charge, deadline)
+            && deadline.first().is_over(TokioHost.now())
+        {
+            end(&family(charge), deadline);
+            return ExitCode::from(exit::LOST);
+        }
+    }
 }
 
-impl Watcher {
-    /// Starts one for this group, in a group of its own so that signals to ours do not reach it.
-    pub(crate) fn start(group: Group) -> io::Result<Self> {
-        let (reader, line) = io::pipe()?;
-        let process = Command::new(exec::ourselves()?)
-            .arg0("tenure")
-            .args([VERB, &group.0.to_string()])
-            .process_group(0)
-            .stdin(reader)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Self { process, line })
-    }
-
-    /// All is well: it need not kill anybody.
-    pub(crate) fn dismiss(mut self) {
-        use std::io::Write;
-        let _ = self.line.write_all(b".");
-        drop(self.line);
-        let _ = self.process.wait();
+fn family(charge: &Charge) -> Family {
+    let pid = Pid::from_raw;
+    Family {
+        command: pid(charge.command),
+        tenure: pid(charge.tenure),
+        watcher: getpid(),
+        adopts: charge.adopts,
     }
 }
 
-/// `__watch GROUP`: waits until the line is cut, and kills the group unless it was dismissed before.
-pub(crate) fn watch(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let group = arguments.next().and_then(|text| text.to_str()?.parse().ok());
-    let Some(group) = group.filter(|group| *group > 1) else { return ExitCode::from(exit::USAGE) };
-    let mut said = [0];
-    let dismissed = matches!(io::stdin().read(&mut said), Ok(1..));
-    if !dismissed {
-        Group(Pid::from_raw(group)).signal(Signal::SIGKILL);
+/// `tenure` lives but does nothing: what it would have done. It hears of it first, for when it goes on.
+fn end(family: &Family, deadline: Deadline) {
+    let _ = stdout().write_all(b"!").and_then(|()| stdout().flush());
+    if deadline.wants_term() {
+        family.signal(Signal::SIGTERM);
+        // A stopped process hears of it only when it goes on.
+        family.signal(Signal::SIGCONT);
+        wait(family, deadline.kill());
     }
-    ExitCode::SUCCESS
+    kill_until_gone(family);
+}
+
+fn kill_until_gone(family: &Family) {
+    let over = TokioHost.now() + DYING;
+    while !family.is_gone() && !over.is_over(TokioHost.now()) {
+        family.signal(Signal::SIGKILL);
+        rest();
+    }
+}
+
+fn wait(family: &Family, until: Moment) {
+    while !family.is_gone() && !until.is_over(TokioHost.now()) {
+        rest();
+    }
+}
+
+/// `tenure` is dead, and nobody's parent any more: whom the command started outside its group is known by its environment.
+fn kill_all(charge: &Charge) {
+    let orphans = Family { adopts: false, ..family(charge) };
+    let mark = format!("TENURE_OWNER={}", charge.owner);
+    let over = TokioHost.now() + DYING;
+    loop {
+        orphans.signal(Signal::SIGKILL);
+        let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
+        let left = session.iter().filter(|process| !process.is_dead && process.carries(&mark));
+        let left = left.map(|process| process.signal(Signal::SIGKILL)).count();
+        if (left == 0 && orphans.is_gone()) || over.is_over(TokioHost.now()) {
+            return;
+        }
+        rest();
+    }
+}
+
+/// There is no runtime here that could wait.
+fn rest() {
+    let _ = poll(&mut [], PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
 }

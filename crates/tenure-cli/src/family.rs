@@ -1,0 +1,128 @@
+//! All who work under the lock: the command's process group, and what the command started in other groups.
+
+use std::{collections::HashSet, io};
+
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill, killpg},
+    unistd::{Pid, getsid},
+};
+
+use crate::processes::{self, Process};
+
+/// The command, its group, and its descendants in our session. Who makes a session of its own is a daemon and none of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    /// The command, which led its group at the start.
+    pub(crate) command: Pid,
+    /// `tenure`, whose child it is.
+    pub(crate) tenure: Pid,
+    /// A child of `tenure` that is none of it.
+    pub(crate) watcher: Pid,
+    /// All other children of `tenure` are of it: orphans come to `tenure`, and it had no children before.
+    pub(crate) adopts: bool,
+}
+
+impl Family {
+    /// To the command's group, and to the command where it has left that: what somebody sent to us.
+    pub(crate) fn forward(&self, signal: Signal) {
+        let _ = killpg(self.command, signal);
+        if let Some(command) = self.command().filter(|process| process.group != self.command) {
+            command.signal(signal);
+        }
+    }
+
+    /// To everybody. False if there is somebody whom we may not signal, as after a change of user.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
+        let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
+        for process in all.iter().filter(|process| !process.is_dead && process.group != self.command) {
+            in_reach &= process.signal(signal);
+        }
+        in_reach
+    }
+
+    /// True once nobody is left who could do anything. The dead stay in a group until their parent waits for them, which
+    /// it may never do: they do not count.
+    pub(crate) fn is_gone(&self) -> bool {
+        let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
+        let Ok(all) = self.all() else { return is_empty };
+        if all.iter().any(|process| !process.is_dead) {
+            return false;
+        }
+        // The system may hide somebody, as a program of another user: then an ancestor of his is a child of ours, which
+        // it does not hide. Where we adopt nobody, a group that shows nobody counts as alive.
+        self.adopts || is_empty || all.iter().any(|process| process.group == self.command)
+    }
+
+    /// Waits for orphans that have ended, so that they are not in anybody's way.
+    pub(crate) fn bury_orphans(&self) {
+        for pid in processes::children(self.tenure).unwrap_or_default() {
+            let raw = rustix::process::Pid::from_raw(pid.as_raw());
+            if raw.is_some() && pid != self.command && pid != self.watcher {
+                let _ = rustix::process::waitpid(raw, rustix::process::WaitOptions::NOHANG);
+            }
+        }
+    }
+
+    /// Daemons: who came to us as an orphan and has a session of its own.
+    pub(crate) fn daemons(&self) -> Vec<Pid> {
+        let mut children = processes::children(self.tenure).unwrap_or_default();
+        children.retain(|pid| {
+            *pid != self.command
+                && getsid(Some(*pid)).is_ok_and(|session| Ok(session) != getsid(None))
+                && Process::look(*pid).is_some_and(|process| !process.is_dead)
+        });
+        if self.adopts { children } else { Vec::new() }
+    }
+
+    /// The command, until it has been waited for.
+    fn command(&self) -> Option<Process> {
+        Process::look(self.command).filter(|process| process.parent == Some(self.tenure))
+    }
+
+    /// Everybody, also the dead.
+    fn all(&self) -> io::Result<Vec<Process>> {
+        let session = getsid(None)?;
+        let mut all = processes::of_session(session)?;
+        all.retain(|process| process.pid != self.command);
+        all.extend(self.command());
+        for pid in processes::children(self.tenure).unwrap_or_default() {
+            if getsid(Some(pid)) == Ok(session) && all.iter().all(|process| process.pid != pid) {
+                all.extend(Process::look(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
+            }
+        }
+        let tree = self.tree(&all);
+        all.retain(|process| process.group == self.command || tree.contains(&process.pid));
+        all.retain(|process| process.pid != self.watcher);
+        Ok(all)
+    }
+
+    fn tree(&self, all: &[Process]) -> HashSet<Pid> {
+        let is_root = |process: &Process| {
+            process.parent == Some(self.tenure)
+                && process.pid != self.watcher
+                && (self.adopts || process.pid == self.command)
+        };
+        let mut tree: HashSet<Pid> = all.iter().filter(|p| is_root(p)).map(|p| p.pid).collect();
+        loop {
+            let of_tree = |process: &&Process| process.parent.is_some_and(|parent| tree.contains(&parent));
+            let more: Vec<Pid> = all.iter().filter(of_tree).map(|p| p.pid).collect();
+            let before = tree.len();
+            tree.extend(more);
+            if tree.len() == before {
+                return tree;
+            }
+        }
+    }
+}
+
+/// Has orphans among our descendants come to us, and not to the first process. False if they cannot be told from others:
+/// the shell that became `tenure` may have had children before.
+pub(crate) fn adopt(tenure: Pid) -> bool {
+    #[cfg(target_os = "linux")]
+    let adopts = nix::sys::prctl::set_child_subreaper(true).is_ok();
+    #[cfg(not(target_os = "linux"))]
+    let adopts = false;
+    adopts && processes::children(tenure).is_ok_and(|children| children.is_empty())
+}

@@ -1,0 +1,94 @@
+//! The watcher as `tenure` sees it: started before the command, told every new deadline, killed when all is well.
+
+use std::{
+    io::{self, PipeReader, PipeWriter, Read, Write},
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    unistd::Pid,
+};
+
+use crate::{
+    exec,
+    orders::{Charge, Deadline, Order},
+    watch::VERB,
+};
+
+/// A process that ends the command if we cannot. It goes when this is dropped.
+pub(crate) struct Watcher {
+    process: Child,
+    line: PipeWriter,
+    answer: PipeReader,
+    told: Option<Deadline>,
+}
+
+impl Watcher {
+    /// Starts one, in a group of its own so that signals to ours do not reach it.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (ear, line) = io::pipe()?;
+        let (answer, mouth) = io::pipe()?;
+        // It may be stopped, and then it neither reads nor answers: we never wait for it.
+        fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let process = Command::new(exec::ourselves()?)
+            .arg0("tenure")
+            .arg(VERB)
+            // It does not work under the lock of a `tenure` around us: that one must not take it for somebody who does.
+            .env_remove("TENURE_OWNER")
+            .process_group(0)
+            .stdin(ear)
+            .stdout(mouth)
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { process, line, answer, told: None })
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.process.id()).expect("BUG: a pid is positive and fits"))
+    }
+
+    /// Tells it whom to watch.
+    pub(crate) fn watch(&mut self, charge: &Charge) -> io::Result<()> {
+        self.say(&Order::Watch(charge.clone()))
+    }
+
+    /// Tells it when to act, if that is news.
+    pub(crate) fn until(&mut self, deadline: Deadline) -> io::Result<()> {
+        if self.told.is_some_and(|told| told.is_about(deadline)) {
+            return Ok(());
+        }
+        self.say(&Order::Until(deadline))?;
+        self.told = Some(deadline);
+        Ok(())
+    }
+
+    fn say(&mut self, order: &Order) -> io::Result<()> {
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        match self.line.write_all(&line) {
+            // It is stopped, and has not read for a thousand deadlines: it will act too early, but not too late.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            said => said,
+        }
+    }
+
+    /// Whether it has begun to end the command, and said so before.
+    pub(crate) fn has_acted(&mut self) -> bool {
+        matches!(self.answer.read(&mut [0]), Ok(1))
+    }
+
+    pub(crate) fn is_dead(&mut self) -> bool {
+        !matches!(self.process.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Not asked: it may be stopped, and would not hear it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
