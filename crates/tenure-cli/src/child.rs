@@ -203,7 +203,9 @@ impl Child {
     /// stopped when that happens: HUP. To try again is to be stopped again, for ever.
     fn hang_up(&mut self) {
         let signal = if self.hung_up { Signal::SIGKILL } else { Signal::SIGHUP };
-        exit::warn(&format!("the command waits for a terminal that nobody can give it: it was sent {signal}"));
+        exit::warn(&format!(
+            "the command waits for a terminal that nobody can give it: it was sent {signal}"
+        ));
         self.hung_up = true;
         self.family.signal(signal);
     }
@@ -272,6 +274,7 @@ fn is_for_a_terminal(why: i32) -> bool {
 
 /// Its own code, or 128 and the number of the signal, which may be one of those without a name.
 fn code(status: WaitStatus) -> Option<u8> {
-    let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
+    let code =
+        status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
     Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
 }

@@ -38,6 +38,10 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let (parent, gate, keyboard) = (flag(), flag(), flag());
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    if parent_id() == 0 {
+        exit::warn("tenure cannot watch over its command: that is in a process namespace of its own");
+        return ExitCode::from(exit::INTERNAL);
+    }
     // The parent may have died before it could be heard.
     if parent_id().to_string() != parent || !is_open(&gate) {
         return ExitCode::from(exit::LOST);

@@ -120,7 +120,10 @@ mod tests {
         let charge = Charge { command: 7, tenure: 1, adopts: true, owner: "0".repeat(48) };
         for order in [Order::Watch(charge), Order::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
             let line = serde_json::to_string(&order).unwrap();
-            assert!(line.len() < 512 && !line.contains('\n'), "shorter than what a pipe takes at once: {line}");
+            assert!(
+                line.len() < 512 && !line.contains('\n'),
+                "shorter than what a pipe takes at once: {line}"
+            );
             assert_eq!(serde_json::from_str::<Order>(&line).unwrap(), order);
         }
     }

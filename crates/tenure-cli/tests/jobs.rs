@@ -303,3 +303,36 @@ fn ctrl_z_stops_those_who_are_deaf_to_it() {
     stage.go();
     shell.sees("ready> ");
 }
+
+/// Where nobody could ever give it the terminal, a command that reads gets an error, as it would alone. Once `tenure` let it go
+/// on each time that it was stopped for that, so that both turned round for ever and held the lock.
+#[test]
+fn a_command_that_reads_behind_the_back_of_the_shell_gets_an_error() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    fs::write(stage.path("orphan"), "sleep 0.5; exec $tenure run job -- sh reader").unwrap();
+    shell.types("(sh orphan &)\n");
+    shell.sees("started");
+    shell.sees("got ");
+    eventually("the lock is free", PATIENCE, || {
+        stage.json(&["ls"]).as_array().unwrap().is_empty().then_some(())
+    });
+    shell.types("echo sti''ll here\n");
+    shell.sees("still here");
+    assert!(!shell.all().contains("tenure: "), "{}", shell.all());
+}
+
+/// The same for what cannot be answered with an error: HUP, as the system has it, and the lock is free.
+#[test]
+fn a_command_that_sets_up_a_terminal_that_it_cannot_have_is_hung_up() {
+    let stage = Jobs::new();
+    let mut shell = Screen::shell(&stage);
+    fs::write(stage.path("setter"), "echo started; stty -echo </dev/tty; echo finished").unwrap();
+    fs::write(stage.path("orphan"), "sleep 0.5; $tenure run job -- sh setter; echo co''de $?.").unwrap();
+    shell.types("(sh orphan &)\n");
+    shell.sees("started");
+    shell.sees("a terminal that nobody can give it");
+    shell.sees("code 129.");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    assert!(!shell.all().contains("finished"));
+}

@@ -15,11 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use stage::{
-    Stage, assert_within,
+    PATIENCE, Process, Stage, assert_within,
     files::{BEAT, ENTER, HOLD},
-    process::is_alive,
+    process::{children, is_alive, state},
     scaled_ttl,
 };
 use tenure_testkit::patience::eventually;
@@ -78,12 +81,47 @@ fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
-/// L5, hazards 11 and 26: a process that is stopped can stop nothing, so that its command goes on past the lease; that is
-/// what the token is for. But the moment it goes on, it knows, and its command is killed.
-fn a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on(stage: &Stage) {
+/// L1: what is stopped stops nobody; so the watcher ends the command before the lease is over. Once it only knew that `tenure`
+/// was dead, and the command of a stopped one ran on beside the next holder.
+fn the_command_of_a_stopped_tenure_is_ended_before_the_lease(stage: &Stage) {
+    let family = format!("trap '' TERM; timeout 60 sh -c '{BEAT}' left & {BEAT}");
+    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family, "first"]);
+    stage.beats("first");
+    stage.beats("left");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
+    holder.signal(Signal::SIGSTOP);
+    let end = stage.end_of_the_dead("job", 2 * SECOND);
+    waiter.ended().silent(0);
+    assert!(stage.entered("second") >= end.earliest);
+    for process in ["pid.first", "pid.left"] {
+        assert!(!is_alive(stage.number(process)), "{process} lives beside the next holder");
+    }
+    assert_eq!(stage.lines("beats").last().unwrap(), "second");
+    holder.signal(Signal::SIGCONT);
+    holder.ended().complained(79, "lost");
+}
+
+/// L5: a `tenure` that goes on while its watcher ends the command does not take that for an end of its own.
+fn a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over(stage: &Stage) {
+    let deaf = "trap 'touch termed' TERM; echo $0 >>beats; while :; do sleep 0.02; done";
+    let holder =
+        stage.start(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "sh", "-c", deaf, "first"]);
+    stage.beats("first");
+    holder.signal(Signal::SIGSTOP);
+    eventually("the watcher has sent TERM", PATIENCE, || stage.path("termed").exists().then_some(()));
+    holder.signal(Signal::SIGCONT);
+    let ended = holder.ended();
+    assert_eq!(ended.code, 79, "{ended:?}");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// L5, hazards 11 and 26: if the watcher is stopped as well, nobody is left to stop the command, and it goes on past the
+/// lease; that is what the token is for. But the moment `tenure` goes on, it knows, and its command is killed.
+fn a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on(stage: &Stage) {
     let holder = stage.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
+    stop_watcher(&holder, Signal::SIGSTOP);
     holder.signal(Signal::SIGSTOP);
     let end = stage.end_of_the_dead("job", SECOND);
     waiter.ended().silent(0);
@@ -94,6 +132,40 @@ fn a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on(st
     stage.dies("pid.first");
     assert_within(SECOND, resumed.elapsed(), "killing the command");
     holder.ended().complained(79, "lost");
+}
+
+/// A watcher that is killed is replaced; one that is stopped does not keep `tenure` from ending.
+fn a_watcher_that_is_killed_is_replaced(stage: &Stage) {
+    let family = format!("sh -c '{BEAT}' grandchild & {BEAT}");
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family, "child"]);
+    stage.beats("grandchild");
+    let killed = stop_watcher(&holder, Signal::SIGKILL);
+    eventually("there is another watcher", PATIENCE, || {
+        watchers(&holder).into_iter().find(|pid| *pid != killed)
+    });
+    holder.kill();
+    stage.dies("pid.grandchild");
+    let holder = stage.start(&["run", "other", "--", "sh", "-c", HOLD, "other"]);
+    stage.beats("other");
+    stop_watcher(&holder, Signal::SIGSTOP);
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
+fn watchers(holder: &Process) -> Vec<i32> {
+    let is_watcher = |pid: &i32| {
+        fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| line.split(|b| *b == 0).nth(1) == Some(b"__watch"))
+    };
+    children(holder.pid()).into_iter().filter(is_watcher).collect()
+}
+
+/// Sends a signal to the watcher, and waits for what it does.
+fn stop_watcher(holder: &Process, signal: Signal) -> i32 {
+    let pid = eventually("there is a watcher", PATIENCE, || watchers(holder).first().copied());
+    kill(Pid::from_raw(pid), signal).unwrap();
+    eventually("the watcher is stopped", PATIENCE, || matches!(state(pid), 'T' | 'Z' | 'X').then_some(()));
+    pid
 }
 
 /// The resource: refuses a token that is smaller than the largest it has seen. One writer at a time calls it here.
@@ -111,6 +183,7 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     let late = format!("{write}; echo $0 >>beats; until [ -e go ]; do sleep 0.01; done; {write}; sleep 60");
     let holder = stage.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", &late, "first"]);
     stage.beats("first");
+    stop_watcher(&holder, Signal::SIGSTOP);
     holder.signal(Signal::SIGSTOP);
     stage.run(&["run", "job", "--", "sh", "-c", write, "second"]).silent(0);
     stage.touch("go");
@@ -142,11 +215,86 @@ fn what_a_command_left_running_is_stopped_when_the_lease_is_lost(stage: &Stage) 
     assert!(!is_alive(stage.number("pid.left")));
 }
 
+/// L1: a background job whose program has a name of other than UTF-8, as when it is cut inside a character. It was skipped
+/// once, as if it were gone, and the lock was released beside it.
+fn a_job_of_any_name_keeps_the_lock(stage: &Stage) {
+    let job = "nachtsicherung\u{fc}";
+    fs::copy("/bin/sleep", stage.path(job)).unwrap();
+    // With somebody dead in the group, whom nobody waits for.
+    let family = format!("sh -c 'true & echo $$ >pid.left; exec ./{job} 60' & echo $$ >pid.command; exit 3");
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+    stage.dies("pid.command");
+    let left = stage.number("pid.left");
+    eventually("the job has its name", PATIENCE, || {
+        fs::read(format!("/proc/{left}/comm")).is_ok_and(|name| name.starts_with(b"nacht")).then_some(())
+    });
+    stage.run(&["run", "-w", "500ms", "job", "--", "true"]).complained(1, "held by");
+    kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();
+    holder.ended().silent(3);
+}
+
+/// A command that leaves its group for that of `tenure`, and says so.
+const LEAVER: &str = "setpgrp 0, getpgrp getppid; open F, '>', 'pid.leaver'; print F \"$$\\n\"; close F;
+    while (1) { open B, '>>', 'beats'; print B \"leaver\\n\"; close B; select undef, undef, undef, 0.02 }";
+
+/// L1: a command that leaves its group is stopped and waited for all the same. Only the group was signalled and looked at
+/// once: "the command was stopped" was said of one that ran on beside the next holder.
+fn a_command_that_leaves_its_group_is_stopped(stage: &Stage) {
+    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "perl", "-e", LEAVER]);
+    stage.beats("leaver");
+    stage.run(&["-q", "break", "job"]).silent(0);
+    holder.ended().complained(79, "the command was stopped");
+    assert!(!is_alive(stage.number("pid.leaver")));
+    let holder = stage.start(&["run", "job", "--", "perl", "-e", LEAVER]);
+    stage.has_lines("beats", stage.lines("beats").len() + 1);
+    holder.signal(Signal::SIGTERM);
+    holder.ended().silent(143);
+}
+
+/// L1: the same for what the command starts in a group of its own, as `timeout` does: it is stopped, and waited for.
+fn what_left_the_group_works_under_the_lock(stage: &Stage) {
+    let family = format!("timeout 60 sh -c '{BEAT}' left & exit 0");
+    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
+    stage.beats("left");
+    stage.run(&["run", "-w", "500ms", "job", "--", "true"]).complained(1, "held by");
+    stage.run(&["-q", "break", "job"]).silent(0);
+    holder.ended().complained(79, "the lease was lost");
+    assert!(!is_alive(stage.number("pid.left")));
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family.replace("left", "orphan")]);
+    stage.beats("orphan");
+    holder.kill();
+    stage.dies("pid.orphan");
+}
+
+/// What makes a session of its own is a daemon: neither waited for nor stopped, and at a loss that is said.
+fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
+    let family = format!("setsid sh -c '{BEAT}' daemon & until [ -e pid.daemon ]; do sleep 0.01; done");
+    stage.run(&["run", "job", "--", "sh", "-c", &family]).silent(0);
+    let daemon: i32 = stage.number("pid.daemon");
+    assert!(is_alive(daemon));
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    fs::remove_file(stage.path("pid.daemon")).unwrap();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", &format!("{family}; {HOLD}"), "holder"]);
+    stage.beats("holder");
+    stage.run(&["-q", "break", "job"]).silent(0);
+    let daemon: i32 = stage.number("pid.daemon");
+    holder.ended().complained(79, &format!("but not what made a session of its own: pid {daemon}"));
+    assert!(is_alive(daemon));
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+}
+
 stage::on_every_store!(
     a_killed_holder_frees_the_lock_within_a_second_of_its_lease,
     a_killed_tenure_takes_its_command_and_what_that_started_with_it,
     a_living_holder_is_renewed_for_as_long_as_it_runs,
-    a_tenure_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on,
+    the_command_of_a_stopped_tenure_is_ended_before_the_lease,
+    a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over,
+    a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on,
+    a_watcher_that_is_killed_is_replaced,
+    a_job_of_any_name_keeps_the_lock,
+    a_command_that_leaves_its_group_is_stopped,
+    what_left_the_group_works_under_the_lock,
+    a_daemon_is_neither_waited_for_nor_stopped,
     the_late_write_of_a_stopped_holder_is_refused_for_its_token,
     the_lock_is_held_while_anybody_of_the_commands_group_lives,
     what_a_command_left_running_is_stopped_when_the_lease_is_lost,

@@ -54,7 +54,7 @@ fn ctrl_c_reaches_the_command_and_only_it() {
     assert_eq!(screen.ended(), 7);
     assert_eq!(screen.all().matches("heard").count(), 1, "{}", screen.all());
     let mut screen =
-        Screen::start(&stage, &[TENURE, "run", "job", "--", "sh", "-c", "echo started; sleep 60"]);
+        Screen::start(&stage, &[TENURE, "run", "job", "--", "sh", "-c", "echo started; exec sleep 60"]);
     screen.sees("started");
     screen.types("\x03");
     assert_eq!(screen.ended(), 130);
