@@ -313,7 +313,7 @@ fn a_command_that_reads_behind_the_back_of_the_shell_gets_an_error() {
     fs::write(stage.path("orphan"), "sleep 0.5; exec $tenure run job -- sh reader").unwrap();
     shell.types("(sh orphan &)\n");
     shell.sees("started");
-    shell.sees("got ");
+    shell.sees("got");
     eventually("the lock is free", PATIENCE, || {
         stage.json(&["ls"]).as_array().unwrap().is_empty().then_some(())
     });
