@@ -43,8 +43,16 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::from(exit::INTERNAL);
     }
     // The parent may have died before it could be heard.
-    if parent_id().to_string() != parent || !is_open(&gate) {
+    if parent_id().to_string() != parent {
         return ExitCode::from(exit::LOST);
+    }
+    match opens(&gate) {
+        Ok(true) => {}
+        Ok(false) => return ExitCode::from(exit::LOST),
+        Err(error) => {
+            exit::warn(&format!("the command cannot be started: {error}"));
+            return ExitCode::from(exit::INTERNAL);
+        }
     }
     match keyboard.as_str() {
         GIVEN => Terminal::give_to(getpid()),
@@ -68,11 +76,11 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Waits until we may go on: from then on somebody knows us who kills us if our parent cannot. False if it never comes to
 /// that.
-fn is_open(gate: &str) -> bool {
-    let Ok(number) = gate.parse::<RawFd>() else { return false };
+fn opens(gate: &str) -> io::Result<bool> {
+    let number: RawFd = gate.parse().map_err(io::Error::other)?;
     // Only a name: a descriptor that we did not open ourselves cannot be had by its number without `unsafe`.
     let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
     let said = File::open(format!("{folder}/{number}")).and_then(|mut gate| gate.read(&mut [0]));
     let _ = close(number);
-    matches!(said, Ok(1))
+    Ok(said? == 1)
 }

@@ -22,7 +22,7 @@ use crate::{
     exit,
     family::Family,
     orders::{Charge, Deadline, Ear, Order},
-    processes,
+    processes::{self, Process},
 };
 
 /// Not a verb for people.
@@ -105,9 +105,12 @@ fn kill_all(charge: &Charge) {
     loop {
         orphans.signal(Signal::SIGKILL);
         let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
-        let left = session.iter().filter(|process| !process.is_dead && process.carries(&mark));
-        let left = left.map(|process| process.signal(Signal::SIGKILL)).count();
-        if (left == 0 && orphans.is_gone()) || over.is_over(TokioHost.now()) {
+        let is_of_it = |process: &&Process| !process.is_dead && process.carries(&mark);
+        let left: Vec<&Process> = session.iter().filter(is_of_it).collect();
+        for process in &left {
+            process.signal(Signal::SIGKILL);
+        }
+        if (left.is_empty() && orphans.is_gone()) || over.is_over(TokioHost.now()) {
             return;
         }
         rest();

@@ -235,6 +235,31 @@ fn a_signal_during_the_release_changes_nothing() {
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
 }
 
+/// L8: where the system gives no more, here of open files, a command runs with all that watches over it or not at all, and the
+/// lock is given back. Once a missing watcher was a warning only.
+#[test]
+fn a_command_that_cannot_be_watched_is_not_started() {
+    let stage = Stage::new();
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    let mut refused = 0;
+    for files in 8..30 {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$0\" run -w 1s job -- sh -c 'echo {files} >>ran'");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]).current_dir(stage.path("")).env_clear();
+        shell.envs(stage.environment());
+        let (before, ended) = (stage.lines("ran").len(), stage.run_command(shell));
+        let ran = stage.lines("ran").len() - before;
+        match ended.code {
+            0 => assert_eq!((ran, ended.err.as_str()), (1, ""), "with {files} files"),
+            69 | 70 => assert_eq!(ran, 0, "with {files} files: {ended:?}"),
+            _ => panic!("with {files} files: {ended:?}"),
+        }
+        refused += usize::from(ended.code == 70);
+        stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    }
+    assert!(refused > 0 && !stage.lines("ran").is_empty(), "both happened");
+}
+
 /// Design §8: where a lease is a session, no script can keep it, and none gets one.
 fn a_lease_for_scripts_is_refused_where_it_would_end_with_the_process(stage: &Stage) {
     let owner = "0".repeat(48);
