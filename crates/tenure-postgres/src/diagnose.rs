@@ -21,7 +21,13 @@ const QUESTION: &str = "SELECT current_setting('server_version'), current_settin
     clock_timestamp(), c.relpersistence::text, \
     coalesce(has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT') \
         AND has_table_privilege(c.oid, 'UPDATE'), true), \
-    coalesce(has_table_privilege(c.oid, 'DELETE'), true) \
+    coalesce(has_table_privilege(c.oid, 'DELETE'), true), \
+    current_setting('full_page_writes') = 'on', \
+    coalesce((SELECT string_agg(quote_ident(tgname), ', ' ORDER BY tgname) FROM pg_trigger \
+        WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled <> 'D'), ''), \
+    coalesce((SELECT string_agg(quote_ident(rulename), ', ' ORDER BY rulename) FROM pg_rewrite \
+        WHERE ev_class = c.oid AND ev_enabled <> 'D' AND c.relkind IN ('r', 'p')), ''), \
+    coalesce(row_security_active(c.oid), false) \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
 struct Server {
@@ -35,6 +41,10 @@ struct Server {
     persistence: Option<String>,
     may_write: bool,
     may_delete: bool,
+    writes_whole_pages: bool,
+    triggers: String,
+    rules: String,
+    has_policies: bool,
 }
 
 impl Server {
@@ -50,12 +60,16 @@ impl Server {
             persistence: row.try_get(7)?,
             may_write: row.try_get(8)?,
             may_delete: row.try_get(9)?,
+            writes_whole_pages: row.try_get(10)?,
+            triggers: row.try_get(11)?,
+            rules: row.try_get(12)?,
+            has_policies: row.try_get(13)?,
         })
     }
 }
 
 impl Store {
-    /// Looks at everything that a promise stands on. Writes nothing, and makes no table.
+    /// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
         let (facts, server, ours) = self.reading(|line| async move { self.question(&line).await }).await?;
         let mut findings = vec![note(
@@ -64,6 +78,10 @@ impl Store {
         )];
         findings.extend(durability(&server));
         findings.extend(table(&facts, &server));
+        findings.extend(customs(&server));
+        if facts.table == Table::Ours && facts.takes_writes && server.may_write {
+            findings.extend(self.try_out().await);
+        }
         findings.extend(self.hints(&facts).await);
         let apart = server.clock.abs_diff(ours);
         if apart > Duration::from_secs(1) {
@@ -133,6 +151,12 @@ fn durability(server: &Server) -> Vec<Finding> {
             "set fsync = on",
         ));
     }
+    if !server.writes_whole_pages {
+        findings.push(problem(
+            "full_page_writes is off: a crash of the machine may tear pages of the table, and with them locks".into(),
+            "set full_page_writes = on, unless the file system writes pages of 8 KB whole",
+        ));
+    }
     if !server.waits_for_disk {
         findings.push(problem(
             "synchronous_commit is off: a crash forgets locks that were granted in its last moments".into(),
@@ -188,6 +212,26 @@ fn table(facts: &Facts, server: &Server) -> Vec<Finding> {
     findings
 }
 
+/// What somebody added to the table that may change, swallow or hide what is written to it.
+fn customs(server: &Server) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (what, names) in [("triggers", &server.triggers), ("rules", &server.rules)] {
+        if !names.is_empty() {
+            findings.push(warning(
+                format!("the table has {what}: {names}. One that changes rows after a write can undo a lock unseen"),
+                "drop them, unless they only read",
+            ));
+        }
+    }
+    if server.has_policies {
+        findings.push(warning(
+            "row level security is on for this role: a row that it hides cannot be locked".into(),
+            "ALTER TABLE … DISABLE ROW LEVEL SECURITY",
+        ));
+    }
+    findings
+}
+
 fn note(what: String, remedy: &str) -> Finding {
     Finding { severity: Severity::Note, what, remedy: remedy.into() }
 }
@@ -196,6 +240,6 @@ fn warning(what: String, remedy: &str) -> Finding {
     Finding { severity: Severity::Warning, what, remedy: remedy.into() }
 }
 
-fn problem(what: String, remedy: &str) -> Finding {
+pub(crate) fn problem(what: String, remedy: &str) -> Finding {
     Finding { severity: Severity::Problem, what, remedy: remedy.into() }
 }

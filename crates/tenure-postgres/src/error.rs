@@ -97,6 +97,19 @@ pub(crate) fn row_locked(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
 }
 
+/// The row has something else than what was written to it.
+pub(crate) fn altered(place: &str) -> BackendError {
+    let message = "a trigger of the table changes what tenure writes, so that nothing can be granted; drop it";
+    BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
+}
+
+/// The row stays as it is, though nobody else writes to it.
+pub(crate) fn swallowed(place: &str) -> BackendError {
+    let message = "the table stays as it is whatever tenure writes: a trigger, a rule or a policy swallows it, \
+                   or what is read is old";
+    BackendError::new(Corrupt, Outcome::NotApplied, message).with("postgres", place)
+}
+
 /// The queue of notifications has no room: the server refused the whole statement for that.
 pub(crate) fn is_without_hints(failure: &Failure) -> bool {
     let Failure::Refused(error) = failure else { return false };
@@ -179,11 +192,15 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (SqlState::UNDEFINED_COLUMN, Corrupt, NOT_OURS),
     (SqlState::DATATYPE_MISMATCH, Corrupt, NOT_OURS),
     (SqlState::INVALID_COLUMN_REFERENCE, Corrupt, NOT_OURS),
-    (SqlState::NOT_NULL_VIOLATION, Corrupt, NOT_OURS),
-    (SqlState::CHECK_VIOLATION, Corrupt, NOT_OURS),
+    (SqlState::NOT_NULL_VIOLATION, Corrupt, NOT_TAKEN),
+    (SqlState::CHECK_VIOLATION, Corrupt, NOT_TAKEN),
+    (SqlState::STRING_DATA_RIGHT_TRUNCATION, Corrupt, NOT_TAKEN),
+    (SqlState::GENERATED_ALWAYS, Corrupt, NOT_OURS),
 ];
 
 const NOT_YOU: &str = "the PostgreSQL server refuses this user or password";
+const NOT_TAKEN: &str = "the table refuses what tenure writes: a column that was added needs a default, or a check or a \
+                         length is too strict";
 pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 
 fn judge(code: &SqlState) -> Option<Verdict> {

@@ -17,6 +17,7 @@ mod silence;
 mod sql;
 mod store;
 mod tls;
+mod trial;
 mod turn;
 mod verb;
 mod view;

@@ -84,6 +84,11 @@ impl Lines {
         }
     }
 
+    /// A connection of one's own, for what must not be mixed with the requests of others.
+    pub(crate) async fn apart(&self) -> Result<Line, BackendError> {
+        open(self.shared.clone(), self.ears.clone(), self.config.clone()).await
+    }
+
     fn alive(&self) -> Option<Arc<Line>> {
         let mut current = locked(&self.current);
         let line = current.as_ref()?;

@@ -71,7 +71,7 @@ impl Store {
         grants: &[Grant],
         answers: &mut [Option<Renewal>],
     ) -> Result<(), Failure> {
-        if !line.facts().takes_writes || line.facts().must_be_ours(line.name()).is_err() {
+        if !line.facts().takes_writes {
             return Ok(());
         }
         // Two holders of one row are renewed one after the other.
@@ -165,6 +165,11 @@ impl Store {
         for row in answer? {
             let unreadable = |error| Failure::Refused(line.unreadable(error));
             let written: &str = row.try_get(0).map_err(unreadable)?;
+            let is_ours: bool = row.try_get(2).map_err(unreadable)?;
+            // What becomes of one that a trigger has changed is found out alone.
+            if !is_ours {
+                continue;
+            }
             let now = self.shared().host.now();
             memory.learn(since_epoch(row.try_get(1).map_err(unreadable)?), now);
             let Some((at, draft, state, news)) = sent.remove(written) else { continue };

@@ -60,6 +60,8 @@ struct Skipped {
     since: Moment,
     /// It was so at another version before: others commit.
     has_moved: bool,
+    /// How often it was found at this version.
+    times: usize,
 }
 
 impl Store {
@@ -139,13 +141,18 @@ impl Store {
         (verb, may_guess): (&V, bool),
         skipped: &mut Option<Skipped>,
     ) -> Result<Tried<V::Answer>, Failure> {
+        if V::CREATES {
+            line.facts().must_be_ours(line.name()).map_err(Failure::Refused)?;
+        }
         let guess = if may_guess { self.guess(name, verb, self.server_time()) } else { None };
         if let Some(draft) = guess {
             return self.write(line, name, draft).await;
         }
         let sight = self.read(line, name, V::CREATES).await?;
         let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
-        if !V::WAITS {
+        if V::WAITS {
+            self.must_have_moved(line, sight.version, skipped)?;
+        } else {
             self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
         }
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
@@ -187,9 +194,27 @@ impl Store {
             }
             row => {
                 let has_moved = row.is_some();
-                *row = Some(Skipped { version, since: host.now(), has_moved });
+                *row = Some(Skipped { version, since: host.now(), has_moved, times: 1 });
             }
         }
+        Ok(())
+    }
+
+    /// A write that waits for whoever has the row locked finds it changed, or changes it. A row that is read again and again as it
+    /// was is one that the table does not let us change, and no answer but an error may come of it (L1).
+    fn must_have_moved(
+        &self,
+        line: &Line,
+        version: i64,
+        skipped: &mut Option<Skipped>,
+    ) -> Result<(), Failure> {
+        let same = skipped.as_ref().filter(|row| row.version == version);
+        let times = same.map_or(1, |row| row.times + 1);
+        if times > SWALLOWED {
+            return Err(Failure::Refused(error::swallowed(line.name())));
+        }
+        let since = self.shared().host.now();
+        *skipped = Some(Skipped { version, since, has_moved: false, times });
         Ok(())
     }
 
@@ -260,6 +285,9 @@ fn patience<V: Verb>() -> Patience {
 
 /// How long a commit may take before the row counts as locked by a stranger.
 const COMMIT: Duration = Duration::from_millis(50);
+/// How often a row may be read at one version. Once or twice it may be so for another reason: a connection that broke, a row that was
+/// deleted in between.
+const SWALLOWED: usize = 5;
 /// Before the next try of a verb that lost every race, or whose row is locked.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long claims do not wait for hints that could not be listened to.

@@ -17,7 +17,11 @@ use crate::{
 impl Store {
     /// The state of one lock.
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        let sight = self.reading(|line| async move { self.read(&line, name, false).await }).await?;
+        let read = |line: Arc<Line>| async move {
+            line.facts().must_be_ours(line.name()).map_err(Failure::Refused)?;
+            self.read(&line, name, false).await
+        };
+        let sight = self.reading(read).await?;
         Ok(sight.ledger.view(name.clone(), moment(sight.now)))
     }
 

@@ -83,7 +83,13 @@ impl Store {
             memory.forget(name);
             return Ok(Tried::Overtaken);
         };
-        let at: SystemTime = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
+        let unreadable = |error| Failure::Refused(line.unreadable(error));
+        let (at, is_ours): (SystemTime, bool) =
+            (row.try_get(0).map_err(unreadable)?, row.try_get(1).map_err(unreadable)?);
+        if !is_ours {
+            memory.forget(name);
+            return Err(Failure::Refused(error::altered(line.name())));
+        }
         memory.learn(since_epoch(at), self.shared().host.now());
         if draft.is_new() {
             self.sweep_now_and_then(line);
