@@ -11,8 +11,8 @@ mod stage;
 use std::time::{Duration, Instant};
 
 use stage::{PATIENCE, player, postgres, soon, until};
-use tenure::Locker;
-use tenure_core::{Audience, Wake};
+use tenure::{AcquireError, Locker};
+use tenure_core::{Audience, ErrorKind, Wake};
 use tenure_testkit::{
     conformance::player::Player,
     patience::slowness,
@@ -124,4 +124,55 @@ async fn hints_go_past_the_pooler() {
         begun.elapsed()
     );
     second.release().await.unwrap();
+}
+
+/// L6: a fail-over that was planned set the server to read only for a fraction of a second, and every waiter ended with an error of
+/// somebody who lacks a right. A server that is starting was waited for.
+#[tokio::test]
+async fn a_moment_of_read_only_is_waited_out() {
+    let server = PostgresServer::start();
+    let holder = tenure::connect(&server.url("")).await.unwrap();
+    let held = holder.mutex("one").acquire().await.unwrap();
+    let set = |value: &str| {
+        server.psql(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
+        server.psql("SELECT pg_reload_conf()");
+    };
+    let early = tenure::connect(&server.url("")).await.unwrap().mutex("one");
+    let waits = tokio::spawn(async move { early.acquire_within(PATIENCE * slowness()).await });
+    let view = postgres(&server.url(""));
+    let name = "one".parse().unwrap();
+    until("it waits", async || view.inspect(&name).await.unwrap().queue.len() == 1).await;
+    set("on");
+    // Those who come meanwhile wait too, in a queue or for the server.
+    let late = tenure::connect(&server.url("")).await.unwrap();
+    until("writes are refused", async || match late.mutex("two").try_acquire().await {
+        Err(AcquireError::Backend(error)) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            true
+        }
+        _ => false,
+    })
+    .await;
+    let newcomer = tokio::spawn(async move { late.mutex("two").acquire_within(PATIENCE * slowness()).await });
+    // Longer than until the first waiter asks again.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(!waits.is_finished() && !newcomer.is_finished(), "both wait");
+    held.check().unwrap();
+    set("off");
+    soon(newcomer).await.unwrap().unwrap();
+    until("what is held can be given back", async || holder.mutex("three").try_acquire().await.is_ok())
+    .await;
+    held.release().await.unwrap();
+    soon(waits).await.unwrap().unwrap();
+}
+
+/// The same for good: whoever waits is told after its patience, why.
+#[tokio::test]
+async fn a_server_that_stays_read_only_is_not_waited_for_for_ever() {
+    let server = PostgresServer::start();
+    server.psql("ALTER ROLE tenure SET default_transaction_read_only = on");
+    let lock = tenure::connect(&server.url("")).await.unwrap().mutex("one").patience(Duration::from_secs(1));
+    let error = soon(lock.acquire()).await.unwrap_err();
+    let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(text.contains("default_transaction_read_only is on"), "{error:?}");
 }
