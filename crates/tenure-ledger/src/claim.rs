@@ -1,6 +1,8 @@
 //! The verb `claim`.
 
-use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, Variant, Wait};
+use std::time::Duration;
+
+use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, OwnerId, Variant, Wait};
 
 use crate::{
     error::LedgerError,
@@ -56,6 +58,34 @@ impl Ledger {
         let retry_after = self.retry_after(now, rules, ahead);
         let answer = ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) };
         Ok(Change { answer, wakes, changed: true })
+    }
+
+    /// What an owner with a place is answered if its claim would change nothing but that the place lasts longer, and it lasts for
+    /// longer than `rest` anyway: who waits only reads then (L6).
+    pub fn standing(
+        &self,
+        now: Moment,
+        rules: &Rules,
+        owner: OwnerId,
+        rest: Duration,
+    ) -> Option<ClaimAnswer> {
+        let lasts = |ends_us: u64, rest| ends_us > micros(now.boot.saturating_add(rest));
+        let is_over = self.holders.iter().any(|h| !lasts(h.ends_us, Duration::ZERO))
+            || self.queue.iter().any(|p| !lasts(p.ends_us, Duration::ZERO));
+        let at = self.queue.iter().position(|p| p.owner == owner)?;
+        let place = &self.queue[at];
+        let ahead = self.barring(Some(at));
+        let may_enter = ahead == 0 && self.has_room_for(place.mode);
+        if is_over || may_enter || !lasts(place.ends_us, rest) {
+            return None;
+        }
+        let retry_after = self.retry_after(now, rules, ahead);
+        Some(ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) })
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
     }
 
     /// The tokens for who enters, or holds at `at` already. Before anything else is changed.

@@ -11,6 +11,7 @@ use tenure_core::{
 
 use crate::{
     config::Config,
+    hall::Standing,
     memory::TOLERANCE,
     shared::Shared,
     store::Store,
@@ -47,6 +48,26 @@ impl Postgres {
         }
     }
 
+    /// A claim that waits: in the row, or behind those of this process who do.
+    async fn wait(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        let shared = self.store.shared();
+        let (halls, now) = (&shared.halls, shared.host.now());
+        if let Standing::Behind(ahead) = halls.sit(&claim.name, claim.owner, now)? {
+            self.store.lines.line().await?;
+            let retry_after = shared.config.rules.retry_max;
+            return Ok(ClaimAnswer::Queued { ahead, retry_after, holder: None });
+        }
+        let answer = self.store.step(&claim.name, true, claim).await;
+        match &answer {
+            Ok(ClaimAnswer::Granted(_)) => {
+                halls.leave(&claim.name, claim.owner, &self.store.ears);
+            }
+            Ok(_) => halls.heard(&claim.name, None),
+            Err(error) => halls.heard(&claim.name, Some((shared.host.now(), error.clone()))),
+        }
+        answer
+    }
+
     fn sharing(shared: Arc<Shared>) -> Self {
         Self { store: Arc::new(Store::new(shared)) }
     }
@@ -81,7 +102,8 @@ impl Backend for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         allow(claim.ttl)?;
-        let mut answer = self.store.step(&claim.name, claim.wait != Wait::No, claim).await?;
+        let mut answer =
+            if claim.wait == Wait::No { self.store.step(&claim.name, false, claim).await? } else { self.wait(claim).await? };
         if let ClaimAnswer::Queued { ahead, retry_after, .. } = &mut answer {
             self.spread(retry_after, *ahead);
         }
@@ -93,6 +115,10 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        // Whoever stands behind it is told, and the row knows nothing of who never came to the front.
+        if self.store.shared().halls.leave(name, owner, &self.store.ears) {
+            return Ok(Released::Released);
+        }
         self.store.step(name, false, &Leaving(owner)).await
     }
 

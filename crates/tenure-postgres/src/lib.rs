@@ -6,6 +6,7 @@ mod connect;
 mod diagnose;
 mod doubt;
 mod error;
+mod hall;
 mod line;
 mod lines;
 mod memory;

@@ -62,6 +62,10 @@ struct Skipped {
     has_moved: bool,
     /// How often it was found at this version.
     times: usize,
+    /// How often it was found at all.
+    reads: u32,
+    /// What was to be written may be written later.
+    yields: bool,
 }
 
 impl Store {
@@ -101,7 +105,7 @@ impl Store {
         listens: bool,
         verb: &V,
     ) -> Result<V::Answer, BackendError> {
-        let _turn = if V::WAITS { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
+        let _turn = if V::IN_TURN { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
         let (mut maybe, mut breaks, mut place): (Option<V::Answer>, u32, String) = (None, 0, String::new());
         let mut skipped = None;
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
@@ -148,6 +152,9 @@ impl Store {
         if let Some(draft) = guess {
             return self.write(line, name, draft).await;
         }
+        if let Some(row) = skipped.as_ref().filter(|row| row.yields) {
+            self.step_back(row.reads).await;
+        }
         let sight = self.read(line, name, V::CREATES).await?;
         let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
         if V::WAITS {
@@ -155,8 +162,15 @@ impl Store {
         } else {
             self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
         }
+        let (rules, now) = (&self.shared().config.rules, moment(sight.now));
+        if !is_doubted && let Some(answer) = verb.glance(&sight.ledger, rules, now) {
+            return Ok(Tried::Done(answer));
+        }
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
         let mut draft = self.draft(sight, verb).map_err(named)?;
+        if let Some(row) = skipped {
+            row.yields = verb.yields(&draft.change.answer);
+        }
         // Where others commit all the time, the row is hardly ever free: get in line.
         if !V::WAITS && skipped.as_ref().is_some_and(|row| row.has_moved) {
             draft.patience = Patience::Brief;
@@ -194,7 +208,7 @@ impl Store {
             }
             row => {
                 let has_moved = row.is_some();
-                *row = Some(Skipped { version, since: host.now(), has_moved, times: 1 });
+                *row = Some(Skipped { version, since: host.now(), has_moved, times: 1, reads: 1, yields: false });
             }
         }
         Ok(())
@@ -214,8 +228,19 @@ impl Store {
             return Err(Failure::Refused(error::swallowed(line.name())));
         }
         let since = self.shared().host.now();
-        *skipped = Some(Skipped { version, since, has_moved: false, times });
+        let reads = skipped.as_ref().map_or(1, |row| row.reads + 1);
+        *skipped = Some(Skipped { version, since, has_moved: false, times, reads, yields: false });
         Ok(())
+    }
+
+    /// After a lost race, for a time that chance chooses, longer each time: those who queue up do not hinder those who hold, nor
+    /// all of them each other.
+    async fn step_back(&self, reads: u32) {
+        let host = &self.shared().host;
+        let mut chance = [0; 2];
+        host.random(&mut chance);
+        let most = STEP_BACK * (1 << reads.min(6));
+        host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
     }
 
     /// A time that the server's clock has reached.
@@ -285,6 +310,8 @@ fn patience<V: Verb>() -> Patience {
 
 /// How long a commit may take before the row counts as locked by a stranger.
 const COMMIT: Duration = Duration::from_millis(50);
+/// How long a waiter steps back at most after it has lost its first race; doubled with each.
+const STEP_BACK: Duration = Duration::from_millis(2);
 /// How often a row may be read at one version. Once or twice it may be so for another reason: a connection that broke, a row that was
 /// deleted in between.
 const SWALLOWED: usize = 5;

@@ -16,6 +16,9 @@ pub(crate) trait Verb: Sync {
     /// Whether it waits for who has the row locked.
     const WAITS: bool = true;
 
+    /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. Who holds does not.
+    const IN_TURN: bool = false;
+
     /// Runs on a ledger at a time that the server's clock reached at most `slack` ago: every lease that it gives is longer by that.
     fn run(
         &self,
@@ -24,6 +27,16 @@ pub(crate) trait Verb: Sync {
         now: Moment,
         slack: Duration,
     ) -> Result<Change<Self::Answer>, LedgerError>;
+
+    /// What can be answered without a write.
+    fn glance(&self, _ledger: &Ledger, _rules: &Rules, _now: Moment) -> Option<Self::Answer> {
+        None
+    }
+
+    /// It may be tried later, so that those who hold, or are about to, win the races for the row (L6).
+    fn yields(&self, _answer: &Self::Answer) -> bool {
+        false
+    }
 
     /// It did what was asked for, so that what is stored is worth a try without being read first: the server compares.
     fn is_plain(&self, answer: &Self::Answer) -> bool;
@@ -36,9 +49,23 @@ fn lengthened(rules: &Rules, slack: Duration) -> Rules {
     Rules { claim_ttl: rules.claim_ttl + slack, place_ttl: rules.place_ttl + slack, ..*rules }
 }
 
+/// The more wait, the more rarely each of them asks, and the longer a place lasts without: all of them together read the row no more
+/// than [`ASKS`] times a second, up to a bound (L6).
+fn crowded(rules: &Rules, waiting: usize) -> Rules {
+    let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+    let retry_max = (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
+    Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
+}
+
+/// Of all waiters of one lock, per second.
+const ASKS: u32 = 50;
+/// How many times more rarely than by the rules one asks at most: every 10 s instead of 2 s.
+const ASKS_LESS: u32 = 5;
+
 impl Verb for Claim {
     type Answer = ClaimAnswer;
     const CREATES: bool = true;
+    const IN_TURN: bool = true;
 
     fn run(
         &self,
@@ -47,7 +74,7 @@ impl Verb for Claim {
         now: Moment,
         slack: Duration,
     ) -> Result<Change<ClaimAnswer>, LedgerError> {
-        let rules = lengthened(rules, slack);
+        let rules = crowded(&lengthened(rules, slack), ledger.waiting());
         if slack.is_zero() {
             return ledger.claim(now, &rules, self);
         }
@@ -58,6 +85,16 @@ impl Verb for Claim {
             grant.ttl = self.ttl;
         }
         Ok(change)
+    }
+
+    /// A place that lasts until the next question but one is kept by no write.
+    fn glance(&self, ledger: &Ledger, rules: &Rules, now: Moment) -> Option<ClaimAnswer> {
+        let rules = crowded(rules, ledger.waiting());
+        ledger.standing(now, &rules, self.owner, rules.retry_max * 3 / 2)
+    }
+
+    fn yields(&self, answer: &ClaimAnswer) -> bool {
+        !matches!(answer, ClaimAnswer::Granted(_))
     }
 
     fn is_plain(&self, answer: &ClaimAnswer) -> bool {
@@ -135,6 +172,7 @@ pub(crate) struct Breaking;
 impl Verb for Breaking {
     type Answer = Vec<HolderView>;
     const CREATES: bool = true;
+    const IN_TURN: bool = true;
 
     fn run(
         &self,

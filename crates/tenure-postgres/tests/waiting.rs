@@ -24,9 +24,9 @@ fn commits(server: &PostgresServer) -> u64 {
     server.psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'tenure'").parse().unwrap()
 }
 
-/// NOTIFY, not polling: a waiter asks every 2 s, for safety, and its question is a reading and a writing.
+/// NOTIFY, not polling, L6: a waiter asks every 2 s, for safety, and its question is a reading; of one process the first few ask.
 #[tokio::test]
-async fn a_hundred_idle_waiters_cost_a_hundred_statements_a_second() {
+async fn a_hundred_idle_waiters_of_a_process_cost_a_few_statements_a_second() {
     let server = PostgresServer::start();
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let held = locker.mutex("one").acquire().await.unwrap();
@@ -34,16 +34,16 @@ async fn a_hundred_idle_waiters_cost_a_hundred_statements_a_second() {
     let waiters: Vec<_> = (0..100).map(|_| tokio::spawn(wait(locker.clone()))).collect();
     let view = postgres(&server.url(""));
     let name = "one".parse().unwrap();
-    until("all wait", async || view.inspect(&name).await.unwrap().queue.len() == 100).await;
+    until("all wait", async || view.inspect(&name).await.unwrap().queue.len() == 8).await;
     // The server counts with a delay of up to a second, and so does its count of what came before.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let (from, begun) = (commits(&server), Instant::now());
     tokio::time::sleep(Duration::from_secs(8)).await;
     let per_second = (commits(&server) - from) as f64 / begun.elapsed().as_secs_f64();
     println!("100 idle waiters: {per_second:.0} statements a second");
-    // Lost races add to the hundred; a poll of 25 ms would be 4000.
-    assert!(per_second < 200.0, "{per_second}");
-    assert!(per_second > 50.0, "places are kept: {per_second}");
+    // Eight that ask every 2 s; a poll of 25 ms would be 4000.
+    assert!(per_second < 30.0, "{per_second}");
+    assert!(per_second > 2.0, "places are kept: {per_second}");
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     held.release().await.unwrap();
 }
@@ -159,11 +159,11 @@ async fn a_moment_of_read_only_is_waited_out() {
     assert!(!waits.is_finished() && !newcomer.is_finished(), "both wait");
     held.check().unwrap();
     set("off");
-    soon(newcomer).await.unwrap().unwrap();
+    drop(soon(newcomer).await.unwrap().unwrap());
     until("what is held can be given back", async || holder.mutex("three").try_acquire().await.is_ok())
     .await;
     held.release().await.unwrap();
-    soon(waits).await.unwrap().unwrap();
+    drop(soon(waits).await.unwrap().unwrap());
 }
 
 /// The same for good: whoever waits is told after its patience, why.

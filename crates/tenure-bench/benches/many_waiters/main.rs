@@ -16,7 +16,7 @@ use std::{
 };
 
 use nix::sys::resource::{UsageWho, getrusage};
-use tenure::{Guard, Lock};
+use tenure::Guard;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -63,10 +63,9 @@ fn main() {
 fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Vec<(String, usize)> {
     let processes = if number <= PROCESSES_MAX { number } else { PROCESSES };
     let url = server.url();
-    let (lock, guard) = runtime.block_on(async {
+    let guard = runtime.block_on(async {
         let lock = tenure::connect(&url).await.expect("a URL").mutex(waiter::NAME).ttl(TTL);
-        let guard = lock.acquire().await.expect("free");
-        (lock, guard)
+        lock.acquire().await.expect("free")
     });
     let mut children: Vec<Child> =
         (0..processes).map(|at| spawn(&url, number / processes + usize::from(at < number % processes))).collect();
@@ -79,7 +78,7 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
     for child in &mut children {
         child.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
     }
-    let held = runtime.block_on(hold(&lock, guard));
+    let held = runtime.block_on(hold(guard));
     let (asked, released) = (server.requests(), Instant::now());
     let reports: Vec<Report> = children.into_iter().map(|child| Report::read(child)).collect();
     let all = reports.into_iter().fold(Report::default(), Report::and);
@@ -101,12 +100,11 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
 }
 
 /// Keeps the lock for a while, then gives it back; what became of the lease.
-async fn hold(lock: &Lock, guard: Guard) -> String {
+async fn hold(guard: Guard) -> String {
     let lost = tokio::time::timeout(HOLD, guard.lost()).await;
     if let Ok(lost) = lost {
-        return format!("**lost**: {lost:?}");
+        return format!("**lost**: {:?}", lost.cause);
     }
-    let _ = lock;
     match guard.release().await {
         Ok(()) => "kept".into(),
         Err(error) => format!("kept, release: {error}"),

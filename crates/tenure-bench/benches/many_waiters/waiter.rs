@@ -62,10 +62,17 @@ async fn wait(locks: Locker, name: String, begun: Instant) -> Result<Duration, S
             let waited = begun.elapsed();
             guard.release().await.map(|()| waited).map_err(|error| format!("release: {error}"))
         }
-        Err(AcquireError::Backend(error)) if error.to_string().contains("is full") => Err("full".into()),
-        Err(AcquireError::Backend(error)) => Err(format!("error: {error}")),
-        Err(error) => Err(format!("{error}").chars().take(40).collect()),
+        Err(AcquireError::Backend(error)) if error.to_string().contains("the queue takes no more") => {
+            Err("full".into())
+        }
+        Err(AcquireError::Backend(error)) => Err(format!("error: {}", without_numbers(&error.to_string()))),
+        Err(error) => Err(without_numbers(&error.to_string()).chars().take(40).collect()),
     }
+}
+
+/// Alike where only numbers differ.
+fn without_numbers(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect()
 }
 
 impl Report {
