@@ -102,8 +102,11 @@ impl Backend for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         allow(claim.ttl)?;
-        let mut answer =
-            if claim.wait == Wait::No { self.store.step(&claim.name, false, claim).await? } else { self.wait(claim).await? };
+        let mut answer = if claim.wait == Wait::No {
+            self.store.step(&claim.name, false, claim).await?
+        } else {
+            self.wait(claim).await?
+        };
         if let ClaimAnswer::Queued { ahead, retry_after, .. } = &mut answer {
             self.spread(retry_after, *ahead);
         }

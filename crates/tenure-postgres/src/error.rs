@@ -99,7 +99,8 @@ pub(crate) fn row_locked(place: &str) -> BackendError {
 
 /// The row has something else than what was written to it.
 pub(crate) fn altered(place: &str) -> BackendError {
-    let message = "a trigger of the table changes what tenure writes, so that nothing can be granted; drop it";
+    let message =
+        "a trigger of the table changes what tenure writes, so that nothing can be granted; drop it";
     BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
 }
 

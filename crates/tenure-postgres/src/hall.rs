@@ -3,11 +3,7 @@
 //! Every change of owner writes the row anew, so that it must not grow with the waiters of a process (L6). The order is kept: who
 //! stands here is one of whom the store has not heard yet, and goes there in the order of its first question (L7).
 
-use std::{
-    collections::HashMap,
-    sync::Mutex,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tenure_core::{Audience, BackendError, LockName, Moment, OwnerId};
 

@@ -208,7 +208,14 @@ impl Store {
             }
             row => {
                 let has_moved = row.is_some();
-                *row = Some(Skipped { version, since: host.now(), has_moved, times: 1, reads: 1, yields: false });
+                *row = Some(Skipped {
+                    version,
+                    since: host.now(),
+                    has_moved,
+                    times: 1,
+                    reads: 1,
+                    yields: false,
+                });
             }
         }
         Ok(())

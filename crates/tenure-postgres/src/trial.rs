@@ -45,7 +45,8 @@ impl Store {
             Err(Bad::Altered) => "a lock was tried, and the row is not what was written to it".to_owned(),
             Err(Bad::Failed(failure)) => {
                 let error = failure.into_error(&self.shared().config.place_name());
-                let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
+                let source =
+                    std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
                 format!("a lock was tried, and could not be taken: {error}{source}")
             }
         };
@@ -69,7 +70,8 @@ impl Store {
         let (process, rest) = bits.split_at(8);
         let process = ProcessId::from_random(process.try_into().expect("BUG: eight bytes"));
         let owner = OwnerId::from_random(process, rest.try_into().expect("BUG: sixteen bytes"));
-        let name = LockName::new(format!("tenure-doctor/{owner}")).expect("BUG: a name without control characters");
+        let name =
+            LockName::new(format!("tenure-doctor/{owner}")).expect("BUG: a name without control characters");
         let (label, ttl) = (Arc::new(Label::new("doctor", 0, "", "tenure doctor")), Duration::from_secs(10));
         let (mode, wait) = (Mode::Exclusive, Wait::Turn);
         let claim = Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait };

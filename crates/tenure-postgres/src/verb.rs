@@ -53,7 +53,8 @@ fn lengthened(rules: &Rules, slack: Duration) -> Rules {
 /// than [`ASKS`] times a second, up to a bound (L6).
 fn crowded(rules: &Rules, waiting: usize) -> Rules {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-    let retry_max = (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
+    let retry_max =
+        (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
     Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
 }
 

@@ -99,8 +99,10 @@ async fn many_processes_that_come_at_once_all_get_a_place() {
     for player in &players {
         player.backend.inspect(&player.claim.name).await.unwrap();
     }
-    let (answers, renewed) =
-        tokio::join!(join_all(players.iter().map(|player| player.backend.claim(&player.claim))), a.renew(&grant));
+    let (answers, renewed) = tokio::join!(
+        join_all(players.iter().map(|player| player.backend.claim(&player.claim))),
+        a.renew(&grant)
+    );
     assert_eq!(renewed, tenure_core::Renewal::Renewed, "the holder comes first");
     for answer in answers {
         assert!(matches!(answer, Ok(ClaimAnswer::Queued { .. })), "{answer:?}");

@@ -171,7 +171,11 @@ async fn what_is_swallowed_is_no_grant_and_is_told() {
         assert!(error.to_string().contains(words), "{change}: {}", chain(&error));
         let findings = b.backend.diagnose().await.unwrap();
         assert_eq!(found(&findings, doctor).severity, Severity::Warning, "{change}");
-        assert_eq!(found(&findings, "a lock was tried").severity, Severity::Problem, "{change}: {findings:?}");
+        assert_eq!(
+            found(&findings, "a lock was tried").severity,
+            Severity::Problem,
+            "{change}: {findings:?}"
+        );
     }
 }
 
@@ -196,7 +200,9 @@ async fn the_doctor_leaves_nothing_behind() {
     let a = player(&server.url(""), "one");
     a.enter().await;
     server.psql("CREATE TABLE audit (name text); GRANT INSERT ON audit TO tenure");
-    server.psql("ALTER TABLE tenure_lock OWNER TO postgres; GRANT SELECT, INSERT, UPDATE ON tenure_lock TO tenure");
+    server.psql(
+        "ALTER TABLE tenure_lock OWNER TO postgres; GRANT SELECT, INSERT, UPDATE ON tenure_lock TO tenure",
+    );
     let rows = server.psql("SELECT * FROM tenure_lock");
     let findings = a.backend.diagnose().await.unwrap();
     assert!(findings.iter().all(|finding| finding.severity == Severity::Note), "{findings:?}");

@@ -160,8 +160,7 @@ async fn a_moment_of_read_only_is_waited_out() {
     held.check().unwrap();
     set("off");
     drop(soon(newcomer).await.unwrap().unwrap());
-    until("what is held can be given back", async || holder.mutex("three").try_acquire().await.is_ok())
-    .await;
+    until("what is held can be given back", async || holder.mutex("three").try_acquire().await.is_ok()).await;
     held.release().await.unwrap();
     drop(soon(waits).await.unwrap().unwrap());
 }

@@ -67,8 +67,9 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
         let lock = tenure::connect(&url).await.expect("a URL").mutex(waiter::NAME).ttl(TTL);
         lock.acquire().await.expect("free")
     });
-    let mut children: Vec<Child> =
-        (0..processes).map(|at| spawn(&url, number / processes + usize::from(at < number % processes))).collect();
+    let mut children: Vec<Child> = (0..processes)
+        .map(|at| spawn(&url, number / processes + usize::from(at < number % processes)))
+        .collect();
     // All of them begin at once.
     for child in &mut children {
         let mut line = String::new();
@@ -103,7 +104,7 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
 async fn hold(guard: Guard) -> String {
     let lost = tokio::time::timeout(HOLD, guard.lost()).await;
     if let Ok(lost) = lost {
-        return format!("**lost**: {:?}", lost.cause);
+        return format!("**lost**: {:?}", lost.cause());
     }
     match guard.release().await {
         Ok(()) => "kept".into(),

@@ -33,9 +33,7 @@ impl Server {
         match store {
             "sqlite" => Self::Sqlite(tempfile::tempdir().expect("a folder")),
             "redis" => Self::Redis(RedisServer::start()),
-            "postgres" => {
-                Self::Postgres(Recipe::new().durable().config("max_connections = 1200").start())
-            }
+            "postgres" => Self::Postgres(Recipe::new().durable().config("max_connections = 1200").start()),
             "zookeeper" => Self::ZooKeeper(ZooKeeperServer::start()),
             #[cfg(feature = "etcd")]
             "etcd" => Self::Etcd(EtcdServer::start()),
@@ -60,13 +58,18 @@ impl Server {
             Self::Sqlite(_) => None,
             Self::Redis(server) => {
                 let text = server.command(&["INFO", "commandstats"]).text();
-                let calls = text.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok());
+                let calls = text
+                    .lines()
+                    .filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok());
                 Some(calls.sum())
             }
             Self::Postgres(server) => {
                 // It counts a transaction up to a second later.
                 std::thread::sleep(std::time::Duration::from_millis(1100));
-                server.psql("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'tenure'").parse().ok()
+                server
+                    .psql("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'tenure'")
+                    .parse()
+                    .ok()
             }
             Self::ZooKeeper(server) => {
                 let text = server.word("mntr");
