@@ -168,8 +168,12 @@ impl Store {
         }
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
         let mut draft = self.draft(sight, verb).map_err(named)?;
-        if let Some(row) = skipped {
-            row.yields = verb.yields(&draft.change.answer);
+        if let Some(row) = skipped.as_mut().filter(|_| verb.yields(&draft.change.answer)) {
+            row.yields = true;
+            // A crowd in line for the row's lock would keep renewals from it.
+            if row.reads <= ASIDE {
+                draft.patience = Patience::None;
+            }
         }
         // Where others commit all the time, the row is hardly ever free: get in line.
         if !V::WAITS && skipped.as_ref().is_some_and(|row| row.has_moved) {
@@ -230,7 +234,8 @@ impl Store {
         skipped: &mut Option<Skipped>,
     ) -> Result<(), Failure> {
         let same = skipped.as_ref().filter(|row| row.version == version);
-        let times = same.map_or(1, |row| row.times + 1);
+        // One that stepped aside may have met a lock.
+        let times = same.map_or(1, |row| if row.yields { 1 } else { row.times + 1 });
         if times > SWALLOWED {
             return Err(Failure::Refused(error::swallowed(line.name())));
         }
@@ -246,7 +251,7 @@ impl Store {
         let host = &self.shared().host;
         let mut chance = [0; 2];
         host.random(&mut chance);
-        let most = STEP_BACK * (1 << reads.min(6));
+        let most = STEP_BACK * (1 << reads.min(9));
         host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
     }
 
@@ -319,6 +324,8 @@ fn patience<V: Verb>() -> Patience {
 const COMMIT: Duration = Duration::from_millis(50);
 /// How long a waiter steps back at most after it has lost its first race; doubled with each.
 const STEP_BACK: Duration = Duration::from_millis(2);
+/// How often a waiter finds the row locked, or is overtaken, before it gets in line for the row's lock: who has it may be a stranger.
+const ASIDE: u32 = 12;
 /// How often a row may be read at one version. Once or twice it may be so for another reason: a connection that broke, a row that was
 /// deleted in between.
 const SWALLOWED: usize = 5;
