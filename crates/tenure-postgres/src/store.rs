@@ -105,7 +105,8 @@ impl Store {
         listens: bool,
         verb: &V,
     ) -> Result<V::Answer, BackendError> {
-        let _turn = if V::IN_TURN { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
+        let mut turn =
+            if V::IN_TURN { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
         let (mut maybe, mut breaks, mut place): (Option<V::Answer>, u32, String) = (None, 0, String::new());
         let mut skipped = None;
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
@@ -120,7 +121,11 @@ impl Store {
                     let is_unsettled = maybe.is_some_and(|maybe| verb.is_unsettled(&maybe, &answer));
                     return if is_unsettled { Err(error::unsettled(&place)) } else { Ok(answer) };
                 }
-                Ok(Tried::Overtaken) => continue,
+                Ok(Tried::Overtaken) => {
+                    // Whoever steps back keeps nobody waiting.
+                    drop(turn.take());
+                    continue;
+                }
                 Ok(Tried::Lost(error, answer)) => {
                     maybe = Some(answer);
                     Failure::Broken(error)

@@ -11,8 +11,9 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::memory::locked;
 
-/// How long one waits for another. It is about speed only: one that hangs must not stop those who could take another connection.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long one waits for another. It is about speed only: one that hangs must not stop those who could take another connection, and one
+/// whose turn to hold has come has no more than the claim ttl.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 type Gate = Arc<tokio::sync::Mutex<()>>;
 
