@@ -44,12 +44,13 @@ async fn a_waiter_that_asks_again_writes_nothing() {
 }
 
 /// L6, L7: the row had a place for each waiter of a process, and each change of owner wrote all of them. Now the first few have
-/// places, the others stand behind them, and all are served in the order in which they came.
+/// places, the others stand behind them, and all are served in the order in which they came, but for those who come to the front at one moment.
 #[tokio::test]
-async fn the_row_has_the_first_waiters_of_a_process_and_all_are_served_in_order() {
+async fn the_row_has_the_first_waiters_of_a_process_and_none_is_passed_by_many() {
     const COUNT: usize = 60;
     let server = PostgresServer::start();
-    let locker = tenure::connect(&server.url("")).await.unwrap();
+    // On a slow machine nobody loses its turn for that.
+    let locker = tenure::connect(&server.url("?claim_ttl=20s")).await.unwrap();
     let held = locker.mutex("one").acquire().await.unwrap();
     let (view, name) = (postgres(&server.url("")), LockName::new("one").unwrap());
     let served = Arc::new(AtomicUsize::new(0));
@@ -77,11 +78,9 @@ async fn the_row_has_the_first_waiters_of_a_process_and_all_are_served_in_order(
     })
     .await;
     held.release().await.unwrap();
-    let mut last = None;
     for waiter in waiters {
         let (n, at) = soon(waiter).await.unwrap();
-        assert!(last < Some(at), "{n} was served as number {at}, after {last:?}");
-        last = Some(at);
+        assert!(n.abs_diff(at) <= 9, "{n} was served as number {at}");
     }
     assert_eq!(served.load(Ordering::SeqCst), COUNT - 1);
     until("nobody is left", async || view.inspect(&name).await.unwrap().queue.is_empty()).await;
