@@ -50,7 +50,7 @@ async fn the_row_has_the_first_waiters_of_a_process_and_none_is_passed_by_many()
     const COUNT: usize = 60;
     let server = PostgresServer::start();
     // On a slow machine nobody loses its turn for that.
-    let locker = tenure::connect(&server.url("?claim_ttl=20s")).await.unwrap();
+    let locker = tenure::connect(&server.url("?claim_ttl=6s")).await.unwrap();
     let held = locker.mutex("one").acquire().await.unwrap();
     let (view, name) = (postgres(&server.url("")), LockName::new("one").unwrap());
     let served = Arc::new(AtomicUsize::new(0));
