@@ -1,5 +1,9 @@
 //! `Plan`: the faults of one history, drawn from its seed, and which assumptions they break.
 
+mod faults;
+mod servers;
+mod succession;
+
 use std::fmt;
 
 use crate::{
@@ -9,6 +13,8 @@ use crate::{
     history::NodeId,
     world::{Machine, Weather},
 };
+
+pub(crate) use faults::{Fault, Memory};
 
 /// The kinds of plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
@@ -21,7 +27,8 @@ pub enum PlanKind {
     Pauses,
     /// Servers restart with all of their memory, a part, or none; are flushed; forget their history.
     Restarts,
-    /// A replica that missed the last writes is promoted, and back.
+    /// A server takes the place of another: a replica that missed the last writes, while the old master is dead or goes on;
+    /// or another server at the same address.
     Failover,
     /// The wall clocks of servers step back.
     StepsBack,
@@ -39,6 +46,10 @@ pub enum PlanKind {
     Skew,
     /// Outside: servers forget locks, and there is no guard (A3).
     Unguarded,
+    /// Outside: servers go back to a snapshot and do not know it (A3).
+    Rewound,
+    /// Outside: one address leads to several servers at once, and back to former ones (A3).
+    Scattered,
 }
 
 impl PlanKind {
@@ -57,6 +68,8 @@ impl PlanKind {
         Self::Drift,
         Self::Skew,
         Self::Unguarded,
+        Self::Rewound,
+        Self::Scattered,
     ];
 
     /// The assumption of docs/laws.md that it breaks on purpose.
@@ -65,7 +78,7 @@ impl PlanKind {
             Self::StepsForward | Self::Crossing => Some("A2"),
             Self::Drift => Some("A1"),
             Self::Skew => Some("A6"),
-            Self::Unguarded => Some("A3"),
+            Self::Unguarded | Self::Rewound | Self::Scattered => Some("A3"),
             _ => None,
         }
     }
@@ -73,8 +86,8 @@ impl PlanKind {
     /// True if the laws allow that this one breaks.
     pub fn excuses(self, law: Law) -> bool {
         match self {
-            Self::Skew => matches!(law, Law::L1 | Law::L2 | Law::L3),
-            Self::StepsForward | Self::Crossing | Self::Drift | Self::Unguarded => law == Law::L1,
+            Self::Skew | Self::Scattered => matches!(law, Law::L1 | Law::L2 | Law::L3),
+            Self::StepsForward | Self::Crossing | Self::Drift | Self::Unguarded | Self::Rewound => law == Law::L1,
             _ => false,
         }
     }
@@ -87,68 +100,17 @@ impl fmt::Display for PlanKind {
     }
 }
 
-/// With what memory a server comes back.
+/// How servers take over from one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
-    /// All of it, as with `appendfsync always`.
-    Kept,
-    /// None.
-    Empty,
-    /// That of the last snapshot.
-    Copy,
-}
-
-/// Something that goes wrong.
-#[derive(Clone, Debug)]
-pub(crate) enum Fault {
-    Weather(Weather),
-    Cut {
-        machine: Machine,
-        node: NodeId,
-        until: Micros,
-        is_kept: bool,
-    },
-    Stop {
-        machine: Machine,
-        until: Micros,
-    },
-    /// Right after it has sent something.
-    StopAsking {
-        machine: Machine,
-        length: Micros,
-    },
-    Kill {
-        machine: Machine,
-        back_after: Micros,
-    },
-    StepClient {
-        machine: Machine,
-        by: i64,
-    },
-    StepServer {
-        node: NodeId,
-        by: i64,
-    },
-    /// What a snapshot or a replica has from here on is as old as this.
-    Copy {
-        node: NodeId,
-    },
-    Restart {
-        node: NodeId,
-        down: Micros,
-        memory: Memory,
-        loads_history: bool,
-    },
-    Promote {
-        node: NodeId,
-        down: Micros,
-    },
-    EndBacklog {
-        node: NodeId,
-    },
-    Flush {
-        node: NodeId,
-    },
+pub(crate) enum Succession {
+    /// They do not.
+    None,
+    /// A replica takes over when its master is dead.
+    Standby,
+    /// Of two servers one is the replica of the other, and takes over while that one goes on.
+    Twins,
+    /// The address is led to another server.
+    Address,
 }
 
 /// How large a world is.
@@ -156,7 +118,7 @@ pub(crate) enum Fault {
 pub(crate) struct Size {
     pub(crate) machines: usize,
     pub(crate) nodes: usize,
-    pub(crate) has_standby: bool,
+    pub(crate) succession: Succession,
     /// It never forgets.
     pub(crate) is_durable: bool,
 }
@@ -209,20 +171,22 @@ impl Planner<'_> {
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
             PlanKind::Restarts => self.some(3, 9, Self::loss),
-            PlanKind::Failover => self.some(3, 9, Self::promotion),
+            PlanKind::Failover => self.successions(3, 9),
             PlanKind::StepsBack => self.some(2, 6, |planner, at| planner.step(at, -1)),
             PlanKind::StepsForward => self.some(4, 12, |planner, at| planner.step(at, 1)),
             PlanKind::All => {
                 self.network();
                 self.pauses();
                 self.some(1, 4, Self::loss);
-                self.some(0, 4, Self::promotion);
+                self.successions(0, 4);
             }
             PlanKind::Skew => self.some(3, 9, Self::loss_and_skew),
             PlanKind::Unguarded => {
                 self.some(3, 9, Self::loss);
-                self.some(0, 4, Self::promotion);
+                self.successions(0, 4);
             }
+            PlanKind::Rewound => self.some(2, 7, Self::rewind),
+            PlanKind::Scattered => self.some(3, 9, Self::scatter),
         }
     }
 
@@ -296,59 +260,6 @@ impl Planner<'_> {
         });
     }
 
-    /// A server loses what it remembers, or a part.
-    fn loss(&mut self, at: Micros) {
-        let node = self.node();
-        let down = self.chance.between(20_000, 4 * SECOND);
-        let loads_history = self.chance.per_mille(300);
-        if self.size.is_durable {
-            self.faults.push((at, Fault::Restart { node, down, memory: Memory::Kept, loads_history: false }));
-            return;
-        }
-        let memory = match self.chance.below(10) {
-            0..2 => Memory::Kept,
-            2..5 => Memory::Empty,
-            5..8 => Memory::Copy,
-            8 => {
-                self.faults.push((at, Fault::Flush { node }));
-                // Perhaps its backlog runs out while it waits.
-                if self.chance.per_mille(500) {
-                    let later = at + self.chance.between(0, 6 * SECOND);
-                    self.faults.push((later, Fault::EndBacklog { node }));
-                }
-                return;
-            }
-            _ => {
-                self.faults.push((at, Fault::EndBacklog { node }));
-                return;
-            }
-        };
-        if memory == Memory::Copy {
-            let age = self.chance.between(1_000, 5 * SECOND);
-            self.faults.push((at.saturating_sub(age), Fault::Copy { node }));
-        }
-        self.faults.push((at, Fault::Restart { node, down, memory, loads_history }));
-    }
-
-    fn promotion(&mut self, at: Micros) {
-        if !self.size.has_standby {
-            return;
-        }
-        let (node, down) = (0, self.chance.between(10_000, 12 * SECOND));
-        let age = match self.chance.below(4) {
-            0 => 0,
-            1 => self.chance.between(1_000, 200_000),
-            2 => self.chance.between(200_000, 5 * SECOND),
-            _ => self.chance.between(5 * SECOND, 60 * SECOND),
-        };
-        self.faults.push((at.saturating_sub(age), Fault::Copy { node }));
-        self.faults.push((at, Fault::Promote { node, down }));
-        if self.chance.per_mille(400) {
-            let later = at + self.chance.between(5, 25) * SECOND;
-            self.faults.push((later, Fault::EndBacklog { node }));
-        }
-    }
-
     /// Two claims meet on two of three nodes: each is granted one, and gets the other when its clock has ended the first
     /// one's lease; then both raise the node that they have lost.
     fn crossings(&mut self) {
@@ -371,22 +282,5 @@ impl Planner<'_> {
             self.faults.push((at + 60 * MS, Fault::StepServer { node: 0, by }));
             self.faults.push((at + 130 * MS, Fault::StepServer { node: 1, by }));
         }
-    }
-
-    fn step(&mut self, at: Micros, sign: i64) {
-        let node = self.node();
-        let by = self.chance.between(10_000, 3 * SECOND);
-        self.stepped_back += if sign < 0 { by } else { 0 };
-        self.faults.push((at, Fault::StepServer { node, by: sign * i64::try_from(by).unwrap_or(0) }));
-    }
-
-    fn loss_and_skew(&mut self, at: Micros) {
-        if self.size.is_durable {
-            return;
-        }
-        let node = self.node();
-        self.faults.push((at, Fault::StepServer { node, by: -SKEW }));
-        let (down, memory) = (self.chance.between(20_000, SECOND), Memory::Empty);
-        self.faults.push((at, Fault::Restart { node, down, memory, loads_history: false }));
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Remote {
     world: Arc<World>,
     host: Arc<dyn Host>,
     machine: Machine,
-    node: NodeId,
+    address: usize,
     kind: Kind,
     max_ttl: Duration,
     /// The run of the server that granted us something last: for all handles of the process.
@@ -39,8 +39,15 @@ pub(crate) struct Remote {
 /// A connection, and what is believed of the gate.
 #[derive(Clone)]
 struct Session {
-    epoch: u64,
+    wire: Wire,
     gate: Gate,
+}
+
+/// A connection: to which server, and in which of its epochs it was made. It stays there wherever the address leads later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wire {
+    server: NodeId,
+    epoch: u64,
 }
 
 #[derive(Clone)]
@@ -50,13 +57,13 @@ enum Gate {
 }
 
 impl Remote {
-    pub(crate) fn new(world: Arc<World>, host: Arc<dyn Host>, machine: Machine, node: NodeId) -> Self {
+    pub(crate) fn new(world: Arc<World>, host: Arc<dyn Host>, machine: Machine, address: usize) -> Self {
         let (kind, max_ttl) = {
-            let node = locked(&world.nodes[node]);
+            let node = locked(&world.nodes[address]);
             (node.kind, node.terms.max_ttl)
         };
         let (seen, listeners, session) = Default::default();
-        Self { world, host, machine, node, kind, max_ttl, seen, listeners, session }
+        Self { world, host, machine, address, kind, max_ttl, seen, listeners, session }
     }
 
     fn sharing(&self) -> Self {
@@ -79,11 +86,14 @@ impl Remote {
     }
 
     /// Looks at the server, over a new connection if there is none.
-    async fn look(&self, epoch: Option<u64>) -> Result<Session, BackendError> {
+    async fn look(&self, wire: Option<Wire>) -> Result<Session, BackendError> {
         let seen = self.seen.load(Ordering::Relaxed);
         let asked_at = self.host.now();
-        let Reply::Checked { run, epoch, gate } = self.ask(epoch, Request::Check { seen }).await? else {
-            unreachable!("BUG: another answer");
+        let server = wire.map_or_else(|| self.world.server_at(self.machine, self.address), |wire| wire.server);
+        let (run, epoch, gate) = match self.ask_at(server, wire, Request::Check { seen }).await? {
+            Reply::Checked { run, epoch, gate } => (run, epoch, gate),
+            Reply::ReadOnly => return Err(self.read_only(server)),
+            other => unreachable!("BUG: {other:?} to a check"),
         };
         let gate = match gate {
             Ok(text) => {
@@ -92,23 +102,41 @@ impl Remote {
             }
             Err(wait) => Gate::Closed { until: self.host.now().later(asked_at) + wait },
         };
-        let session = Session { epoch, gate };
+        let session = Session { wire: Wire { server, epoch }, gate };
         *locked(&self.session) = Some(session.clone());
         Ok(session)
     }
 
-    async fn ask(&self, epoch: Option<u64>, request: Request) -> Result<Reply, BackendError> {
-        let told = self.world.send(self.machine, self.node, epoch, request);
+    /// A replica takes no writes: perhaps the next connection is led to its master.
+    fn read_only(&self, server: NodeId) -> BackendError {
+        locked(&self.session).take_if(|session| session.wire.server == server);
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the server is a replica")
+    }
+
+    async fn ask(&self, wire: Wire, request: Request) -> Result<Reply, BackendError> {
+        match self.ask_at(wire.server, Some(wire), request).await? {
+            Reply::ReadOnly => Err(self.read_only(wire.server)),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn ask_at(
+        &self,
+        server: NodeId,
+        wire: Option<Wire>,
+        request: Request,
+    ) -> Result<Reply, BackendError> {
+        let told = self.world.send(self.machine, server, wire.map(|wire| wire.epoch), request);
         let failure = match told.await.unwrap_or(Err(NoAnswer::Silent)) {
             Ok(reply) => return Ok(reply),
             Err(failure) => failure,
         };
         let mut session = locked(&self.session);
-        if session.as_ref().is_some_and(|session| Some(session.epoch) == epoch) {
+        if session.as_ref().is_some_and(|session| Some(session.wire) == wire) {
             *session = None;
             // Hints may have been missed.
             for listener in locked(&self.listeners).iter() {
-                self.world.bells[self.node].ring_all(*listener, Audience::Waiters);
+                self.world.bells[self.address].ring_all(*listener, Audience::Waiters);
             }
         }
         let (kind, outcome, message) = match failure {
@@ -117,7 +145,7 @@ impl Remote {
             NoAnswer::Silent => (ErrorKind::TimedOut, Outcome::Unknown, "no answer"),
         };
         // A check takes nothing.
-        let outcome = if epoch.is_none() { Outcome::NotApplied } else { outcome };
+        let outcome = if wire.is_none() { Outcome::NotApplied } else { outcome };
         Err(BackendError::new(kind, outcome, message))
     }
 
@@ -134,7 +162,7 @@ impl Remote {
             let session = self.session().await?;
             match &session.gate {
                 Gate::Open(text) => {
-                    let reply = self.ask(Some(session.epoch), request(text.clone())).await?;
+                    let reply = self.ask(session.wire, request(text.clone())).await?;
                     if !matches!(reply, Reply::GateClosed) {
                         return Ok(reply);
                     }
@@ -145,7 +173,7 @@ impl Remote {
                 Gate::Closed { .. } => {}
             }
             // Nothing was applied: the gate was closed.
-            match self.look(Some(session.epoch)).await {
+            match self.look(Some(session.wire)).await {
                 Ok(Session { gate: Gate::Closed { until }, .. }) => closed = Some(until),
                 Ok(_) => {}
                 Err(error) => {
@@ -202,7 +230,7 @@ impl Backend for Remote {
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let answer = async {
             let session = self.session().await?;
-            self.ask(Some(session.epoch), Request::Renew(grants.to_vec())).await
+            self.ask(session.wire, Request::Renew(grants.to_vec())).await
         };
         match answer.await {
             Ok(Reply::Renewed(answers)) => answers.into_iter().map(Ok).collect(),
@@ -213,7 +241,7 @@ impl Backend for Remote {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let session = self.session().await?;
-        match self.ask(Some(session.epoch), Request::Release { name: name.clone(), owner }).await? {
+        match self.ask(session.wire, Request::Release { name: name.clone(), owner }).await? {
             Reply::Released(answer) => Ok(answer),
             other => unreachable!("BUG: {other:?} to a release"),
         }
@@ -224,7 +252,7 @@ impl Backend for Remote {
         if !listeners.contains(&process) {
             listeners.push(process);
         }
-        Box::new(self.world.bells[self.node].listen(process, audience))
+        Box::new(self.world.bells[self.address].listen(process, audience))
     }
 
     async fn inspect(&self, _name: &LockName) -> Result<LockView, BackendError> {
@@ -248,7 +276,7 @@ impl Backend for Remote {
 impl QuorumNode for Remote {
     async fn identity(&self) -> Result<String, BackendError> {
         let session = self.session().await?;
-        match self.ask(Some(session.epoch), Request::Identity).await? {
+        match self.ask(session.wire, Request::Identity).await? {
             Reply::Identity(run) => Ok(run.to_string()),
             other => unreachable!("BUG: {other:?} to a question"),
         }

@@ -1,5 +1,8 @@
 //! One history: a world of a kind, a plan and a seed, from the first request to the last lease.
 
+mod cast;
+mod strike;
+
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
@@ -8,21 +11,19 @@ use std::{
 
 use tenure::Locker;
 use tenure_core::{BackendHandle, Host, Label};
-use tenure_ledger::Rules;
-use tenure_redis::{GuardMode, Terms};
 use tenure_redlock::Redlock;
 
 use crate::{
     blocks::{BlockProgram, Schedule},
     chance::Chance,
     checker::{Claims, Violation, judge},
-    client::{Habits, Program, Use},
+    client::{Habits, Program},
     clockwork::{Clockwork, Micros, locked},
     history::{Event, What, fingerprint},
-    host::{Clock, EPOCH, SimHost},
-    plan::{Fault, Memory, Plan, PlanKind, Size, crossing_times},
+    host::{Clock, SimHost},
+    plan::{Plan, PlanKind, Size, Succession, crossing_times},
     remote::Remote,
-    server::{Data, Kind, Life, Node},
+    server::Kind,
     witness::Witness,
     world::{Machine, World},
 };
@@ -40,13 +41,26 @@ pub enum WorldKind {
     Redlock3,
     /// Redlock over five nodes.
     Redlock5,
+    /// A Redis and its replica, which takes its place while it goes on.
+    Twins,
+    /// Three Redis servers that take turns behind one address.
+    Spare,
 }
 
 impl WorldKind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Ledger, Self::Redis, Self::Pair, Self::Redlock3, Self::Redlock5];
+    pub const ALL: &[Self] = &[
+        Self::Ledger,
+        Self::Redis,
+        Self::Pair,
+        Self::Redlock3,
+        Self::Redlock5,
+        Self::Twins,
+        Self::Spare,
+    ];
 
-    fn nodes(self) -> usize {
+    /// How many addresses clients know.
+    fn addresses(self) -> usize {
         match self {
             Self::Redlock3 => 3,
             Self::Redlock5 => 5,
@@ -54,10 +68,27 @@ impl WorldKind {
         }
     }
 
+    fn servers(self) -> usize {
+        match self {
+            Self::Twins => 2,
+            Self::Spare => 3,
+            _ => self.addresses(),
+        }
+    }
+
+    fn succession(self) -> Succession {
+        match self {
+            Self::Pair => Succession::Standby,
+            Self::Twins => Succession::Twins,
+            Self::Spare => Succession::Address,
+            _ => Succession::None,
+        }
+    }
+
     fn kind(self) -> Kind {
         match self {
             Self::Ledger => Kind::Store,
-            Self::Redis | Self::Pair => Kind::Single,
+            Self::Redis | Self::Pair | Self::Twins | Self::Spare => Kind::Single,
             Self::Redlock3 | Self::Redlock5 => Kind::Quorum,
         }
     }
@@ -87,8 +118,6 @@ pub struct Outcome {
 const MAX_TTL: Duration = Duration::from_secs(6);
 /// After the locks are no longer asked for, everything is free after this.
 const REST: Micros = 16_000_000;
-/// Lengths of leases, in ms.
-const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
 
 /// Runs one history and judges it.
 pub fn run(world: WorldKind, plan: PlanKind, seed: u64) -> Outcome {
@@ -135,16 +164,16 @@ impl Stage {
             PlanKind::Crossing => 2,
             _ => usize::try_from(chance.between(2, 4)).expect("BUG: a few"),
         };
-        let nodes = (0..kind.nodes()).map(|id| node(kind, plan_kind, id, &mut chance)).collect();
+        let nodes = (0..kind.servers()).map(|id| cast::node(kind, plan_kind, id, &mut chance)).collect();
         let size = Size {
             machines,
-            nodes: kind.nodes(),
-            has_standby: kind == WorldKind::Pair,
+            nodes: kind.servers(),
+            succession: kind.succession(),
             is_durable: kind == WorldKind::Ledger,
         };
         let plan = Plan::draw(plan_kind, size, &mut chance);
-        let locks = locks(kind, &mut chance);
-        let seats = (0..machines).map(|_| seat(&locks, plan_kind, &mut chance)).collect();
+        let locks = cast::locks(kind, &mut chance);
+        let seats = (0..machines).map(|_| cast::seat(&locks, plan_kind, &mut chance)).collect();
         let clockwork = Clockwork::new(chance.fork());
         let world = World::new(clockwork, nodes, chance.fork());
         Self { kind, plan_kind, world, plan, seats, chance }
@@ -181,7 +210,7 @@ impl Stage {
         let events = self.world.log.take();
         let claims = Claims {
             is_quorum: self.kind.kind() == Kind::Quorum,
-            nodes: self.kind.nodes(),
+            nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
             keeps_order: self.plan_kind == PlanKind::Calm && self.kind.kind() != Kind::Quorum,
             bound,
@@ -221,7 +250,7 @@ impl Stage {
         let node = |id| Remote::new(world.clone(), host.clone(), machine, id);
         let inner: BackendHandle = match self.kind {
             WorldKind::Redlock3 | WorldKind::Redlock5 => {
-                let nodes = (0..self.kind.nodes()).map(|id| (format!("node-{id}"), Arc::new(node(id))));
+                let nodes = (0..self.kind.addresses()).map(|id| (format!("node-{id}"), Arc::new(node(id))));
                 let redlock = Redlock::new(nodes.collect(), host.clone());
                 Arc::new(redlock.expect("BUG: an odd number of nodes"))
             }
@@ -254,121 +283,5 @@ impl Stage {
             };
             world.clockwork.spawn_main(process, Box::pin(program.run()));
         }
-    }
-
-    fn strike(&mut self, fault: Fault) {
-        self.world.note(What::Fault(format!("{fault:?}")));
-        let (world, now) = (self.world.clone(), self.world.now());
-        let node = |id: usize| locked(&world.nodes[id]);
-        match fault {
-            Fault::Weather(weather) => locked(&world.network).weather = weather,
-            Fault::Cut { machine, node, until, is_kept } => {
-                locked(&world.network).cuts.insert((machine, node), (until, is_kept));
-            }
-            Fault::Stop { machine, until } => {
-                world.clockwork.stop(self.seats[machine].process, until);
-            }
-            Fault::StopAsking { machine, length } => {
-                let trap = (self.seats[machine].process, length);
-                locked(&world.network).traps.insert(machine, trap);
-            }
-            Fault::Kill { machine, back_after } => {
-                let process = self.seats[machine].process;
-                world.bury(process);
-                world.clockwork.kill(process);
-                // Its machine is idle until then; a plan is played in order, so the wait is a stop of the new process.
-                self.open(machine);
-                world.clockwork.stop(self.seats[machine].process, now + back_after);
-            }
-            Fault::StepClient { machine, by } => {
-                self.seats[machine].clock.step(by);
-                world.look(self.seats[machine].process);
-            }
-            Fault::StepServer { node: id, by } => node(id).life.clock.step(by),
-            Fault::Copy { node: id } => {
-                let mut node = node(id);
-                node.copy = Some(node.data.clone());
-            }
-            Fault::Restart { node: id, down, memory, loads_history } => {
-                let mut node = node(id);
-                let data = match memory {
-                    Memory::Kept => None,
-                    Memory::Empty => Some(Data::default()),
-                    Memory::Copy => node.copy.take(),
-                };
-                node.restart(now, down, data, loads_history);
-            }
-            Fault::Promote { node: id, down } => node(id).promote(now, down),
-            Fault::EndBacklog { node: id } => {
-                node(id).end_backlog(now);
-            }
-            Fault::Flush { node: id } => node(id).flush(),
-        }
-    }
-}
-
-fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
-    let other = match kind {
-        WorldKind::Redlock3 | WorldKind::Redlock5 => &[Use::Mutex, Use::Semaphore][..],
-        _ => &[Use::Mutex, Use::ReadWrite, Use::Semaphore],
-    };
-    match chance.below(3) {
-        0 => vec![Use::Mutex],
-        1 => vec![chance.pick(other)],
-        _ => vec![Use::Mutex, chance.pick(other)],
-    }
-}
-
-fn seat(locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
-    let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
-    let habits = Habits {
-        locks: locks.to_vec(),
-        ttl: Duration::from_millis(chance.pick(TTLS)),
-        rest,
-        long: chance.between(30, 200),
-        fickle: chance.between(0, 200),
-    };
-    let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
-    let clock = Arc::new(Clock::new(rate(plan, chance), offset));
-    Seat { clock, habits, tasks: 1 + chance.index(2), process: 0 }
-}
-
-/// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
-fn rate(plan: PlanKind, chance: &mut Chance) -> i64 {
-    let most = if plan == PlanKind::Drift { 50_000 } else { 9_500 };
-    i64::try_from(chance.below(2 * most + 1)).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
-}
-
-fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chance) -> Node {
-    let max = i64::try_from(MAX_TTL.as_micros()).unwrap_or(0);
-    let mut life = |run: u64| {
-        // Two servers differ by less than half of `max_ttl` (A6).
-        let offset = i64::try_from(chance.below(480)).unwrap_or(0) * max / 1000 - max * 24 / 100;
-        // Slow enough that skew does not grow out of that in the time of a history.
-        let ppm = if plan == PlanKind::Drift { rate(plan, chance) } else { rate(plan, chance) / 100 };
-        let started_wall = EPOCH - chance.between(0, 100_000) * 1_000_000;
-        let clock = Arc::new(Clock::new(ppm, offset));
-        Life { run, started_wall, is_lossy: false, clock }
-    };
-    let base = id as u64 * 1_000_000;
-    let (first, second) = (life(base + 1), life(base + 2));
-    let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
-    let quorum = (kind.kind() == Kind::Quorum).then(|| kind.nodes());
-    Node {
-        id,
-        kind: kind.kind(),
-        rules: Rules::default(),
-        terms: Terms { mode, max_ttl: MAX_TTL, db: 0, quorum },
-        life: first,
-        standby: (kind == WorldKind::Pair).then_some(second),
-        data: Data::default(),
-        copy: None,
-        replid: base + 3,
-        is_promoted: false,
-        promoted_at: None,
-        backlog_ttl: Duration::from_secs(chance.pick(&[0, 10, 3600])),
-        epoch: 0,
-        down_until: 0,
-        next_id: base + 10,
     }
 }

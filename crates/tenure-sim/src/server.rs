@@ -15,6 +15,10 @@ use crate::{
     host::Clock,
 };
 
+mod fate;
+
+pub(crate) use fate::Snapshot;
+
 /// What kind of store it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -47,9 +51,26 @@ pub(crate) struct Life {
     pub(crate) clock: Arc<Clock>,
 }
 
-/// A server, at one address.
+/// What it is among the servers that copy each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It takes writes.
+    Master {
+        /// Since when its only replica acknowledges nothing any more; `None` if it does, or there never was one.
+        unheard_since: Option<Micros>,
+        /// A replica is connected, whether it acknowledges or not.
+        has_replica: bool,
+    },
+    /// It takes none.
+    Replica,
+}
+
+/// A server.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
+    /// The address that led here first.
+    pub(crate) address: usize,
+    pub(crate) role: Role,
     pub(crate) kind: Kind,
     pub(crate) rules: Rules,
     pub(crate) terms: Terms,
@@ -59,6 +80,8 @@ pub(crate) struct Node {
     pub(crate) data: Data,
     /// What an older snapshot, or the replica, has; `None` if it has all.
     pub(crate) copy: Option<Data>,
+    /// The whole machine as it was, with what its programs remember.
+    pub(crate) snapshot: Option<Snapshot>,
     pub(crate) replid: u64,
     pub(crate) is_promoted: bool,
     pub(crate) promoted_at: Option<Micros>,
@@ -66,6 +89,8 @@ pub(crate) struct Node {
     /// Grows whenever connections are cut.
     pub(crate) epoch: u64,
     pub(crate) down_until: Micros,
+    /// The address leads elsewhere: nobody reaches it.
+    pub(crate) is_away: bool,
     pub(crate) next_id: u64,
 }
 
@@ -96,6 +121,8 @@ pub(crate) enum Reply {
     Released(Released),
     Raised(Raised),
     Identity(u64),
+    /// It is a replica.
+    ReadOnly,
 }
 
 /// What a request brought about besides its answer.
@@ -127,6 +154,9 @@ impl Node {
 
     /// Carries a request out, as one atomic step.
     pub(crate) fn handle(&mut self, now: Micros, request: &Request, effects: &mut Effects) -> Reply {
+        if self.role == Role::Replica {
+            return Reply::ReadOnly;
+        }
         let at = self.moment(now);
         match request {
             Request::Check { .. } => self.check(now),
@@ -296,57 +326,5 @@ impl Node {
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }
         }
-    }
-
-    fn fresh_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    /// A new run of the program, with this data.
-    pub(crate) fn restart(&mut self, now: Micros, down: Micros, data: Option<Data>, loads_history: bool) {
-        self.life.run = self.fresh_id();
-        self.life.started_wall = self.life.clock.wall(now + down);
-        self.life.is_lossy = false;
-        self.down_until = now + down;
-        self.epoch += 1;
-        if let Some(data) = data {
-            self.data = data;
-        }
-        if self.kind != Kind::Store {
-            self.replid = self.fresh_id();
-            self.is_promoted = loads_history;
-            self.promoted_at = loads_history.then_some(now);
-        }
-    }
-
-    /// The standby takes over with what it has.
-    pub(crate) fn promote(&mut self, now: Micros, down: Micros) {
-        let Some(standby) = self.standby.take() else { return };
-        self.standby = Some(std::mem::replace(&mut self.life, standby));
-        self.data = self.copy.take().unwrap_or_else(|| self.data.clone());
-        self.replid = self.fresh_id();
-        self.is_promoted = true;
-        self.promoted_at = Some(now);
-        self.down_until = now + down;
-        self.epoch += 1;
-    }
-
-    /// It forgets its former history, as a server without replicas does; false if it is too early for that.
-    pub(crate) fn end_backlog(&mut self, now: Micros) -> bool {
-        let ttl = u64::try_from(self.backlog_ttl.as_micros()).unwrap_or(u64::MAX);
-        let is_early =
-            self.promoted_at.is_some_and(|at| self.life.clock.run(now) < self.life.clock.run(at) + ttl);
-        if ttl == 0 || is_early || self.kind == Kind::Store {
-            return false;
-        }
-        self.replid = self.fresh_id();
-        self.is_promoted = false;
-        true
-    }
-
-    pub(crate) fn flush(&mut self) {
-        self.data = Data::default();
-        self.life.is_lossy = true;
     }
 }

@@ -80,7 +80,10 @@ pub(crate) struct World {
     pub(crate) clockwork: Arc<Clockwork>,
     pub(crate) log: Log,
     pub(crate) nodes: Vec<Mutex<Node>>,
+    /// One for each address.
     pub(crate) bells: Vec<Bells>,
+    /// Where new connections of a machine are led, if not to the server that was at their address first.
+    routes: Mutex<BTreeMap<Machine, NodeId>>,
     pub(crate) network: Mutex<Network>,
     believers: Mutex<Vec<Believer>>,
     /// The largest token that each resource has seen.
@@ -100,6 +103,7 @@ impl World {
             log: Log::default(),
             bells: nodes.iter().map(|_| Bells::default()).collect(),
             nodes: nodes.into_iter().map(Mutex::new).collect(),
+            routes: Mutex::default(),
             network: Mutex::new(network),
             believers: Mutex::default(),
             registers: Mutex::default(),
@@ -111,6 +115,17 @@ impl World {
 
     pub(crate) fn now(&self) -> Micros {
         self.clockwork.now()
+    }
+
+    /// From now on new connections of this machine reach that server, whatever address they ask for.
+    pub(crate) fn lead(&self, machine: Machine, to: NodeId) {
+        locked(&self.nodes[to]).is_away = false;
+        locked(&self.routes).insert(machine, to);
+    }
+
+    /// The server that a new connection reaches.
+    pub(crate) fn server_at(&self, machine: Machine, address: usize) -> NodeId {
+        locked(&self.routes).get(&machine).copied().unwrap_or(address)
     }
 
     pub(crate) fn note(&self, what: What) {
@@ -187,15 +202,15 @@ impl World {
     fn apply(self: &Arc<Self>, to: NodeId, epoch: Option<u64>, request: &Request) -> Answer {
         let now = self.now();
         let mut effects = Effects::default();
-        let reply = {
+        let (reply, address) = {
             let mut node = locked(&self.nodes[to]);
-            if node.down_until > now {
+            if node.down_until > now || node.is_away {
                 return Err(if epoch.is_some() { NoAnswer::Reset } else { NoAnswer::Refused });
             }
             if epoch.is_some_and(|epoch| epoch != node.epoch) {
                 return Err(NoAnswer::Reset);
             }
-            node.handle(now, request, &mut effects)
+            (node.handle(now, request, &mut effects), node.address)
         };
         effects.events.into_iter().for_each(|event| self.note(event));
         for (audience, owner) in effects.wakes {
@@ -203,7 +218,7 @@ impl World {
             let Some(at) = passage else { continue };
             let world = self.clone();
             self.clockwork.at(at, move || {
-                world.bells[to].ring(audience, owner);
+                world.bells[address].ring(audience, owner);
             });
         }
         Ok(reply)

@@ -1,0 +1,153 @@
+//! Servers that take over from one another: a replica from its master, another server behind the same address.
+
+use super::{
+    Planner, SECOND, Succession,
+    faults::{Fault, Memory},
+};
+use crate::{clockwork::Micros, history::NodeId};
+
+/// `SENTINEL FAILOVER` demotes the old master some ten seconds after it has promoted the new one, and a master that comes
+/// back from a partition some ten seconds after Sentinel sees it again.
+const DEMOTION: Micros = 12 * SECOND;
+
+/// Between two fail-overs: the old master is demoted, and a partition is over.
+const APART: (u64, u64) = (50, 80);
+
+impl Planner<'_> {
+    /// Servers take the place of others, as they do in this world.
+    pub(super) fn successions(&mut self, least: u64, most: u64) {
+        match self.size.succession {
+            Succession::None => self.some(least, most, |_, _| {}),
+            Succession::Standby => self.some(least, most, Self::promotion),
+            Succession::Twins => self.one_after_the_other(|planner, at, nth| {
+                let (old, new) = (nth % 2, (nth + 1) % 2);
+                if planner.chance.per_mille(400) {
+                    planner.planned(at, old, new);
+                } else {
+                    planner.forced(at, old, new);
+                }
+            }),
+            Succession::Address => {
+                let mut former = vec![0];
+                self.one_after_the_other(|planner, at, _| planner.moved(at, &mut former));
+            }
+        }
+    }
+
+    fn one_after_the_other(&mut self, mut fault: impl FnMut(&mut Self, Micros, usize)) {
+        let (mut at, mut nth) = (self.chance.between(10, 60) * SECOND, 0);
+        while at + 30 * SECOND < self.end {
+            fault(self, at, nth);
+            (at, nth) = (at + self.chance.between(APART.0, APART.1) * SECOND, nth + 1);
+        }
+    }
+
+    fn promotion(&mut self, at: Micros) {
+        let (node, down) = (0, self.chance.between(10_000, 12 * SECOND));
+        let age = match self.chance.below(4) {
+            0 => 0,
+            1 => self.chance.between(1_000, 200_000),
+            2 => self.chance.between(200_000, 5 * SECOND),
+            _ => self.chance.between(5 * SECOND, 60 * SECOND),
+        };
+        self.faults.push((at.saturating_sub(age), Fault::Copy { node }));
+        self.faults.push((at, Fault::Promote { node, down }));
+        if self.chance.per_mille(400) {
+            let later = at + self.chance.between(5, 25) * SECOND;
+            self.faults.push((later, Fault::EndBacklog { node }));
+        }
+    }
+
+    /// What has reached the replica when it hears the last of its master.
+    fn copied(&mut self, at: Micros, master: NodeId) {
+        let lag = if self.chance.per_mille(300) { 0 } else { self.chance.between(1_000, SECOND) };
+        self.faults.push((at.saturating_sub(lag), Fault::Copy { node: master }));
+    }
+
+    /// Each machine is told of the new server at its own time, some of them late; its connections stay where they are.
+    fn told(&mut self, to: NodeId, from: Micros, until: Micros) {
+        for machine in 0..self.size.machines {
+            let latest = if self.chance.per_mille(600) { (from + SECOND).min(until) } else { until };
+            let at = self.chance.between(from, latest);
+            self.faults.push((at, Fault::Lead { machine, to }));
+        }
+    }
+
+    fn demoted(&mut self, at: Micros, old: NodeId, new: NodeId) {
+        self.faults.push((at, Fault::Demote { old, new }));
+        if self.chance.per_mille(300) {
+            let early = at.saturating_sub(self.chance.between(0, DEMOTION));
+            self.faults.push((early, Fault::EndBacklog { node: new }));
+        }
+    }
+
+    /// On command: the replica is promoted, clients are told, and then the old master.
+    fn planned(&mut self, at: Micros, old: NodeId, new: NodeId) {
+        self.copied(at, old);
+        self.faults.push((at, Fault::TakeOver { old, new }));
+        let demoted_at = at + self.chance.between(0, DEMOTION);
+        self.told(new, at, demoted_at + 2 * SECOND);
+        self.demoted(demoted_at, old, new);
+    }
+
+    /// The master is cut off from its replica and from Sentinel, not from all clients, and goes on until that is over.
+    fn forced(&mut self, at: Micros, old: NodeId, new: NodeId) {
+        self.copied(at, old);
+        self.faults.push((at, Fault::CutReplica { master: old }));
+        let promoted_at = at + self.chance.between(200_000, 8 * SECOND);
+        let longest = self.end.saturating_sub(promoted_at + DEMOTION + SECOND);
+        let healed_at = promoted_at + self.chance.between(0, 25 * SECOND.min(longest));
+        self.faults.push((promoted_at, Fault::TakeOver { old, new }));
+        let demoted_at = healed_at + self.chance.between(0, DEMOTION);
+        for machine in 0..self.size.machines {
+            let (until, is_kept) = (healed_at, self.chance.per_mille(300));
+            let mut cut = |node| self.faults.push((at, Fault::Cut { machine, node, until, is_kept }));
+            match machine % 3 {
+                0 => cut(new),
+                1 => cut(old),
+                _ => {}
+            }
+            let told = if machine % 3 == 0 { healed_at } else { promoted_at };
+            let told_at = told + self.chance.between(0, DEMOTION);
+            self.faults.push((told_at, Fault::Lead { machine, to: new }));
+        }
+        self.demoted(demoted_at, old, new);
+    }
+
+    /// The address is led to another server, and the one before cannot be reached any more. One that had been there before
+    /// was started anew since.
+    fn moved(&mut self, at: Micros, former: &mut Vec<NodeId>) {
+        let from = former.last().copied().unwrap_or(0);
+        let to = (from + 1 + self.chance.index(self.size.nodes - 1)) % self.size.nodes;
+        let long_ago = at.saturating_sub(self.chance.between(0, 45 * SECOND));
+        if former.contains(&to) {
+            let memory = if self.chance.per_mille(500) { Memory::Kept } else { Memory::Empty };
+            let loads_history = self.chance.per_mille(300);
+            self.faults.push((long_ago, Fault::Restart { node: to, down: 0, memory, loads_history }));
+        } else if self.chance.per_mille(400) {
+            let loads_history = self.chance.per_mille(300);
+            self.faults.push((long_ago, Fault::Restore { from, to, loads_history }));
+        }
+        self.faults.push((at, Fault::Leave { node: from }));
+        self.told(to, at, at + 5 * SECOND);
+        former.push(to);
+    }
+
+    /// Some machines are led to another server, perhaps one that they knew, and connections stay.
+    pub(super) fn scatter(&mut self, at: Micros) {
+        if self.size.succession != Succession::Address {
+            return;
+        }
+        let to = self.node();
+        for machine in 0..self.size.machines {
+            if self.chance.per_mille(600) {
+                self.faults.push((at, Fault::Lead { machine, to }));
+            }
+        }
+        if self.chance.per_mille(500) {
+            let (node, down) = (self.node(), self.chance.between(20_000, SECOND));
+            let fault = Fault::Restart { node, down, memory: Memory::Kept, loads_history: false };
+            self.faults.push((at, fault));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Who plays in a world: its locks, its machines and its servers.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_ledger::Rules;
+use tenure_redis::{GuardMode, Terms};
+
+use super::{MAX_TTL, Seat, WorldKind};
+use crate::{
+    chance::Chance,
+    client::{Habits, Use},
+    host::{Clock, EPOCH},
+    plan::PlanKind,
+    server::{Data, Kind, Life, Node, Role},
+};
+
+/// Lengths of leases, in ms.
+const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
+
+pub(super) fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
+    let other = match kind {
+        WorldKind::Redlock3 | WorldKind::Redlock5 => &[Use::Mutex, Use::Semaphore][..],
+        _ => &[Use::Mutex, Use::ReadWrite, Use::Semaphore],
+    };
+    match chance.below(3) {
+        0 => vec![Use::Mutex],
+        1 => vec![chance.pick(other)],
+        _ => vec![Use::Mutex, chance.pick(other)],
+    }
+}
+
+pub(super) fn seat(locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
+    let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
+    let habits = Habits {
+        locks: locks.to_vec(),
+        ttl: Duration::from_millis(chance.pick(TTLS)),
+        rest,
+        long: chance.between(30, 200),
+        fickle: chance.between(0, 200),
+    };
+    let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
+    let clock = Arc::new(Clock::new(rate(plan, chance), offset));
+    Seat { clock, habits, tasks: 1 + chance.index(2), process: 0 }
+}
+
+/// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
+fn rate(plan: PlanKind, chance: &mut Chance) -> i64 {
+    let most = if plan == PlanKind::Drift { 50_000 } else { 9_500 };
+    i64::try_from(chance.below(2 * most + 1)).unwrap_or(0) - i64::try_from(most).unwrap_or(0)
+}
+
+pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chance) -> Node {
+    let max = i64::try_from(MAX_TTL.as_micros()).unwrap_or(0);
+    let mut life = |run: u64| {
+        // Two servers differ by less than half of `max_ttl` (A6).
+        let offset = i64::try_from(chance.below(480)).unwrap_or(0) * max / 1000 - max * 24 / 100;
+        // Slow enough that skew does not grow out of that in the time of a history.
+        let ppm = if plan == PlanKind::Drift { rate(plan, chance) } else { rate(plan, chance) / 100 };
+        let started_wall = EPOCH - chance.between(0, 100_000) * 1_000_000;
+        let clock = Arc::new(Clock::new(ppm, offset));
+        Life { run, started_wall, is_lossy: false, clock }
+    };
+    let base = id as u64 * 1_000_000;
+    let (first, second) = (life(base + 1), life(base + 2));
+    let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
+    let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
+    let role = match kind {
+        WorldKind::Twins if id == 1 => Role::Replica,
+        _ => Role::Master { unheard_since: None, has_replica: kind == WorldKind::Twins },
+    };
+    Node {
+        id,
+        address: if kind.addresses() == 1 { 0 } else { id },
+        role,
+        kind: kind.kind(),
+        rules: Rules::default(),
+        terms: Terms { mode, max_ttl: MAX_TTL, db: 0, quorum },
+        life: first,
+        standby: (kind == WorldKind::Pair).then_some(second),
+        data: Data::default(),
+        copy: None,
+        snapshot: None,
+        replid: base + 3,
+        is_promoted: false,
+        promoted_at: None,
+        backlog_ttl: Duration::from_secs(chance.pick(&[0, 10, 3600])),
+        epoch: 0,
+        down_until: 0,
+        is_away: false,
+        next_id: base + 10,
+    }
+}
