@@ -1,10 +1,7 @@
 //! `Remote`: a client's handle to one server. Does what the client of `tenure-redis` does with its connection and gate.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,11 +11,12 @@ use tenure_core::{
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
     OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
 };
+use tenure_redis::LOOK;
 
 use crate::{
     clockwork::locked,
     history::NodeId,
-    server::{Kind, Reply, Request},
+    server::{Kind, Look, Reply, Request},
     world::{Machine, NoAnswer, World},
 };
 
@@ -30,8 +28,8 @@ pub(crate) struct Remote {
     address: usize,
     kind: Kind,
     max_ttl: Duration,
-    /// The run of the server that granted us something last: for all handles of the process.
-    seen: Arc<AtomicU64>,
+    /// Which runs this process has met at its address.
+    seen: Arc<Mutex<Seen>>,
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     session: Mutex<Option<Session>>,
 }
@@ -41,6 +39,27 @@ pub(crate) struct Remote {
 struct Session {
     wire: Wire,
     gate: Gate,
+    /// When the server was asked whether its replicas acknowledge, if it has or had some.
+    looked_at: Option<Moment>,
+}
+
+/// Which runs of the server a process has met.
+#[derive(Default)]
+struct Seen {
+    /// The one that let it through last.
+    passed: Option<u64>,
+    /// Another one that answered later, and since when.
+    later: Option<(u64, Moment)>,
+}
+
+impl Seen {
+    fn meet(&mut self, run: u64, is_open: bool, now: Moment) {
+        if is_open || self.passed == Some(run) {
+            *self = Self { passed: Some(run).filter(|_| is_open).or(self.passed), later: None };
+        } else if self.later.is_none_or(|(later, _)| later != run) {
+            self.later = Some((run, now));
+        }
+    }
 }
 
 /// A connection: to which server, and in which of its epochs it was made. It stays there wherever the address leads later.
@@ -87,24 +106,45 @@ impl Remote {
 
     /// Looks at the server, over a new connection if there is none.
     async fn look(&self, wire: Option<Wire>) -> Result<Session, BackendError> {
-        let seen = self.seen.load(Ordering::Relaxed);
         let asked_at = self.host.now();
         let server = wire.map_or_else(|| self.world.server_at(self.machine, self.address), |wire| wire.server);
-        let (run, epoch, gate) = match self.ask_at(server, wire, Request::Check { seen }).await? {
-            Reply::Checked { run, epoch, gate } => (run, epoch, gate),
+        let look = {
+            let seen = locked(&self.seen);
+            let later = seen.later.map(|(run, since)| (run, since.elapsed(asked_at)));
+            Look { passed: seen.passed, later, predecessor: self.world.predecessor_of(server) }
+        };
+        let (run, epoch, gate, is_followed) = match self.ask_at(server, wire, Request::Check(look)).await? {
+            Reply::Checked { run, epoch, gate, is_followed } => (run, epoch, gate, is_followed),
             Reply::ReadOnly => return Err(self.read_only(server)),
+            Reply::Alone => return Err(self.alone(server)),
             other => unreachable!("BUG: {other:?} to a check"),
         };
+        let now = self.host.now();
+        locked(&self.seen).meet(run, gate.is_ok(), now);
         let gate = match gate {
-            Ok(text) => {
-                self.seen.store(run, Ordering::Relaxed);
-                Gate::Open(text)
-            }
-            Err(wait) => Gate::Closed { until: self.host.now().later(asked_at) + wait },
+            Ok(text) => Gate::Open(text),
+            Err(wait) => Gate::Closed { until: now.later(asked_at) + wait },
         };
-        let session = Session { wire: Wire { server, epoch }, gate };
+        let looked_at = is_followed.then_some(asked_at);
+        let session = Session { wire: Wire { server, epoch }, gate, looked_at };
         *locked(&self.session) = Some(session.clone());
         Ok(session)
+    }
+
+    /// The connection; what was seen of the replicas of its server is believed for so long only.
+    async fn fresh(&self) -> Result<Session, BackendError> {
+        let session = self.session().await?;
+        match session.looked_at {
+            Some(at) if at.elapsed(self.host.now()) > LOOK => self.look(Some(session.wire)).await,
+            _ => Ok(session),
+        }
+    }
+
+    /// Another server may have been promoted in its place: it is looked at again next time.
+    fn alone(&self, server: NodeId) -> BackendError {
+        locked(&self.session).take_if(|session| session.wire.server == server);
+        let message = "the server had replicas, and none of them acknowledges";
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).retry_after(LOOK)
     }
 
     /// A replica takes no writes: perhaps the next connection is led to its master.
@@ -159,7 +199,7 @@ impl Remote {
     async fn through_gate(&self, request: impl Fn(Arc<str>) -> Request) -> Result<Reply, BackendError> {
         let mut closed = None;
         for _ in 0..3 {
-            let session = self.session().await?;
+            let session = self.fresh().await?;
             match &session.gate {
                 Gate::Open(text) => {
                     let reply = self.ask(session.wire, request(text.clone())).await?;
@@ -229,7 +269,7 @@ impl Backend for Remote {
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let answer = async {
-            let session = self.session().await?;
+            let session = self.fresh().await?;
             self.ask(session.wire, Request::Renew(grants.to_vec())).await
         };
         match answer.await {

@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tenure_core::{
     Audience, Claim, ClaimAnswer, FencingToken, Grant, LockName, Moment, OwnerId, Raised, Released, Renewal,
-    Variant,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
-use tenure_redis::{Decision, Facts, Predecessor, Record, Terms, decide};
+use tenure_redis::{Record, Terms};
 
 use crate::{
     clockwork::Micros,
@@ -16,8 +15,10 @@ use crate::{
 };
 
 mod fate;
+mod judged;
 
 pub(crate) use fate::Snapshot;
+pub(crate) use judged::Look;
 
 /// What kind of store it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ pub(crate) struct Node {
 /// What a client asks of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
-    Check { seen: u64 },
+    Check(Look),
     Claim { claim: Claim, gate: Arc<str> },
     Renew(Vec<Grant>),
     Release { name: LockName, owner: OwnerId },
@@ -113,6 +114,8 @@ pub(crate) enum Reply {
         run: u64,
         epoch: u64,
         gate: Result<Arc<str>, Duration>,
+        /// It has replicas, or had some: whether they acknowledge is to be looked at again and again.
+        is_followed: bool,
     },
     Claimed(ClaimAnswer),
     QueueFull,
@@ -123,6 +126,8 @@ pub(crate) enum Reply {
     Identity(u64),
     /// It is a replica.
     ReadOnly,
+    /// It had replicas, and none acknowledges.
+    Alone,
 }
 
 /// What a request brought about besides its answer.
@@ -159,7 +164,7 @@ impl Node {
         }
         let at = self.moment(now);
         match request {
-            Request::Check { .. } => self.check(now),
+            Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
             Request::Claim { claim, gate } => self.claim(at, claim, gate, effects),
             Request::Renew(grants) => {
@@ -272,59 +277,5 @@ impl Node {
         let at = self.moment(now);
         let views = self.data.locks.iter().map(|(name, ledger)| ledger.view(name.clone(), at));
         views.map(|view| (lock_id(&view.name), view.holders.len(), view.queue.len())).collect()
-    }
-
-    fn gate_name(&self) -> Arc<str> {
-        Arc::from(format!("{}.{}.{}", self.life.run, self.replid, self.terms))
-    }
-
-    fn facts(&self, now: Micros) -> Facts {
-        let wall = self.life.clock.wall(now);
-        // As `uptime_in_seconds`: the difference of whole seconds.
-        let up = Duration::from_secs((wall / 1_000_000).saturating_sub(self.life.started_wall / 1_000_000));
-        Facts {
-            run_id: self.life.run.to_string(),
-            replid: self.replid.to_string(),
-            is_master: true,
-            is_promoted: self.is_promoted,
-            up,
-            is_lossy: self.life.is_lossy,
-            backlog_ttl: Some(self.backlog_ttl),
-            acked: None,
-            predecessor: Predecessor::Unknown,
-            moved: None,
-            now: Duration::from_micros(wall),
-        }
-    }
-
-    /// What `check.lua`, the rule and `judge.lua` do together.
-    fn check(&mut self, now: Micros) -> Reply {
-        let (run, epoch) = (self.life.run, self.epoch);
-        let checked = |gate| Reply::Checked { run, epoch, gate };
-        if self.kind == Kind::Store {
-            return checked(Ok(Arc::from("-")));
-        }
-        let (facts, gate) = (self.facts(now), self.gate_name());
-        let is_open = self.may_grant(&gate);
-        let record = self.data.record.clone().map(|record| Record { is_open, ..record });
-        match decide(&self.terms, &facts, record.as_ref()) {
-            Decision::Open => checked(Ok(gate)),
-            Decision::Wait { wait, .. } => checked(Err(wait)),
-            // Everybody has the same settings, and nobody asks a replica.
-            Decision::Refuse(refusal) => unreachable!("BUG: refused {refusal:?}"),
-            Decision::Write { wait, settings, next, acked, .. } => {
-                let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
-                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                if !Variant::CountersLost.is_on() {
-                    self.data.counter = self.data.counter.max(time + wait_ms * 1000);
-                }
-                let is_open = wait.is_zero();
-                let ready = Duration::from_millis(time / 1000 + wait_ms);
-                let Facts { run_id, replid, .. } = facts;
-                self.data.record = Some(Record { run_id, replid, ready, settings, next, acked, is_open });
-                self.data.open = is_open.then(|| gate.clone());
-                checked(if is_open { Ok(gate) } else { Err(wait) })
-            }
-        }
     }
 }

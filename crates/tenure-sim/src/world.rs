@@ -11,6 +11,7 @@ use std::{
 
 use tenure::Guard;
 use tenure_core::Bells;
+use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     clockwork::{Clockwork, Micros, Pid, locked},
     history::{GrantId, Leaving, LockId, Log, NodeId, What},
     host::Clock,
-    server::{Effects, Node, Reply, Request},
+    server::{Effects, Node, Reply, Request, Role},
 };
 
 /// A machine of clients: its process may be killed and another one started.
@@ -126,6 +127,19 @@ impl World {
     /// The server that a new connection reaches.
     pub(crate) fn server_at(&self, machine: Machine, address: usize) -> NodeId {
         locked(&self.routes).get(&machine).copied().unwrap_or(address)
+    }
+
+    /// What Sentinel says of the master before this one: where there are two servers that copy each other, the other one.
+    pub(crate) fn predecessor_of(&self, server: NodeId) -> Predecessor {
+        let [one, other] = &self.nodes[..] else { return Predecessor::Unknown };
+        let other = locked(if server == 0 { other } else { one }).role;
+        let promoted_at = locked(&self.nodes[server]).promoted_at;
+        match other {
+            // On command; a master that was cut off before cannot be asked.
+            Role::Master { unheard_since, .. } if unheard_since == promoted_at => Predecessor::Serving,
+            Role::Master { .. } => Predecessor::Unknown,
+            Role::Replica => Predecessor::Demoted,
+        }
     }
 
     pub(crate) fn note(&self, what: What) {

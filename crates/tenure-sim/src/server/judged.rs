@@ -1,0 +1,102 @@
+//! How a server is judged: what `check.lua`, the rule of the guard and `judge.lua` do together.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_core::Variant;
+use tenure_redis::{Decision, Facts, Predecessor, Record, Refusal, decide};
+
+use super::{Kind, Node, Reply, Role};
+use crate::clockwork::Micros;
+
+/// What a client knows when it looks at a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// The run that let it through last, if any did.
+    pub(crate) passed: Option<u64>,
+    /// Another one that answered later, and how long ago.
+    pub(crate) later: Option<(u64, Duration)>,
+    /// What Sentinel says of the master before.
+    pub(crate) predecessor: Predecessor,
+}
+
+impl Look {
+    /// As `Facts::moved`.
+    fn moved(&self, run: u64) -> Option<Duration> {
+        self.passed.filter(|passed| *passed != run)?;
+        Some(self.later.filter(|(later, _)| *later == run).map_or(Duration::ZERO, |(_, ago)| ago))
+    }
+}
+
+impl Node {
+    fn gate_name(&self) -> Arc<str> {
+        Arc::from(format!("{}.{}.{}", self.life.run, self.replid, self.terms))
+    }
+
+    /// When its replica acknowledged last, as `INFO` says it: by a lag in whole seconds. Nothing of one that is not connected.
+    fn acked(&self, now: Micros) -> Option<Duration> {
+        let Role::Master { unheard_since, has_replica: true } = self.role else { return None };
+        let (heard, wall) = (self.life.clock.wall(unheard_since.unwrap_or(now)), self.life.clock.wall(now));
+        let lag = (wall / 1_000_000).saturating_sub(heard / 1_000_000);
+        Some(Duration::from_millis((wall / 1000).saturating_sub(lag * 1000)))
+    }
+
+    fn facts(&self, now: Micros, look: &Look) -> Facts {
+        let wall = self.life.clock.wall(now);
+        // As `uptime_in_seconds`: the difference of whole seconds.
+        let up = Duration::from_secs((wall / 1_000_000).saturating_sub(self.life.started_wall / 1_000_000));
+        Facts {
+            run_id: self.life.run.to_string(),
+            replid: self.replid.to_string(),
+            is_master: self.role != Role::Replica,
+            is_promoted: self.is_promoted,
+            up,
+            is_lossy: self.life.is_lossy,
+            backlog_ttl: Some(self.backlog_ttl),
+            acked: self.acked(now),
+            predecessor: look.predecessor,
+            moved: look.moved(self.life.run),
+            now: Duration::from_micros(wall),
+        }
+    }
+
+    /// As `replicas.lua`: the record remembers when a replica acknowledged.
+    fn remember(&mut self, acked: Option<Duration>) {
+        if let (Some(last), Some(record)) = (acked, &mut self.data.record)
+            && record.acked.is_none_or(|before| last.abs_diff(before) > Duration::from_secs(1))
+        {
+            record.acked = acked;
+        }
+    }
+
+    pub(super) fn check(&mut self, now: Micros, look: &Look) -> Reply {
+        let (run, epoch) = (self.life.run, self.epoch);
+        if self.kind == Kind::Store {
+            return Reply::Checked { run, epoch, gate: Ok(Arc::from("-")), is_followed: false };
+        }
+        let (facts, gate) = (self.facts(now, look), self.gate_name());
+        let is_open = self.may_grant(&gate);
+        let record = self.data.record.clone().map(|record| Record { is_open, ..record });
+        let is_followed = facts.acked.is_some() || record.as_ref().is_some_and(|record| record.acked.is_some());
+        let checked = |gate| Reply::Checked { run, epoch, gate, is_followed };
+        self.remember(facts.acked);
+        match decide(&self.terms, &facts, record.as_ref()) {
+            Decision::Open => checked(Ok(gate)),
+            Decision::Wait { wait, .. } => checked(Err(wait)),
+            Decision::Refuse(Refusal::Alone) => Reply::Alone,
+            Decision::Refuse(refusal) => unreachable!("BUG: everybody has the same settings: {refusal:?}"),
+            Decision::Write { wait, settings, next, acked, .. } => {
+                let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                if !Variant::CountersLost.is_on() {
+                    self.data.counter = self.data.counter.max(time + wait_ms * 1000);
+                }
+                let is_open = wait.is_zero();
+                let ready = Duration::from_millis(time / 1000 + wait_ms);
+                let Facts { run_id, replid, .. } = facts;
+                self.data.record = Some(Record { run_id, replid, ready, settings, next, acked, is_open });
+                self.data.open = is_open.then(|| gate.clone());
+                checked(if is_open { Ok(gate) } else { Err(wait) })
+            }
+        }
+    }
+}
