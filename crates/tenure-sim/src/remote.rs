@@ -30,6 +30,8 @@ pub(crate) struct Remote {
     max_ttl: Duration,
     /// Which runs this process has met at its address.
     seen: Arc<Mutex<Seen>>,
+    /// How far the server has counted for it.
+    known: Arc<Mutex<Known>>,
     listeners: Arc<Mutex<Vec<ProcessId>>>,
     session: Mutex<Option<Session>>,
 }
@@ -39,8 +41,18 @@ pub(crate) struct Remote {
 struct Session {
     wire: Wire,
     gate: Gate,
-    /// When the server was asked whether its replicas acknowledge, if it has or had some.
-    looked_at: Option<Moment>,
+    /// When the server was asked last whether it has its replicas, if it had some.
+    looked_at: Moment,
+}
+
+/// The largest token that a process was granted through one gate.
+#[derive(Default)]
+struct Known(Option<(Arc<str>, u64)>);
+
+impl Known {
+    fn through(&self, gate: &str) -> u64 {
+        self.0.as_ref().filter(|(known, _)| **known == *gate).map_or(0, |(_, last)| *last)
+    }
 }
 
 /// Which runs of the server a process has met.
@@ -81,8 +93,8 @@ impl Remote {
             let node = locked(&world.nodes[address]);
             (node.kind, node.terms.max_ttl)
         };
-        let (seen, listeners, session) = Default::default();
-        Self { world, host, machine, address, kind, max_ttl, seen, listeners, session }
+        let (seen, known, listeners, session) = Default::default();
+        Self { world, host, machine, address, kind, max_ttl, seen, known, listeners, session }
     }
 
     fn sharing(&self) -> Self {
@@ -90,6 +102,7 @@ impl Remote {
             world: self.world.clone(),
             host: self.host.clone(),
             seen: self.seen.clone(),
+            known: self.known.clone(),
             listeners: self.listeners.clone(),
             session: Mutex::default(),
             ..*self
@@ -107,14 +120,15 @@ impl Remote {
     /// Looks at the server, over a new connection if there is none.
     async fn look(&self, wire: Option<Wire>) -> Result<Session, BackendError> {
         let asked_at = self.host.now();
-        let server = wire.map_or_else(|| self.world.server_at(self.machine, self.address), |wire| wire.server);
+        let server =
+            wire.map_or_else(|| self.world.server_at(self.machine, self.address), |wire| wire.server);
         let look = {
             let seen = locked(&self.seen);
             let later = seen.later.map(|(run, since)| (run, since.elapsed(asked_at)));
             Look { passed: seen.passed, later, predecessor: self.world.predecessor_of(server) }
         };
-        let (run, epoch, gate, is_followed) = match self.ask_at(server, wire, Request::Check(look)).await? {
-            Reply::Checked { run, epoch, gate, is_followed } => (run, epoch, gate, is_followed),
+        let (run, epoch, gate) = match self.ask_at(server, wire, Request::Check(look)).await? {
+            Reply::Checked { run, epoch, gate } => (run, epoch, gate),
             Reply::ReadOnly => return Err(self.read_only(server)),
             Reply::Alone => return Err(self.alone(server)),
             other => unreachable!("BUG: {other:?} to a check"),
@@ -125,8 +139,7 @@ impl Remote {
             Ok(text) => Gate::Open(text),
             Err(wait) => Gate::Closed { until: now.later(asked_at) + wait },
         };
-        let looked_at = is_followed.then_some(asked_at);
-        let session = Session { wire: Wire { server, epoch }, gate, looked_at };
+        let session = Session { wire: Wire { server, epoch }, gate, looked_at: asked_at };
         *locked(&self.session) = Some(session.clone());
         Ok(session)
     }
@@ -134,10 +147,16 @@ impl Remote {
     /// The connection; what was seen of the replicas of its server is believed for so long only.
     async fn fresh(&self) -> Result<Session, BackendError> {
         let session = self.session().await?;
-        match session.looked_at {
-            Some(at) if at.elapsed(self.host.now()) > LOOK => self.look(Some(session.wire)).await,
-            _ => Ok(session),
-        }
+        let is_old = session.looked_at.elapsed(self.host.now()) >= LOOK;
+        if is_old && self.kind != Kind::Store { self.look(Some(session.wire)).await } else { Ok(session) }
+    }
+
+    fn learn(&self, gate: &Arc<str>, reply: &Reply) {
+        let Reply::Claimed(ClaimAnswer::Granted(grant)) = reply else { return };
+        let last = grant.token.get() + u64::from(grant.block) - 1;
+        let mut known = locked(&self.known);
+        let last = known.through(gate).max(last);
+        *known = Known(Some((gate.clone(), last)));
     }
 
     /// Another server may have been promoted in its place: it is looked at again next time.
@@ -201,12 +220,17 @@ impl Remote {
         for _ in 0..3 {
             let session = self.fresh().await?;
             match &session.gate {
-                Gate::Open(text) => {
-                    let reply = self.ask(session.wire, request(text.clone())).await?;
-                    if !matches!(reply, Reply::GateClosed) {
+                Gate::Open(text) => match self.ask(session.wire, request(text.clone())).await? {
+                    Reply::GateClosed => {}
+                    Reply::PutBack => {
+                        let (gate, known) = (text.clone(), locked(&self.known).through(text));
+                        self.ask(session.wire, Request::Close { gate, known }).await?;
+                    }
+                    reply => {
+                        self.learn(text, &reply);
                         return Ok(reply);
                     }
-                }
+                },
                 Gate::Closed { until } if !until.is_over(self.host.now()) => {
                     return Err(self.closed(*until));
                 }
@@ -258,7 +282,11 @@ impl Backend for Remote {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        match self.through_gate(|gate| Request::Claim { claim: claim.clone(), gate }).await? {
+        let request = |gate: Arc<str>| {
+            let known = locked(&self.known).through(&gate);
+            Request::Claim { claim: claim.clone(), gate, known }
+        };
+        match self.through_gate(request).await? {
             Reply::Claimed(answer) => Ok(answer),
             Reply::QueueFull => {
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the queue is full"))

@@ -51,6 +51,8 @@ struct Row {
     raised: u64,
     losses: u64,
     broken: BTreeMap<Law, u64>,
+    /// Those that a history must have kept.
+    bad: BTreeSet<Law>,
 }
 
 /// What many histories came to.
@@ -73,7 +75,9 @@ impl Report {
         row.raised += history.raised;
         row.losses += history.losses;
         let laws: BTreeSet<Law> = history.violations.iter().map(|violation| violation.law).collect();
-        let is_bad = laws.iter().any(|law| !history.plan.excuses(*law));
+        let bad = |law: &&Law| !history.plan.excuses(history.world, **law);
+        row.bad.extend(laws.iter().filter(bad));
+        let is_bad = laws.iter().any(|law| !history.plan.excuses(history.world, *law));
         for law in laws {
             *row.broken.entry(law).or_default() += 1;
         }
@@ -86,7 +90,7 @@ impl Report {
     #[cfg(feature = "fatal-variants")]
     pub(crate) fn has_broken(&self, is_wanted: impl Fn(Law) -> bool) -> bool {
         let breaks = |history: &History| {
-            let is_bad = |v: &Violation| is_wanted(v.law) && !history.plan.excuses(v.law);
+            let is_bad = |v: &Violation| is_wanted(v.law) && !history.plan.excuses(history.world, v.law);
             history.violations.iter().any(is_bad)
         };
         self.bad.iter().any(breaks)
@@ -111,7 +115,7 @@ impl Report {
             cells.extend([row.histories, row.grants, row.raised, row.losses].map(|n| n.to_string()));
             for law in Law::ALL {
                 let broken = row.broken.get(law).copied().unwrap_or(0);
-                let excuse = if plan.excuses(*law) { "" } else { "!" };
+                let excuse = if row.bad.contains(law) { "!" } else { "" };
                 cells.push(if broken == 0 { "·".to_owned() } else { format!("{broken}{excuse}") });
             }
             table.add_row(cells);

@@ -49,15 +49,8 @@ pub enum WorldKind {
 
 impl WorldKind {
     /// All of them.
-    pub const ALL: &[Self] = &[
-        Self::Ledger,
-        Self::Redis,
-        Self::Pair,
-        Self::Redlock3,
-        Self::Redlock5,
-        Self::Twins,
-        Self::Spare,
-    ];
+    pub const ALL: &[Self] =
+        &[Self::Ledger, Self::Redis, Self::Pair, Self::Redlock3, Self::Redlock5, Self::Twins, Self::Spare];
 
     /// How many addresses clients know.
     fn addresses(self) -> usize {
@@ -66,6 +59,10 @@ impl WorldKind {
             Self::Redlock5 => 5,
             _ => 1,
         }
+    }
+
+    pub(crate) fn is_quorum(self) -> bool {
+        self.kind() == Kind::Quorum
     }
 
     fn servers(self) -> usize {
@@ -209,10 +206,10 @@ impl Stage {
         self.world.clockwork.end();
         let events = self.world.log.take();
         let claims = Claims {
-            is_quorum: self.kind.kind() == Kind::Quorum,
+            is_quorum: self.kind.is_quorum(),
             nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
-            keeps_order: self.plan_kind == PlanKind::Calm && self.kind.kind() != Kind::Quorum,
+            keeps_order: self.plan_kind == PlanKind::Calm && !self.kind.is_quorum(),
             bound,
         };
         let violations = judge(&events, &claims);
@@ -226,7 +223,7 @@ impl Stage {
         let longest = u64::try_from(longest.as_micros()).unwrap_or(0);
         let programs = self.seats.iter().map(|seat| seat.tasks as u64).sum::<u64>();
         // A hold that began before is up to two and a half leases long; others half a second.
-        let (hold, claim_ttl, place, guard) = (500_000, 500_000, 6_000_000, 8_000_000);
+        let (hold, claim_ttl, place, guard) = (500_000, 500_000, 6_000_000, 18_000_000);
         longest * 5 / 2
             + 2 * longest.max(2_000_000)
             + programs * (hold + claim_ttl + 50_000)

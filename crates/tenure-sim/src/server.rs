@@ -99,10 +99,28 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Check(Look),
-    Claim { claim: Claim, gate: Arc<str> },
+    /// `known` is how far this server has counted for the client.
+    Claim {
+        claim: Claim,
+        gate: Arc<str>,
+        known: u64,
+    },
+    /// The server was put back: the gate is closed, as by `rewound.lua`.
+    Close {
+        gate: Arc<str>,
+        known: u64,
+    },
     Renew(Vec<Grant>),
-    Release { name: LockName, owner: OwnerId },
-    Raise { name: LockName, owner: OwnerId, to: FencingToken, gate: Arc<str> },
+    Release {
+        name: LockName,
+        owner: OwnerId,
+    },
+    Raise {
+        name: LockName,
+        owner: OwnerId,
+        to: FencingToken,
+        gate: Arc<str>,
+    },
     Identity,
 }
 
@@ -114,8 +132,6 @@ pub(crate) enum Reply {
         run: u64,
         epoch: u64,
         gate: Result<Arc<str>, Duration>,
-        /// It has replicas, or had some: whether they acknowledge is to be looked at again and again.
-        is_followed: bool,
     },
     Claimed(ClaimAnswer),
     QueueFull,
@@ -128,6 +144,8 @@ pub(crate) enum Reply {
     ReadOnly,
     /// It had replicas, and none acknowledges.
     Alone,
+    /// It has counted less than the client knows: it was put back to an earlier state.
+    PutBack,
 }
 
 /// What a request brought about besides its answer.
@@ -166,7 +184,14 @@ impl Node {
         match request {
             Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
-            Request::Claim { claim, gate } => self.claim(at, claim, gate, effects),
+            Request::Claim { gate, known, .. } if self.is_behind(gate, *known) => Reply::PutBack,
+            Request::Claim { claim, gate, .. } => self.claim(at, claim, gate, effects),
+            Request::Close { gate, known } => {
+                if self.is_behind(gate, *known) {
+                    self.close(now, *known);
+                }
+                Reply::GateClosed
+            }
             Request::Renew(grants) => {
                 let renew = |grant| self.renew(at, grant, effects);
                 Reply::Renewed(grants.iter().map(renew).collect())

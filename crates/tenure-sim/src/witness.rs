@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, Finding, Grant, HolderView, LockName,
-    LockView, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+    LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
 };
 
 use crate::{history::What, world::World};
@@ -14,6 +14,21 @@ use crate::{history::What, world::World};
 pub(crate) struct Witness {
     pub(crate) inner: BackendHandle,
     pub(crate) world: Arc<World>,
+}
+
+/// A claim under way; one that nobody waits for any more may arrive later.
+struct Claiming<'a> {
+    world: &'a World,
+    owner: OwnerId,
+    is_answered: bool,
+}
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.world.note(What::ClaimFailed { owner: self.owner, outcome: Outcome::Unknown });
+        }
+    }
 }
 
 #[async_trait]
@@ -30,7 +45,9 @@ impl Backend for Witness {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let owner = claim.owner;
         self.world.note(What::Claimed { owner });
+        let mut claiming = Claiming { world: &self.world, owner, is_answered: false };
         let answer = self.inner.claim(claim).await;
+        claiming.is_answered = true;
         if let Err(error) = &answer {
             self.world.note(What::ClaimFailed { owner, outcome: error.outcome() });
         }

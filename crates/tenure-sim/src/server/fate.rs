@@ -109,7 +109,8 @@ impl Node {
     pub(crate) fn keep(&mut self) {
         let Self { data, life, replid, is_promoted, promoted_at, .. } = self;
         let (replid, is_promoted, promoted_at) = (*replid, *is_promoted, *promoted_at);
-        self.snapshot = Some(Snapshot { data: data.clone(), life: life.clone(), replid, is_promoted, promoted_at });
+        self.snapshot =
+            Some(Snapshot { data: data.clone(), life: life.clone(), replid, is_promoted, promoted_at });
     }
 
     /// The machine goes on as it was when it was kept: the same run, the same history, older data. Its clock is right.

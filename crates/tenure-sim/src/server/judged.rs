@@ -68,16 +68,30 @@ impl Node {
         }
     }
 
+    /// The gate is open, and it has counted less than a client knows. Where each lock has its own counter, nothing is known.
+    pub(super) fn is_behind(&self, gate: &str, known: u64) -> bool {
+        self.kind == Kind::Single && self.may_grant(gate) && self.data.counter < known
+    }
+
+    /// As `rewound.lua`: it has forgotten leases, as one that restarted.
+    pub(super) fn close(&mut self, now: Micros, known: u64) {
+        self.data.open = None;
+        self.data.counter = known;
+        if let Some(record) = &mut self.data.record {
+            let wall = Duration::from_millis(self.life.clock.wall(now) / 1000);
+            record.ready = wall + self.terms.max_ttl;
+        }
+    }
+
     pub(super) fn check(&mut self, now: Micros, look: &Look) -> Reply {
         let (run, epoch) = (self.life.run, self.epoch);
         if self.kind == Kind::Store {
-            return Reply::Checked { run, epoch, gate: Ok(Arc::from("-")), is_followed: false };
+            return Reply::Checked { run, epoch, gate: Ok(Arc::from("-")) };
         }
         let (facts, gate) = (self.facts(now, look), self.gate_name());
         let is_open = self.may_grant(&gate);
         let record = self.data.record.clone().map(|record| Record { is_open, ..record });
-        let is_followed = facts.acked.is_some() || record.as_ref().is_some_and(|record| record.acked.is_some());
-        let checked = |gate| Reply::Checked { run, epoch, gate, is_followed };
+        let checked = |gate| Reply::Checked { run, epoch, gate };
         self.remember(facts.acked);
         match decide(&self.terms, &facts, record.as_ref()) {
             Decision::Open => checked(Ok(gate)),
