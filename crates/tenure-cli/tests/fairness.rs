@@ -11,9 +11,10 @@ mod stage;
 use std::time::{Duration, Instant};
 
 use stage::{
-    Process, START, Stage, assert_within,
+    PATIENCE, Process, START, Stage, assert_within,
     files::{ENTER, HOLD},
 };
+use tenure_testkit::patience::eventually;
 
 /// A waiter that has been handed the lock has so long to enter.
 const CLAIM_TTL: Duration = Duration::from_millis(500);
@@ -148,6 +149,33 @@ fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
     assert_within(START, freed.elapsed(), "the turn behind one who gave up");
     holder.ended().silent(0);
     assert_eq!(stage.turns(), ["holder", "patient"]);
+}
+
+/// L6: with some 500 waiting processes on SQLite the holder lost its lease, because each of their polls rewrote the whole queue
+/// under the only write lock. What a poll costs is counted in `many_waiters.rs` of `tenure-sqlite`; here a hundred real processes
+/// wait through two renewals of the holder, and all are served.
+#[test]
+fn a_hundred_waiting_processes_leave_the_holder_its_lease_and_are_all_served() {
+    let stage = Stage::new();
+    let holder = holder(&stage, &["--ttl", "6s"]);
+    let waiters: Vec<Process> = (0..100).map(|_| stage.start(&["run", "job", "--", "true"])).collect();
+    eventually("all stand in the queue", 4 * PATIENCE, || (stage.queue("job").len() == 100).then_some(()));
+    let left = || stage.show("job")["holders"][0]["expires_in_ms"].as_u64().unwrap();
+    for _ in 0..2 {
+        let mut least = left();
+        eventually("the lease was renewed", 4 * PATIENCE, || {
+            let now = left();
+            let renewed = now > least;
+            least = now;
+            renewed.then_some(())
+        });
+    }
+    assert_eq!(stage.queue("job").len(), 100, "nobody lost its place");
+    stage.touch("go");
+    holder.ended().silent(0);
+    for process in waiters {
+        process.ended_within(Duration::from_secs(60)).silent(0);
+    }
 }
 
 stage::on_every_store!(

@@ -114,7 +114,7 @@ impl Tx<'_> {
     /// Deletes free rows that nobody used for an hour, a few at a time; their fences live on in the floor (H6.4).
     fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
         self.store.inserts = self.store.inserts.wrapping_add(1);
-        if self.store.inserts % SWEEP_EVERY != 0 {
+        if !self.store.inserts.is_multiple_of(SWEEP_EVERY) {
             return Ok(());
         }
         sweep(self.conn(), self.now.wall.saturating_sub(KEEP_FREE)).map_err(|e| self.row_failed(e))
