@@ -1,6 +1,6 @@
 //! From `--url` to a store.
 
-use std::path::PathBuf;
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::PathBuf};
 
 use tenure::{ConfigError, Locker};
 
@@ -40,7 +40,8 @@ fn default_url() -> Result<String, Stop> {
         ));
     };
     let folder = state.join("tenure");
-    std::fs::create_dir_all(&folder).map_err(|error| {
+    // For this user alone, unless it is there: whoever may write to it may delete what is remembered in it.
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
         Stop::new(UNAVAILABLE, format!("the state directory {} cannot be made: {error}", folder.display()))
     })?;
     let file = folder.join("locks.db");

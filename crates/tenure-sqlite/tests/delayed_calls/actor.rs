@@ -68,8 +68,9 @@ pub(crate) fn played() -> bool {
         }),
         Err(error) => format!("{error:?}"),
     };
-    fs::write(control.join("draft"), told).unwrap();
-    fs::rename(control.join("draft"), control.join(part)).unwrap();
+    let draft = control.join(format!("draft.{part}"));
+    fs::write(&draft, told).unwrap();
+    fs::rename(draft, control.join(part)).unwrap();
     true
 }
 
