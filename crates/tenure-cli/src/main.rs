@@ -21,7 +21,7 @@ mod waiting;
 mod watch;
 mod watcher;
 
-use std::process::ExitCode;
+use std::{panic, process::ExitCode};
 
 use clap::Parser;
 
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
         _ => {}
     }
     match Cli::try_parse() {
-        Ok(cli) => main_loop(cli),
+        // A panic has said why. It is ours, or the system's, which gives a driver no thread.
+        Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or(ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
             // Help and version go to the standard output, which may be closed.

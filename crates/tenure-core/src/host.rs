@@ -1,11 +1,14 @@
 //! `Host`: the only door to time, tasks and chance.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, io, pin::Pin};
 
 use crate::moment::Moment;
 
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What makes the task of a thread of its own, on that thread.
+pub type Start = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
 /// The machine we run on. Production hosts stand on tokio; a simulation brings its own.
 ///
@@ -27,7 +30,10 @@ pub trait Host: Send + Sync + 'static {
     ///
     /// `start` is called there, so that connections it makes belong to that thread. May be called from
     /// anywhere, also outside a runtime.
-    fn spawn_apart(&self, name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>);
+    ///
+    /// # Errors
+    /// If the system gives no thread, or nothing that a runtime needs. `start` is not called then, and dropped.
+    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()>;
 
     /// Fills `bytes` with unpredictable bits.
     fn random(&self, bytes: &mut [u8]);

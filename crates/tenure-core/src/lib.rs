@@ -26,7 +26,7 @@ pub use backend::{Backend, BackendHandle, QuorumNode};
 pub use bells::{Bells, Ringing};
 pub use claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
 pub use error::{BackendError, ErrorKind, Outcome};
-pub use host::{BoxFuture, Host};
+pub use host::{BoxFuture, Host, Start};
 pub use label::Label;
 pub use mode::Mode;
 pub use moment::Moment;

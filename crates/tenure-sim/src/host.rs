@@ -1,6 +1,7 @@
 //! `SimHost`: one process on a machine whose clocks run as they like.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BoxFuture, Host, Moment};
+use tenure_core::{BoxFuture, Host, Moment, Start};
 
 use crate::{
     chance::Chance,
@@ -104,8 +105,9 @@ impl Host for SimHost {
         self.clockwork.spawn(self.process, task);
     }
 
-    fn spawn_apart(&self, _name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
+    fn spawn_apart(&self, _name: &'static str, start: Start) -> io::Result<()> {
         self.clockwork.spawn(self.process, start());
+        Ok(())
     }
 
     fn random(&self, bytes: &mut [u8]) {

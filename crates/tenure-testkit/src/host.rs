@@ -1,6 +1,7 @@
 //! `PausedHost`: tokio's paused clock as a host, with a wall clock and a suspend that tests can move.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BoxFuture, Host, Moment};
+use tenure_core::{BoxFuture, Host, Moment, Start};
 use tokio::time::Instant;
 
 /// Where the paused world starts.
@@ -81,8 +82,9 @@ impl Host for PausedHost {
         tokio::spawn(task);
     }
 
-    fn spawn_apart(&self, _name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
+    fn spawn_apart(&self, _name: &'static str, start: Start) -> io::Result<()> {
         tokio::spawn(start());
+        Ok(())
     }
 
     fn random(&self, bytes: &mut [u8]) {

@@ -1,6 +1,7 @@
 //! `SteppedHost`: real time as a host, with steps that a test makes and that all who sleep notice.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,7 +10,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tenure_core::{BoxFuture, Host, Moment};
+use tenure_core::{BoxFuture, Host, Moment, Start};
 use tokio::{runtime::Builder, sync::Notify};
 
 /// A host for tests with real servers whose leases end by *our* clock: both clocks go on by themselves, and by leaps when
@@ -76,12 +77,12 @@ impl Host for SteppedHost {
         tokio::spawn(task);
     }
 
-    fn spawn_apart(&self, name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
+    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
         let run = move || {
             let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async { start().await });
         };
-        thread::Builder::new().name(name.into()).spawn(run).expect("a thread");
+        thread::Builder::new().name(name.into()).spawn(run).map(drop)
     }
 
     fn random(&self, bytes: &mut [u8]) {

@@ -37,6 +37,12 @@ pub(crate) fn over(place: &str) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
+/// A session lives on a thread of its own, and the system gives none.
+pub(crate) fn no_thread(place: &str, error: std::io::Error) -> BackendError {
+    let message = "no thread can be started for a session with ZooKeeper";
+    BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
+}
+
 /// An owner whose node is being deleted asked again, or was not answered before.
 pub(crate) fn lapsed(place: &str) -> BackendError {
     let message = "the place in the line was not kept and is being given back; ask again";

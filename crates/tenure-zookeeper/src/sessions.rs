@@ -81,6 +81,7 @@ impl Sessions {
 
     fn start(&self, ttl: Duration) -> Slot {
         let (result, slot) = watch::channel(None);
+        let (failed, place) = (result.clone(), self.config.place_name());
         let (config, host, bells) = (self.config.clone(), self.host.clone(), self.bells.clone());
         let start = move || -> tenure_core::BoxFuture<'static, ()> {
             Box::pin(async move {
@@ -98,7 +99,9 @@ impl Sessions {
                 }
             })
         };
-        self.host.spawn_apart("tenure-zookeeper", Box::new(start));
+        if let Err(error) = self.host.spawn_apart("tenure-zookeeper", Box::new(start)) {
+            let _ = failed.send(Some(Err(error::no_thread(&place, error))));
+        }
         slot
     }
 }

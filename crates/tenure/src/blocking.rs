@@ -1,6 +1,6 @@
 //! The same locks for programs without a runtime.
 //!
-//! Thin: every call runs the asynchronous one on a runtime of its own thread. Do not call from within an
+//! Thin: every call runs the asynchronous one, with its connections on a thread of their own. Do not call from within an
 //! asynchronous runtime: it would block its thread, and tokio panics at that.
 //!
 //! ```
@@ -11,24 +11,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::{io, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    io,
+    ops::Deref,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
-use tokio::runtime::Runtime;
+use tenure_core::Host;
+use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::error::{AcquireError, ConfigError, Lost, ReleaseError};
+use crate::{
+    error::{AcquireError, ConfigError, Lost, ReleaseError},
+    host::TokioHost,
+};
 
 /// A connected store of locks, for threads.
 #[derive(Clone)]
 pub struct Locker {
     inner: crate::Locker,
-    runtime: Arc<Runtime>,
+    runtime: Arc<Apart>,
 }
 
 /// A lock in one mode, for threads.
 #[derive(Clone)]
 pub struct Lock {
     inner: crate::Lock,
-    runtime: Arc<Runtime>,
+    runtime: Arc<Apart>,
 }
 
 /// The proof that this process holds a lock. Dropping releases it in the background; everything that does not wait is
@@ -36,19 +45,45 @@ pub struct Lock {
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     inner: crate::Guard,
-    runtime: Arc<Runtime>,
+    runtime: Arc<Apart>,
 }
 
 /// Connects to the store that a URL names.
 ///
 /// # Errors
-/// As [`connect`](crate::connect); also if no runtime can be started.
+/// As [`connect`](crate::connect); also if no thread can be started.
 pub fn connect(url: &str) -> Result<Locker, ConfigError> {
-    let failed = |error: io::Error| ConfigError::Url(format!("no runtime can be started: {error}"));
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)?;
+    let failed = |error: io::Error| ConfigError::Url(format!("no thread can be started: {error}"));
+    let runtime = Apart::start().map_err(failed)?;
     let inner = runtime.block_on(crate::connect(url))?;
     Ok(Locker { inner, runtime: Arc::new(runtime) })
+}
+
+/// A runtime on a thread of its own, which ends with this. Connections live there, also while nobody calls.
+struct Apart {
+    handle: Handle,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Apart {
+    /// Not tokio's own workers: where no thread can be started, those panic.
+    fn start() -> io::Result<Self> {
+        let (tell, told) = mpsc::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let start = move || -> tenure_core::BoxFuture<'static, ()> {
+            let _ = tell.send(Handle::current());
+            Box::pin(async move {
+                let _ = stopped.await;
+            })
+        };
+        TokioHost.spawn_apart("tenure-blocking", Box::new(start))?;
+        let handle = told.recv().map_err(io::Error::other)?;
+        Ok(Self { handle, _stop: stop })
+    }
+
+    fn block_on<A>(&self, work: impl Future<Output = A>) -> A {
+        self.handle.block_on(work)
+    }
 }
 
 impl Locker {

@@ -9,7 +9,10 @@ mod roster;
 mod waiters;
 mod watchdog;
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    io,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
@@ -22,6 +25,8 @@ pub(crate) struct Engine {
     process: ProcessId,
     waiters: Waiters,
     keeper: OnceLock<Keeper>,
+    /// So that two that are first start one.
+    starting: Mutex<()>,
 }
 
 impl Engine {
@@ -30,7 +35,7 @@ impl Engine {
         host.random(&mut bits);
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
-        Self { backend, host, process, waiters, keeper: OnceLock::new() }
+        Self { backend, host, process, waiters, keeper: OnceLock::new(), starting: Mutex::default() }
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).
@@ -48,8 +53,27 @@ impl Engine {
         (OwnerId::from_random(self.process, owner), u64::from_be_bytes(seed))
     }
 
+    /// Starts the keeper, before anything is asked for that it has to keep or to give back.
+    ///
+    /// # Errors
+    /// If it cannot be started, or has ended: a grant would not be renewed.
+    pub(crate) fn start_keeper(&self) -> io::Result<()> {
+        if self.keeper.get().is_none() {
+            // OK because nothing is broken off half way: either it is set or it is not.
+            let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.keeper.get().is_none() {
+                let keeper = Keeper::start(self.backend.clone(), self.host.clone(), self.process)?;
+                let _ = self.keeper.set(keeper);
+            }
+        }
+        match self.keeper.get() {
+            Some(keeper) if !keeper.is_dead() => Ok(()),
+            _ => Err(io::Error::other("it has ended by a panic")),
+        }
+    }
+
     fn keeper(&self) -> &Keeper {
-        self.keeper.get_or_init(|| Keeper::start(self.backend.clone(), self.host.clone(), self.process))
+        self.keeper.get().expect("BUG: the keeper is started before anything is asked for")
     }
 
     /// Has this lease renewed for as long as it is believed.

@@ -1,6 +1,6 @@
 //! `AcquireError`, `ReleaseError`, `HoldError`, `Lost`: one small answer per verb.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError, url::UrlError};
 
@@ -72,6 +72,9 @@ pub enum AcquireError {
     /// The store failed, for longer than our patience or for good.
     #[error("the store of locks failed")]
     Backend(#[from] BackendError),
+    /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
+    #[error("no thread can be started that renews the lease")]
+    NoKeeper(#[source] Arc<io::Error>),
 }
 
 struct Held<'a>(&'a Option<Box<HolderView>>);

@@ -1,9 +1,9 @@
 //! `TokioHost`: this machine's clocks, threads and randomness.
 
-use std::time::Duration;
+use std::{io, sync::mpsc, thread, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
-use tenure_core::{BoxFuture, Host, Moment};
+use tenure_core::{BoxFuture, Host, Moment, Start};
 
 /// The machine we run on, for production.
 ///
@@ -42,15 +42,23 @@ impl Host for TokioHost {
         tokio::spawn(task);
     }
 
-    fn spawn_apart(&self, name: &'static str, start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
-        let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(async { start().await }),
-            Err(error) => tracing::error!(%error, name, "no runtime: leases will not be renewed"),
+    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
+        let (tell, built) = mpsc::channel();
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => {
+                    let _ = tell.send(Ok(()));
+                    runtime.block_on(async { start().await });
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                }
+            }
         };
-        // Without a thread nothing is renewed, and every holder learns of the loss from the clock itself.
-        if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
-            tracing::error!(%error, name, "no thread: leases will not be renewed");
-        }
+        thread::Builder::new().name(name.into()).spawn(run)?;
+        // The wait is short: until the thread runs and has a runtime. Without one it could do nothing.
+        built.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended at once")))
     }
 
     fn random(&self, bytes: &mut [u8]) {

@@ -5,10 +5,15 @@
 
 mod stage;
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
-use tenure::core::{BoxFuture, Host, Moment};
+use tenure::core::{BoxFuture, Host, Moment, Start};
 use tenure::{AcquireError, Guard, HoldError, Locker, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
@@ -245,26 +250,32 @@ async fn a_step_of_the_wall_clock_that_one_lease_shows_is_noticed_for_all() {
     assert!(cause == Loss::Expired && after <= ms(2_515), "{cause:?} after {after:?}");
 }
 
-/// A host on which no thread can be started: nothing is renewed.
-struct Threadless(Arc<PausedHost>);
+/// A host whose threads are started and never run: nothing is renewed.
+struct Stuck {
+    host: Arc<PausedHost>,
+    started: Mutex<Vec<Start>>,
+}
 
-impl Host for Threadless {
+impl Host for Stuck {
     fn now(&self) -> Moment {
-        self.0.now()
+        self.host.now()
     }
 
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
-        self.0.sleep_until(until)
+        self.host.sleep_until(until)
     }
 
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.0.spawn(task);
+        self.host.spawn(task);
     }
 
-    fn spawn_apart(&self, _: &'static str, _: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {}
+    fn spawn_apart(&self, _: &'static str, start: Start) -> io::Result<()> {
+        self.started.lock().unwrap().push(start);
+        Ok(())
+    }
 
     fn random(&self, bytes: &mut [u8]) {
-        self.0.random(bytes);
+        self.host.random(bytes);
     }
 }
 
@@ -273,7 +284,7 @@ impl Host for Threadless {
 async fn a_holder_without_a_watchdog_hears_of_the_loss_on_time() {
     for slept in [Duration::ZERO, 2 * TTL] {
         let stage = Stage::new();
-        let host = Arc::new(Threadless(stage.host.clone()));
+        let host = Arc::new(Stuck { host: stage.host.clone(), started: Mutex::default() });
         let lock = Locker::new(Arc::new(stage.store.clone()), host).mutex("stage").ttl(TTL);
         let guard = lock.acquire().await.unwrap();
         let ((cause, after), ()) = tokio::join!(loss(&stage, &guard), async {

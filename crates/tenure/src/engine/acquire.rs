@@ -28,6 +28,8 @@ pub(crate) struct Request<'a> {
 pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
     // A store that always answers at once must not keep the caller's other tasks from running.
     tokio::task::coop::consume_budget().await;
+    // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
+    engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let mut now = engine.host.now();
     let mut attempt = Attempt::new(engine, now, &request);
     loop {

@@ -1,6 +1,6 @@
 //! `Keeper`: the thread on which leases are renewed and dropped ones released.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 use tokio::sync::OnceCell;
@@ -26,7 +26,9 @@ impl Link {
 }
 
 impl Keeper {
-    pub(crate) fn start(main: BackendHandle, host: Arc<dyn Host>, process: ProcessId) -> Self {
+    /// # Errors
+    /// If there is no thread for it.
+    pub(crate) fn start(main: BackendHandle, host: Arc<dyn Host>, process: ProcessId) -> io::Result<Self> {
         let roster = Arc::<Roster>::default();
         let (reaper, orders) = reaper::channel();
         let (watched, host_there) = (roster.clone(), host.clone());
@@ -38,8 +40,13 @@ impl Keeper {
                 futures_util::future::join(renewing, releasing).await;
             })
         };
-        host.spawn_apart("tenure-keeper", Box::new(start));
-        Self { roster, reaper }
+        host.spawn_apart("tenure-keeper", Box::new(start))?;
+        Ok(Self { roster, reaper })
+    }
+
+    /// Whether its thread has ended although somebody needs it: a panic on it.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.reaper.is_dead()
     }
 
     pub(crate) fn roster(&self) -> &Roster {

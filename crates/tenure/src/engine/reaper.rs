@@ -70,6 +70,11 @@ impl Reaper {
         }
     }
 
+    /// Nobody carries orders out any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.orders.is_closed()
+    }
+
     pub(crate) async fn drained(&self) {
         loop {
             let idle = self.pending.idle.notified();
