@@ -4,8 +4,10 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
+    process::Command,
     thread,
     time::Duration,
 };
@@ -125,14 +127,12 @@ fn who_touches_before_the_first_read_loses_no_update() {
 fn a_write_that_ends_between_mark_and_data_leaves_the_old_data_under_a_raised_mark() {
     let shelf = Shelf::new();
     shelf.file.write(FORMER, b"old").unwrap();
-    // No file can be made there: the write fails where a crash would end it.
-    fs::create_dir(shelf.path("report.tenure-new")).unwrap();
-    let failed = shelf.file.write(LATER, b"new").unwrap_err();
-    assert!(matches!(failed, FileError::Io { .. }), "{failed:?}");
+    // It ends where the new data would be made.
+    let ended = catch_unwind(AssertUnwindSafe(|| shelf.file.update(LATER, |_| panic!("a crash"))));
+    assert!(ended.is_err());
     assert_eq!((shelf.text().as_str(), shelf.file.mark().unwrap()), ("old", 8));
     assert_refused(shelf.file.write(FORMER, b"late"), FORMER, 8);
 
-    fs::remove_dir(shelf.path("report.tenure-new")).unwrap();
     for left in ["report.tenure-new", "report.mark.tenure-new"] {
         fs::write(shelf.path(left), "half of someth").unwrap();
     }
@@ -145,13 +145,16 @@ fn a_write_that_ends_between_mark_and_data_leaves_the_old_data_under_a_raised_ma
 /// L3: the mark is raised first. If it cannot be, there is no new data.
 #[test]
 fn no_data_is_written_under_a_mark_that_could_not_be_raised() {
-    let shelf = Shelf::new();
-    shelf.file.write(FORMER, b"old").unwrap();
-    fs::create_dir(shelf.path("report.mark.tenure-new")).unwrap();
-    assert!(matches!(shelf.file.write(LATER, b"new"), Err(FileError::Io { .. })));
-    assert_eq!((shelf.text().as_str(), shelf.file.mark().unwrap()), ("old", 7));
-    shelf.file.write(FORMER, b"goes on").unwrap();
-    assert_eq!(shelf.text(), "goes on");
+    // A name so long that the mark's file may have it, but not what is to replace the mark.
+    let (name, folder) = ("n".repeat(244), tempfile::tempdir().unwrap());
+    let file = FencedFile::new(folder.path().join(&name));
+    let text = || String::from_utf8(file.read().unwrap().unwrap()).unwrap();
+    fs::write(folder.path().join(name + ".mark"), "7\n").unwrap();
+    file.write(FORMER, b"old").unwrap();
+    assert!(matches!(file.write(LATER, b"new"), Err(FileError::Io { .. })));
+    assert_eq!((text().as_str(), file.mark().unwrap()), ("old", 7));
+    file.write(FORMER, b"goes on").unwrap();
+    assert_eq!(text(), "goes on");
 }
 
 #[test]
@@ -216,6 +219,76 @@ fn a_file_keeps_its_permissions_and_may_have_been_there_before() {
         assert_eq!(found & 0o777, mode, "{found:o}");
     }
     assert_eq!(shelf.text(), "before+++");
+}
+
+/// All permission bits were copied onto a file that belonged to whoever wrote last: from a set-id file of `nobody`, one write
+/// of root's made a set-id file of root's.
+#[test]
+fn a_file_keeps_its_owner_and_loses_its_set_id_bits() {
+    for writes in
+        [FencedFile::write, |file: &FencedFile, pass, data: &[u8]| file.update(pass, |_| data.into())]
+    {
+        let shelf = Shelf::new();
+        fs::write(shelf.path("report"), "before").unwrap();
+        let ours = fs::metadata(shelf.path("report")).unwrap();
+        // Only root can have a file of somebody else to begin with.
+        let (uid, gid) = if ours.uid() == 0 { (65_534, 65_534) } else { (ours.uid(), ours.gid()) };
+        chown(shelf.path("report"), Some(uid), Some(gid)).unwrap();
+        fs::set_permissions(shelf.path("report"), fs::Permissions::from_mode(0o6755)).unwrap();
+        writes(&shelf.file, LATER, b"after").unwrap();
+        let found = fs::metadata(shelf.path("report")).unwrap();
+        assert_eq!(
+            (found.uid(), found.gid(), found.mode() & 0o7777),
+            (uid, gid, 0o755),
+            "{:o}",
+            found.mode()
+        );
+        assert_eq!(shelf.text(), "after");
+    }
+}
+
+/// A folder that stood where the draft is made kept everybody from writing; a link there is not followed.
+#[test]
+fn what_stands_in_the_way_of_a_draft_is_passed_by() {
+    for planted in ["report.tenure-new", "report.mark.tenure-new"] {
+        let (folder, linked) = (Shelf::new(), Shelf::new());
+        fs::create_dir_all(folder.path(planted).join("in it")).unwrap();
+        fs::write(linked.path("victim"), "precious").unwrap();
+        symlink("victim", linked.path(planted)).unwrap();
+        for shelf in [&folder, &linked] {
+            shelf.file.write(LATER, b"new").unwrap();
+            assert_eq!((shelf.text().as_str(), shelf.file.mark().unwrap()), ("new", 8));
+        }
+        assert_eq!(fs::read(linked.path("victim")).unwrap(), b"precious");
+        let mut expected = ["report", "report.lock", "report.mark", planted];
+        expected.sort_unstable();
+        assert_eq!(folder.names(), expected);
+        assert_eq!(linked.names(), ["report", "report.lock", "report.mark", "victim"]);
+    }
+}
+
+/// A link was refused by those who write and followed by those who read: `update` read what it led to, if it came between
+/// the look and the use.
+#[test]
+fn no_link_is_followed_to_read() {
+    let shelf = Shelf::new();
+    fs::write(shelf.path("victim"), "8\n").unwrap();
+    for name in ["report", "report.mark"] {
+        symlink("victim", shelf.path(name)).unwrap();
+    }
+    for refused in [shelf.file.read().unwrap_err(), shelf.file.mark().unwrap_err()] {
+        assert!(matches!(refused, FileError::NotAFile { .. }), "{refused:?}");
+    }
+}
+
+/// A pipe in place of the data held up whoever read it, for ever.
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let shelf = Shelf::new();
+    let made = Command::new("mkfifo").arg(shelf.path("report")).status().unwrap();
+    assert!(made.success());
+    assert!(matches!(shelf.file.read(), Err(FileError::NotAFile { .. })));
+    assert!(matches!(shelf.file.write(LATER, b"new"), Err(FileError::NotAFile { .. })));
 }
 
 /// Co-holders are not fenced from each other, but `update` is one step for all who take it.

@@ -139,3 +139,48 @@ fn among_many_writers_the_file_never_goes_back() {
     let refused: Vec<u64> = (1..=4).map(|first| refused(first).parse().unwrap()).collect();
     assert!(seen > 1 && refused.iter().sum::<u64>() < 160, "{refused:?}");
 }
+
+/// L3: among writers of which one after another is killed, the file never goes back, is whole, and is written on.
+#[test]
+fn among_writers_that_are_killed_the_file_never_goes_back() {
+    let test = "among_writers_that_are_killed_the_file_never_goes_back";
+    if let Some(path) = env::var_os(FILE) {
+        let (file, parent) = (FencedFile::new(path), parent_id());
+        while parent_id() == parent {
+            // Near the mark, so that some are refused and most are not.
+            let token = file.mark().unwrap() + number(FIRST);
+            match file.write(Pass::exclusive(FencingToken::new(token)), &content(token)) {
+                Ok(()) | Err(FileError::Refused(_)) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report");
+    let file = FencedFile::new(&path);
+    let mut writers: Vec<Writer> = (1..=3).map(|first| Writer::start(test, &path, first, 1)).collect();
+    let mut last = 0;
+    for round in 1..=20 {
+        let before = file.mark().unwrap();
+        eventually("somebody writes", Duration::from_secs(20), || {
+            (file.mark().unwrap() > before + 3).then_some(())
+        });
+        thread::sleep(Duration::from_micros(round * 211));
+        writers.remove(0).kill();
+        let data = file.read().unwrap().unwrap_or_default();
+        let token = String::from_utf8(data.clone()).unwrap().lines().next().unwrap().parse().unwrap();
+        assert!(last <= token && token <= file.mark().unwrap(), "{token} after {last}");
+        assert_eq!(data, content(token), "half a write");
+        last = token;
+        writers.push(Writer::start(test, &path, 1 + round % 3, 1));
+    }
+    drop(writers);
+    let late = Pass::exclusive(FencingToken::new(last - 1));
+    assert!(matches!(file.write(late, b"late"), Err(FileError::Refused(_))));
+    // What the killed ones left goes with the next write.
+    file.write(Pass::exclusive(FencingToken::new(last + 100)), b"end").unwrap();
+    let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["report", "report.lock", "report.mark"]);
+}

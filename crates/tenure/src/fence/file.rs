@@ -2,15 +2,17 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File},
-    io,
-    os::unix::fs::MetadataExt,
+    fs::{self, File, OpenOptions},
+    io::{self, Read},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
+use nix::libc;
+
 use crate::fence::{
     pass::{Pass, Refused, decimal},
-    replacement::Replacement,
+    replacement::{Replacement, absent_is_none},
 };
 
 /// A file that refuses former holders.
@@ -50,7 +52,10 @@ use crate::fence::{
 /// * A reader is not told whether it is over. Whoever writes later what it read calls [`touch`](Self::touch) before it
 ///   reads, or [`update`](Self::update).
 /// * One host. On a network file system this is as good as its locks and its renames.
-/// * The file keeps its permissions. Its owner becomes who wrote last, further names of it (hard links) keep the old data.
+/// * The file keeps its permissions, but no set-id bit, which would make it run as whoever wrote it. It keeps its owner and
+///   its group if the writer may give files away, as root may; otherwise they become the writer's, and a group that is not
+///   the old one may no more than everybody. Further names of it (hard links) keep the old data, access lists are lost.
+/// * Whoever may write in its folder may replace anything here. Links and what is no plain file are refused, not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedFile {
     data: PathBuf,
@@ -74,23 +79,18 @@ impl FencedFile {
     /// The data as it is, or `None` if there is none yet. Needs no pass and no lock; never sees half a write.
     ///
     /// # Errors
-    /// [`FileError::Io`] if it cannot be read.
+    /// [`FileError::Io`] if it cannot be read, [`FileError::NotAFile`] if it is a link, a folder or a device.
     pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
-        absent_is_none(fs::read(&self.data)).map_err(|error| io_error("cannot be read", &self.data, error))
+        read(&self.data)
     }
 
     /// The mark as it is, 0 if no exclusive holder has been here.
     ///
     /// # Errors
-    /// [`FileError::Io`] if it cannot be read, [`FileError::Damaged`] if it is no number.
+    /// As [`read`](Self::read), and [`FileError::Damaged`] if it is no number.
     pub fn mark(&self) -> Result<u64, FileError> {
-        let found = absent_is_none(fs::read_to_string(&self.mark)).map_err(|error| match error.kind() {
-            // No UTF-8.
-            io::ErrorKind::InvalidData => FileError::Damaged { path: self.mark.clone() },
-            _ => io_error("cannot be read", &self.mark, error),
-        })?;
-        let Some(text) = found else { return Ok(0) };
-        let number = text.strip_suffix('\n').and_then(decimal);
+        let Some(found) = read(&self.mark)? else { return Ok(0) };
+        let number = str::from_utf8(&found).ok().and_then(|text| text.strip_suffix('\n')).and_then(decimal);
         number.ok_or_else(|| FileError::Damaged { path: self.mark.clone() })
     }
 
@@ -153,14 +153,15 @@ impl FencedFile {
     fn locked(&self) -> Result<File, FileError> {
         let failed = |error| io_error("cannot be locked", &self.lock, error);
         for _ in 0..TRIES {
-            let mut options = File::options();
-            let file = options.create(true).truncate(false).write(true).open(&self.lock).map_err(failed)?;
+            let file = open(&self.lock, File::options().create(true).truncate(false).write(true))
+                .map_err(|error| refused(error, "cannot be locked", &self.lock))?;
+            is_plain(&file, &self.lock)?;
             match file.lock() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 other => other.map_err(failed)?,
             }
             let ours = file.metadata().map_err(failed)?;
-            let there = absent_is_none(fs::metadata(&self.lock)).map_err(failed)?;
+            let there = absent_is_none(fs::symlink_metadata(&self.lock)).map_err(failed)?;
             if there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
                 return Ok(file);
             }
@@ -218,11 +219,33 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-fn absent_is_none<T>(found: io::Result<T>) -> io::Result<Option<T>> {
-    match found {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+/// What is in a file, or `None` if there is none.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    let what = "cannot be read";
+    let found = absent_is_none(open(path, File::options().read(true)));
+    let Some(mut file) = found.map_err(|error| refused(error, what, path))? else { return Ok(None) };
+    is_plain(&file, path)?;
+    let mut data = Vec::new();
+    file.read_to_end(&mut data).map_err(|error| io_error(what, path, error))?;
+    Ok(Some(data))
+}
+
+/// Follows no link, and waits for nobody at what turns out to be a pipe.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// It may have become something else since it was looked at.
+fn is_plain(file: &File, path: &Path) -> Result<(), FileError> {
+    let found = file.metadata().map_err(|error| io_error("cannot be reached", path, error))?;
+    if found.is_file() { Ok(()) } else { Err(FileError::NotAFile { path: path.to_owned() }) }
+}
+
+/// A link, a folder that is to be written, and a pipe or a socket that nobody reads from, are no files.
+fn refused(error: io::Error, what: &'static str, path: &Path) -> FileError {
+    match error.raw_os_error() {
+        Some(libc::ELOOP | libc::EISDIR | libc::ENXIO) => FileError::NotAFile { path: path.to_owned() },
+        _ => io_error(what, path, error),
     }
 }
 
