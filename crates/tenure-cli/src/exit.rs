@@ -103,6 +103,11 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
-    let words: Vec<&str> = message.split_whitespace().collect();
+    // A URL that stands where none belongs may hold a password.
+    let word = |word: &str| match word.split_once("://") {
+        Some((scheme, _)) => format!("{scheme}://…"),
+        None => word.to_owned(),
+    };
+    let words: Vec<String> = message.split_whitespace().map(word).collect();
     format!("{}; try `tenure --help`", words.join(" ").replace(char::is_control, "?"))
 }

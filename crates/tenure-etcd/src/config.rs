@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use tenure_core::url::{self, address, bad, decode, parameters, shown};
+use tenure_core::url::{self, address, bad, decode, settings, shown};
 
 /// What is wrong with a URL.
 pub use tenure_core::url::UrlError as ConfigError;
@@ -32,7 +32,7 @@ pub(crate) struct Tls {
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-const PARAMETERS: &str = "prefix, connect_timeout, response_timeout, and for etcds:// ca, cert, key";
+const PARAMETERS: &[&str] = &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"];
 
 /// The port of a member whose URL says none.
 const PORT: u16 = 2379;
@@ -48,7 +48,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("an etcd URL begins like etcd://"))?;
         if !Self::SCHEMES.contains(&scheme) {
-            return Err(bad(format!("unknown scheme `{scheme}`; use etcd or etcds")));
+            return Err(bad("unknown scheme; use etcd or etcds"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (login, hosts) = match rest.rsplit_once('@') {
@@ -68,27 +68,26 @@ impl Config {
             response_timeout: Duration::from_millis(500),
         };
         let mut own = (None, None);
-        for (key, value) in parameters(query) {
-            config.set(key, &decode(value, key)?, &mut own)?;
+        for (key, value) in settings(query, "etcd", PARAMETERS)? {
+            config.set(key, &value, &mut own)?;
         }
         config.checked(own)
     }
 
     fn set(
         &mut self,
-        key: &str,
+        key: &'static str,
         value: &str,
         own: &mut (Option<PathBuf>, Option<PathBuf>),
     ) -> Result<(), ConfigError> {
         match (key, &mut self.tls) {
             ("prefix", _) => value.clone_into(&mut self.prefix),
             ("connect_timeout", _) => self.connect_timeout = duration(key, value)?,
-            ("response_timeout", _) => self.response_timeout = duration(key, value)?,
             ("ca", Some(tls)) => tls.ca = value.into(),
             ("cert", Some(_)) => own.0 = Some(value.into()),
             ("key", Some(_)) => own.1 = Some(value.into()),
             ("ca" | "cert" | "key", None) => return Err(bad(format!("{key}= is for etcds://"))),
-            _ => return Err(bad(format!("etcd has no parameter `{key}`; it has {PARAMETERS}"))),
+            _ => self.response_timeout = duration(key, value)?,
         }
         Ok(())
     }
@@ -136,7 +135,7 @@ fn parse_host(text: &str) -> Result<String, ConfigError> {
 }
 
 /// From 10 ms to 1 min.
-fn duration(key: &str, text: &str) -> Result<Duration, ConfigError> {
+fn duration(key: &'static str, text: &str) -> Result<Duration, ConfigError> {
     url::duration(key, text, Duration::from_millis(10), Duration::from_secs(60))
 }
 
@@ -169,17 +168,17 @@ mod tests {
             ("http://h", "unknown scheme"),
             ("etcd://", "a host is missing"),
             ("etcd://a,,b", "a host is missing"),
-            ("etcd://h:0", "port of h"),
-            ("etcd://h:x", "port of h"),
+            ("etcd://h:0", "a port is"),
+            ("etcd://h:x", "a port is"),
             ("etcd://h/locks", "?prefix="),
             ("etcd://h:1/locks", "?prefix="),
             ("etcd://u@h", "needs a password"),
             ("etcd://:p@h", "needs a user"),
-            ("etcd://h?nope=1", "no parameter `nope`"),
+            ("etcd://h?nope=1", "does not know parameter 1"),
             ("etcd://h?ca=/x", "etcds"),
             ("etcds://h", "?ca="),
             ("etcds://h?ca=/x&cert=/y", "belong together"),
-            ("etcd://h?response_timeout=soon", "response_timeout=soon"),
+            ("etcd://h?response_timeout=soon", "response_timeout= is no duration"),
             ("etcd://h?connect_timeout=2h", "outside"),
         ];
         for (url, part) in cases {

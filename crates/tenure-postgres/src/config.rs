@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use tenure_core::url::{bad, decode, duration, host_and_port, parameters, port};
+use tenure_core::url::{bad, decode, duration, host_and_port, plausible, port, settings, without_login};
 use tenure_ledger::Rules;
 
 /// What is wrong with a URL.
@@ -62,8 +62,22 @@ pub(crate) enum Listen {
     At(Box<Config>),
 }
 
-const PARAMETERS: &str = "table, listen, claim_ttl, connect_timeout, sslmode, sslrootcert, application_name, \
-                          target_session_attrs, options, host, port, user, password, dbname";
+const PARAMETERS: &[&str] = &[
+    "table",
+    "listen",
+    "claim_ttl",
+    "connect_timeout",
+    "sslmode",
+    "sslrootcert",
+    "application_name",
+    "target_session_attrs",
+    "options",
+    "host",
+    "port",
+    "user",
+    "password",
+    "dbname",
+];
 
 /// The port of a server whose URL says none.
 const PORT: u16 = 5432;
@@ -79,15 +93,11 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("write it like postgres://host/db"))?;
         if !Self::SCHEMES.contains(&scheme) {
-            return Err(bad(format!("unknown scheme `{scheme}`; use postgres://")));
+            return Err(bad("unknown scheme; use postgres://"));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
-        if database.contains('@') || query.split('&').any(has_stray_at) {
-            return Err(bad(
-                "an @ stands behind a / or ?: in a user or password write / as %2F, ? as %3F and @ as %40",
-            ));
-        }
+        without_login(database)?;
         let (login, hosts) = match place.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, place),
@@ -100,17 +110,8 @@ impl Config {
         }
         config.database = some(decode(database, "the database")?);
         let mut parts = Parts { names: decoded_list(hosts)?, ports: Vec::new(), tls: None, ca: None };
-        let mut is_secret = false;
-        for (key, value) in parameters(query) {
-            let set = known(key).and_then(|()| config.set(key, decode(value, key)?, &mut parts));
-            // It may be the rest of the password.
-            let hidden = |_| bad("a parameter behind password= is wrong; in a password write & as %26");
-            if is_secret {
-                set.map_err(hidden)?
-            } else {
-                set?
-            }
-            is_secret |= key == "password";
+        for (key, value) in settings(query, "postgres", PARAMETERS)? {
+            config.set(key, value, &mut parts)?;
         }
         config.hosts = parts.places()?;
         config.checked(parts)
@@ -134,7 +135,7 @@ impl Config {
         }
     }
 
-    fn set(&mut self, key: &str, value: String, parts: &mut Parts) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static str, value: String, parts: &mut Parts) -> Result<(), ConfigError> {
         match key {
             "table" => self.table = table(&value)?,
             "listen" => self.listen = listen(&value)?,
@@ -168,8 +169,7 @@ impl Config {
             "port" => parts.ports = value.split(',').map(str::to_owned).collect(),
             "user" => self.user = some(value),
             "password" => self.password = Some(value),
-            "dbname" => self.database = some(value),
-            _ => return known(key),
+            _ => self.database = some(value),
         }
         Ok(())
     }
@@ -256,33 +256,17 @@ impl Parts {
 
 fn parse_place(text: &str, port: Option<&str>) -> Result<Place, ConfigError> {
     if text.starts_with('/') {
-        return Ok(Place::Socket(text.into(), parse_port(text, port)?));
+        return Ok(Place::Socket(text.into(), parse_port(port)?));
     }
     let (host, own) = host_and_port(text);
     if host.is_empty() {
         return Err(bad("a host is missing, as in postgres://127.0.0.1/db"));
     }
-    Ok(Place::Host(host.to_owned(), parse_port(host, own.or(port))?))
+    Ok(Place::Host(plausible(host)?.to_owned(), parse_port(own.or(port))?))
 }
 
-fn parse_port(host: &str, text: Option<&str>) -> Result<u16, ConfigError> {
-    port(host, text.filter(|text| !text.is_empty()), PORT)
-}
-
-/// Rather part of a password that was cut than of a parameter. Only a URL has it by right.
-fn has_stray_at(parameter: &str) -> bool {
-    !parameter.starts_with("listen=") && parameter.contains('@')
-}
-
-/// # Errors
-/// For what is no parameter; it is named if it looks like one.
-fn known(key: &str) -> Result<(), ConfigError> {
-    if PARAMETERS.split(", ").any(|known| known == key) {
-        return Ok(());
-    }
-    let looks_like_one = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let what = if looks_like_one { format!("no parameter `{key}`") } else { "no such parameter".into() };
-    Err(bad(format!("postgres has {what}; it has {PARAMETERS}")))
+fn parse_port(text: Option<&str>) -> Result<u16, ConfigError> {
+    port(text.filter(|text| !text.is_empty()), PORT)
 }
 
 fn listen(value: &str) -> Result<Listen, ConfigError> {
@@ -377,14 +361,14 @@ mod tests {
             ("postgres:h", "postgres://"),
             ("mysql://h/d", "unknown scheme"),
             ("postgres:///d", "a host is missing"),
-            ("postgres://h:0/d", "port of h"),
-            ("postgres://h:x/d", "port of h"),
+            ("postgres://h:0/d", "a port is"),
+            ("postgres://h:x/d", "a port is"),
             ("postgres://a,b,c/d?port=1,2", "2 numbers for 3"),
-            ("postgres://h/d?nope=1", "no parameter `nope`"),
+            ("postgres://h/d?nope=1", "does not know parameter 1"),
             ("postgres://h/d?table=", "table="),
             ("postgres://h/d?table=a.b.c", "table="),
             ("postgres://h/d?claim_ttl=9s", "outside"),
-            ("postgres://h/d?claim_ttl=soon", "claim_ttl=soon"),
+            ("postgres://h/d?claim_ttl=soon", "claim_ttl= is no duration"),
             ("postgres://h/d?sslmode=maybe", "sslmode="),
             ("postgres://h/d?sslmode=verify-ca", "sslrootcert="),
             ("postgres://h/d?sslmode=disable&sslrootcert=/ca", "turns off"),
@@ -421,8 +405,8 @@ mod tests {
             ("postgres://app:ha?secret=lf/secret@db/d", "%3F"),
             ("postgres://db/d?user=u&password=half@secret", "%40"),
             ("postgres://db/d?user=u&password=half&secret", "%26"),
-            ("postgres://db/d?user=u&password=half&claim_ttl=secret", "%26"),
-            ("postgres://db/d?user=u&2secret", "no such parameter"),
+            ("postgres://db/d?user=u&password=half&claim_ttl=secret", "claim_ttl="),
+            ("postgres://db/d?user=u&2secret", "parameter 2"),
             ("postgres://db/d?listen=postgres://app:half?secret@db/d", "%3F"),
         ] {
             let error = Config::from_url(url).unwrap_err().to_string();

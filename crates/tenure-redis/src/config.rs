@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use tenure_core::url::{address, bad, decode, duration, parameters};
+use tenure_core::url::{address, bad, decode, duration, settings};
 
 use crate::keys::{ONE, QUORUM};
 
@@ -72,8 +72,21 @@ pub enum GuardMode {
     Off,
 }
 
-const PARAMETERS: &str = "key, guard, max_ttl, claim_ttl, connect_timeout, response_timeout, retry_max, ca, protocol, \
-                          db, and for Sentinel master, sentinel_user, sentinel_password";
+const PARAMETERS: &[&str] = &[
+    "key",
+    "guard",
+    "max_ttl",
+    "claim_ttl",
+    "connect_timeout",
+    "response_timeout",
+    "retry_max",
+    "ca",
+    "protocol",
+    "db",
+    "master",
+    "sentinel_user",
+    "sentinel_password",
+];
 
 impl Config {
     /// The schemes of URLs that [`from_url`](Self::from_url) reads.
@@ -120,18 +133,15 @@ impl Config {
             }
             "redis-cluster" | "rediss-cluster" => Place::Cluster(parse_hosts(hosts, 6379)?),
             _ => {
-                return Err(bad(format!(
-                    "unknown scheme `{scheme}`; use one of {}",
-                    Self::SCHEMES.join(", ")
-                )));
+                return Err(bad(format!("unknown scheme; use one of {}", Self::SCHEMES.join(", "))));
             }
         };
         let mut config = Self::at(place, scheme.starts_with("rediss"), login);
         if !matches!(config.place, Place::Socket(_)) && !path.is_empty() {
             config.db = parse_db(path)?;
         }
-        for (key, value) in parameters(query) {
-            config.set(key, &decode(value, key)?)?;
+        for (key, value) in settings(query, "redis", PARAMETERS)? {
+            config.set(key, &value)?;
         }
         config.checked()
     }
@@ -182,7 +192,7 @@ impl Config {
         )))
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
         let ms = |least: u64, most: u64| {
             duration(key, value, Duration::from_millis(least), Duration::from_millis(most))
         };
@@ -211,13 +221,12 @@ impl Config {
                 }
             }
             "db" => self.db = parse_db(value)?,
-            "master" | "sentinel_user" | "sentinel_password" => return self.set_sentinel(key, value),
-            _ => return Err(bad(format!("redis has no parameter `{key}`; it has {PARAMETERS}"))),
+            _ => return self.set_sentinel(key, value),
         }
         Ok(())
     }
 
-    fn set_sentinel(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    fn set_sentinel(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
         let Place::Sentinel { master, .. } = &mut self.place else {
             return Err(bad(format!("{key}= is for redis-sentinel://")));
         };
@@ -343,14 +352,14 @@ mod tests {
             ("redis:h", "redis://"),
             ("redis://", "a host is missing"),
             ("redis://a,b", "names one server"),
-            ("redis://h:0", "port of h"),
-            ("redis://h:x", "port of h"),
+            ("redis://h:0", "a port is"),
+            ("redis://h:x", "a port is"),
             ("redis://h/x", "database"),
-            ("redis://h?nope=1", "no parameter `nope`"),
+            ("redis://h?nope=1", "does not know parameter 1"),
             ("redis://h?key=x", "template"),
             ("redis://h?guard=maybe", "guard="),
             ("redis://h?max_ttl=11m", "outside"),
-            ("redis://h?max_ttl=soon", "max_ttl=soon"),
+            ("redis://h?max_ttl=soon", "max_ttl= is no duration"),
             ("redis://h?ca=/x", "rediss"),
             ("redis://h?protocol=4", "protocol="),
             ("redis://h?master=m", "redis-sentinel"),

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::url::{bad, duration, parameters};
+use tenure_core::url::{bad, duration, settings};
 use tenure_ledger::Rules;
 
 /// What is wrong with a URL.
@@ -38,18 +38,11 @@ impl Config {
             return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
         }
         let mut config = Self::new(path);
-        for (key, value) in parameters(query) {
-            config.set(key, value)?;
+        for (key, value) in settings(query, "sqlite", &["claim_ttl"])? {
+            let (least, most) = (Duration::from_millis(50), config.rules.place_ttl);
+            config.rules.claim_ttl = duration(key, &value, least, most)?;
         }
         Ok(config)
-    }
-
-    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
-        if key != "claim_ttl" {
-            return Err(bad(format!("sqlite: has no parameter `{key}`; it has claim_ttl")));
-        }
-        self.rules.claim_ttl = duration(key, value, Duration::from_millis(50), self.rules.place_ttl)?;
-        Ok(())
     }
 }
 
@@ -72,8 +65,8 @@ mod tests {
         let cases = [
             ("sqlite:", "needs the path"),
             ("sqlite::memory:", "needs the path"),
-            ("sqlite:/a?nope=1", "no parameter `nope`"),
-            ("sqlite:/a?claim_ttl=soon", "claim_ttl=soon"),
+            ("sqlite:/a?nope=1", "does not know parameter 1"),
+            ("sqlite:/a?claim_ttl=soon", "claim_ttl= is no duration"),
             ("sqlite:/a?claim_ttl=1ms", "outside"),
         ];
         for (url, part) in cases {

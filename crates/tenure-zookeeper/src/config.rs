@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tenure_core::url::{address, bad, decode, duration, parameters, shown};
+use tenure_core::url::{address, bad, decode, duration, settings, shown, without_login};
 
 /// What is wrong with a URL.
 pub use tenure_core::url::UrlError as ConfigError;
@@ -50,7 +50,7 @@ pub enum Access {
     Creator,
 }
 
-const PARAMETERS: &str = "layout, tick, acl and connect_timeout";
+const PARAMETERS: &[&str] = &["layout", "tick", "acl", "connect_timeout"];
 const PORT: u16 = 2181;
 
 impl Config {
@@ -73,20 +73,20 @@ impl Config {
         };
         let mut config = Self {
             hosts: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
-            base: parse_base(path)?,
+            base: parse_base(without_login(path)?)?,
             access: if login.is_some() { Access::Creator } else { Access::Open },
             login,
             layout: Layout::Curator,
             tick: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(3),
         };
-        for (key, value) in parameters(query) {
-            config.set(key, &decode(value, key)?)?;
+        for (key, value) in settings(query, "zookeeper", PARAMETERS)? {
+            config.set(key, &value)?;
         }
         Ok(config)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
         let ms = |least: u64| duration(key, value, Duration::from_millis(least), Duration::from_secs(60));
         match (key, value) {
             ("layout", "curator") => self.layout = Layout::Curator,
@@ -99,8 +99,7 @@ impl Config {
             }
             ("acl", _) => return Err(bad("acl= is open or creator")),
             ("tick", _) => self.tick = ms(10)?,
-            ("connect_timeout", _) => self.connect_timeout = ms(250)?,
-            _ => return Err(bad(format!("zookeeper has no parameter `{key}`; it has {PARAMETERS}"))),
+            _ => self.connect_timeout = ms(250)?,
         }
         Ok(())
     }
@@ -155,7 +154,9 @@ fn parse_base(path: &str) -> Result<String, ConfigError> {
     }
     let is_bad = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
     if path.split('/').any(is_bad) {
-        return Err(bad(format!("/{} is no path of ZooKeeper", path.escape_debug())));
+        return Err(bad(
+            "the path is none of ZooKeeper: a part of it is empty, a dot or two, or has control characters",
+        ));
     }
     if path.split('/').next() == Some("zookeeper") {
         return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
@@ -193,18 +194,18 @@ mod tests {
             ("zookeeper:h", "zookeeper://"),
             ("zookeeper://", "a host is missing"),
             ("zookeeper://a,,b", "a host is missing"),
-            ("zookeeper://h:0", "port of h"),
-            ("zookeeper://h:x", "port of h"),
+            ("zookeeper://h:0", "a port is"),
+            ("zookeeper://h:x", "a port is"),
             ("zookeeper://u@h", "user and a password"),
             ("zookeeper://:p@h", "user is not empty"),
-            ("zookeeper://h/a//b", "no path"),
-            ("zookeeper://h/../b", "no path"),
+            ("zookeeper://h/a//b", "path is none"),
+            ("zookeeper://h/../b", "path is none"),
             ("zookeeper://h/zookeeper/x", "belongs to ZooKeeper"),
-            ("zookeeper://h?nope=1", "no parameter `nope`"),
+            ("zookeeper://h?nope=1", "does not know parameter 1"),
             ("zookeeper://h?layout=x", "layout="),
             ("zookeeper://h?acl=x", "acl="),
             ("zookeeper://h?acl=creator", "needs a user"),
-            ("zookeeper://h?tick=soon", "tick=soon"),
+            ("zookeeper://h?tick=soon", "tick= is no duration"),
             ("zookeeper://h?tick=1ms", "outside"),
             ("zookeeper://h?connect_timeout=1h", "outside"),
         ];

@@ -56,7 +56,7 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
             let config = tenure_etcd::Config::from_url(url)?;
             Ok(Arc::new(tenure_etcd::Etcd::new(config, host.clone())))
         }
-        _ => Err(unknown(scheme, host)),
+        _ => Err(unknown(url, host)),
     }
 }
 
@@ -75,7 +75,7 @@ fn redlock(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
     Ok(Arc::new(quorum))
 }
 
-fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
+fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let known: &[&str] = &[
         #[cfg(feature = "sqlite")]
         "sqlite:PATH",
@@ -100,11 +100,8 @@ fn unknown(scheme: &str, _host: &Arc<dyn Host>) -> ConfigError {
         #[cfg(feature = "memory")]
         "memory:",
     ];
-    // Only the scheme is shown: the rest may hold a password.
-    let what = if scheme.is_empty() {
-        "a URL without a scheme".into()
-    } else {
-        format!("unknown URL scheme `{scheme}:`")
-    };
+    // Not even what stands where the scheme belongs is shown: where there is none, it may be a password.
+    let has_one = url.find(':').is_some_and(|at| at > 0);
+    let what = if has_one { "unknown URL scheme" } else { "a URL without a scheme" };
     ConfigError::Url(format!("{what}; use one of: {}", known.join(", ")))
 }
