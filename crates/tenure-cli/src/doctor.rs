@@ -5,7 +5,7 @@ use std::{io::stdout, time::Duration};
 use serde::Serialize;
 use tenure::{
     Locker, TokioHost,
-    core::{Adoption, BackendError, Finding, Host, Severity},
+    core::{Adoption, BackendError, Finding, Host, Severity, shown},
 };
 
 use crate::{
@@ -45,6 +45,8 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     }
     let looking = line::spin_while(global.quiet, "looking at the store", locks.diagnose());
     let mut findings = looking.await.map_err(|error| Stop::store(&error))?;
+    #[cfg(target_os = "linux")]
+    findings.extend(crate::drift::look().await);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
     let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
@@ -57,7 +59,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     if !shown.is_empty() {
         view::print(&list(&shown, terminal::is_colourful(&stdout())));
     } else if !is_silent {
-        let store = people::plain(&store::shown(global)?);
+        let store = plain(&store::shown(global)?);
         view::print(&format!("all is well: {store} answers, and nothing was seen that weakens its promises"));
     }
     Ok(code)
@@ -67,9 +69,14 @@ fn list(findings: &[&Finding], is_colourful: bool) -> String {
     let entry = |finding: &&Finding| {
         let word = word(finding.severity);
         let word = if is_colourful { painted(word, finding.severity) } else { word.to_owned() };
-        format!("{word}: {}\n  to do: {}\n", people::plain(&finding.what), people::plain(&finding.remedy))
+        format!("{word}: {}\n  to do: {}\n", plain(&finding.what), plain(&finding.remedy))
     };
     findings.iter().map(entry).collect()
+}
+
+/// A finding may have what a server says in it.
+fn plain(text: &str) -> String {
+    shown(text).within(4096).to_string()
 }
 
 fn painted(word: &str, severity: Severity) -> String {
@@ -104,7 +111,7 @@ where
 {
     let asked = || async { ask().await.map_err(|error| Stop::store(&error)) };
     let first = asked().await?;
-    say(&people::plain(&first.what));
+    say(&plain(&first.what));
     if first.wait.is_zero() {
         return Ok(());
     }
@@ -114,12 +121,12 @@ where
         count_down(quiet, wait.max(LEAST_PAUSE)).await;
         let next = asked().await?;
         if next.wait.is_zero() {
-            say(&people::plain(&next.what));
+            say(&plain(&next.what));
             return Ok(());
         }
         let left = over.remaining(TokioHost.now());
         if left.is_zero() {
-            let (first, what) = (people::seconds(first.wait), people::plain(&next.what));
+            let (first, what) = (people::seconds(first.wait), plain(&next.what));
             let line = format!("not adopted after three times the {first} that were said at first: {what}");
             return Err(Stop::new(exit::UNAVAILABLE, line));
         }

@@ -2,7 +2,10 @@
 
 use std::{error::Error, process::ExitCode};
 
-use tenure::{AcquireError, core::BackendError};
+use tenure::{
+    AcquireError,
+    core::{BackendError, shown},
+};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
@@ -75,7 +78,7 @@ pub(crate) fn say(stop: &Stop) -> ExitCode {
 /// One line on the standard error, which may be closed.
 pub(crate) fn warn(line: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "tenure: {line}");
+    let _ = writeln!(std::io::stderr(), "tenure: {}", shown(line).within(8192));
 }
 
 /// The error and its sources, each said once, in one line.
@@ -89,7 +92,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         }
         source = error.source();
     }
-    line.replace(['\n', '\r'], " ")
+    shown(&line.replace(['\n', '\r'], " ")).within(4096).to_string()
 }
 
 /// Clap's message without its tips and its usage block, and with nothing in it that paints the terminal.
@@ -109,5 +112,5 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         None => word.to_owned(),
     };
     let words: Vec<String> = message.split_whitespace().map(word).collect();
-    format!("{}; try `tenure --help`", words.join(" ").replace(char::is_control, "?"))
+    format!("{}; try `tenure --help`", shown(&words.join(" ")))
 }

@@ -7,7 +7,10 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure::{TokioHost, core::Host};
+use tenure::{
+    TokioHost,
+    core::{Host, shown},
+};
 
 /// How often the line is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);
@@ -22,7 +25,7 @@ const BAR: &str = "{bar:24} {wide_msg}";
 /// Draws what `message` says until dropped, but not if `quiet`; wipes the line then.
 pub(crate) async fn spin(quiet: bool, message: impl Fn() -> String) -> Infallible {
     let bar = ProgressBar::new_spinner();
-    draw(quiet, PATIENCE, &bar, SPINNER, || bar.set_message(message())).await
+    draw(quiet, PATIENCE, &bar, SPINNER, || bar.set_message(shown(&message()).to_string())).await
 }
 
 /// Draws how far it is, from 0 to 1, and what `look` says of it, until dropped; as [`spin`] else, and from the beginning.
@@ -30,7 +33,7 @@ pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infal
     let bar = ProgressBar::new(STEPS);
     let show = || {
         let (share, message) = look();
-        bar.set_message(message);
+        bar.set_message(shown(&message).to_string());
         // OK because it is clamped to what a bar has.
         bar.set_position((share.clamp(0.0, 1.0) * STEPS as f64) as u64);
     };

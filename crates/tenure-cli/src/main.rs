@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod child;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod drift;
 mod exec;
 mod exit;
 mod family;
@@ -24,6 +26,8 @@ mod watcher;
 use std::{panic, process::ExitCode};
 
 use clap::Parser;
+use tenure::core::shown;
+use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 
 use crate::{
     args::{Cli, Verb},
@@ -86,5 +90,11 @@ fn init_tracing(verbose: u8) {
         _ => tracing::Level::TRACE,
     };
     let colour = terminal::is_colourful(&std::io::stderr());
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_ansi(colour).init();
+    // What is logged may have come from the store.
+    let fields = debug_fn(|out, field, value| match (field.name(), format!("{value:?}")) {
+        ("message", value) => write!(out, "{}", shown(&value).within(4096)),
+        (name, value) => write!(out, "{name}={}", shown(&value)),
+    });
+    let logs = tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).with_max_level(level);
+    logs.with_writer(std::io::stderr).with_ansi(colour).init();
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jiff::{Timestamp, tz::TimeZone};
-use tenure::core::{HolderView, Label};
+use tenure::core::HolderView;
 
 /// `web-3 pid 4711 import.sh since 10:02:07, 6.2 s left`
 pub(crate) fn holder(holder: &HolderView) -> String {
-    let who = who(holder.label.as_ref(), &holder.owner);
+    let who = holder.who();
     let since = holder.since.map_or(String::new(), |since| format!(" since {}", clock(since)));
     let end = holder.expires_in.map_or_else(|| "without an end".to_owned(), |left| seconds(left) + " left");
     format!("{who}{since}, {end}")
@@ -16,19 +16,6 @@ pub(crate) fn holder(holder: &HolderView) -> String {
 /// `6.2 s`, or that it does not end by the clock.
 pub(crate) fn left(left: Option<Duration>) -> String {
     left.map_or_else(|| "no end".to_owned(), seconds)
-}
-
-/// `web-3 pid 4711 import.sh`, or the owner of a foreign client.
-pub(crate) fn who(label: Option<&Label>, owner: &str) -> String {
-    match label {
-        Some(label) => format!("{} pid {} {}", label.host, label.pid, label.command),
-        None => plain(owner),
-    }
-}
-
-/// Text of a stranger, with nothing in it that paints the terminal or ends the line.
-pub(crate) fn plain(text: &str) -> String {
-    text.replace(char::is_control, "?")
 }
 
 /// Three digits and a unit: `850 ns`, `9.81 µs`, `1.24 ms`, `12.0 s`
@@ -96,10 +83,5 @@ mod tests {
     #[test]
     fn since_is_rfc_3339() {
         assert_eq!(rfc3339(Duration::from_millis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
-    }
-
-    #[test]
-    fn a_foreign_owner_cannot_paint_the_terminal() {
-        assert_eq!(who(None, "evil\x1b[31m"), "evil?[31m");
     }
 }

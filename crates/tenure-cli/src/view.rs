@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
-use tenure::core::{HolderView, Label, LockView, WaiterView};
+use tenure::core::{HolderView, Label, LockView, WaiterView, shown};
 
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
@@ -117,9 +117,9 @@ fn table(views: &[LockView]) -> String {
         let waiting = view.queue.len().to_string();
         for held in &view.holders {
             table.add_row([
-                view.name.to_string(),
+                shown(view.name.as_str()).to_string(),
                 held.mode.to_string(),
-                people::who(held.label.as_ref(), &held.owner),
+                held.who(),
                 held.token.map_or_else(|| "-".into(), |token| token.to_string()),
                 held.since.map_or_else(String::new, people::clock),
                 people::left(held.expires_in),
@@ -128,7 +128,9 @@ fn table(views: &[LockView]) -> String {
         }
         if view.holders.is_empty() {
             let nobody = ["-", "-", "-", "-", "-"].map(String::from);
-            table.add_row([vec![view.name.to_string()], nobody.to_vec(), vec![waiting]].concat());
+            table.add_row(
+                [vec![shown(view.name.as_str()).to_string()], nobody.to_vec(), vec![waiting]].concat(),
+            );
         }
     }
     lines(table)
@@ -149,24 +151,24 @@ pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
         let _ = json(&lock(&view));
         return Ok(0);
     }
-    let mut text =
-        if view.holders.is_empty() { format!("{} is free\n", view.name) } else { format!("{}\n", view.name) };
+    print(&text(&view));
+    Ok(0)
+}
+
+fn text(view: &LockView) -> String {
+    let name = shown(view.name.as_str());
+    let mut text = if view.holders.is_empty() { format!("{name} is free\n") } else { format!("{name}\n") };
     for held in &view.holders {
         let token = held.token.map_or_else(String::new, |token| format!(", token {token}"));
-        text += &format!("  held ({}) by {}{token}, owner {}\n", held.mode, people::holder(held), held.owner);
+        let (who, owner) = (people::holder(held), shown(&held.owner).within(128));
+        text += &format!("  held ({}) by {who}{token}, owner {owner}\n", held.mode);
     }
     for (place, waits) in view.queue.iter().enumerate() {
-        let who = people::who(waits.label.as_ref(), &waits.owner);
-        text += &format!(
-            "  {}. waits ({}) for {}: {who}\n",
-            place + 1,
-            waits.mode,
-            people::seconds(waits.waiting)
-        );
+        let (place, waited) = (place + 1, people::seconds(waits.waiting));
+        text += &format!("  {place}. waits ({}) for {waited}: {}\n", waits.mode, waits.who());
     }
     text += &format!("  fence {}\n", view.fence);
-    print(&text);
-    Ok(0)
+    text
 }
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
@@ -176,10 +178,10 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
         return Ok(0);
     }
     if robbed.is_empty() {
-        print(&format!("{} was free", args.name));
+        print(&format!("{} was free", shown(args.name.as_str())));
     }
     for holder in &robbed {
-        print(&format!("{} was taken from {}", args.name, people::holder(holder)));
+        print(&format!("{} was taken from {}", shown(args.name.as_str()), people::holder(holder)));
     }
     Ok(0)
 }
@@ -189,4 +191,65 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {
     clap_complete::generate(shell, &mut Cli::command(), "tenure", &mut script);
     print(&String::from_utf8_lossy(&script));
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::{prelude::*, sample::select};
+    use tenure::{
+        AcquireError, FencingToken, LockName,
+        core::{BackendError, ErrorKind, Mode, Outcome},
+    };
+
+    use super::*;
+
+    fn stranger() -> impl Strategy<Value = String> {
+        let evil = select(vec![
+            "\x1b[31m", "\n", "\r", "\u{202e}", "\u{2028}", "\u{9b}", "\u{85}", "\x7f", "\nforged", "\0",
+        ]);
+        let part = prop_oneof![evil.prop_map(str::to_owned), any::<String>(), Just("x".repeat(3000))];
+        prop::collection::vec(part, 0..4).prop_map(|parts| parts.concat())
+    }
+
+    /// Whether it is `lines` lines that a terminal shows as what they are.
+    fn is_tame(text: &str, lines: usize) -> bool {
+        let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}');
+        let is_bad = |c: char| (c.is_control() && c != '\n') || hidden(c);
+        !text.contains(is_bad)
+            && text.lines().count() == lines
+            && text.lines().all(|line| line.chars().count() < 6000)
+    }
+
+    proptest! {
+        /// An owner or a label that somebody wrote into the store painted the terminal and forged lines: what a label came
+        /// with was shown as it was.
+        #[test]
+        fn nothing_that_is_stored_paints_the_terminal_or_forges_a_line(a in stranger(), b in stranger(), foreign: bool) {
+            let label = Label { host: a.clone(), pid: 7, user: b.clone(), command: b.clone() };
+            let label = (!foreign).then_some(label);
+            let (owner, mode) = (a.clone(), Mode::Exclusive);
+            let held = HolderView {
+                owner: owner.clone(), mode, token: None, label: label.clone(), since: None, expires_in: None,
+            };
+            let waits = WaiterView { owner, mode, label, waiting: Duration::ZERO };
+            let clean: String = b.chars().filter(|c| !c.is_control()).take(100).collect();
+            let name = LockName::new(format!("n{clean}")).unwrap();
+            let view = LockView { name, holders: vec![held.clone()], queue: vec![waits], fence: FencingToken::new(1) };
+            prop_assert!(is_tame(&text(&view), 4), "{:?}", text(&view));
+            let free = LockView { holders: Vec::new(), ..view.clone() };
+            let table = table(&[view, free]);
+            prop_assert!(is_tame(&table, 3), "{table:?}");
+            prop_assert!(is_tame(&people::holder(&held), 1));
+            let busy = AcquireError::TimedOut { waited: Duration::ZERO, ahead: None, holder: Some(Box::new(held)) };
+            prop_assert!(is_tame(&busy.to_string(), 1));
+            let error = BackendError::new(ErrorKind::Corrupt, Outcome::NotApplied, format!("it says {a}"))
+                .with("lock", &b)
+                .caused_by(io::Error::other(b));
+            let shown = [error.to_string(), format!("{error:?}")];
+            prop_assert!(shown.iter().all(|text| is_tame(text, 1)), "a failure");
+            prop_assert!(is_tame(&crate::exit::chain(&error), 1));
+        }
+    }
 }

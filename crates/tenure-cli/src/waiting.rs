@@ -102,7 +102,7 @@ impl<'a> Waiting<'a> {
         let mut line = format!("{}: waiting for {waited}", self.name);
         let Some(waiting) = self.progress.latest() else { return line };
         if let Some(holder) = &waiting.holder {
-            line += &format!(", held by {}", people::who(holder.label.as_ref(), &holder.owner));
+            line += &format!(", held by {}", holder.who());
             line +=
                 &holder.since.map_or_else(String::new, |since| format!(" since {}", people::clock(since)));
         }

@@ -2,6 +2,8 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
+use crate::shown::shown;
+
 /// What kind of failure it is; decides whether trying again can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -37,6 +39,9 @@ pub enum Outcome {
     /// Perhaps: settle it by asking again with the same owner.
     Unknown,
 }
+
+/// How much of what is wrong is shown, in characters.
+const MOST: usize = 2048;
 
 /// A failure of a backend: kind × outcome, where, and why.
 ///
@@ -107,9 +112,10 @@ impl BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
+        // A message may have what a store says in it.
+        write!(f, "{}", shown(&self.0.message).within(MOST))?;
         for (i, (key, value)) in self.0.context.iter().enumerate() {
-            write!(f, "{}{key} {value}", if i == 0 { " (" } else { ", " })?;
+            write!(f, "{}{key} {}", if i == 0 { " (" } else { ", " }, shown(value))?;
         }
         if self.0.context.is_empty() { Ok(()) } else { f.write_str(")") }
     }
@@ -118,7 +124,10 @@ impl fmt::Display for BackendError {
 impl fmt::Debug for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}/{:?}: {self}", self.0.kind, self.0.outcome)?;
-        self.0.source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
+        self.0
+            .source
+            .as_ref()
+            .map_or(Ok(()), |source| write!(f, ": {}", shown(&source.to_string()).within(MOST)))
     }
 }
 

@@ -1,6 +1,10 @@
 //! `Label`: host, pid, user and command of an owner, for people.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+use crate::shown::shown;
 
 /// Who an owner is, for people who ask who holds the lock. Never part of a decision.
 ///
@@ -22,6 +26,13 @@ impl Label {
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
         Self { host: tame(host, 63), pid, user: tame(user, 32), command: tame(command, 32) }
+    }
+}
+
+/// `web-3 pid 4711 import.sh`: a label that was read from a store may be anything.
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pid {} {}", shown(&self.host).within(64), self.pid, shown(&self.command).within(64))
     }
 }
 

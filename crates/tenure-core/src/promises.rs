@@ -20,7 +20,10 @@ pub enum Sharing {
     /// Read-write locks and semaphores: the store counts the holders.
     Counted,
     /// Semaphores only, each as so many mutexes, its slots `name#1`, `name#2` …: nobody counts (safety.md H6.1).
-    Slots,
+    Slots {
+        /// How many of them at most: each costs a request of its own.
+        most: u32,
+    },
     /// None.
     No,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{label::Label, mode::Mode, name::LockName, token::FencingToken};
+use crate::{label::Label, mode::Mode, name::LockName, shown::shown, token::FencingToken};
 
 /// The state of one lock, as the server saw it when asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +32,24 @@ pub struct HolderView {
     pub since: Option<Duration>,
     /// Time left on the server; `None` for a foreign holder whose lock never ends by itself.
     pub expires_in: Option<Duration>,
+}
+
+impl HolderView {
+    /// Who that is, for people: the label, or the owner of a foreign client. One line, whatever is stored.
+    pub fn who(&self) -> String {
+        who(self.label.as_ref(), &self.owner)
+    }
+}
+
+impl WaiterView {
+    /// As [`HolderView::who`].
+    pub fn who(&self) -> String {
+        who(self.label.as_ref(), &self.owner)
+    }
+}
+
+fn who(label: Option<&Label>, owner: &str) -> String {
+    label.map_or_else(|| shown(owner).within(128).to_string(), Label::to_string)
 }
 
 /// One waiter.

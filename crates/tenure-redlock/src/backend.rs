@@ -21,7 +21,7 @@ use crate::{
     quorum::Quorum,
     release::release_everywhere,
     renew::renew_everywhere,
-    slots::{Slots, Trail, slot},
+    slots::{SLOTS_MAX, Slots, Trail, slot},
     view,
     wake::Gathered,
 };
@@ -63,8 +63,9 @@ impl<N: QuorumNode> Redlock<N> {
         let (mut soonest, mut is_split) = (None::<Duration>, false);
         for asked in 1..=slots.get() {
             let is_last = asked == slots.get() || over.is_over(self.quorum.host.now());
-            let number = trail.next % slots + 1;
-            trail.next = number;
+            let number = trail.step();
+            // Before anything is sent: dropped half way, it must be released there too.
+            self.slots.set(name, *owner, trail);
             // What is given back at one slot must not be asked for again by this owner, wherever it waits.
             let wait = if is_last && !is_split { claim.wait } else { Wait::No };
             let one = Claim { name: slot(name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
@@ -144,7 +145,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let node = self.quorum.members[0].node.promises();
         Promises {
             backend: "redlock",
-            sharing: Sharing::Slots,
+            sharing: Sharing::Slots { most: SLOTS_MAX },
             order: Order::Any,
             absent: Absent::Passed,
             minting: Minting::Entry,
@@ -168,6 +169,10 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let answer = match claim.mode {
             Mode::Exclusive => claim::claim(&self.quorum, claim).await,
+            Mode::Shared { limit: Some(slots) } if slots.get() > SLOTS_MAX => {
+                let message = format!("a semaphore on a quorum has {SLOTS_MAX} slots at most");
+                return Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message));
+            }
             Mode::Shared { limit: Some(slots) } => self.claim_slot(claim, slots).await,
             Mode::Shared { limit: None } => {
                 let message = "a quorum of nodes has no read locks";
@@ -196,7 +201,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let Some(trail) = self.slots.get(name, owner) else {
             return self.release_one(name.clone(), owner).await;
         };
-        let names: Result<Vec<_>, _> = (1..=trail.slots).map(|number| slot(name, number)).collect();
+        let names: Result<Vec<_>, _> = trail.asked().map(|number| slot(name, number)).collect();
         let releases = names?.into_iter().map(|name| self.release_one(name, owner));
         let answers: Result<Vec<_>, _> = join_all(releases).await.into_iter().collect();
         let held = answers?.contains(&Released::Released);

@@ -15,6 +15,9 @@ use tenure_core::{BackendError, ErrorKind, LockName, Outcome, OwnerId};
 /// Owners of which it is remembered where they may be; the oldest go, and the ttl ends what they left.
 const KNOWN_MAX: usize = 4096;
 
+/// A semaphore has no more slots: each is a lock of its own on every node.
+pub(crate) const SLOTS_MAX: u32 = 1024;
+
 /// Where the owners of this process have asked for a slot. By the name of a semaphore and the owner alone nobody can
 /// tell, and a release must reach them all.
 #[derive(Default)]
@@ -33,8 +36,26 @@ pub(crate) struct Trail {
     pub(crate) slots: u32,
     /// From which one to go on.
     pub(crate) next: u32,
+    /// How many have been asked for, up to and with `next`.
+    pub(crate) tried: u32,
     /// At which one it has a place.
     pub(crate) place: Option<u32>,
+}
+
+impl Trail {
+    /// The next slot, which counts as asked for from here on.
+    pub(crate) fn step(&mut self) -> u32 {
+        self.next = self.next % self.slots + 1;
+        self.tried = (self.tried + 1).min(self.slots);
+        self.next
+    }
+
+    /// The slots that were asked for, and no other: only there can anything be.
+    pub(crate) fn asked(self) -> impl Iterator<Item = u32> {
+        let Self { slots, next, .. } = self;
+        // One that was only begun has been nowhere.
+        (0..self.tried).map(move |back| (next + slots - 1 - back) % slots + 1)
+    }
 }
 
 impl Slots {
@@ -50,7 +71,7 @@ impl Slots {
         if let Some(trail) = known.trails.get(&key) {
             return *trail;
         }
-        let trail = Trail { slots: slots.get(), next: from, place: None };
+        let trail = Trail { slots: slots.get(), next: from, tried: 0, place: None };
         known.by_age.push_back(key.clone());
         known.trails.insert(key, trail);
         while known.trails.len() > KNOWN_MAX
@@ -89,4 +110,26 @@ pub(crate) fn slot(name: &LockName, number: u32) -> Result<LockName, BackendErro
     LockName::new(format!("{name}#{number}")).map_err(|error| {
         BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, error.to_string()).with("slot of", name)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A release went to every slot there might be, asked for or not: with 400 million of them it took 5 GB and aborted.
+    #[test]
+    fn only_the_slots_that_were_asked_for_are_released() {
+        let mut trail = Trail { slots: 5, next: 3, tried: 0, place: None };
+        assert_eq!(trail.asked().count(), 0);
+        let stepped = [trail.step(), trail.step(), trail.step()];
+        assert_eq!((stepped, trail.asked().collect::<Vec<_>>()), ([4, 5, 1], vec![1, 5, 4]));
+        for _ in 0..7 {
+            trail.step();
+        }
+        let mut all: Vec<_> = trail.asked().collect();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3, 4, 5]);
+        let huge = Trail { slots: u32::MAX / 2, next: 7, tried: 2, place: None };
+        assert_eq!(huge.asked().collect::<Vec<_>>(), [7, 6]);
+    }
 }

@@ -27,6 +27,14 @@ pub enum ConfigError {
     /// A semaphore without a single slot.
     #[error("a semaphore has at least one slot")]
     NoSlots,
+    /// More slots than the backend can ask for.
+    #[error("a semaphore on {backend} has {most} slots at most")]
+    TooManySlots {
+        /// Which backend.
+        backend: &'static str,
+        /// Its maximum.
+        most: u32,
+    },
     /// A mode that the backend does not have.
     #[error("{backend} has mutexes only: neither read locks nor semaphores")]
     NotShared {
@@ -82,11 +90,7 @@ struct Held<'a>(&'a Option<Box<HolderView>>);
 impl fmt::Display for Held<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = self.0 else { return Ok(()) };
-        match &holder.label {
-            Some(l) => write!(f, ": held by {} pid {} {}", l.host, l.pid, l.command)?,
-            // A foreign owner is anybody's bytes.
-            None => write!(f, ": held by {}", holder.owner.replace(char::is_control, "?"))?,
-        }
+        write!(f, ": held by {}", holder.who())?;
         match holder.expires_in {
             Some(left) => write!(f, ", {left:.1?} left"),
             None => f.write_str(", without an end"),

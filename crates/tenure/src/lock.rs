@@ -181,8 +181,11 @@ impl Lock {
         let backend = promises.backend;
         match (mode, promises.sharing) {
             (Mode::Exclusive, _) | (_, Sharing::Counted) => {}
-            (Mode::Shared { limit: Some(_) }, Sharing::Slots) => {}
-            (Mode::Shared { limit: None }, Sharing::Slots) => {
+            (Mode::Shared { limit: Some(slots) }, Sharing::Slots { most }) if slots.get() > most => {
+                return Err(ConfigError::TooManySlots { backend, most });
+            }
+            (Mode::Shared { limit: Some(_) }, Sharing::Slots { .. }) => {}
+            (Mode::Shared { limit: None }, Sharing::Slots { .. }) => {
                 return Err(ConfigError::NoReadLocks { backend });
             }
             _ => return Err(ConfigError::NotShared { backend }),

@@ -19,7 +19,7 @@ const QUORUM: &str = "redlock:redis://a,redis://b,redis://c";
 fn modes(promises: &Promises) -> &'static str {
     match promises.sharing {
         Sharing::Counted => "mutex, read-write, semaphore",
-        Sharing::Slots => "mutex, semaphore as slots",
+        Sharing::Slots { .. } => "mutex, semaphore as slots",
         _ => "mutex",
     }
 }

@@ -339,7 +339,7 @@ async fn a_grant_that_comes_too_late_is_given_back_and_asked_for_under_a_new_own
 async fn a_slot_that_comes_too_late_is_given_back_by_its_own_name() {
     let stage = Stage::new();
     let mut store = Deaf::new(&stage.store);
-    store.promises.sharing = Sharing::Slots;
+    store.promises.sharing = Sharing::Slots { most: 8 };
     let actor = stage.actor_on(Arc::new(store));
     actor.gates.plan(Verb::Claim, &[Gate::Slow(ms(98))], Gate::Open);
     let began = stage.clock();

@@ -220,7 +220,7 @@ impl Backend for Deaf {
 
     /// Where semaphores are slots there is one.
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        if self.promises.sharing == Sharing::Slots && claim.mode != Mode::Exclusive {
+        if matches!(self.promises.sharing, Sharing::Slots { .. }) && claim.mode != Mode::Exclusive {
             let name = LockName::new(format!("{}#1", claim.name)).unwrap();
             return self.store.claim(&Claim { name, mode: Mode::Exclusive, ..claim.clone() }).await;
         }

@@ -1,0 +1,63 @@
+//! How fast this machine's clock runs: a time service that slews may break A1.
+
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tenure::core::{Finding, Severity};
+
+use crate::line::pause;
+
+/// How long it is measured: 300 ms, in which a reading is exact to a millionth.
+const MEASURED: Duration = Duration::from_millis(300);
+/// Half of what holder and store may differ by (A1), in millionths.
+const MOST_PPM: f64 = 5_000.0;
+
+/// The clock that is adjusted, and the one that nothing adjusts.
+fn read() -> Option<(Duration, Duration)> {
+    let read = |clock| clock_gettime(clock).ok().map(Duration::from);
+    Some((read(ClockId::CLOCK_MONOTONIC)?, read(ClockId::CLOCK_MONOTONIC_RAW)?))
+}
+
+/// A warning if this machine's clock is being adjusted by more than it may.
+pub(crate) async fn look() -> Option<Finding> {
+    let began = read()?;
+    pause(MEASURED).await;
+    finding(began, read()?)
+}
+
+fn finding(began: (Duration, Duration), ended: (Duration, Duration)) -> Option<Finding> {
+    let passed = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
+    let (adjusted, raw) = (passed(began.0, ended.0), passed(began.1, ended.1));
+    let ppm = (adjusted / raw - 1.0) * 1e6;
+    (raw > 0.0 && ppm.abs() > MOST_PPM).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "the clock of this machine is being adjusted by {:.1} %: leases are believed for longer than they last, or \
+             for less, if holder and store differ by more than 1 % (A1)",
+            ppm / 1e4
+        ),
+        remedy: "let the time service slew by less than 0.5 %, as by `maxslewrate 5000` in chrony.conf".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A1: chrony slews by 8 % unless it is told not to, and nothing said so.
+    #[test]
+    fn a_clock_that_is_adjusted_by_more_than_half_a_percent_is_a_finding() {
+        let of = |adjusted_us: u64| {
+            let start = (Duration::from_secs(7), Duration::from_secs(5));
+            let end = (start.0 + Duration::from_micros(adjusted_us), start.1 + Duration::from_secs(1));
+            finding(start, end)
+        };
+        for good in [995_100, 1_000_000, 1_000_500, 1_004_900] {
+            assert_eq!(of(good), None, "{good}");
+        }
+        for (bad, shown) in [(1_083_333, " 8.3 %"), (917_000, " -8.3 %"), (1_006_000, " 0.6 %")] {
+            let found = of(bad).unwrap();
+            assert!(found.severity == Severity::Warning && found.what.contains(shown), "{}", found.what);
+        }
+    }
+}
