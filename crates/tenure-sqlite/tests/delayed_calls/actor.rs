@@ -51,7 +51,7 @@ pub(crate) fn report(folder: &Path, part: &str) -> Result<Vec<Stay>, String> {
         Some(Stay { token, from: numbers.next()?, to: numbers.next()? })
     };
     let stays: Option<Vec<Stay>> = text.lines().map(stay).collect();
-    stays.filter(|stays| !stays.is_empty()).ok_or(format!("{part} says: {text:?}"))
+    stays.filter(|stays| !stays.is_empty()).ok_or_else(|| format!("{part} says: {text:?}"))
 }
 
 /// True if this process is an actor, and has played its part.

@@ -179,7 +179,7 @@ fn start(command: &mut Command) -> Player {
 }
 
 fn wait_for(what: &str, look: impl FnMut() -> Option<()>) -> Result<(), String> {
-    wait_within(Duration::from_secs(30) * slowness(), look).ok_or(format!("never: {what}"))
+    wait_within(Duration::from_secs(30) * slowness(), look).ok_or_else(|| format!("never: {what}"))
 }
 
 fn wait_within(patience: Duration, mut look: impl FnMut() -> Option<()>) -> Option<()> {
