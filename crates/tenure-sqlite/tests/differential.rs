@@ -120,7 +120,7 @@ impl Twins {
             }
             Step::Break => {
                 let rows = self.rows().break_lock(&self.name).await.unwrap();
-                assert_eq!(rows, self.whole(|ledger, rules| ledger.break_lock(now, rules)));
+                assert_eq!(rows, self.whole(|ledger, rules| ledger.break_lock(now, rules).unwrap()));
             }
             Step::Pass { ms } => pass(Duration::from_millis(ms)).await,
         }

@@ -13,7 +13,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use tenure_core::{
-    BackendError, BackendHandle, BoxFuture, ClaimAnswer, ErrorKind, Grant, Host, Moment, Renewal,
+    BackendError, BackendHandle, BoxFuture, ClaimAnswer, ErrorKind, Grant, Host, Moment, Renewal, Start,
 };
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{conformance::player::Player, patience::slowness};
@@ -184,7 +184,7 @@ impl Host for RealHost {
         unreachable!("an actor has no tasks");
     }
 
-    fn spawn_apart(&self, _name: &'static str, _start: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>) {
+    fn spawn_apart(&self, _name: &'static str, _start: Start) -> std::io::Result<()> {
         unreachable!("an actor has no threads");
     }
 
