@@ -323,7 +323,7 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
             // The replicas that a promoted server knows of were those of the master before it: nobody can be promoted in
             // the place of a server that never had one.
             let is_heir = facts.is_promoted && why == Why::Promoted;
-            let acked = facts.acked.or(before.filter(|_| !is_heir));
+            let acked = facts.acked.or_else(|| before.filter(|_| !is_heir));
             Decision::Write { why, wait, settings, next, acked }
         }
         other => other,

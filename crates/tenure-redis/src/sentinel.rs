@@ -39,6 +39,9 @@ struct Word {
 
 type Entry = HashMap<String, String>;
 
+/// Nothing where the Sentinel knows none.
+type Address = Option<(String, u16)>;
+
 /// What all Sentinels say that have the newest configuration.
 pub(crate) struct Survey {
     pub(crate) seat: Seat,
@@ -165,8 +168,7 @@ async fn ask(
     let mut together = redis::pipe();
     together.add_command(sentinel("MASTER")).add_command(sentinel("GET-MASTER-ADDR-BY-NAME"));
     together.add_command(sentinel("MASTER"));
-    let answers: RedisResult<(Entry, Option<(String, u16)>, Entry)> =
-        together.query_async(&mut connection).await;
+    let answers: RedisResult<(Entry, Address, Entry)> = together.query_async(&mut connection).await;
     let (before, address, after) = match answers {
         Ok(answers) => answers,
         Err(error) if is_unknown(&error) => return Ok(None),
@@ -219,38 +221,41 @@ mod tests {
         assert!(newest(Vec::new()).is_none());
     }
 
+    /// Of the master `old-run` before this one, by what a Sentinel says of the others.
+    fn judge(others: &[&[(&str, &str)]]) -> Predecessor {
+        let (old, run) = ("old-run", "new-run");
+        let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())]).unwrap();
+        let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
+        let zero = Duration::ZERO;
+        let facts = Facts {
+            run_id,
+            replid: replid.clone(),
+            is_master: true,
+            is_promoted: true,
+            up: zero,
+            is_lossy: false,
+            backlog_ttl: None,
+            acked: None,
+            predecessor: Predecessor::Unknown,
+            moved: None,
+            now: zero,
+        };
+        let record = Record {
+            run_id: old.into(),
+            replid,
+            ready: zero,
+            settings,
+            next: None,
+            acked: None,
+            is_open: true,
+        };
+        survey.predecessor(&facts, Some(&record))
+    }
+
     /// L1: a Sentinel calls a server a replica before it has asked it.
     #[test]
     fn a_former_master_is_demoted_when_it_says_whom_it_follows() {
         let (old, run) = ("old-run", "new-run");
-        let judge = |others: &[&[(&str, &str)]]| {
-            let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())]).unwrap();
-            let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
-            let zero = Duration::ZERO;
-            let facts = Facts {
-                run_id,
-                replid: replid.clone(),
-                is_master: true,
-                is_promoted: true,
-                up: zero,
-                is_lossy: false,
-                backlog_ttl: None,
-                acked: None,
-                predecessor: Predecessor::Unknown,
-                moved: None,
-                now: zero,
-            };
-            let record = Record {
-                run_id: old.into(),
-                replid,
-                ready: zero,
-                settings,
-                next: None,
-                acked: None,
-                is_open: true,
-            };
-            survey.predecessor(&facts, Some(&record))
-        };
         let follows = [
             ("runid", old),
             ("flags", "slave"),
