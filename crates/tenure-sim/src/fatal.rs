@@ -50,7 +50,7 @@ pub const ROWS: &[Row] = &[
     row(Variant::RenewalRecreates, Redis, Restarts, 3, L5),
     row(Variant::UptimeForPromoted, Pair, Failover, 19, L1),
     row(Variant::MissingIsUnused, Redis, Restarts, 2, L1),
-    row(Variant::BacklogClearsWait, Redis, Restarts, 0, L1),
+    row(Variant::BacklogClearsWait, Pair, Restarts, 402, L1),
     row(Variant::HandedNotCounted, Ledger, Calm, 0, L1),
     row(Variant::LimitOfClaimOnly, Ledger, Calm, 0, L1),
     row(Variant::HandOffToAllShared, Ledger, Calm, 0, L1),
