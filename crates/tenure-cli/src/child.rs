@@ -71,7 +71,7 @@ impl Child {
         // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
         let adopts = family::adopt(getpid());
-        let watcher = Watcher::start()?;
+        let watcher = Watcher::start(None)?;
         let (gate, mut open) = io::pipe()?;
         fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let command = spawn(argv, guard, &gate, Terminal::keyboard(terminal.as_ref()))?;
@@ -141,11 +141,7 @@ impl Child {
 
     fn replace_watcher(&mut self) {
         self.watchers -= 1;
-        let another = Watcher::start().and_then(|mut watcher| {
-            watcher.watch(&self.charge)?;
-            Ok(watcher)
-        });
-        match another {
+        match Watcher::start(Some(&self.charge)) {
             Ok(watcher) => {
                 self.family.watcher = watcher.pid();
                 self.watcher = watcher;

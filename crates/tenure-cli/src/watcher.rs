@@ -26,13 +26,17 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts one, in a group of its own so that signals to ours do not reach it.
-    pub(crate) fn start() -> io::Result<Self> {
-        let (ear, line) = io::pipe()?;
+    /// Starts one, in a group of its own so that signals to ours do not reach it. If there is somebody to watch already, it
+    /// finds that on its line, whatever becomes of us meanwhile.
+    pub(crate) fn start(charge: Option<&Charge>) -> io::Result<Self> {
+        let (ear, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
         fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        if let Some(charge) = charge {
+            say(&mut line, &Order::Watch(charge.clone()))?;
+        }
         let process = Command::new(exec::ourselves()?)
             .arg0("tenure")
             .arg(VERB)
@@ -52,7 +56,7 @@ impl Watcher {
 
     /// Tells it whom to watch.
     pub(crate) fn watch(&mut self, charge: &Charge) -> io::Result<()> {
-        self.say(&Order::Watch(charge.clone()))
+        say(&mut self.line, &Order::Watch(charge.clone()))
     }
 
     /// Tells it when to act, if that is news.
@@ -60,19 +64,9 @@ impl Watcher {
         if self.told.is_some_and(|told| told.is_about(deadline)) {
             return Ok(());
         }
-        self.say(&Order::Until(deadline))?;
+        say(&mut self.line, &Order::Until(deadline))?;
         self.told = Some(deadline);
         Ok(())
-    }
-
-    fn say(&mut self, order: &Order) -> io::Result<()> {
-        let mut line = serde_json::to_vec(order)?;
-        line.push(b'\n');
-        match self.line.write_all(&line) {
-            // It is stopped, and has not read for a thousand deadlines: it will act too early, but not too late.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            said => said,
-        }
     }
 
     /// Whether it has begun to end the command, and said so before.
@@ -90,5 +84,15 @@ impl Drop for Watcher {
         // Not asked: it may be stopped, and would not hear it.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+fn say(line: &mut PipeWriter, order: &Order) -> io::Result<()> {
+    let mut words = serde_json::to_vec(order)?;
+    words.push(b'\n');
+    match line.write_all(&words) {
+        // It is stopped, and has not read for hundreds of deadlines: it will act too early, but not too late.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        said => said,
     }
 }
