@@ -112,5 +112,5 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         None => word.to_owned(),
     };
     let words: Vec<String> = message.split_whitespace().map(word).collect();
-    format!("{}; try `tenure --help`", shown(&words.join(" ")))
+    format!("{}; try `tenure --help`", shown(&words.join(" ")).within(4096))
 }
