@@ -81,7 +81,7 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
     }
     let held = runtime.block_on(hold(guard));
     let (asked, released) = (server.requests(), Instant::now());
-    let reports: Vec<Report> = children.into_iter().map(|child| Report::read(child)).collect();
+    let reports: Vec<Report> = children.into_iter().map(Report::read).collect();
     let all = reports.into_iter().fold(Report::default(), Report::and);
     let requests = server.requests().zip(asked).map(|(after, before)| after - before);
     let (ours, theirs) = (cpu_of_us() - cpu_before.0, server.cpu() - cpu_before.1);
@@ -95,7 +95,7 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
         all.others.iter().map(|(_, count)| count).sum::<usize>(),
         all.longest.as_secs_f64(),
         serving.as_secs_f64() * 1e3 / changes,
-        requests.map_or("–".into(), |requests| format!("{:.1}", requests / changes)),
+        requests.map_or_else(|| "–".into(), |requests| format!("{:.1}", requests / changes)),
     );
     all.others
 }
