@@ -63,11 +63,15 @@ impl Deref for Jobs {
     }
 }
 
-/// The command and `tenure`, so that the shell can know.
+/// The command and `tenure` with all threads: only then is the shell told.
 fn is_stopped(stage: &Stage) {
     for process in ["pid.job", "pid.tenure"] {
-        let pid = stage.number(process);
-        eventually(&format!("{process} is stopped"), PATIENCE, || (state(pid) == 'T').then_some(()));
+        let pid: i32 = stage.number(process);
+        eventually(&format!("{process} is stopped"), PATIENCE, || {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+            let mut ids = threads.map(|thread| thread.unwrap().file_name().into_string().unwrap());
+            ids.all(|id| state(id.parse().unwrap()) == 'T').then_some(())
+        });
     }
 }
 
@@ -284,7 +288,8 @@ fn a_pager_behind_the_command_keeps_the_keyboard() {
 #[test]
 fn ctrl_z_stops_those_who_are_deaf_to_it() {
     let stage = Jobs::new();
-    let deaf = "(trap '' TSTP; while :; do sleep 0.02; done) & echo $! >pid.deaf; read x <go; kill $!; wait";
+    // It starts no other program, for the reason that stands at `IDLER`.
+    let deaf = "(trap '' TSTP; while :; do :; done) & echo $! >pid.deaf; read x <go; kill $!; wait";
     fs::write(
         stage.path("family"),
         format!("echo $PPID >pid.tenure; echo $$ >pid.job; echo started; {deaf}"),
