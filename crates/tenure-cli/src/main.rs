@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
     match Cli::try_parse() {
         // A panic has said why. It is ours, or the system's, which gives a driver no thread.
-        Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or(ExitCode::from(exit::INTERNAL)),
+        Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
             // Help and version go to the standard output, which may be closed.

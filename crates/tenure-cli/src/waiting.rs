@@ -8,7 +8,7 @@ use std::{
 
 use tenure::{
     AcquireError, Guard, Lock, LockName, Locker, Progress, TokioHost,
-    core::{Host, Moment},
+    core::{BackendError, Host, Moment},
 };
 
 use crate::{exit::Stop, lease::RELEASE_PATIENCE, line, people, signals::Signals};
@@ -71,20 +71,25 @@ impl<'a> Waiting<'a> {
 
     /// A store that says when it will serve is waited for in silence otherwise, where no line is drawn.
     async fn announce(&self) -> Infallible {
-        let is_drawn = self.quiet || stderr().is_terminal();
-        while !is_drawn {
-            line::pause(ANNOUNCING).await;
-            let failing = self.progress.latest().and_then(|waiting| waiting.failing);
-            let Some(error) = failing.filter(|it| it.retry_hint().is_some_and(|left| left >= LONG)) else {
-                continue;
-            };
+        if !self.quiet && !stderr().is_terminal() {
+            let error = self.long_wait().await;
             let way_out = self.locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
                 format!("; in tests, ?guard=off or a smaller ?{parameter}= in the URL spares this wait")
             });
             crate::exit::warn(&format!("{}: {error}{way_out}", self.name));
-            break;
         }
         std::future::pending().await
+    }
+
+    /// What the store said when it refused for a long time.
+    async fn long_wait(&self) -> BackendError {
+        loop {
+            line::pause(ANNOUNCING).await;
+            let failing = self.progress.latest().and_then(|waiting| waiting.failing);
+            if let Some(error) = failing.filter(|it| it.retry_hint().is_some_and(|left| left >= LONG)) {
+                return error;
+            }
+        }
     }
 
     fn stop(&self, error: &AcquireError) -> Stop {
