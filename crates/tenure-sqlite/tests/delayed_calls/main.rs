@@ -27,7 +27,7 @@ use scene::{Pair, Scene};
 use tempfile::TempDir;
 
 /// So many pairs at once: they wait most of the time.
-const BESIDE: usize = 12;
+const BESIDE: usize = 20;
 
 /// L1, L2, L6: the first user of a new file was stopped where it deletes what an older file left behind; a second one
 /// built the tables and was granted; the first went on and deleted the log of the second. Here every call is such a place.

@@ -154,8 +154,8 @@ impl Pair {
         let patience = if self.scene.vanishes() { self.scene.ttl() * 3 / 2 } else { short_ttl() };
         let _ = wait_within(patience, || is_there("in.staying"));
         fs::write(control.join("go"), "").unwrap();
-        // Long enough for the first one to come in where it must not.
-        let _ = wait_within(short_ttl() / 5, || is_there("in.hasty"));
+        // Long enough for the first one to come in where it must not: in a world of its own it waits for a ttl.
+        let _ = wait_within(self.scene.ttl() * 3 / 2, || is_there("in.hasty"));
         fs::write(control.join("leave"), "").unwrap();
         for player in [&mut first, &mut second] {
             wait_for("both are served", || player.0.try_wait().unwrap().map(|_| ()))?;
