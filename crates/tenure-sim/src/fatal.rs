@@ -33,7 +33,7 @@ use WorldKind::{Ledger, Pair, Redis, Redlock3, Spare, Twins};
 /// One row for each variant.
 #[rustfmt::skip]
 pub const ROWS: &[Row] = &[
-    row(Variant::NoSecondRound, Redlock3, Network, 0, L2),
+    row(Variant::NoSecondRound, Redlock3, Network, 3, L2),
     row(Variant::NoRecheck, Redis, Pauses, 69, L1),
     row(Variant::OwnerReused, Redlock3, Network, 2, L1),
     row(Variant::QuorumOfReachable, Redlock3, Network, 0, L1),
