@@ -68,7 +68,8 @@ fn a_server_that_came_back_empty_lets_nobody_in_before_the_old_lease_is_over() {
     stage.server().kill();
     stage.server().start_again();
     let refused = stage.run(&["run", "-n", "--ttl", "2s", "job", "--", "true"]);
-    refused.complained(69, "may have forgotten locks: it grants nothing for another");
+    refused
+        .complained(69, "has no record of tenure: it was emptied, or is new: it grants nothing for another");
     let second = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTERED, "second"]);
     let lost = first.ended();
     assert_eq!(lost.code, 79, "{lost:?}");

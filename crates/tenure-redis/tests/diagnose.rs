@@ -326,7 +326,7 @@ async fn a_right_that_is_missing_is_a_problem_and_its_remedy_is_enough() {
     all.list("").await.unwrap();
     all.break_lock(&LockName::new("first").unwrap()).await.unwrap();
     let cases = [
-        ("-hincrby", Problem, "this user may not take a lock", "+hincrby"),
+        ("-hset", Problem, "this user may not take a lock", "+hset"),
         ("-pexpire", Problem, "this user may not renew a lock", "+pexpire"),
         ("-hmget", Problem, "this user may not ", "+hmget"),
         ("-zadd", Problem, "this user may not wait for a lock", "+zadd"),

@@ -164,7 +164,7 @@ async fn arena() -> Five {
 
 tenure_testkit::conformance!(arena, real_time);
 
-/// A world of five servers that have waited already; the clock of the first is so much ahead.
+/// A world of five servers; the clock of the first is so much ahead.
 struct World {
     servers: Vec<RedisServer>,
     /// Ports that take connections and never say a word: what a client sees of a node that it cannot reach.
@@ -176,11 +176,17 @@ impl World {
         let clocks: Vec<Clock> = (0..NODES).map(|_| Clock::new()).collect();
         clocks[0].step(ahead_ms);
         let servers = five(|at| Recipe::new().clock(&clocks[at]));
-        for server in &servers {
-            server.has_waited("tenure:quorum", &format!("quorum={NODES} guard=on max_ttl=1s"));
-        }
         let holes = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         Self { servers, holes }
+    }
+
+    /// Its nodes have waited already.
+    fn guarded(ahead_ms: i64) -> Self {
+        let world = Self::new(ahead_ms);
+        for server in &world.servers {
+            server.has_waited("tenure:quorum", &format!("quorum={NODES} guard=on max_ttl=1s"));
+        }
+        world
     }
 
     /// A claimant of `job` as another process has it, which reaches all nodes but these two.
@@ -210,7 +216,7 @@ async fn let_in(player: &Player) -> Entry {
 /// second quorum; then the lease is over, and the counter begins above all that it may have forgotten.
 #[tokio::test]
 async fn a_node_that_came_back_empty_lets_no_second_quorum_in_beside_the_first() {
-    let world = World::new(400);
+    let world = World::guarded(400);
     let (first, second) = (world.claimant(SHORT, [3, 4]), world.claimant(SHORT, [0, 1]));
     let held = let_in(&first).await;
     world.forget(2);

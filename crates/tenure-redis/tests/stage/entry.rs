@@ -15,7 +15,8 @@ pub(crate) const SHORT: &str = "?max_ttl=1s";
 /// The longest lease there.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A promoted server waits for 10 s more than for the longest lease.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A claimant as another process has it, which does not wait.
 pub(crate) fn claimant(url: &str, name: &str) -> Player {
