@@ -18,7 +18,7 @@ const SHORT: Duration = Duration::from_millis(900);
 
 /// What a user needs, beside the keys.
 const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set +append +del +pttl \
-    +pexpire +hget +hset +hdel +hexists +hgetall +hincrby +hmget +zadd +zcard +zrange +zrangebyscore +zrank +zrem \
+    +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank +zrem \
     +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
