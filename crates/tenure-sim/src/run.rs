@@ -65,7 +65,7 @@ impl WorldKind {
         self.kind() == Kind::Quorum
     }
 
-    fn servers(self) -> usize {
+    pub(crate) fn servers(self) -> usize {
         match self {
             Self::Twins => 2,
             Self::Spare => 3,
