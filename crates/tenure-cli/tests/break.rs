@@ -122,10 +122,10 @@ fn all_holders_of_slots_are_robbed(stage: &Stage) {
     assert_eq!(stage.show("gpu")["holders"].as_array().unwrap().len(), 0);
 }
 
-/// A group is gone when all in it are dead, also where their new parent never waits for them: as the first process of many
-/// a container does not. `run` used to wait for such a group for ever.
+/// A group is gone when all in it are dead, also where the parent of orphans never waits for them: as the first process of
+/// many a container does not. `run` used to wait for such a group for ever. Now it adopts them and buries them itself.
 #[test]
-fn the_dead_of_a_group_need_not_be_buried() {
+fn the_dead_of_a_group_are_buried_by_the_command() {
     nix::sys::prctl::set_child_subreaper(true).unwrap();
     let stage = Stage::new();
     let family = "sleep 60 & echo $! >pid.child; echo $0 >>beats; wait";
@@ -136,7 +136,7 @@ fn the_dead_of_a_group_need_not_be_buried() {
     holder.ended().complained(79, "broken");
     assert_within(SECOND, broken.elapsed(), "the end of a group that died at once");
     let child: i32 = stage.number("pid.child");
-    assert!(std::fs::exists(format!("/proc/{child}")).unwrap(), "it was ours to bury");
+    assert!(!std::fs::exists(format!("/proc/{child}")).unwrap(), "it was left for us to bury");
 }
 
 stage::on_every_store!(

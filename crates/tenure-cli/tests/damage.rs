@@ -45,7 +45,13 @@ fn used_store(stage: &Stage) -> PathBuf {
 
 #[track_caller]
 fn assert_unchanged(before: &BTreeMap<String, Vec<u8>>, folder: &Path, verb: &[&str]) {
-    let after = snapshot(folder);
+    let mut after = snapshot(folder);
+    // A process that ends leaves the log of a store of ours; without a word in it, nothing was written.
+    if after.iter().all(|(name, content)| !name.ends_with("-wal") || content.is_empty()) {
+        after.retain(|name, _| {
+            before.contains_key(name) || !["-wal", "-shm"].iter().any(|log| name.ends_with(log))
+        });
+    }
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>(), "{verb:?}");
     assert!(*before == after, "{verb:?} changed the content of a file");
 }
@@ -126,9 +132,9 @@ fn a_database_of_a_newer_schema_is_refused() {
     let stage = Stage::new();
     let file = used_store(&stage);
     let newer = rusqlite::Connection::open(&file).unwrap();
-    newer.pragma_update(None, "user_version", 2).unwrap();
+    newer.pragma_update(None, "user_version", 3).unwrap();
     drop(newer);
-    is_refused(&stage, &file, 69, "has schema 2, this tenure knows 1");
+    is_refused(&stage, &file, 69, "has schema 3, this tenure knows 2");
 }
 
 /// Issue 2, point 9: a folder in the place of the file.

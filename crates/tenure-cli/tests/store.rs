@@ -86,7 +86,9 @@ fn survives_without_overlap(vanish: impl FnOnce(&Stage)) {
     died_in_time(&stage, end);
     holder.ended().complained(79, "lost");
     for (process, name) in [(waiter, "second"), (late, "third")] {
-        process.ended().silent(0);
+        let ended = process.ended();
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(ended.err.lines().all(|line| line.contains("nothing is granted for another")), "{ended:?}");
         let entered = stage.entered(name);
         assert!(
             entered >= end.earliest,

@@ -151,7 +151,7 @@ fn bad_input_is_named_and_touches_nothing() {
     let stage = Stage::at(server.url(""));
     stage.run(&["run", "--ttl", "1m", "job", "--", "true"]).complained(69, "maxSessionTimeout");
     for (query, part) in
-        [("layout=x", "layout="), ("nope=1", "does not know parameter 1"), ("tick=x", "tick= is no")]
+        [("layout=x", "layout="), ("nope=1", "does not know parameter 2"), ("tick=x", "tick= is no")]
     {
         let url = server.url(query);
         stage.run(&["ls", "--url", &url]).complained(64, part);

@@ -88,7 +88,8 @@ fn open_under(
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
     // Two files that both have this name, one after the other, would meet in one log: a stranger is opened alone.
-    if !lock.is_exclusive() && Guard::read(path)?.is_none_or(|guard| guard.file != file) {
+    let is_known = || Guard::read(path).is_ok_and(|guard| guard.is_some_and(|guard| guard.file == file));
+    if !lock.is_exclusive() && !is_known() {
         return Ok(None);
     }
     refuse_second_worlds(path).map_err(unless_replaced(path, file))?;
