@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, OwnerId, Variant, Wait};
+use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, Variant, Wait};
 
 use crate::{
     error::LedgerError,
@@ -62,21 +62,16 @@ impl Ledger {
 
     /// What an owner with a place is answered if its claim would change nothing but that the place lasts longer, and it lasts for
     /// longer than `rest` anyway: who waits only reads then (L6).
-    pub fn standing(
-        &self,
-        now: Moment,
-        rules: &Rules,
-        owner: OwnerId,
-        rest: Duration,
-    ) -> Option<ClaimAnswer> {
+    pub fn standing(&self, now: Moment, rules: &Rules, claim: &Claim, rest: Duration) -> Option<ClaimAnswer> {
         let lasts = |ends_us: u64, rest| ends_us > micros(now.boot.saturating_add(rest));
         let is_over = self.holders.iter().any(|h| !lasts(h.ends_us, Duration::ZERO))
             || self.queue.iter().any(|p| !lasts(p.ends_us, Duration::ZERO));
-        let at = self.queue.iter().position(|p| p.owner == owner)?;
+        let at = self.queue.iter().position(|p| p.owner == claim.owner)?;
         let place = &self.queue[at];
+        let is_same = claim.wait == Wait::Turn && place.turn && claim.mode == place.mode;
         let ahead = self.barring(Some(at));
         let may_enter = ahead == 0 && self.has_room_for(place.mode);
-        if is_over || may_enter || !lasts(place.ends_us, rest) {
+        if !is_same || is_over || may_enter || !lasts(place.ends_us, rest) {
             return None;
         }
         let retry_after = self.retry_after(now, rules, ahead);

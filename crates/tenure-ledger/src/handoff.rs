@@ -12,9 +12,6 @@ use crate::{
 /// Places of the kind `Wake` that one hand-off wakes: the first, and one more in case it is dead.
 const BELLS: usize = 2;
 
-/// Places from the front that go on as soon as one of the others is over.
-const FRONT: usize = 16;
-
 /// Who is woken.
 pub(crate) type WakeList = Vec<(Audience, OwnerId)>;
 
@@ -78,8 +75,8 @@ impl Ledger {
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
         // A place that nobody keeps any more ends before the 2 s are over: those behind it go on then, not later.
         // Whoever stands far back need not know: else all of them would ask at that moment (L6).
-        let near = if ahead < FRONT { self.queue.len() } else { 0 };
-        let dies_us = self.queue.iter().take(near).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
+        let seen = if ahead < rules.near { self.queue.len() } else { 0 };
+        let dies_us = self.queue.iter().take(seen).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
         let dies = Duration::from_micros(dies_us.saturating_sub(micros(now.boot)));
         left.saturating_add(rules.claim_ttl.saturating_mul(turns))
             .min(dies)

@@ -8,7 +8,13 @@
 
 mod stage;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use stage::{PATIENCE, enter_in_time, player, postgres, soon, until};
 use tenure_core::{
@@ -188,13 +194,16 @@ async fn what_was_granted_before_a_crash_is_there_after_it() {
     let held = holder.enter().await;
     let mut last = vec![None; WORKERS];
     for _ in 0..3 {
+        let let_in: Arc<Vec<AtomicUsize>> = Arc::new((0..WORKERS).map(|_| AtomicUsize::new(0)).collect());
         let workers: Vec<_> = (0..WORKERS)
             .map(|n| {
                 let backend = postgres(&server.url(""));
-                tokio::spawn(cycles(backend, n))
+                tokio::spawn(cycles(backend, n, let_in.clone()))
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // Some cycles of each, however slow the machine is.
+        let is_so = async || let_in.iter().all(|count| count.load(Ordering::Relaxed) >= CYCLES);
+        until("all are let in again and again", is_so).await;
         tokio::task::block_in_place(|| server.kill());
         let mut newest = Vec::new();
         for worker in workers {
@@ -220,14 +229,17 @@ async fn what_was_granted_before_a_crash_is_there_after_it() {
 
 /// Each with a lock of its own.
 const WORKERS: usize = 4;
+/// How often each is let in at least before the server dies.
+const CYCLES: usize = 20;
 
 /// Takes and releases until the server dies; the tokens that were granted.
-async fn cycles(backend: BackendHandle, n: usize) -> Vec<FencingToken> {
+async fn cycles(backend: BackendHandle, n: usize, let_in: Arc<Vec<AtomicUsize>>) -> Vec<FencingToken> {
     let mut tokens = Vec::new();
     loop {
         let player = Player::new(backend.clone(), &format!("crash/{n}"));
         let Ok(ClaimAnswer::Granted(grant)) = backend.claim(&player.claim).await else { return tokens };
         tokens.push(grant.token);
+        let_in[n].fetch_add(1, Ordering::Relaxed);
         if backend.release(&grant.name, grant.owner).await.is_err() {
             return tokens;
         }
