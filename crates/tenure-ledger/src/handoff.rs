@@ -12,6 +12,9 @@ use crate::{
 /// Places of the kind `Wake` that one hand-off wakes: the first, and one more in case it is dead.
 const BELLS: usize = 2;
 
+/// Waiters from the front that ask again as soon as a place of another one may be over.
+const NEAR: usize = 16;
+
 /// Who is woken.
 pub(crate) type WakeList = Vec<(Audience, OwnerId)>;
 
@@ -75,7 +78,7 @@ impl Ledger {
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
         // A place that nobody keeps any more ends before the 2 s are over: those behind it go on then, not later.
         // Whoever stands far back need not know: else all of them would ask at that moment (L6).
-        let seen = if ahead < rules.near { self.queue.len() } else { 0 };
+        let seen = if ahead < NEAR { self.queue.len() } else { 0 };
         let dies_us = self.queue.iter().take(seen).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
         let dies = Duration::from_micros(dies_us.saturating_sub(micros(now.boot)));
         left.saturating_add(rules.claim_ttl.saturating_mul(turns))

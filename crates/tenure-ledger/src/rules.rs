@@ -13,8 +13,6 @@ pub struct Rules {
     pub retry_max: Duration,
     /// How many may wait for one lock: 4096.
     pub places_max: usize,
-    /// How many waiters, from the front, ask again as soon as a place of another one may be over: all.
-    pub near: usize,
     /// On what tokens are floored: the clock.
     pub floor: Floor,
 }
@@ -44,7 +42,6 @@ impl Default for Rules {
             place_ttl: Duration::from_secs(6),
             retry_max: Duration::from_secs(2),
             places_max: 4096,
-            near: usize::MAX,
             floor: Floor::Clock,
         }
     }

@@ -55,15 +55,13 @@ fn crowded(rules: &Rules, waiting: usize) -> Rules {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     let retry_max =
         (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
-    Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), near: NEAR, ..*rules }
+    Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
 }
 
 /// Of all waiters of one lock, per second.
 const ASKS: u32 = 50;
 /// How many times more rarely than by the rules one asks at most: every 10 s instead of 2 s.
 const ASKS_LESS: u32 = 5;
-/// Who stands farther back does not ask as soon as a place is over: else all of them would at that moment.
-const NEAR: usize = 16;
 
 impl Verb for Claim {
     type Answer = ClaimAnswer;

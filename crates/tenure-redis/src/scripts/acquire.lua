@@ -6,8 +6,9 @@
 -- After count. The lock's SET is the last write (H1.12). The counter is the gate: see mint.one.lua, whose `mint` this is,
 -- written out. A token may be minted in vain.
 local call = redis.call
-local last = tonumber(call('HGET', KEYS[3], ARGV[1]))
+local last = call('HGET', KEYS[3], ARGV[1])
 if not last then return -1 end
+last = counted(last)
 if last < tonumber(ARGV[5]) then return -2 end
 local token = wall_us()
 if last >= token then token = last + 1 end

@@ -6,6 +6,11 @@ local function wall_us()
   return time[1] * 1000000 + time[2]
 end
 
+-- What stands in the counter. An error before anything was granted, if it is no number.
+local function counted(text)
+  return tonumber(text) or error('ERR the counter of fencing tokens is no number')
+end
+
 -- As text, for a command. An error before anything was granted, if there are no tokens left (L2, L9).
 local function countable(last)
   if last > LAST then error('SPENT the counter of fencing tokens is at its end') end

@@ -10,8 +10,9 @@ end
 -- The first of at most `want` tokens and their count; or nothing, and 0 if the gate is closed, or 5 if the server was put
 -- back (tell rewound.lua). Never ahead of the clock (A10).
 local function mint(want)
-  local last = tonumber(redis.call('HGET', KEYS[3], ARGV[1]))
+  local last = redis.call('HGET', KEYS[3], ARGV[1])
   if not last then return nil, 0 end
+  last = counted(last)
   if last < tonumber(ARGV[10] or '0') then return nil, 5 end
   local now = wall_us()
   local count = math.max(1, math.min(want, now - last))
