@@ -1,19 +1,29 @@
-//! The scripts against the ledger: random histories get the same answers, with the server's time under control. As a node of
-//! a quorum, which counts from the same floor, a server gives the same tokens as well.
+//! The scripts against the ledger: random histories get the same answers, with the server's time under control. Now and then
+//! the gate is closed, and nobody listens to some of those who wait. As a node of a quorum, which counts from the same floor,
+//! a server gives the same tokens as well.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod stage;
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
-
-use stage::{Clocked, node};
-use tenure_core::{
-    Audience, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Label, LockName, LockView, Mode, Moment,
-    OwnerId, ProcessId, QuorumNode, Wait, Wakes,
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    sync::Arc,
+    time::Duration,
 };
-use tenure_ledger::{Floor, Ledger, Rules};
+
+use stage::{
+    Clocked, node, redis,
+    reference::{Reference, Scene},
+};
+use tenure_core::{
+    BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label,
+    LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, Wait,
+};
+use tenure_ledger::{Floor, Rules};
 use tenure_redis::Redis;
+use tenure_testkit::{patience::eventually, redis::Raw};
 
 /// Redis ends a key one millisecond after its last, the ledger at its last: all times are multiples of ten, and all
 /// leases end on a five, so that nothing is asked in between.
@@ -24,8 +34,13 @@ const TTLS: [u64; 3] = [105, 1005, 3005];
 /// Locks on which all wait for a turn, and one whose waiters are only woken, as Redlock's are.
 const NAMES: [&str; 4] = ["a", "{tag}b", "c", "woken"];
 
-/// Of a node of a quorum.
-const RECORD: &str = "tenure:quorum";
+/// Clients at a time. Each learns by itself that the gate was closed, from its first claim.
+const CLIENTS: usize = 3;
+
+/// For how long a gate that was closed stays so, unless it is opened: longer than any history.
+const CLOSED_FOR: Duration = Duration::from_secs(600);
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap()
@@ -51,20 +66,29 @@ impl Chance {
 /// Both, side by side.
 struct Pair {
     server: Clocked,
-    redis: tenure_core::BackendHandle,
-    /// The same, if it is a node of a quorum.
-    node: Option<Arc<Redis>>,
-    ledgers: BTreeMap<&'static str, Ledger>,
+    is_node: bool,
+    clients: Vec<Client>,
+    is_open: bool,
+    ledgers: BTreeMap<&'static str, Reference>,
     rules: Rules,
     now: Duration,
     chance: Chance,
     processes: Vec<ProcessId>,
-    _listening: Vec<Box<dyn Wakes>>,
+    /// Connections on which hints are heard.
+    listening: BTreeMap<ProcessId, Raw>,
+    heard: BTreeSet<ProcessId>,
     /// Owners that were used, newest last; what is late comes from here.
     owners: Vec<(&'static str, OwnerId, Mode)>,
     /// The last tokens of both, per lock.
     tokens: BTreeMap<&'static str, (FencingToken, FencingToken)>,
     trail: Vec<String>,
+}
+
+/// A handle to the server, twice if it is a node of a quorum.
+#[derive(Clone)]
+struct Client {
+    redis: BackendHandle,
+    node: Option<Arc<Redis>>,
 }
 
 /// What is compared of a holder: not which one, for several leases may end at once.
@@ -86,31 +110,135 @@ impl Pair {
         let server = Clocked::new();
         let now = Duration::from_millis(1_800_000_000_000);
         server.clock.freeze_at(now);
-        let query = format!("?guard=off&claim_ttl={}ms", CLAIM_TTL.as_millis());
-        let node = is_node.then(|| node(&server.server.url(&query), 3));
-        let redis = match &node {
-            Some(node) => node.clone(),
-            None => server.redis(&query),
-        };
         let processes: Vec<_> = (1..=4).map(|n| ProcessId::from_random([n; 8])).collect();
-        let listening = processes.iter().map(|&process| redis.wakes(process, Audience::Waiters)).collect();
-        // The gate opens on the time when it is looked at first.
         let floor = if is_node { Floor::Count(micros(now)) } else { Floor::Clock };
-        let ledgers = NAMES.iter().map(|name| (*name, Ledger::new(0))).collect();
-        Self {
+        let ledgers = NAMES.iter().map(|name| (*name, Reference::new(0))).collect();
+        let mut pair = Self {
             server,
-            redis,
-            node,
+            is_node,
+            clients: Vec::new(),
+            is_open: false,
             ledgers,
             rules: Rules { claim_ttl: CLAIM_TTL, floor, ..Rules::default() },
             now,
             chance: Chance(seed),
-            processes,
-            _listening: listening,
+            processes: processes.clone(),
+            listening: BTreeMap::new(),
+            heard: BTreeSet::new(),
             owners: Vec::new(),
             tokens: BTreeMap::new(),
             trail: Vec::new(),
+        };
+        for process in processes {
+            pair.listen(process);
         }
+        // The first one finds no record: the server must wait.
+        let first = pair.connect();
+        assert_shut(first.redis.claim(&pair.any_claim("a")).await.map(drop), "at first");
+        pair.now += CLOSED_FOR;
+        pair.server.clock.freeze_at(pair.now);
+        pair.open_gate();
+        pair
+    }
+
+    fn connect(&self) -> Client {
+        let (claim_ttl, max_ttl) = (CLAIM_TTL.as_millis(), CLOSED_FOR.as_secs());
+        let url = self.server.server.url(&format!("?guard=on&claim_ttl={claim_ttl}ms&max_ttl={max_ttl}s"));
+        if self.is_node {
+            let node = node(&url, 3);
+            return Client { redis: node.clone(), node: Some(node) };
+        }
+        Client { redis: redis(&url), node: None }
+    }
+
+    fn client(&mut self) -> Client {
+        let at = self.chance.below(CLIENTS as u64);
+        self.clients[usize::try_from(at).unwrap()].clone()
+    }
+
+    fn raw(&self, words: &[&str]) -> tenure_testkit::redis::Reply {
+        self.server.server.command(words)
+    }
+
+    fn record(&self) -> &'static str {
+        if self.is_node { "tenure:quorum" } else { "tenure:one" }
+    }
+
+    /// The field of the record that is the open gate.
+    fn gate(&self) -> String {
+        let fields = self.raw(&["HKEYS", self.record()]).texts();
+        fields.into_iter().find(|field| field.contains('.')).expect("the gate is open")
+    }
+
+    /// As `rewound.lua` and a restart do: the counter waits in `token`.
+    fn close_gate(&mut self) {
+        self.trail.push(format!("{:?} the gate is closed", self.now));
+        let (gate, record) = (self.gate(), self.record());
+        let counter = self.raw(&["HGET", record, &gate]).text();
+        let ready = (self.now + CLOSED_FOR).as_millis().to_string();
+        self.raw(&["HSET", record, "ready", &ready, "token", &counter]);
+        self.raw(&["HDEL", record, &gate]);
+        self.is_open = false;
+    }
+
+    /// The wait is over, and new clients look at the server; the first of them opens the gate.
+    fn open_gate(&mut self) {
+        self.trail.push(format!("{:?} the gate is open", self.now));
+        let (ready, record) = (self.now.as_millis().to_string(), self.record());
+        self.raw(&["HSET", record, "ready", &ready]);
+        self.clients = (0..CLIENTS).map(|_| self.connect()).collect();
+        self.is_open = true;
+        if let Floor::Count(floor) = self.rules.floor {
+            self.rules.floor = Floor::Count(floor.max(micros(self.now)));
+        }
+    }
+
+    fn listen(&mut self, process: ProcessId) {
+        let mut raw = self.server.server.raw();
+        raw.command(&["SUBSCRIBE", &format!("tenure:p:{process}")]);
+        self.listening.insert(process, raw);
+        self.heard.insert(process);
+    }
+
+    /// As with a connection that was cut, or a process that was killed.
+    fn fall_deaf(&mut self, process: ProcessId) {
+        self.listening.remove(&process);
+        self.heard.remove(&process);
+        let channel = format!("tenure:p:{process}");
+        let is_gone = || (self.raw(&["PUBSUB", "NUMSUB", &channel]).list().pop()?.int() == 0).then_some(());
+        eventually("nobody listens", PATIENCE, is_gone);
+    }
+
+    /// The gate is opened or closed, or somebody is heard no more, or again.
+    async fn turn_something(&mut self) {
+        let process = self.chance.of(&self.processes.clone());
+        match self.chance.below(12) {
+            0..=1 if self.is_open => self.close_gate(),
+            0..=4 if !self.is_open => {
+                self.open_gate();
+                // Looked at, so that the floor is the time of now.
+                for client in self.clients.clone() {
+                    client.redis.inspect(&LockName::new("a").unwrap()).await.unwrap();
+                }
+                self.gate();
+            }
+            _ if !self.heard.contains(&process) => {
+                self.trail.push(format!("{:?} {process} is heard", self.now));
+                self.listen(process);
+            }
+            5..=8 => {
+                self.trail.push(format!("{:?} {process} is heard no more", self.now));
+                self.fall_deaf(process);
+            }
+            _ => {}
+        }
+    }
+
+    /// The ledger of a lock, and all that it depends on.
+    fn sides(&mut self, name: &str) -> (&mut Reference, Scene<'_>) {
+        let Self { ledgers, rules, is_open, heard, now, .. } = self;
+        let now = Moment { boot: *now, wall: *now };
+        (ledgers.get_mut(name).unwrap(), Scene { now, rules, is_open: *is_open, heard })
     }
 
     fn moment(&self) -> Moment {
@@ -124,7 +252,7 @@ impl Pair {
             "a" => self.chance.of(&[Mode::Exclusive; 1]),
             "c" => self.chance.of(&[shared(2), shared(2), shared(3), shared(1)]),
             // Redlock has mutexes only, and only they are raised.
-            "woken" if self.node.is_some() => Mode::Exclusive,
+            "woken" if self.is_node => Mode::Exclusive,
             _ => self.chance.of(&[Mode::Exclusive, Mode::READ, Mode::READ, shared(2)]),
         }
     }
@@ -145,13 +273,14 @@ impl Pair {
 
     async fn step(&mut self) {
         let name = self.chance.of(&NAMES);
-        match self.chance.below(20) {
+        match self.chance.below(21) {
             0..=8 => self.claim(name).await,
             9..=11 => self.renew(name).await,
             12..=16 => self.release(name).await,
             17 => self.look(name).await,
             18 if self.chance.below(4) == 0 => self.break_lock(name).await,
-            18 if self.node.is_some() => self.as_a_node(name).await,
+            18 if self.is_node => self.as_a_node(name).await,
+            20 => self.turn_something().await,
             _ => {
                 let most = self.chance.of(&[10, 60, 300]);
                 self.now += Duration::from_millis(STEP * self.chance.below(most));
@@ -160,7 +289,7 @@ impl Pair {
         }
     }
 
-    async fn claim(&mut self, name: &'static str) {
+    fn any_claim(&mut self, name: &'static str) -> Claim {
         let (owner, mode) = self.owner(name);
         let ttl = Duration::from_millis(self.chance.of(&TTLS));
         let wait = match name {
@@ -168,12 +297,20 @@ impl Pair {
             _ => self.chance.of(&[Wait::Turn, Wait::Turn, Wait::No]),
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
-        let block = if self.node.is_some() { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
-        let claim = Claim { name: lock, owner, mode, ttl, label, block, wait };
+        let block = if self.is_node { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
+        Claim { name: lock, owner, mode, ttl, label, block, wait }
+    }
+
+    async fn claim(&mut self, name: &'static str) {
+        let claim = self.any_claim(name);
+        let Claim { owner, mode, ttl, block, wait, .. } = &claim;
         self.trail.push(format!("{:?} claim {name} {owner} {mode} {ttl:?} {block} {wait:?}", self.now));
-        let now = self.moment();
-        let theirs = self.ledgers.get_mut(name).unwrap().claim(now, &self.rules, &claim).unwrap().answer;
-        let ours = self.redis.claim(&claim).await.unwrap();
+        let ours = self.client().redis.claim(&claim).await;
+        if !self.is_open {
+            return assert_shut(ours.map(drop), &self.story());
+        }
+        let (ledger, scene) = self.sides(name);
+        let (theirs, ours) = (ledger.claim(&scene, &claim), ours.unwrap());
         match (&theirs, &ours) {
             (ClaimAnswer::Granted(theirs), ClaimAnswer::Granted(ours)) => {
                 let [theirs_told, ours_told] =
@@ -200,7 +337,7 @@ impl Pair {
     /// L2: tokens of one lock grow on both sides; they are not equal, for each counts from its own floor. A node has the
     /// floor that the ledger has.
     fn in_order(&mut self, name: &'static str, theirs: FencingToken, ours: FencingToken) {
-        if self.node.is_some() {
+        if self.is_node {
             assert_eq!(theirs, ours, "{}", self.story());
         }
         if let Some((before, before_ours)) = self.tokens.insert(name, (theirs, ours)) {
@@ -212,37 +349,28 @@ impl Pair {
         let (owner, _) = self.owner(name);
         let ttl = Duration::from_millis(self.chance.of(&TTLS));
         self.trail.push(format!("{:?} renew {name} {owner} {ttl:?}", self.now));
-        let now = self.moment();
-        let theirs = self.ledgers.get_mut(name).unwrap().renew(now, &self.rules, owner, ttl).answer;
+        let (ledger, scene) = self.sides(name);
+        let theirs = ledger.renew(&scene, owner, ttl);
         let grant =
             Grant { name: LockName::new(name).unwrap(), owner, token: FencingToken::new(0), block: 1, ttl };
-        let ours = self.redis.renew(&[grant]).await.pop().unwrap().unwrap();
+        let ours = self.client().redis.renew(&[grant]).await.pop().unwrap().unwrap();
         assert_eq!(theirs, ours, "{}", self.story());
     }
 
     async fn release(&mut self, name: &'static str) {
         let (owner, _) = self.owner(name);
         self.trail.push(format!("{:?} release {name} {owner}", self.now));
-        let now = self.moment();
-        let theirs = self.ledgers.get_mut(name).unwrap().release(now, &self.rules, owner).answer;
-        let ours = self.redis.release(&LockName::new(name).unwrap(), owner).await.unwrap();
+        let (ledger, scene) = self.sides(name);
+        let theirs = ledger.release(&scene, owner);
+        let ours = self.client().redis.release(&LockName::new(name).unwrap(), owner).await.unwrap();
         assert_eq!(theirs, ours, "{}", self.story());
     }
 
     async fn break_lock(&mut self, name: &'static str) {
         self.trail.push(format!("{:?} break {name}", self.now));
-        let now = self.moment();
-        let mut theirs: Vec<String> = self
-            .ledgers
-            .get_mut(name)
-            .unwrap()
-            .break_lock(now, &self.rules)
-            .unwrap()
-            .answer
-            .into_iter()
-            .map(|h| h.owner)
-            .collect();
-        let robbed = self.redis.break_lock(&LockName::new(name).unwrap()).await.unwrap();
+        let (ledger, scene) = self.sides(name);
+        let mut theirs: Vec<String> = ledger.break_lock(&scene).into_iter().map(|h| h.owner).collect();
+        let robbed = self.client().redis.break_lock(&LockName::new(name).unwrap()).await.unwrap();
         let mut ours: Vec<String> = robbed.into_iter().map(|h| h.owner).collect();
         theirs.sort();
         ours.sort();
@@ -252,8 +380,8 @@ impl Pair {
     async fn look(&mut self, name: &'static str) {
         self.trail.push(format!("{:?} look {name}", self.now));
         let lock = LockName::new(name).unwrap();
-        let theirs = self.ledgers[name].view(lock.clone(), self.moment());
-        let ours = self.redis.inspect(&lock).await.unwrap();
+        let theirs = self.ledgers[name].view(name, self.moment());
+        let ours = self.client().redis.inspect(&lock).await.unwrap();
         assert_eq!(view(&theirs), view(&ours), "{}", self.story());
         if let Some((_, last)) = self.tokens.get(name) {
             assert!(ours.fence >= *last, "{}", self.story());
@@ -266,7 +394,7 @@ impl Pair {
     /// What happens to nodes of a quorum only.
     async fn as_a_node(&mut self, name: &'static str) {
         match self.chance.below(8) {
-            0 => self.open_anew(),
+            0 if self.is_open => self.open_anew(),
             1..=2 => self.lose_counter(name),
             _ => self.raise("woken").await,
         }
@@ -277,26 +405,27 @@ impl Pair {
         let fence = self.ledgers[name].fence().max(1000);
         let to = FencingToken::new(fence + self.chance.below(3000) - 1000);
         self.trail.push(format!("{:?} raise {name} {owner} {to}", self.now));
-        let now = self.moment();
-        let theirs = self.ledgers.get_mut(name).unwrap().raise(now, &self.rules, owner, to).answer;
-        let ours = self.node.as_ref().unwrap().raise(&LockName::new(name).unwrap(), owner, to).await.unwrap();
-        assert_eq!(theirs, ours, "{}", self.story());
+        let node = self.client().node.unwrap();
+        let ours = node.raise(&LockName::new(name).unwrap(), owner, to).await;
+        if !self.is_open {
+            return assert_shut(ours.map(drop), &self.story());
+        }
+        let (ledger, scene) = self.sides(name);
+        let theirs = ledger.raise(&scene, owner, to);
+        assert_eq!(theirs, ours.unwrap(), "{}", self.story());
     }
 
     /// As after a wait that ended with a clock that had been set back: the floor is above counters and clock.
     fn open_anew(&mut self) {
         let floor = micros(self.now) + self.chance.below(100_000);
         self.trail.push(format!("{:?} floor {floor}", self.now));
-        let raw = |words: &[&str]| self.server.server.command(words);
-        let gates = raw(&["HKEYS", RECORD]).texts();
-        let gate = gates.into_iter().find(|key| key.contains("quorum=3")).expect("the gate is open");
-        raw(&["HSET", RECORD, &gate, &floor.to_string()]);
+        self.raw(&["HSET", self.record(), &self.gate(), &floor.to_string()]);
         self.rules.floor = Floor::Count(floor);
     }
 
     /// The counter of a lock that is free is forgotten, or an old one comes back.
     fn lose_counter(&mut self, name: &'static str) {
-        let is_free = self.ledgers[name].view(LockName::new(name).unwrap(), self.moment());
+        let is_free = self.ledgers[name].view(name, self.moment());
         if !(is_free.holders.is_empty() && is_free.queue.is_empty()) {
             return;
         }
@@ -305,10 +434,10 @@ impl Pair {
         let tag = name.trim_start_matches('{').split('}').next().unwrap();
         let key = format!("tenure:{{{tag}}}:fence:{name}");
         match old {
-            0 => self.server.server.command(&["DEL", &key]),
-            _ => self.server.server.command(&["SET", &key, &old.to_string()]),
+            0 => self.raw(&["DEL", &key]),
+            _ => self.raw(&["SET", &key, &old.to_string()]),
         };
-        self.ledgers.insert(name, Ledger::new(old));
+        self.ledgers.insert(name, Reference::new(old));
         self.tokens.remove(name);
     }
 
@@ -316,6 +445,13 @@ impl Pair {
         let from = self.trail.len().saturating_sub(40);
         format!("the last of {} steps:\n{}", self.trail.len(), self.trail[from..].join("\n"))
     }
+}
+
+/// L9: nothing was applied, and why is said.
+fn assert_shut(answer: Result<(), BackendError>, story: &str) {
+    let error = answer.expect_err(story);
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{story}");
+    assert!(error.retry_hint().is_some(), "{error:?}\n{story}");
 }
 
 async fn history(seed: u64, is_node: bool) {

@@ -40,9 +40,13 @@ local function standing(kind, ahead, value)
     if ends then soonest = ends - now end
     seen = {last, last and call('HGET', who, last)}
   end
-  -- Its own place ends later than it did.
-  if not first or first[1] == owner then first = call('ZRANGE', places, '0', '0', 'WITHSCORES') end
-  local dies = first[2]
+  -- Whoever stands far back need not know which place ends next: else all of them would ask at that moment (L6).
+  local dies = nil
+  if ahead < 16 then
+    -- Its own place ends later than it did.
+    if not first or first[1] == owner then first = call('ZRANGE', places, '0', '0', 'WITHSCORES') end
+    dies = first[2]
+  end
   local after = math.min(soonest + claim_ttl * ahead, dies and dies - now or retry_max, retry_max)
   return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
 end

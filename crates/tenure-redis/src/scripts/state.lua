@@ -168,7 +168,8 @@ local function hand_on(value, me, bells)
           drop_place(owner)
           count, smallest = count + 1, math.min(smallest, limit)
           if mode == 'x' then
-            local flag = (owners[i + 1] or #owners == chunk) and '+' or ''
+            -- Who was passed waits on, and is handed the lock by its release.
+            local flag = (at > 0 or owners[i + 1] or #owners == chunk) and '+' or ''
             value = owner .. ':0:' .. rest .. flag
             call('SET', lock, value, 'PX', claim_ttl)
           else

@@ -7,6 +7,7 @@ pub(crate) mod entry;
 pub(crate) mod frozen;
 pub(crate) mod naive;
 pub(crate) mod pair;
+pub(crate) mod reference;
 
 use std::sync::Arc;
 
