@@ -82,6 +82,32 @@ async fn who_is_not_heard_is_passed_and_keeps_its_place() {
     cut.enter().await;
 }
 
+/// L6: two waiters whom nobody heard were passed, and the lock was handed to the last one in the queue. Its value did not say that
+/// somebody waits, so that a release by another process freed it, and handed it to nobody.
+#[tokio::test]
+async fn who_was_passed_is_handed_the_lock_by_the_release_of_the_next() {
+    let server = RedisServer::start();
+    let url = server.url("?guard=off");
+    let (holder, last) = (Player::new(redis(&url), "job"), Player::new(redis(&url), "job"));
+    holder.enter().await;
+    let process = ProcessId::from_random([7; 8]);
+    for n in 0..2 {
+        let mut cut = Player::new(redis(&url), "job");
+        cut.claim.owner = OwnerId::from_random(process, [n; 16]);
+        cut.queue_behind(usize::from(n)).await;
+    }
+    last.queue_behind(2).await;
+    holder.leave().await;
+    last.enter().await;
+    let mut heard = server.raw();
+    heard.command(&["SUBSCRIBE", &format!("tenure:p:{process}")]);
+    // As `tenure unlock` does, which knows nothing of who waited.
+    redis(&url).release(&last.claim.name, last.claim.owner).await.unwrap();
+    let view = look(&holder).await;
+    let owners: Vec<_> = view.holders.iter().map(|held| held.owner.clone()).collect();
+    assert_eq!(owners, [OwnerId::from_random(process, [0; 16]).to_string()], "{view:?}");
+}
+
 /// `list` kept the names of all plain keys of the database in memory before it looked at the first, a promise of bounded steps
 /// that only the server's side kept. Only our own are kept.
 #[tokio::test]

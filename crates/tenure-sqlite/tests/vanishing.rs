@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -203,6 +203,50 @@ async fn a_copy_that_was_put_back_waits_for_the_leases_it_does_not_know() {
     let other = Player::new(stage.open("locks.db"), "one");
     waits_for_the_lease(&other, &holder, &grant).await;
     assert!(other.backend.inspect(&other.claim.name).await.unwrap().fence > grant.token);
+}
+
+/// L2: an older copy knows the lock and its token of then. However it was put back, its tokens are larger than those that it does
+/// not know; moved into the place, it has another inode, and waits for their leases as well (L1).
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_over_an_older_copy_of_the_file_that_was_put_back() {
+    for is_moved in [true, false] {
+        let stage = Stage::new();
+        let before = Player::new(stage.open("locks.db"), "one");
+        let known = before.enter().await;
+        before.leave().await;
+        // Without users it is one file.
+        drop(before);
+        assert!(!stage.file("locks.db-wal").exists());
+        fs::copy(stage.file("locks.db"), stage.file("copy.db")).unwrap();
+        let (mut newest, moment) = (known.token, Duration::from_millis(1));
+        let holder = Player::new(stage.open("locks.db"), "one");
+        for _ in 0..5 {
+            pass(moment).await;
+            let grant = holder.enter().await;
+            assert!(grant.token > newest);
+            newest = grant.token;
+        }
+        let grant = holder.enter().await;
+        drop(holder);
+        pass(moment).await;
+        let inode = |name: &str| fs::metadata(stage.file(name)).unwrap().ino();
+        let original = inode("locks.db");
+        if is_moved {
+            fs::rename(stage.file("copy.db"), stage.file("locks.db")).unwrap();
+        } else {
+            fs::copy(stage.file("copy.db"), stage.file("locks.db")).unwrap();
+        }
+        assert_eq!(inode("locks.db") != original, is_moved);
+        let other = Player::new(stage.open("locks.db"), "one");
+        let seen = other.backend.inspect(&other.claim.name).await.unwrap();
+        assert!(seen.holders.is_empty() && seen.fence < newest, "it has forgotten: {seen:?}");
+        if is_moved {
+            assert_shut(&other).await;
+            pass(TTL).await;
+        }
+        let next = other.enter().await;
+        assert!(next.token > grant.token, "{} after {}", next.token, grant.token);
+    }
 }
 
 /// L1: what was not written is not remembered: a claim that failed for that reason is not granted when it asks again.
