@@ -109,6 +109,22 @@ fn a_waiting_person_sees_the_holder_the_place_and_the_time() {
     }
 }
 
+/// The owner that a stranger wrote into the store is on the line of who waits, and only there: it paints nothing, sets no title and
+/// makes no line of its own.
+#[test]
+fn what_a_store_holds_cannot_act_on_the_terminal_of_who_waits() {
+    let mut stage = Stage::on_redis();
+    stage.server().command(&["SET", "job", "evil\x1b]0;owned\x07\r\ntenure: forged\u{202e}\x1b[31m", "PX", "60000"]);
+    let mut screen = Screen::start(&stage, &[TENURE, "run", "job", "--", "true"]);
+    screen.sees("held by evil?]0;owned???tenure: forged??[31m");
+    screen.types("\x03");
+    assert_eq!(screen.ended(), 130);
+    let all = screen.all();
+    for bad in ["\x1b]", "\x07", "\ntenure: forged", "\rtenure: forged", "\u{202e}", "\x1b[31m"] {
+        assert!(!all.contains(bad), "{bad:?} is in {all:?}");
+    }
+}
+
 /// Design §8: nothing of it in a pipe, nor with `--quiet`.
 #[test]
 fn waiting_is_silent_in_a_pipe_and_if_asked_to_be_quiet() {
