@@ -156,6 +156,24 @@ fn completions_know_the_verbs() {
     assert!(!stage.path(".local").exists());
 }
 
+/// What a stranger wrote into the record of the store stands in the log and in the error, and paints nothing there, and makes no
+/// line of its own.
+#[test]
+fn what_a_store_holds_makes_no_line_of_the_log() {
+    let mut stage = Stage::on_redis_with("?max_ttl=2s");
+    stage.run(&["ls"]).silent(0);
+    let evil = "guard=on\x1b[31m\r\n2026-01-01T00:00:00Z forged\u{202e}\u{9b}1m";
+    stage.server().command(&["HSET", "tenure:one", "settings", evil]);
+    let ended = stage.run(&["-vvv", "run", "--ttl", "1s", "-w", "400ms", "job", "--", "true"]);
+    let tame = "guard=on?[31m??2026-01-01T00:00:00Z forged??1m";
+    let (logged, said): (Vec<_>, Vec<_>) = ended.err.lines().partition(|line| !line.starts_with("tenure: "));
+    assert!(logged.iter().any(|line| line.contains("a claim failed") && line.contains(tame)), "{ended:?}");
+    assert!(said.len() == 1 && said[0].contains(tame), "{ended:?}");
+    assert!(logged.iter().all(|line| line.starts_with("20") && !line.starts_with("2026-01-01")), "{ended:?}");
+    let acts = |c: char| c != '\n' && c.is_control() || c == '\u{202e}';
+    assert!(!ended.err.contains(acts), "{ended:?}");
+}
+
 /// Help and version go to the standard output and are no errors.
 #[test]
 fn help_and_version_are_no_errors() {
