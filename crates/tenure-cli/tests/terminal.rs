@@ -114,7 +114,13 @@ fn a_waiting_person_sees_the_holder_the_place_and_the_time() {
 #[test]
 fn what_a_store_holds_cannot_act_on_the_terminal_of_who_waits() {
     let mut stage = Stage::on_redis();
-    stage.server().command(&["SET", "job", "evil\x1b]0;owned\x07\r\ntenure: forged\u{202e}\x1b[31m", "PX", "60000"]);
+    stage.server().command(&[
+        "SET",
+        "job",
+        "evil\x1b]0;owned\x07\r\ntenure: forged\u{202e}\x1b[31m",
+        "PX",
+        "60000",
+    ]);
     let mut screen = Screen::start(&stage, &[TENURE, "run", "job", "--", "true"]);
     screen.sees("held by evil?]0;owned???tenure: forged??[31m");
     screen.types("\x03");
