@@ -106,11 +106,11 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
-    // A URL that stands where none belongs may hold a password.
-    let word = |word: &str| match word.split_once("://") {
-        Some((scheme, _)) => format!("{scheme}://…"),
-        None => word.to_owned(),
+    // A URL that stands where none belongs may hold a password, which may hold blanks: clap ends what it quotes with `' `.
+    let message = match message.split_once("://") {
+        Some((before, url)) => format!("{before}://…{}", url.rfind("' ").map_or("", |end| &url[end..])),
+        None => message.to_owned(),
     };
-    let words: Vec<String> = message.split_whitespace().map(word).collect();
+    let words: Vec<&str> = message.split_whitespace().collect();
     format!("{}; try `tenure --help`", shown(&words.join(" ")).within(4096))
 }

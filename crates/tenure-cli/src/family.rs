@@ -46,7 +46,8 @@ impl Family {
     /// it may never do: they do not count.
     pub(crate) fn is_gone(&self) -> bool {
         let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
-        let Ok(all) = self.all() else { return is_empty };
+        // Where we adopt it could be read, and will be again: until then it says nothing of who left the group.
+        let Ok(all) = self.all() else { return is_empty && !self.adopts };
         if all.iter().any(|process| !process.is_dead) {
             return false;
         }
@@ -88,14 +89,24 @@ impl Family {
         all.retain(|process| process.pid != self.command);
         all.extend(self.command());
         for pid in processes::children(self.tenure).unwrap_or_default() {
-            if getsid(Some(pid)) == Ok(session) && all.iter().all(|process| process.pid != pid) {
-                all.extend(Process::look(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
+            if getsid(Some(pid)) == Ok(session) {
+                self.count_child(pid, &mut all);
             }
         }
         let tree = self.tree(&all);
         all.retain(|process| process.group == self.command || tree.contains(&process.pid));
         all.retain(|process| process.pid != self.watcher);
         Ok(all)
+    }
+
+    /// A child of ours, also one that was not listed, or whose parent could not be read.
+    fn count_child(&self, pid: Pid, all: &mut Vec<Process>) {
+        match all.iter_mut().find(|process| process.pid == pid) {
+            Some(listed) => listed.parent = Some(self.tenure),
+            None => {
+                all.extend(Process::look(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
+            }
+        }
     }
 
     fn tree(&self, all: &[Process]) -> HashSet<Pid> {
@@ -125,4 +136,21 @@ pub(crate) fn adopt(tenure: Pid) -> bool {
     #[cfg(not(target_os = "linux"))]
     let adopts = false;
     adopts && processes::children(tenure).is_ok_and(|children| children.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L1: a program of another user that left the group, on a system that lists processes and hides what they are
+    /// (`hidepid=1`). It was known already, and so not known as a child of ours: the lock was released beside it.
+    #[test]
+    fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
+        let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));
+        let family = Family { command: Pid::from_raw(6), tenure, watcher: Pid::from_raw(8), adopts: true };
+        let mut all = vec![Process { pid: child, group: child, parent: None, born: 0, is_dead: false }];
+        assert!(family.tree(&all).is_empty(), "nothing tells whose child it is");
+        family.count_child(child, &mut all);
+        assert_eq!(family.tree(&all), HashSet::from([child]));
+    }
 }

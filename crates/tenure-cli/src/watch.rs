@@ -43,20 +43,21 @@ pub(crate) fn watch() -> ExitCode {
     let (mut ear, mut charge, mut deadline) = (Ear::new(), None, None::<Deadline>);
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
+        // In this order: whoever was stopped finds a deadline that is over, and news of a later one behind it.
+        let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
         match ear.hear(left.min(CLOCKS)) {
             Ok(Some(Order::Watch(whom))) => charge = Some(whom),
             Ok(Some(Order::Until(when))) => deadline = Some(when),
-            Ok(None) => {}
+            Ok(None) => {
+                if let (Some(charge), Some(deadline), true) = (&charge, deadline, is_over) {
+                    end(&family(charge), deadline);
+                    return ExitCode::from(exit::LOST);
+                }
+            }
             Err(_) => {
                 charge.as_ref().inspect(|charge| kill_all(charge));
                 return ExitCode::SUCCESS;
             }
-        }
-        if let (Some(charge), Some(deadline)) = (&charge, deadline)
-            && deadline.first().is_over(TokioHost.now())
-        {
-            end(&family(charge), deadline);
-            return ExitCode::from(exit::LOST);
         }
     }
 }

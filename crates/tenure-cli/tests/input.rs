@@ -181,3 +181,19 @@ fn no_part_of_a_url_that_may_be_a_secret_is_shown() {
         }
     }
 }
+
+/// A URL that stands where none belongs is not repeated. Once the part of a password behind a blank was.
+#[test]
+fn a_url_in_the_wrong_place_is_not_repeated() {
+    let stage = Stage::new();
+    for arguments in [
+        &["run", "--ttl", "redis://user:a hunter2 b@host", "job", "--", "true"][..],
+        &["unlock", "job", "redis://:a' hunter2@host"],
+        &["ls", "redis://:a hunter2@host", "redis://:a hunter2@host"],
+    ] {
+        let ended = stage.run(arguments);
+        assert_eq!(ended.code, 64, "{ended:?}");
+        let said = format!("{ended:?}");
+        assert!(said.contains("redis://…") && !said.contains("hunter2"), "{ended:?}");
+    }
+}

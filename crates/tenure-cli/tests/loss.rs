@@ -152,6 +152,21 @@ fn a_watcher_that_is_killed_is_replaced(stage: &Stage) {
     holder.ended().silent(0);
 }
 
+/// L6: a watcher that was stopped hears of later deadlines before it acts. Once it took the first one in its pipe, long over
+/// by then, and ended a command whose lease was renewed all the time.
+fn a_watcher_that_was_stopped_hears_the_news_before_it_acts(stage: &Stage) {
+    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    let watcher = stop_watcher(&holder, Signal::SIGSTOP);
+    // Not for a condition: nothing shows what it does not read.
+    std::thread::sleep(3 * SECOND);
+    kill(Pid::from_raw(watcher), Signal::SIGCONT).unwrap();
+    std::thread::sleep(SECOND / 2);
+    assert_eq!(watchers(&holder), [watcher], "it has not ended the command");
+    stage.touch("go");
+    holder.ended().silent(0);
+}
+
 fn watchers(holder: &Process) -> Vec<i32> {
     let is_watcher = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline"))
@@ -266,6 +281,27 @@ fn what_left_the_group_works_under_the_lock(stage: &Stage) {
     stage.dies("pid.orphan");
 }
 
+/// L1: while `tenure` cannot open anything, as where all of the system's files are open, it does not know who is left. Once
+/// it took that for nobody, and released the lock beside a job in a group of its own.
+#[test]
+fn while_nobody_can_be_looked_for_nobody_is_gone() {
+    let stage = Stage::new();
+    let family = format!("timeout 60 sh -c '{BEAT}' left & until [ -e go ]; do sleep 0.01; done");
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
+    stage.beats("left");
+    let open_files = |most: &str| {
+        let mut limit = std::process::Command::new("prlimit");
+        limit.args([format!("--pid={}", holder.pid()), format!("--nofile={most}:")]);
+        assert!(limit.status().unwrap().success());
+    };
+    open_files("3");
+    stage.touch("go");
+    stage.run(&["run", "-w", "1s", "job", "--", "true"]).complained(1, "held by");
+    open_files("1024");
+    kill(Pid::from_raw(stage.number("pid.left")), Signal::SIGKILL).unwrap();
+    holder.ended().silent(0);
+}
+
 /// What makes a session of its own is a daemon: neither waited for nor stopped, and at a loss that is said.
 fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
     let family = format!("setsid sh -c '{BEAT}' daemon & until [ -e pid.daemon ]; do sleep 0.01; done");
@@ -291,6 +327,7 @@ stage::on_every_store!(
     a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over,
     a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on,
     a_watcher_that_is_killed_is_replaced,
+    a_watcher_that_was_stopped_hears_the_news_before_it_acts,
     a_job_of_any_name_keeps_the_lock,
     a_command_that_leaves_its_group_is_stopped,
     what_left_the_group_works_under_the_lock,
