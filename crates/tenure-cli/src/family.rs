@@ -88,7 +88,7 @@ impl Family {
         let mut all = processes::of_session(session)?;
         all.retain(|process| process.pid != self.command);
         all.extend(self.command());
-        for pid in processes::children(self.tenure).unwrap_or_default() {
+        for pid in self.children()? {
             if getsid(Some(pid)) == Ok(session) {
                 self.count_child(pid, &mut all);
             }
@@ -97,6 +97,16 @@ impl Family {
         all.retain(|process| process.group == self.command || tree.contains(&process.pid));
         all.retain(|process| process.pid != self.watcher);
         Ok(all)
+    }
+
+    /// The children of `tenure`. Where we adopt they are what counts: everybody of the family who lives has one of them among
+    /// his ancestors, or is one. So if they cannot be read, nothing is known.
+    fn children(&self) -> io::Result<Vec<Pid>> {
+        let tenure_lives = || kill(self.tenure, None) != Err(Errno::ESRCH);
+        match processes::children(self.tenure) {
+            Err(error) if self.adopts && tenure_lives() => Err(error),
+            found => Ok(found.unwrap_or_default()),
+        }
     }
 
     /// A child of ours, also one that was not listed, or whose parent could not be read.

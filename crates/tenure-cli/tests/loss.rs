@@ -289,15 +289,23 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
     let family = format!("timeout 60 sh -c '{BEAT}' left & until [ -e go ]; do sleep 0.01; done");
     let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
-    let open_files = |most: &str| {
+    let open_files = |most: usize| {
         let mut limit = std::process::Command::new("prlimit");
         limit.args([format!("--pid={}", holder.pid()), format!("--nofile={most}:")]);
         assert!(limit.status().unwrap().success());
     };
-    open_files("3");
+    let open = fs::read_dir(format!("/proc/{}/fd", holder.pid())).unwrap();
+    let open: Vec<usize> =
+        open.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    // With no descriptor left, and with one: then the first file can be opened, and the second cannot.
+    let one_left = (0..).find(|most| most - open.iter().filter(|fd| *fd < most).count() == 1).unwrap();
+    open_files(3);
     stage.touch("go");
-    stage.run(&["run", "-w", "1s", "job", "--", "true"]).complained(1, "held by");
-    open_files("1024");
+    for most in [3, one_left] {
+        open_files(most);
+        stage.run(&["run", "-w", "1s", "job", "--", "true"]).complained(1, "held by");
+    }
+    open_files(1024);
     kill(Pid::from_raw(stage.number("pid.left")), Signal::SIGKILL).unwrap();
     holder.ended().silent(0);
 }
