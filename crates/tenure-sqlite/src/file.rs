@@ -58,6 +58,12 @@ pub(crate) fn has_other_names(database: &Path) -> bool {
     fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
+/// Whether the name is a symbolic link: what is remembered would lie beside the link, and not be seen by whoever uses the
+/// file's own name. A link in the way to its directory makes no difference.
+pub(crate) fn is_link(database: &Path) -> bool {
+    fs::symlink_metadata(database).is_ok_and(|file| file.is_symlink())
+}
+
 /// Whether the file is a mount point itself: SQLite would keep a log on each side of the mount.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_mounted(database: &Path) -> io::Result<bool> {

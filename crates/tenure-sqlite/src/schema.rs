@@ -10,7 +10,9 @@ use crate::{
     clock::LeaseClock,
     config::Config,
     error,
-    file::{Changed, FileId, create, has_log, has_other_names, is_blank, is_mounted, remove_leftovers},
+    file::{
+        Changed, FileId, create, has_log, has_other_names, is_blank, is_link, is_mounted, remove_leftovers,
+    },
     folder::{FolderLock, Link},
     guard::Guard,
     migration::{is_old, migrate},
@@ -52,6 +54,11 @@ pub(crate) fn open(
     may_create: bool,
 ) -> Result<Option<Open>, BackendError> {
     let path = config.path.as_path();
+    if is_link(path) {
+        let message = "the database is named by a symbolic link, and what is remembered beside the file would be \
+                       missed; name the file itself";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
     if FileId::of(path)?.is_none() && !may_create {
         return Ok(None);
     }

@@ -321,6 +321,22 @@ async fn a_file_with_other_names_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
+/// L1: a symbolic link is another name as well, and has a guard of its own. A lease that was granted through the link was
+/// unknown to whoever made the deleted file anew under its own name: the second holder came at once.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_named_by_a_link_is_refused() {
+    let stage = Stage::new();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+    for target in ["locks.db", "none.db"] {
+        let _ = fs::remove_file(stage.file("link.db"));
+        std::os::unix::fs::symlink(stage.file(target), stage.file("link.db")).unwrap();
+        let other = Player::new(stage.open("link.db"), "one");
+        let error = other.backend.claim(&other.claim).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    assert!(!stage.file("none.db").exists() && !stage.file(".link.db.guard").exists());
+}
+
 /// The first hint in a new file is heard, also when a request of ours opened it.
 #[tokio::test(start_paused = true)]
 async fn hints_of_a_new_file_are_heard_from_the_first() {
