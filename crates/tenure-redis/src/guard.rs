@@ -184,7 +184,12 @@ impl Terms {
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
     pub(crate) fn trusts(&self, backlog_ttl: Option<Duration>) -> bool {
-        backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.max_ttl + SLACK)
+        backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.memory())
+    }
+
+    /// For how long a promotion must be remembered: what waits for `max_ttl` after it covers the master before as well.
+    pub(crate) fn memory(&self) -> Duration {
+        (self.max_ttl + SLACK).max(LINGER)
     }
 }
 

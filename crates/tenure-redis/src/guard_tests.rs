@@ -175,6 +175,23 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
 }
 
+/// L1. With a `max_ttl` of 2 s a server forgot 4 s after its promotion that it was promoted, and let a second holder in while
+/// the master before it still granted. It must remember that for as long as that master may go on.
+#[test]
+fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
+    let short = Terms { max_ttl: Duration::from_secs(2), ..terms(GuardMode::On) };
+    let other = Record { run_id: "before".into(), settings: short.to_string(), ..record() };
+    for (backlog_ttl, expected) in
+        [(4, short.max_ttl + LINGER), (9, short.max_ttl + LINGER), (10, short.max_ttl)]
+    {
+        let facts = Facts { backlog_ttl: Some(Duration::from_secs(backlog_ttl)), ..facts() };
+        let Decision::Write { wait, .. } = decide(&short, &facts, Some(&other)) else {
+            panic!("it must wait")
+        };
+        assert_eq!(wait, expected, "{backlog_ttl} s");
+    }
+}
+
 /// L1, A3, H4.1, H4.2, hazards 35 and 37; models `guard.missing_is_unused`, `guard.config_resetstat_hides_flush`. A server
 /// without a record that had been up for long was taken for an unused one: a warm spare behind a virtual address let a
 /// second holder in 65 ms after the first.

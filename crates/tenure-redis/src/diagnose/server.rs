@@ -10,7 +10,7 @@ use super::{finding, shown};
 use crate::{
     config::GuardMode,
     connect::{Node, Wire},
-    guard::{SLACK, Terms},
+    guard::Terms,
     reply,
 };
 
@@ -171,10 +171,10 @@ impl Server {
             finding(
                 Severity::Warning,
                 format!(
-                    "repl-backlog-ttl is {}, less than max_ttl + 2 s ({}): a server cannot prove that it was not \
+                    "repl-backlog-ttl is {}, less than {}: a server cannot prove that it was not \
                      promoted, so every restart costs a full wait",
                     shown::time(ttl),
-                    shown::time(terms.max_ttl + SLACK)
+                    shown::time(terms.memory())
                 ),
                 "redis-cli CONFIG SET repl-backlog-ttl 3600, and the same line in redis.conf",
             )
