@@ -175,7 +175,7 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
 }
 
-/// L1. With a `max_ttl` of 2 s a server forgot 4 s after its promotion that it was promoted, and let a second holder in while
+/// L1. With a `max_ttl` of 2 s a server forgot 4 s after its promotion that it was promoted, and waited 10 s too short while
 /// the master before it still granted. It must remember that for as long as that master may go on.
 #[test]
 fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
