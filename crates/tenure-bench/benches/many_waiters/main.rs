@@ -79,8 +79,9 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
     for child in &mut children {
         child.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
     }
-    let held = runtime.block_on(hold(guard));
+    let lost = runtime.block_on(keep(&guard));
     let (asked, released) = (server.requests(), Instant::now());
+    let held = runtime.block_on(give_back(guard, lost));
     let reports: Vec<Report> = children.into_iter().map(Report::read).collect();
     let all = reports.into_iter().fold(Report::default(), Report::and);
     let requests = server.requests().zip(asked).map(|(after, before)| after - before);
@@ -100,11 +101,16 @@ fn measure(runtime: &Runtime, store: &str, server: &Server, number: usize) -> Ve
     all.others
 }
 
-/// Keeps the lock for a while, then gives it back; what became of the lease.
-async fn hold(guard: Guard) -> String {
-    let lost = tokio::time::timeout(HOLD, guard.lost()).await;
-    if let Ok(lost) = lost {
-        return format!("**lost**: {:?}", lost.cause());
+/// Keeps the lock for a while; why it was lost, if it was.
+async fn keep(guard: &Guard) -> Option<String> {
+    let lost = tokio::time::timeout(HOLD, guard.lost()).await.ok()?;
+    Some(format!("**lost**: {:?}", lost.cause()))
+}
+
+/// What became of the lease.
+async fn give_back(guard: Guard, lost: Option<String>) -> String {
+    if let Some(lost) = lost {
+        return lost;
     }
     match guard.release().await {
         Ok(()) => "kept".into(),
