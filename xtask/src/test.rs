@@ -31,9 +31,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
 fn runner(has_nextest: bool) -> Command {
     let mut command = cargo();
     if has_nextest {
-        command.args(["nextest", "run", "--workspace"]);
+        command.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
     } else {
-        command.args(["test", "--workspace", "--lib", "--bins", "--tests"]);
+        command.args(["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"]);
     }
     command.args(EXTRA);
     command
@@ -63,12 +63,15 @@ mod tests {
 
     #[test]
     fn nextest_is_taken_where_it_is_installed() {
-        assert_eq!(arguments(&runner(true)), [&["nextest", "run", "--workspace"], EXTRA].concat());
+        assert_eq!(
+            arguments(&runner(true)),
+            [&["nextest", "run", "--workspace", "--no-fail-fast"], EXTRA].concat()
+        );
     }
 
     #[test]
     fn without_it_cargo_runs_all_but_the_doc_tests() {
-        let all = ["test", "--workspace", "--lib", "--bins", "--tests"];
+        let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
         assert_eq!(arguments(&runner(false)), [&all, EXTRA].concat());
     }
 }

@@ -211,7 +211,7 @@ fn a_signal_that_was_ignored_stays_ignored(stage: &Stage) {
     stage.beats("holder");
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         holder.signal(signal);
-        stage.run(&["run", "-w", "300ms", "job", "--", "true"]).complained(1, "held by");
+        stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     }
     stage.touch("go");
     holder.ended().silent(0);

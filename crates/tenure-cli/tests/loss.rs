@@ -243,7 +243,7 @@ fn a_job_of_any_name_keeps_the_lock(stage: &Stage) {
     eventually("the job has its name", PATIENCE, || {
         fs::read(format!("/proc/{left}/comm")).is_ok_and(|name| name.starts_with(b"nacht")).then_some(())
     });
-    stage.run(&["run", "-w", "500ms", "job", "--", "true"]).complained(1, "held by");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();
     holder.ended().silent(3);
 }
@@ -271,7 +271,7 @@ fn what_left_the_group_works_under_the_lock(stage: &Stage) {
     let family = format!("timeout 60 sh -c '{BEAT}' left & exit 0");
     let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
-    stage.run(&["run", "-w", "500ms", "job", "--", "true"]).complained(1, "held by");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     stage.run(&["-q", "break", "job"]).silent(0);
     holder.ended().complained(79, "the lease was lost");
     assert!(!is_alive(stage.number("pid.left")));
@@ -303,7 +303,7 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
     stage.touch("go");
     for most in [3, one_left] {
         open_files(most);
-        stage.run(&["run", "-w", "1s", "job", "--", "true"]).complained(1, "held by");
+        stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     }
     open_files(1024);
     kill(Pid::from_raw(stage.number("pid.left")), Signal::SIGKILL).unwrap();
