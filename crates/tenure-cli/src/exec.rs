@@ -17,15 +17,13 @@ use nix::{
     unistd::{close, getpid},
 };
 
-use crate::{exit, terminal::Terminal};
+use crate::{
+    exit,
+    terminal::{GIVEN, REFUSED, Terminal},
+};
 
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__exec";
-
-/// The terminal's keyboard: given to the command, refused to it, or to be asked for.
-pub(crate) const GIVEN: &str = "given";
-pub(crate) const REFUSED: &str = "refused";
-pub(crate) const ASKED_FOR: &str = "asked-for";
 
 /// This very program, also when its file was replaced meanwhile.
 pub(crate) fn ourselves() -> io::Result<PathBuf> {

@@ -1,7 +1,5 @@
 //! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use tenure::{
     Locker,
@@ -14,7 +12,7 @@ use crate::{
     people,
     signals::Signals,
     store, view,
-    waiting::Waiting,
+    waiting::{RELEASE_PATIENCE, Waiting},
 };
 
 #[derive(Serialize)]
@@ -89,6 +87,3 @@ pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
 fn gone(name: &str, code: u8) -> Stop {
     Stop::new(code, format!("{name}: this owner does not hold the lock; the lease has ended or was broken"))
 }
-
-/// How long a release may take before we go on without its answer.
-pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);

@@ -11,13 +11,12 @@ use crate::{
     args::{Global, Run},
     child::{Change, Child},
     exit::{self, Stop},
-    lease::RELEASE_PATIENCE,
     line::pause,
     orders::Deadline,
     people,
     signals::Signals,
     store,
-    waiting::Waiting,
+    waiting::{RELEASE_PATIENCE, Waiting},
 };
 
 /// How often we look at the command and tell the watcher of renewals, at least: every twentieth of a short ttl.

@@ -13,7 +13,12 @@ use nix::{
     unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
 };
 
-use crate::{exec, processes};
+use crate::processes;
+
+/// The terminal's keyboard: given to the command, refused to it, or to be asked for.
+pub(crate) const GIVEN: &str = "given";
+pub(crate) const REFUSED: &str = "refused";
+pub(crate) const ASKED_FOR: &str = "asked-for";
 
 /// Colour only on a terminal and never with `NO_COLOR`.
 pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
@@ -37,9 +42,9 @@ impl Terminal {
         let is_elsewhere =
             || File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
         match given {
-            Some(_) => exec::GIVEN,
-            None if is_elsewhere() && processes::are_orphaned() => exec::REFUSED,
-            None => exec::ASKED_FOR,
+            Some(_) => GIVEN,
+            None if is_elsewhere() && processes::are_orphaned() => REFUSED,
+            None => ASKED_FOR,
         }
     }
 

@@ -11,8 +11,10 @@ use tenure::{
     core::{BackendError, Host, Moment},
 };
 
-use crate::{exit::Stop, lease::RELEASE_PATIENCE, line, people, signals::Signals};
+use crate::{exit::Stop, line, people, signals::Signals};
 
+/// How long a release may take before we go on without its answer.
+pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
 /// A wait that is announced.
 const LONG: Duration = Duration::from_secs(1);
 /// How often it is looked whether there is one.

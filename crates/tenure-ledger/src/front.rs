@@ -13,17 +13,8 @@ use tenure_core::OwnerId;
 
 use crate::{
     error::LedgerError,
-    state::{Ledger, Place},
+    state::{Ledger, Place, Unseen},
 };
-
-/// What a store left out of the queue of a ledger.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unseen {
-    /// Live places that wait for a turn, behind the front and ahead of the place of the owner who asks, or of the end.
-    pub ahead: usize,
-    /// All live places that were left out. Counts for the bound of the queue.
-    pub places: usize,
-}
 
 impl Ledger {
     /// With these places as its queue, in their order.

@@ -15,6 +15,5 @@ mod state;
 mod verbs;
 
 pub use error::LedgerError;
-pub use front::Unseen;
 pub use rules::{Floor, Rules};
-pub use state::{Change, Ledger, Place};
+pub use state::{Change, Ledger, Place, Unseen};

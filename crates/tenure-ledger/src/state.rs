@@ -7,7 +7,7 @@ use tenure_core::{
     Audience, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment, OwnerId, WaiterView,
 };
 
-use crate::{error::LedgerError, front::Unseen};
+use crate::error::LedgerError;
 
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +43,15 @@ pub struct Place {
     pub(crate) ends_us: u64,
     pub(crate) since_ms: u64,
     pub(crate) label: Label,
+}
+
+/// What a store left out of the queue of a ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Live places that wait for a turn, behind the front and ahead of the place of the owner who asks, or of the end.
+    pub ahead: usize,
+    /// All live places that were left out. Counts for the bound of the queue.
+    pub places: usize,
 }
 
 /// What a verb did.

@@ -8,9 +8,8 @@ use tenure_core::{
 
 use crate::{
     backend::{Redis, millis},
-    config::Counting,
     error,
-    keys::Keys,
+    keys::{Counting, Keys},
     reply::{Reply, number},
     session::Session,
     value,

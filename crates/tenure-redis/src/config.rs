@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use tenure_core::url::{address, bad, decode, duration, settings};
 
-use crate::keys::{ONE, QUORUM};
+use crate::keys::{Counting, ONE, QUORUM};
 
 /// What is wrong with a URL.
 pub use tenure_core::url::UrlError as ConfigError;
@@ -34,17 +34,6 @@ pub struct Config {
     pub(crate) retry_max: Duration,
     /// How many nodes the quorum has of which this server is one.
     pub(crate) quorum: Option<usize>,
-}
-
-/// Where tokens are counted, and what says whether a server may grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counting {
-    /// One counter for all locks, in the record; it is the gate as well.
-    One,
-    /// A counter per lock, and no record: in a Cluster.
-    Own,
-    /// A counter per lock, and a record of its own: on the nodes of a quorum.
-    Quorum,
 }
 
 /// Which servers.

@@ -4,8 +4,6 @@ use std::ops::Range;
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
 
-use crate::config::Counting;
-
 /// What our own keys begin with; no lock may.
 pub(crate) const PREFIX: &str = "tenure:";
 
@@ -14,6 +12,17 @@ pub(crate) const ONE: &str = "tenure:one";
 
 /// The record of a server as one node of a quorum.
 pub(crate) const QUORUM: &str = "tenure:quorum";
+
+/// Where tokens are counted, and what says whether a server may grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// One counter for all locks, in the record; it is the gate as well.
+    One,
+    /// A counter per lock, and no record: in a Cluster.
+    Own,
+    /// A counter per lock, and a record of its own: on the nodes of a quorum.
+    Quorum,
+}
 
 /// The keys of one lock. All have its hash tag, so that they lie in one slot of a Cluster (H1.11).
 #[derive(Clone, Debug, PartialEq, Eq)]

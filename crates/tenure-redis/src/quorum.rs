@@ -3,7 +3,13 @@
 use async_trait::async_trait;
 use tenure_core::{BackendError, ErrorKind, FencingToken, LockName, Outcome, OwnerId, QuorumNode, Raised};
 
-use crate::{backend::Redis, config::Counting, error, keys::Keys, reply::number, session::Session};
+use crate::{
+    backend::Redis,
+    error,
+    keys::{Counting, Keys},
+    reply::number,
+    session::Session,
+};
 
 impl Redis {
     /// # Errors

@@ -7,7 +7,7 @@ use tenure_core::{BackendError, ClaimAnswer};
 
 use crate::{
     backend::{Redis, millis},
-    config::Counting,
+    keys::Counting,
     session::{Session, locked},
 };
 

@@ -2,7 +2,7 @@
 
 use redis::{Arg, Cmd};
 
-use crate::config::Counting;
+use crate::keys::Counting;
 
 /// A script: its text and its hash.
 pub(crate) struct Script {

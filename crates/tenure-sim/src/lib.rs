@@ -12,6 +12,7 @@ mod chance;
 mod checker;
 mod client;
 mod clockwork;
+mod excuses;
 #[cfg(feature = "fatal-variants")]
 pub mod fatal;
 mod history;

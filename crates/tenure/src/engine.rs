@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod cell;
 mod keeper;
+mod link;
 mod reaper;
 mod request;
 mod roster;

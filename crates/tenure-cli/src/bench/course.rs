@@ -15,8 +15,8 @@ use crate::{
         tally::Tally,
     },
     exit::{Stop, UNAVAILABLE, chain},
-    lease::RELEASE_PATIENCE,
     line, store,
+    waiting::RELEASE_PATIENCE,
 };
 
 /// How long the store may fail in a row: whoever measures does not want to measure that.

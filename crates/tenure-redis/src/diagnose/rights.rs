@@ -9,7 +9,7 @@ use tenure_core::{
 };
 
 use super::{Visit, finding, shown};
-use crate::{config::Counting, session::Session};
+use crate::{keys::Counting, session::Session};
 
 /// How long the lock is left behind if we are cut off; no server has a shorter maximum.
 const TTL: Duration = Duration::from_secs(1);

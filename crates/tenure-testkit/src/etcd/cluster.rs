@@ -16,6 +16,32 @@ pub struct EtcdCluster {
     members: Vec<EtcdServer>,
 }
 
+impl Recipe {
+    /// Starts one server that is a cluster, and waits until it serves.
+    ///
+    /// # Panics
+    /// If the program is missing, or it does not serve in time.
+    pub fn start(self) -> EtcdServer {
+        let cluster = self.start_cluster(1);
+        cluster.into_only_member()
+    }
+
+    /// Starts a cluster of so many members, and waits until all serve.
+    ///
+    /// # Panics
+    /// If the program is missing, or they do not serve in time.
+    pub fn start_cluster(self, size: usize) -> EtcdCluster {
+        EtcdCluster::from_recipe(self, size)
+    }
+}
+
+impl EtcdServer {
+    /// With defaults.
+    pub fn start() -> Self {
+        Recipe::new().start()
+    }
+}
+
 impl EtcdCluster {
     /// So many, with defaults.
     ///
@@ -25,7 +51,7 @@ impl EtcdCluster {
         Recipe::new().start_cluster(size)
     }
 
-    pub(crate) fn from_recipe(recipe: Recipe, size: usize) -> Self {
+    fn from_recipe(recipe: Recipe, size: usize) -> Self {
         let mut words = String::new();
         for _ in 0..TRIES {
             match Self::try_start(&recipe, size) {
@@ -67,7 +93,7 @@ impl EtcdCluster {
         }
     }
 
-    pub(crate) fn into_only_member(mut self) -> EtcdServer {
+    fn into_only_member(mut self) -> EtcdServer {
         self.members.remove(0)
     }
 

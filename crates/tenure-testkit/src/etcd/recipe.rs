@@ -2,10 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    etcd::{cluster::EtcdCluster, server::EtcdServer},
-    redis::Certificates,
-};
+use crate::redis::Certificates;
 
 /// How servers are started.
 #[derive(Clone, Debug, Default)]
@@ -37,28 +34,11 @@ impl Recipe {
     }
 
     /// Authentication is on: `root` has this password and may do anything, and others are added with
-    /// [`etcdctl`](EtcdServer::etcdctl), which is `root` then.
+    /// [`etcdctl`](super::EtcdServer::etcdctl), which is `root` then.
     #[must_use]
     pub fn login(mut self, password: &str) -> Self {
         self.root = Some(password.to_owned());
         self
-    }
-
-    /// Starts one server that is a cluster, and waits until it serves.
-    ///
-    /// # Panics
-    /// If the program is missing, or it does not serve in time.
-    pub fn start(self) -> EtcdServer {
-        let cluster = self.start_cluster(1);
-        cluster.into_only_member()
-    }
-
-    /// Starts a cluster of so many members, and waits until all serve.
-    ///
-    /// # Panics
-    /// If the program is missing, or they do not serve in time.
-    pub fn start_cluster(self, size: usize) -> EtcdCluster {
-        EtcdCluster::from_recipe(self, size)
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

@@ -34,11 +34,6 @@ struct Ports {
 }
 
 impl EtcdServer {
-    /// With defaults.
-    pub fn start() -> Self {
-        Recipe::new().start()
-    }
-
     pub(crate) fn prepare(recipe: Recipe, number: usize) -> Self {
         let folder = tempfile::Builder::new().prefix("tenure-etcd-").tempdir().expect("a temporary folder");
         let free = || ports::free(false);

@@ -2,10 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use crate::{
-    clock::Clock,
-    redis::{certificates::Certificates, server::RedisServer},
-};
+use crate::{clock::Clock, redis::certificates::Certificates};
 
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
@@ -126,14 +123,6 @@ impl Recipe {
             "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout {timeout_ms}\n\
              repl-ping-replica-period 1"
         ))
-    }
-
-    /// Starts it and waits until it answers.
-    ///
-    /// # Panics
-    /// If the program is missing, or it does not answer in time.
-    pub fn start(self) -> RedisServer {
-        RedisServer::from_recipe(self)
     }
 
     /// The file of settings. What the test said comes last, and so wins.

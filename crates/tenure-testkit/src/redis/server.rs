@@ -28,13 +28,23 @@ pub struct RedisServer {
     folder: TempDir,
 }
 
+impl Recipe {
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// If the program is missing, or it does not answer in time.
+    pub fn start(self) -> RedisServer {
+        RedisServer::from_recipe(self)
+    }
+}
+
 impl RedisServer {
     /// With defaults.
     pub fn start() -> Self {
         Recipe::new().start()
     }
 
-    pub(crate) fn from_recipe(recipe: Recipe) -> Self {
+    fn from_recipe(recipe: Recipe) -> Self {
         let mut log = String::new();
         for _ in 0..TRIES {
             let server = Self::prepare(recipe.clone());

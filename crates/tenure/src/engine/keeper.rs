@@ -2,27 +2,14 @@
 
 use std::{io, sync::Arc};
 
-use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
-use tokio::sync::OnceCell;
+use tenure_core::{BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
-use crate::engine::{reaper, reaper::Reaper, roster::Roster, watchdog};
+use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, watchdog};
 
 /// The way to the thread; it ends when this is dropped and nothing is left to do.
 pub(crate) struct Keeper {
     roster: Arc<Roster>,
     reaper: Reaper,
-}
-
-/// The keeper's own handle to the store, made on its thread when first needed.
-pub(crate) struct Link {
-    main: BackendHandle,
-    own: OnceCell<BackendHandle>,
-}
-
-impl Link {
-    pub(crate) async fn backend(&self) -> Result<BackendHandle, BackendError> {
-        self.own.get_or_try_init(|| self.main.handle()).await.cloned()
-    }
 }
 
 impl Keeper {
@@ -34,7 +21,7 @@ impl Keeper {
         let (watched, host_there) = (roster.clone(), host.clone());
         let start = move || -> tenure_core::BoxFuture<'static, ()> {
             Box::pin(async move {
-                let link = Arc::new(Link { main, own: OnceCell::new() });
+                let link = Arc::new(Link::new(main));
                 let renewing = watchdog::run(watched, link.clone(), host_there.clone(), process);
                 let releasing = reaper::run(orders, link, host_there);
                 futures_util::future::join(renewing, releasing).await;

@@ -13,7 +13,7 @@ use tenure_core::{Host, LockName, Moment, OwnerId};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
-    engine::{keeper::Link, request::request},
+    engine::{link::Link, request::request},
     machine::backoff::Backoff,
 };
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::{Audience, BoxFuture, ErrorKind, Grant, Host, ProcessId, Renewal, Timing, Wake, Wakes};
 
-use crate::engine::{cell::HoldCell, keeper::Link, request::request, roster::Roster};
+use crate::engine::{cell::HoldCell, link::Link, request::request, roster::Roster};
 
 /// Pause between attempts to reach the store.
 const RECONNECT: Duration = Duration::from_millis(250);
