@@ -103,6 +103,9 @@ pub struct Promises {
     pub end: EndOfGrant,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
+    /// Of the waiters of one process for one lock, so many have places in the store's queue at a time. The others stand in line in
+    /// their process, and the store hears of them in the order in which they came. `None`: all have places.
+    pub places: Option<usize>,
     /// The longest ttl it accepts.
     pub max_ttl: Duration,
     /// The parameter by which that is raised, if there is one.

@@ -73,6 +73,7 @@ impl Backend for Etcd {
             reach: "all clients of the cluster",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
+            places: Some(8),
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_secs(2),

@@ -108,6 +108,7 @@ impl Backend for Memory {
             reach: "one process",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
+            places: None,
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_micros(1),

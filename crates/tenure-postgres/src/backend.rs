@@ -88,6 +88,7 @@ impl Backend for Postgres {
             reach: "all clients of the database",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
+            places: None,
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: TOLERANCE,

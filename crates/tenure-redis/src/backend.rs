@@ -280,6 +280,7 @@ impl Backend for Redis {
             reach: "all clients of the server",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
+            places: None,
             max_ttl: config.max_ttl,
             max_ttl_parameter: (!is_cluster).then_some("max_ttl"),
             ttl_grain: Duration::from_millis(1),

@@ -27,6 +27,7 @@ pub(crate) struct Remote {
     machine: Machine,
     address: usize,
     kind: Kind,
+    places: None,
     max_ttl: Duration,
     /// Which runs this process has met at its address.
     seen: Arc<Mutex<Seen>>,

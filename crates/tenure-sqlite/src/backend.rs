@@ -78,6 +78,7 @@ impl Backend for Sqlite {
             reach: "one host",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Polled(Duration::from_millis(25)),
+            places: None,
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_micros(1),

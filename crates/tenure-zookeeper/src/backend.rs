@@ -57,6 +57,7 @@ impl Backend for ZooKeeper {
             reach: "all clients of the ensemble",
             end: EndOfGrant::Session,
             wake: WakeUp::Pushed,
+            places: Some(8),
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             // In the rounded session of one of many ttls a crash is noticed later: see the README.

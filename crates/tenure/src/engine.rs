@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod cell;
 mod keeper;
+mod lines;
 mod link;
 mod reaper;
 mod request;
@@ -17,7 +18,7 @@ use std::{
 
 use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
-use crate::engine::{cell::HoldCell, keeper::Keeper, waiters::Waiters};
+use crate::engine::{cell::HoldCell, keeper::Keeper, lines::Lines, waiters::Waiters};
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
@@ -25,6 +26,7 @@ pub(crate) struct Engine {
     pub(crate) host: Arc<dyn Host>,
     process: ProcessId,
     waiters: Waiters,
+    lines: Lines,
     keeper: OnceLock<Keeper>,
     /// So that two that are first start one.
     starting: Mutex<()>,
@@ -36,7 +38,8 @@ impl Engine {
         host.random(&mut bits);
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
-        Self { backend, host, process, waiters, keeper: OnceLock::new(), starting: Mutex::default() }
+        let lines = Lines::new(backend.promises().places);
+        Self { backend, host, process, waiters, lines, keeper: OnceLock::new(), starting: Mutex::default() }
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).

@@ -1,11 +1,11 @@
 //! The waiting loop: the only one there is. Drives one `Acquisition`.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
 use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, LockName, Mode, Moment, Timing, Variant, Wait};
 
 use crate::{
-    engine::{Engine, cell::HoldCell, waiters::Seat},
+    engine::{Engine, cell::HoldCell, lines::InLine, waiters::Seat},
     error::AcquireError,
     machine::acquisition::{Acquisition, Failure, Todo, Verdict},
     options::{Options, PATIENCE, Waiting},
@@ -30,8 +30,9 @@ pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc
     tokio::task::coop::consume_budget().await;
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
-    let mut now = engine.host.now();
-    let mut attempt = Attempt::new(engine, now, &request);
+    let began = engine.host.now();
+    let mut attempt = Attempt::new(engine, began, &request);
+    let mut now = attempt.stand_in_line(began, request.budget).await?;
     loop {
         now = match attempt.machine.poll(now) {
             Todo::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
@@ -50,6 +51,8 @@ struct Attempt<'a> {
     options: &'a Options,
     /// Where hints arrive; a claim that does not wait needs none.
     seat: Option<Seat<'a>>,
+    /// Its line in this process, where the store takes only a few waiters of one.
+    line: Option<InLine<'a>>,
     granted: bool,
     /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
     granted_as: Option<LockName>,
@@ -71,7 +74,41 @@ impl<'a> Attempt<'a> {
             wait: machine.wait(),
         };
         let seat = (claim.wait != Wait::No).then(|| engine.waiters.seat(claim.owner));
-        Self { engine, machine, claim, options, seat, granted: false, granted_as: None }
+        let line = seat.as_ref().and_then(|_| engine.lines.join(&claim.name, now));
+        Self { engine, machine, claim, options, seat, line, granted: false, granted_as: None }
+    }
+
+    /// Waits behind others of this process, of whom the store is to hear first.
+    async fn stand_in_line(
+        &mut self,
+        began: Moment,
+        budget: Option<Duration>,
+    ) -> Result<Moment, AcquireError> {
+        let Some(line) = &mut self.line else { return Ok(began) };
+        if line.is_in_front() {
+            return Ok(began);
+        }
+        let host = &self.engine.host;
+        let over = async {
+            match budget {
+                Some(budget) => host.sleep_until(began + budget).await,
+                None => pending().await,
+            }
+        };
+        let in_time = tokio::select! {
+            biased;
+            () = line.come_to_front(&**host) => true,
+            () = over => false,
+        };
+        let now = host.now();
+        match line.failed(now) {
+            Some(error) => Err(AcquireError::Backend(error)),
+            None if in_time => Ok(now),
+            None => {
+                let (waited, holder) = (began.elapsed(now), line.holder().map(Box::new));
+                Err(AcquireError::TimedOut { waited, ahead: None, holder })
+            }
+        }
     }
 
     async fn ask(&mut self, sent_at: Moment, fresh_owner: bool) -> Moment {
@@ -91,6 +128,9 @@ impl<'a> Attempt<'a> {
         let failing = answer.as_ref().err().cloned();
         let now = self.engine.host.now();
         self.machine.on_answer(now, answer);
+        if let Some(line) = &self.line {
+            line.on_answer(now, failing.is_none().then(|| self.machine.standing().1));
+        }
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
             progress.show(Waiting { ahead, holder: holder.cloned(), failing });
@@ -152,7 +192,10 @@ impl<'a> Attempt<'a> {
             Verdict::TimedOut { waited, ahead, holder } => {
                 Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
             }
-            Verdict::Failed(Failure(error)) => Err(AcquireError::Backend(error)),
+            Verdict::Failed(Failure(error)) => {
+                self.line.iter().for_each(|line| line.on_failure(now, &error));
+                Err(AcquireError::Backend(error))
+            }
         }
     }
 }

@@ -184,11 +184,13 @@ impl Court {
     }
 }
 
-/// A store whose hints never arrive; at most it tells that hints were missed. It may promise less than it does.
+/// A store whose hints never arrive, unless a test says so; at most it tells that hints were missed. It may promise less than
+/// it does.
 #[derive(Clone)]
 pub(crate) struct Deaf {
     store: Memory,
     pub(crate) promises: Promises,
+    pub(crate) hears: bool,
     pub(crate) missed: Arc<Notify>,
 }
 
@@ -196,7 +198,7 @@ struct Silence(Arc<Notify>);
 
 impl Deaf {
     pub(crate) fn new(store: &Memory) -> Self {
-        Self { store: store.clone(), promises: store.promises(), missed: Arc::default() }
+        Self { store: store.clone(), promises: store.promises(), hears: false, missed: Arc::default() }
     }
 }
 
@@ -235,7 +237,10 @@ impl Backend for Deaf {
         self.store.release(name, owner).await
     }
 
-    fn wakes(&self, _process: ProcessId, _audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        if self.hears {
+            return self.store.wakes(process, audience);
+        }
         Box::new(Silence(self.missed.clone()))
     }
 
