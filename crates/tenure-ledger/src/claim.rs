@@ -152,6 +152,7 @@ impl Ledger {
             ends_us,
             since_ms: millis(now.wall),
             label: (*claim.label).clone(),
+            far: rules.is_far(claim.mode, ahead),
         });
         Ok(ahead)
     }

@@ -55,10 +55,11 @@ impl Ledger {
                 return;
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
+            let claim_ttl = if place.far { rules.claim_ttl * 2 } else { rules.claim_ttl };
             self.holders.push(Holder {
                 owner: place.owner,
                 mode: place.mode,
-                ends_us: micros(now.boot.saturating_add(rules.claim_ttl)),
+                ends_us: micros(now.boot.saturating_add(claim_ttl)),
                 token: None,
                 since_ms: millis(now.wall),
                 label: place.label,

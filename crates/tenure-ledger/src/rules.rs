@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use tenure_core::Mode;
+
 /// The durations and bounds of the queue. Safety does not depend on them, and stores need not agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// How long a waiter may take to enter when its turn has come: 500 ms, several slow round trips.
     pub claim_ttl: Duration,
+    /// Behind so many others a waiter may look for its turn as rarely as once in a claim ttl, and gets two claim ttls to
+    /// enter; `None` where everybody is told at once.
+    pub far: Option<usize>,
     /// How long a place is kept without asking again: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,
     /// How long a waiter sleeps at most before it asks again: 2 s.
@@ -35,10 +40,20 @@ impl Floor {
     pub const GRAIN: Duration = Duration::from_millis(100);
 }
 
+impl Rules {
+    /// Whether a waiter that came when so many were ahead may look for its turn rarely.
+    ///
+    /// Only one that enters alone: of those who enter together, the last one's turn comes with the first one's.
+    pub fn is_far(&self, mode: Mode, ahead: usize) -> bool {
+        mode == Mode::Exclusive && self.far.is_some_and(|far| ahead >= far)
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self {
             claim_ttl: Duration::from_millis(500),
+            far: None,
             place_ttl: Duration::from_secs(6),
             retry_max: Duration::from_secs(2),
             places_max: 4096,

@@ -43,6 +43,14 @@ pub struct Place {
     pub(crate) ends_us: u64,
     pub(crate) since_ms: u64,
     pub(crate) label: Label,
+    /// It came behind many, and may look for its turn rarely ([`Rules::far`](crate::Rules::far)).
+    #[serde(default, skip_serializing_if = "is_near")]
+    pub(crate) far: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about so")]
+fn is_near(far: &bool) -> bool {
+    !far
 }
 
 /// What a store left out of the queue of a ledger.

@@ -92,8 +92,8 @@ impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let mut store = self.store();
         let answer = match store.still_waits(claim) {
-            Some(answer) => answer,
-            None => store.claim(claim)?,
+            Ok(answer) => answer,
+            Err(haste) => store.claim(claim, haste)?,
         };
         store.remember_seat(claim, &answer);
         Ok(answer)

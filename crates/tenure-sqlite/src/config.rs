@@ -8,6 +8,8 @@ use std::{
 use tenure_core::url::{bad, duration, settings};
 use tenure_ledger::Rules;
 
+use crate::front::FAR;
+
 /// What is wrong with a URL.
 pub use tenure_core::url::UrlError as ConfigError;
 
@@ -24,7 +26,7 @@ impl Config {
         let path = path.as_ref();
         // Absolute, because a program may change its directory later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        Self { path, rules: Rules::default() }
+        Self { path, rules: Rules { far: Some(FAR), ..Rules::default() } }
     }
 
     /// Reads `sqlite:PATH`, with `?claim_ttl=DURATION` after it.

@@ -12,6 +12,8 @@ pub(crate) const FIRST_LOOK: usize = 4;
 pub(crate) const LOOK_FURTHER: usize = 8;
 /// Places ahead are counted up to here; further back, numbers tell how many they are at most.
 const COUNTED: usize = 32;
+/// Behind so many a waiter looks rarely. Not more than are counted, so that it is the same as with the whole queue.
+pub(crate) const FAR: usize = COUNTED;
 
 /// What is read of a lock.
 pub(crate) struct Look<'a> {

@@ -10,6 +10,7 @@ mod folder;
 mod front;
 mod guard;
 mod migration;
+mod pauses;
 mod schema;
 mod seats;
 mod sql;

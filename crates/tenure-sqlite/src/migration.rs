@@ -30,7 +30,6 @@ pub(crate) fn migrate(conn: &Connection, path: &Path) -> Result<(), BackendError
 
 fn move_places(conn: &Connection) -> Result<(), RowError> {
     conn.execute_batch(sql::PLACES)?;
-    conn.execute_batch(sql::NAME_WAKES)?;
     let mut all = conn.prepare(sql::ALL_BUSY)?;
     let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (name, state) in rows.collect::<rusqlite::Result<Vec<(String, String)>>>()? {

@@ -1,4 +1,4 @@
-//! `Seats`: who of this process waits, as the last answers said.
+//! `Seats`: who of this process waits, and how far from the front.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,81 +8,81 @@ use tenure_core::{LockName, Moment, OwnerId};
 const FEW: usize = 64;
 
 /// Places that this process keeps. Only a memory: it decides what is read first and how often, never who holds.
-#[derive(Default)]
 pub(crate) struct Seats {
-    lines: HashMap<LockName, Line>,
+    seats: HashMap<(LockName, OwnerId), Seat>,
     /// Answers since they were looked through, and how many are a reason to do it again.
     taken: usize,
     bound: usize,
-}
-
-#[derive(Default)]
-struct Line {
-    seats: HashMap<OwnerId, Seat>,
-    /// Owners who were told that the lock is theirs, or that they are next.
-    passed: u64,
+    /// How many were ahead of the foremost one, when that was last asked.
+    least: usize,
 }
 
 struct Seat {
-    /// When so many have passed, its turn may have come.
-    turn: u64,
+    /// How many are ahead at most: it was so when that was last heard or read, and nobody passes.
+    ahead: usize,
     until: Moment,
 }
 
+/// The place of this process that is nearest to the front of its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Foremost {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) ahead: usize,
+}
+
+impl Default for Seats {
+    fn default() -> Self {
+        Self { seats: HashMap::new(), taken: 0, bound: 0, least: usize::MAX }
+    }
+}
+
 impl Seats {
-    /// An answer said that the owner waits, and that its place lives for `left` at most.
+    /// An answer said that the owner waits, and that its place lives for `left` at most. True if none was known to be nearer to
+    /// its front.
     pub(crate) fn take(
         &mut self,
         (name, owner): (&LockName, OwnerId),
         ahead: usize,
         now: Moment,
         left: Duration,
-    ) {
+    ) -> bool {
         self.taken += 1;
         if self.taken >= self.bound.max(FEW) {
             self.forget_old(now);
         }
-        let line = self.lines.entry(name.clone()).or_default();
-        let turn = line.passed.saturating_add(u64::try_from(ahead).unwrap_or(u64::MAX));
-        line.seats.insert(owner, Seat { turn, until: now + left });
+        self.seats.insert((name.clone(), owner), Seat { ahead, until: now + left });
+        ahead < self.least
     }
 
     /// A waiter that was dropped has left through another handle, and nobody said so here.
     fn forget_old(&mut self, now: Moment) {
-        self.lines.retain(|_, line| {
-            line.seats.retain(|_, seat| !seat.until.is_over(now));
-            !line.seats.is_empty()
-        });
-        let left: usize = self.lines.values().map(|line| line.seats.len()).sum();
-        (self.taken, self.bound) = (0, left * 2);
+        self.seats.retain(|_, seat| !seat.until.is_over(now));
+        (self.taken, self.bound) = (0, self.seats.len() * 2);
     }
 
     /// The owner does not wait, as far as this process knows.
     pub(crate) fn leave(&mut self, name: &LockName, owner: OwnerId) {
-        if let Some(line) = self.lines.get_mut(name) {
-            line.seats.remove(&owner);
-            if line.seats.is_empty() {
-                self.lines.remove(name);
-            }
-        }
+        self.seats.remove(&(name.clone(), owner));
     }
 
     pub(crate) fn has(&self, name: &LockName, owner: OwnerId) -> bool {
-        self.lines.get(name).is_some_and(|line| line.seats.contains_key(&owner))
+        self.seats.contains_key(&(name.clone(), owner))
     }
 
-    /// Somebody was told that this lock is theirs, or that they are next. True if anybody here waits for it.
-    pub(crate) fn pass(&mut self, name: &str) -> bool {
-        let line = self.lines.get_mut(name);
-        line.map(|line| line.passed = line.passed.saturating_add(1)).is_some()
+    /// The rows say how many are ahead at most.
+    pub(crate) fn advance(&mut self, seat: &Foremost) {
+        if let Some(known) = self.seats.get_mut(&(seat.name.clone(), seat.owner)) {
+            known.ahead = known.ahead.min(seat.ahead);
+        }
     }
 
-    /// How many places at least are ahead of the foremost of this process; zero if that is not known.
-    pub(crate) fn nearest(&self, now: Moment) -> u64 {
-        let live = |line: &Line| {
-            let seats = line.seats.values().filter(|seat| !seat.until.is_over(now));
-            seats.map(|seat| seat.turn.saturating_sub(line.passed)).min()
-        };
-        self.lines.values().filter_map(live).min().unwrap_or(0)
+    /// Whose turn comes first, as far as is known.
+    pub(crate) fn foremost(&mut self, now: Moment) -> Option<Foremost> {
+        let live = self.seats.iter().filter(|(_, seat)| !seat.until.is_over(now));
+        let first = live.min_by_key(|(_, seat)| seat.ahead);
+        self.least = first.map_or(usize::MAX, |(_, seat)| seat.ahead);
+        let ((name, owner), seat) = first?;
+        Some(Foremost { name: name.clone(), owner: *owner, ahead: seat.ahead })
     }
 }

@@ -16,8 +16,7 @@ pub(crate) const SCHEMA: &str = "
         name TEXT PRIMARY KEY, busy INTEGER NOT NULL, used_s INTEGER NOT NULL, state TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE wake (
-        seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL,
-        name TEXT NOT NULL DEFAULT ''
+        seq INTEGER PRIMARY KEY, process TEXT NOT NULL, audience INTEGER NOT NULL, owner TEXT NOT NULL
     ) STRICT;
     CREATE TABLE meta (
         one INTEGER PRIMARY KEY CHECK (one = 1), clock TEXT NOT NULL, world TEXT NOT NULL, opens_us INTEGER NOT NULL,
@@ -35,8 +34,6 @@ pub(crate) const PLACES: &str = "
     CREATE UNIQUE INDEX place_owner ON place (owner, name);
 ";
 
-/// What the older schema lacks besides.
-pub(crate) const NAME_WAKES: &str = "ALTER TABLE wake ADD COLUMN name TEXT NOT NULL DEFAULT ''";
 pub(crate) const WRITE_STATE: &str = "UPDATE lock SET state = ?2 WHERE name = ?1";
 
 pub(crate) const BEGIN_READING: &str = "BEGIN";
@@ -82,11 +79,15 @@ pub(crate) const BUSY_BY_PLACES: &str =
     "UPDATE lock SET busy = 1 WHERE busy = 0 AND name IN (SELECT name FROM place)";
 pub(crate) const EVERY_PLACE: &str = "SELECT name, state FROM place";
 
-pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner, name) VALUES (?1, ?2, ?3, ?4)";
-/// Never empties the table: the next `seq` is the largest and one.
+pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";
+/// Never empties the table: the next `seq` is the largest and one, and only the oldest are missing.
 pub(crate) const TRIM_WAKES: &str = "DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000";
+/// What a poll reads: the ends of a table and of a queue. How many hints there are makes no difference.
+pub(crate) const GLANCE: &str = "
+    SELECT (SELECT min(seq) FROM wake), (SELECT max(seq) FROM wake),
+    (SELECT number FROM place WHERE owner = ?2 AND name = ?1), (SELECT min(number) FROM place WHERE name = ?1)";
 pub(crate) const READ_WAKES: &str = "
-    SELECT seq, audience, name, iif(process = ?2, owner, NULL) FROM wake WHERE seq > ?1 ORDER BY seq";
+    SELECT owner FROM wake WHERE seq > ?1 AND seq <= ?2 AND process = ?3 AND audience = ?4 ORDER BY seq";
 
 pub(crate) const SWEEP_NEXT: &str = "
     SELECT name, busy, used_s, state FROM lock WHERE name > (SELECT swept FROM meta) ORDER BY name LIMIT 256";

@@ -8,7 +8,7 @@ use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::{
     error,
-    front::{FIRST_LOOK, Front, LOOK_FURTHER, Look, RowError},
+    front::{FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, RowError},
     sql,
     store::{Haste, Store, Tx},
 };
@@ -20,8 +20,8 @@ const SWEEP_EVERY: u8 = 32;
 
 impl Store {
     /// Makes the claim, in a transaction.
-    pub(crate) fn claim(&mut self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        let answer = self.transact(true, Haste::Waiter, |tx| {
+    pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
+        let answer = self.transact(true, haste, |tx| {
             tx.must_be_open()?;
             let owner = (claim.wait != Wait::No).then_some(claim.owner);
             let answer = tx.step(&claim.name, owner, |ledger, now, rules| ledger.claim(now, rules, claim))?;
@@ -38,36 +38,45 @@ impl Store {
         match answer {
             ClaimAnswer::Queued { ahead, .. } => {
                 let now = self.now();
-                self.seats.take((&claim.name, claim.owner), *ahead, now, self.config.rules.place_ttl);
+                // Who may enter together with others must look as often as one of them that is near.
+                let is_near = !self.config.rules.is_far(claim.mode, *ahead);
+                let ahead = if is_near { (*ahead).min(FAR - 1) } else { *ahead };
+                if self.seats.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
+                    self.seated.notify_one();
+                }
             }
             _ => self.seats.leave(&claim.name, claim.owner),
         }
     }
 
     /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place lives
-    /// for longer than it will sleep. `None` says nothing: then the claim must be made.
-    pub(crate) fn still_waits(&mut self, claim: &Claim) -> Option<ClaimAnswer> {
+    /// for longer than it will sleep. If not, the claim must be made, in such haste.
+    pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
         if claim.wait == Wait::No || !self.seats.has(&claim.name, claim.owner) {
-            return None;
+            return Err(Haste::Waiter);
         }
         let rules = self.config.rules;
         let keep = self.keeps_place_at(&rules);
-        self.glance(|conn, now| {
+        let seen = self.glance(|conn, now| {
             let look =
                 Look { name: &claim.name, owner: Some(claim.owner), now, rules: &rules, places: FIRST_LOOK };
             let front = Front::read(conn, &look).ok()?;
             let mut after = front.ledger.clone();
             let answer = after.claim(now, &rules, claim).ok()?.answer;
+            if matches!(answer, ClaimAnswer::Granted(_)) {
+                return Some(Err(Haste::Holder));
+            }
             let suffices = front.suffices(&after);
             let left = Duration::from_micros(front.left_of_place(&front.edits(after), claim.owner, now)?);
             match answer {
                 ClaimAnswer::Queued { ahead, retry_after, holder } if suffices => {
                     let fresh = left.checked_sub(keep).filter(|fresh| !fresh.is_zero())?;
-                    Some(ClaimAnswer::Queued { ahead, retry_after: retry_after.min(fresh), holder })
+                    Some(Ok(ClaimAnswer::Queued { ahead, retry_after: retry_after.min(fresh), holder }))
                 }
                 _ => None,
             }
-        })
+        });
+        seen.unwrap_or(Err(Haste::Waiter))
     }
 
     /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters do not
@@ -102,8 +111,7 @@ impl Tx<'_> {
                 let edits = front.edits(after);
                 edits.write(self.conn(), name, self.now).map_err(|e| self.failed(e))?;
             }
-            self.wakes
-                .extend(change.wakes.into_iter().map(|(audience, owner)| (audience, owner, name.clone())));
+            self.wakes.extend(change.wakes);
             if change.changed && !front.is_there {
                 self.sweep_now_and_then()?;
             }

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use rusqlite::Connection;
-use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, LockName, Moment, OwnerId};
+use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerId};
+use tokio::sync::Notify;
 
 use crate::{
     clock::LeaseClock,
@@ -34,6 +35,8 @@ pub(crate) struct Store {
     /// What is open must be opened anew.
     stale: bool,
     pub(crate) seats: Seats,
+    /// Rung when a place is taken: whoever polls may have to look sooner.
+    pub(crate) seated: Arc<Notify>,
     /// How often in a row the file was busy with others.
     busy: u32,
     /// How many new rows this process made.
@@ -45,7 +48,7 @@ pub(crate) struct Store {
 pub(crate) enum Haste {
     /// One of many perhaps: it comes back later and later while the file is busy.
     Waiter,
-    /// Who holds a lease, which time ends, and who gives it back, for which all others wait (L6).
+    /// Who holds a lease, which time ends; who gives it back, and who may enter: for them all others wait (L6).
     Holder,
 }
 
@@ -53,7 +56,7 @@ pub(crate) enum Haste {
 pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
     pub(crate) store: &'a mut Store,
-    pub(crate) wakes: Vec<(Audience, OwnerId, LockName)>,
+    pub(crate) wakes: Vec<(Audience, OwnerId)>,
 }
 
 impl Store {
@@ -70,6 +73,7 @@ impl Store {
             generation: 0,
             stale: false,
             seats: Seats::default(),
+            seated: Arc::default(),
             busy: 0,
             inserts: chance[0],
         }
@@ -152,7 +156,7 @@ impl Store {
         let wakes = tx.wakes;
         let done = done.and_then(|answer| self.commit().map(|()| answer));
         let answer = done.inspect_err(|_| self.roll_back())?;
-        for (audience, owner, _) in wakes {
+        for (audience, owner) in wakes {
             self.bells.ring(audience, owner);
         }
         Ok(Some(answer))
@@ -280,16 +284,15 @@ impl Tx<'_> {
     fn leave_hints(&mut self) -> Result<(), BackendError> {
         let (here, elsewhere): (Vec<_>, Vec<_>) = std::mem::take(&mut self.wakes)
             .into_iter()
-            .partition(|&(audience, owner, _)| self.store.bells.reach(audience, owner));
+            .partition(|&(audience, owner)| self.store.bells.reach(audience, owner));
         self.wakes = here;
         if elsewhere.is_empty() {
             return Ok(());
         }
         let write = || -> rusqlite::Result<()> {
             let mut add = self.conn().prepare_cached(sql::ADD_WAKE)?;
-            for (audience, owner, name) in &elsewhere {
-                let (process, owner) = (owner.process().to_string(), owner.to_string());
-                add.execute((process, *audience as u8, owner, name.as_str()))?;
+            for (audience, owner) in &elsewhere {
+                add.execute((owner.process().to_string(), *audience as u8, owner.to_string()))?;
             }
             self.conn().prepare_cached(sql::TRIM_WAKES)?.execute([]).map(drop)
         };

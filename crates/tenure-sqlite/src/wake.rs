@@ -2,54 +2,24 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tenure_core::{Audience, Host, Moment, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes};
+use tokio::sync::Notify;
 
-use crate::{sql, store::Store};
-
-/// The first pause between two looks, and the longest.
-#[derive(Clone, Copy)]
-struct Pauses {
-    first: Duration,
-    longest: Duration,
-    /// Added to the longest for each place ahead. So one process that waits alone is told soon, and a thousand of them cost
-    /// little.
-    per_place: Duration,
-    /// The longest pause of all: who is handed the lock must enter within the claim ttl.
-    far: Duration,
-}
-
-impl Pauses {
-    fn of(audience: Audience, claim_ttl: Duration) -> Self {
-        let ms = Duration::from_millis;
-        match audience {
-            Audience::Waiters => {
-                let (longest, per_place) = (ms(25), ms(2));
-                Self { first: ms(1), longest, per_place, far: longest.max(claim_ttl / 4) }
-            }
-            // A holder is robbed once in a blue moon.
-            Audience::Holders => Self { first: ms(100), longest: ms(100), per_place: ms(0), far: ms(100) },
-        }
-    }
-
-    /// The pause after a look. `nearest` is how many places are ahead at least; it grows smaller while the queue moves.
-    fn after(&self, pause: Duration, nearest: u64, moved: bool) -> Duration {
-        let ahead = self.per_place.saturating_mul(u32::try_from(nearest).unwrap_or(u32::MAX));
-        let next = if moved { ahead.max(self.first) } else { pause * 2 };
-        next.min(self.longest.saturating_add(ahead)).min(self.far)
-    }
-}
+use crate::{pauses::Pauses, seats::Foremost, sql, store::Store};
 
 /// The stream of hints. Polls only while somebody listens.
 pub(crate) struct Hints {
     store: Arc<Mutex<Store>>,
     host: Arc<dyn Host>,
     ringing: Ringing,
+    /// Rung when somebody here took a place.
+    seated: Arc<Notify>,
     process: ProcessId,
     audience: Audience,
     /// The last hint that was there when we last looked, if we did.
@@ -58,10 +28,8 @@ pub(crate) struct Hints {
     generation: u64,
     found: VecDeque<Wake>,
     pauses: Pauses,
-    /// How many places at least were ahead when we last looked, and whether the queue had moved.
-    nearest: u64,
-    moved: bool,
-    pause: Duration,
+    /// The front of the queue when we last looked, and when that was.
+    front: Option<(LockName, i64, Moment)>,
     /// When to look next. Kept between calls: a caller that comes and goes must not put the look off for ever.
     due: Moment,
 }
@@ -73,93 +41,132 @@ impl Hints {
         process: ProcessId,
         audience: Audience,
     ) -> Self {
-        let (host, claim_ttl) = {
-            let store = store.lock().unwrap_or_else(PoisonError::into_inner);
-            (store.host.clone(), store.config.rules.claim_ttl)
+        let (host, seated, pauses) = {
+            let store = locked(&store);
+            (store.host.clone(), store.seated.clone(), Pauses::of(audience, &store.config.rules))
         };
-        let (pauses, due) = (Pauses::of(audience, claim_ttl), host.now());
-        let (pause, found) = (pauses.first, VecDeque::new());
+        let due = host.now();
         Self {
             store,
             host,
             ringing,
+            seated,
             process,
             audience,
             last: None,
             generation: 0,
-            found,
+            found: VecDeque::new(),
             pauses,
-            nearest: 0,
-            moved: false,
-            pause,
+            front: None,
             due,
         }
     }
 
-    /// Reads what others left for us. An error is no hint: the timers see to it.
-    fn look(&mut self) {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        self.moved = false;
+    /// Reads what others left for us, and answers how long to wait for the next look. An error is no hint: the timers see to
+    /// it.
+    fn look(&mut self) -> Duration {
+        let store = self.store.clone();
+        let mut store = locked(&store);
         if !store.is_in_place() {
             // Another world: everybody must ask again.
             self.found.push_back(Wake::All);
-            return;
+            return self.pauses.begin();
         }
         if !store.reach(false).is_ok_and(|there| there) {
-            return;
+            return self.pauses.lengthen(0);
         }
         if store.generation != self.generation {
             // The numbers of the old world mean nothing.
-            self.last = None;
+            (self.last, self.front) = (None, None);
             if self.generation != 0 {
                 self.found.push_back(Wake::All);
             }
             self.generation = store.generation;
         }
-        let Some(conn) = store.conn() else { return };
-        let Ok(news) = News::read(conn, self.last, self.process, self.audience) else { return };
-        self.found.extend(news.owners.iter().filter_map(|owner| owner.parse().ok()).map(Wake::Owner));
-        if self.audience == Audience::Waiters {
-            let is_first = self.last.is_none();
-            self.moved = news.passed.iter().filter(|name| !is_first && store.seats.pass(name)).count() > 0;
-            self.nearest = store.seats.nearest(store.now());
+        let now = store.now();
+        let waits = self.audience == Audience::Waiters;
+        let foremost = if waits { store.seats.foremost(now) } else { None };
+        let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
+        let seen = Seen::read(conn, foremost.as_ref());
+        let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
+            return self.pauses.lengthen(0);
+        };
+        if !self.found.is_empty() {
+            return self.pauses.begin();
         }
-        self.last = Some(news.last);
+        let Some(mut foremost) = foremost else { return self.pauses.lengthen(0) };
+        foremost.ahead = foremost.ahead.min(seen.ahead());
+        store.seats.advance(&foremost);
+        self.approach(foremost, seen.front, now)
+    }
+
+    fn read_hints(&mut self, conn: &Connection, seen: &Seen) -> rusqlite::Result<()> {
+        let newest = seen.newest.unwrap_or(0);
+        if self.last == Some(newest) {
+            return Ok(());
+        }
+        if self.last.zip(seen.oldest).is_some_and(|(last, oldest)| last + 1 < oldest) {
+            // Some are gone that nobody here has read.
+            self.found.push_back(Wake::All);
+        }
+        let new = (self.last.unwrap_or(0), newest, self.process.to_string(), self.audience as u8);
+        let mut hints = conn.prepare_cached(sql::READ_WAKES)?;
+        for owner in hints.query_map(new, |row| row.get::<_, String>(0))? {
+            self.found.extend(owner?.parse().ok().map(Wake::Owner));
+        }
+        self.last = Some(newest);
+        Ok(())
+    }
+
+    /// How long to wait, for one with so many ahead, after what has moved since the last look.
+    fn approach(&mut self, foremost: Foremost, front: Option<i64>, now: Moment) -> Duration {
+        let Foremost { name, ahead, .. } = foremost;
+        let Some(front) = front else { return self.pauses.lengthen(ahead) };
+        let before = self.front.replace((name.clone(), front, now));
+        let Some((_, last, at)) = before.filter(|(same, ..)| *same == name) else {
+            return self.pauses.follow(ahead, 0, Duration::ZERO);
+        };
+        match usize::try_from(front - last) {
+            Ok(left) if left > 0 => self.pauses.follow(ahead, left, at.elapsed(now)),
+            _ => self.pauses.lengthen(ahead),
+        }
+    }
+
+    /// Somebody here took a place, which may be nearer to the front than those before.
+    fn hurry(&mut self) {
+        let mut store = locked(&self.store);
+        let now = store.now();
+        let ahead = store.seats.foremost(now).map_or(0, |foremost| foremost.ahead);
+        self.due = self.due.earlier(self.host.now() + self.pauses.longest(ahead));
     }
 }
 
-/// The hints that are new since the last look.
-struct News {
-    last: i64,
-    /// Of which locks waiters were told, of any process: every change of owner leaves a hint or two.
-    passed: Vec<String>,
-    /// Those of this process who were told, of this audience.
-    owners: Vec<String>,
+// OK because what can panic under it leaves nothing half done: a transaction is rolled back.
+fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
+    store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl News {
-    /// One statement: a poll takes one lock of SQLite's, reads the end of one table, and gives the lock back.
-    fn read(
-        conn: &Connection,
-        last: Option<i64>,
-        process: ProcessId,
-        audience: Audience,
-    ) -> rusqlite::Result<Self> {
-        let last = last.unwrap_or(0);
-        let mut news = Self { last, passed: Vec::new(), owners: Vec::new() };
-        let mut hints = conn.prepare_cached(sql::READ_WAKES)?;
-        let mut rows = hints.query((last, process.to_string()))?;
-        while let Some(row) = rows.next()? {
-            news.last = row.get(0)?;
-            let told: u8 = row.get(1)?;
-            if told == Audience::Waiters as u8 {
-                news.passed.push(row.get(2)?);
-            }
-            if told == audience as u8 {
-                news.owners.extend(row.get::<_, Option<String>>(3)?);
-            }
-        }
-        Ok(news)
+/// What one statement reads: a poll takes one lock of SQLite's, reads the ends of one table and of one queue, and gives the
+/// lock back.
+struct Seen {
+    oldest: Option<i64>,
+    newest: Option<i64>,
+    own: Option<i64>,
+    front: Option<i64>,
+}
+
+impl Seen {
+    fn read(conn: &Connection, foremost: Option<&Foremost>) -> rusqlite::Result<Self> {
+        let (name, owner) =
+            foremost.map_or_else(Default::default, |seat| (seat.name.as_str(), seat.owner.to_string()));
+        conn.prepare_cached(sql::GLANCE)?.query_row((name, owner), |row| {
+            Ok(Self { oldest: row.get(0)?, newest: row.get(1)?, own: row.get(2)?, front: row.get(3)? })
+        })
+    }
+
+    /// Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it must ask.
+    fn ahead(&self) -> usize {
+        self.own.zip(self.front).map_or(0, |(own, front)| usize::try_from(own - front).unwrap_or(0))
     }
 }
 
@@ -170,21 +177,20 @@ impl Wakes for Hints {
             if let Some(wake) = self.found.pop_front() {
                 return wake;
             }
-            if self.due.elapsed(self.host.now()) > self.pauses.far {
+            if self.due.elapsed(self.host.now()) > self.pauses.longest(usize::MAX) {
                 // Nobody has listened for a while.
-                self.pause = self.pauses.first;
+                self.pauses.begin();
             }
-            tokio::select! {
+            let pause = tokio::select! {
                 biased;
                 wake = self.ringing.next() => return wake,
+                () = self.seated.notified(), if self.audience == Audience::Waiters => {
+                    self.hurry();
+                    continue;
+                }
                 () = self.host.sleep_until(self.due) => self.look(),
-            }
-            self.pause = if self.found.is_empty() {
-                self.pauses.after(self.pause, self.nearest, self.moved)
-            } else {
-                self.pauses.first
             };
-            self.due = self.host.now() + self.pause;
+            self.due = self.host.now() + pause;
         }
     }
 }

@@ -17,6 +17,11 @@ use tenure_testkit::host::{PausedHost, pass};
 const CLIENTS: usize = 40;
 const TTL: Duration = Duration::from_secs(5);
 
+/// As the file has them: behind 32 others a waiter looks rarely, and has longer to enter.
+fn rules() -> Rules {
+    Rules { far: Some(32), ..Rules::default() }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Claim {
@@ -91,7 +96,7 @@ impl Twins {
     }
 
     fn whole<A>(&mut self, verb: impl FnOnce(&mut Ledger, &Rules) -> Change<A>) -> A {
-        verb(&mut self.ledger, &Rules::default()).answer
+        verb(&mut self.ledger, &rules()).answer
     }
 
     async fn play(&mut self, step: &Step) {
@@ -133,7 +138,7 @@ impl Twins {
         let label = Arc::new(Label::new("host", 1, "user", "command"));
         let claim = Claim { name: self.name.clone(), owner, mode, ttl: TTL, label, block: 1, wait };
         let rows = self.rows().claim(&claim).await;
-        let whole = self.ledger.claim(self.host.now(), &Rules::default(), &claim);
+        let whole = self.ledger.claim(self.host.now(), &rules(), &claim);
         assert_same(rows, whole.map(|change| change.answer));
     }
 }

@@ -244,7 +244,7 @@ async fn a_file_of_the_older_schema_is_taken_over_with_its_holders_and_its_queue
     raw.execute_batch(
         "UPDATE lock SET state = json_set(state, '$.queue',
              json((SELECT json_group_array(json(state)) FROM (SELECT state FROM place ORDER BY number))));
-         DROP TABLE place; ALTER TABLE wake DROP COLUMN name; PRAGMA user_version = 1",
+         DROP TABLE place; PRAGMA user_version = 1",
     )
     .unwrap();
     let newcomer = semaphore(stage.player());
