@@ -114,6 +114,7 @@ fn open_under(
         return Err(replaced_meanwhile(path));
     }
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
+    conn.set_prepared_statement_cache_capacity(sql::STATEMENTS);
     conn.opened();
     Ok(Some(Open { conn, file, guard, changed: (0, 0), is_unsure: true, opens_us: meta.opens_us }))
 }

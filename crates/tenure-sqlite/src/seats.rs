@@ -20,6 +20,8 @@ pub(crate) struct Seats {
 struct Seat {
     /// How many are ahead at most: it was so when that was last heard or read, and nobody passes.
     ahead: usize,
+    /// The number of the place, if it was read.
+    number: Option<i64>,
     until: Moment,
 }
 
@@ -29,6 +31,7 @@ pub(crate) struct Foremost {
     pub(crate) name: LockName,
     pub(crate) owner: OwnerId,
     pub(crate) ahead: usize,
+    pub(crate) number: Option<i64>,
 }
 
 impl Default for Seats {
@@ -51,7 +54,10 @@ impl Seats {
         if self.taken >= self.bound.max(FEW) {
             self.forget_old(now);
         }
-        self.seats.insert((name.clone(), owner), Seat { ahead, until: now + left });
+        let seat = self.seats.entry((name.clone(), owner)).or_insert(Seat { ahead, number: None, until: now });
+        // More are ahead only of a place that was lost and taken anew, under another number.
+        let number = seat.number.filter(|_| ahead <= seat.ahead);
+        *seat = Seat { ahead, number, until: now + left };
         ahead < self.least
     }
 
@@ -73,7 +79,7 @@ impl Seats {
     /// The rows say how many are ahead at most.
     pub(crate) fn advance(&mut self, seat: &Foremost) {
         if let Some(known) = self.seats.get_mut(&(seat.name.clone(), seat.owner)) {
-            known.ahead = known.ahead.min(seat.ahead);
+            (known.ahead, known.number) = (known.ahead.min(seat.ahead), seat.number);
         }
     }
 
@@ -83,6 +89,6 @@ impl Seats {
         let first = live.min_by_key(|(_, seat)| seat.ahead);
         self.least = first.map_or(usize::MAX, |(_, seat)| seat.ahead);
         let ((name, owner), seat) = first?;
-        Some(Foremost { name: name.clone(), owner: *owner, ahead: seat.ahead })
+        Some(Foremost { name: name.clone(), owner: *owner, ahead: seat.ahead, number: seat.number })
     }
 }

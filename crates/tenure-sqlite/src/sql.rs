@@ -2,6 +2,8 @@
 
 /// Marks a database as ours: "tnur".
 pub(crate) const APPLICATION_ID: i32 = 0x746e_7572;
+/// Not fewer than are below: what is not kept is parsed anew each time.
+pub(crate) const STATEMENTS: usize = 64;
 /// The schema this version knows.
 pub(crate) const SCHEMA_VERSION: i32 = 2;
 /// The schema that kept the places of a lock in its row.
@@ -82,14 +84,16 @@ pub(crate) const EVERY_PLACE: &str = "SELECT name, state FROM place";
 pub(crate) const ADD_WAKE: &str = "INSERT INTO wake (process, audience, owner) VALUES (?1, ?2, ?3)";
 /// Never empties the table: the next `seq` is the largest and one, and only the oldest are missing.
 pub(crate) const TRIM_WAKES: &str = "DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000";
-/// What a poll reads: the ends of a table and of a queue. How many hints there are makes no difference.
+/// What a poll reads: the end of one table and the front of one queue.
 pub(crate) const GLANCE: &str = "
-    SELECT (SELECT min(seq) FROM wake), (SELECT max(seq) FROM wake),
-    (SELECT number FROM place WHERE owner = ?2 AND name = ?1), (SELECT min(number) FROM place WHERE name = ?1)";
+    SELECT (SELECT max(seq) FROM wake), (SELECT min(number) FROM place WHERE name = ?1)";
+pub(crate) const READ_NUMBER: &str = "SELECT number FROM place WHERE owner = ?2 AND name = ?1";
+pub(crate) const OLDEST_WAKE: &str = "SELECT min(seq) FROM wake";
 pub(crate) const READ_WAKES: &str = "
     SELECT owner FROM wake WHERE seq > ?1 AND seq <= ?2 AND process = ?3 AND audience = ?4 ORDER BY seq";
 
 pub(crate) const SWEEP_NEXT: &str = "
-    SELECT name, busy, used_s, state FROM lock WHERE name > (SELECT swept FROM meta) ORDER BY name LIMIT 256";
+    SELECT name, busy, used_s FROM lock WHERE name > (SELECT swept FROM meta) ORDER BY name LIMIT 256";
 pub(crate) const SWEEP_ONE: &str = "DELETE FROM lock WHERE name = ?1";
+pub(crate) const SWEEP_PLACES: &str = "DELETE FROM place WHERE name = ?1";
 pub(crate) const SWEPT: &str = "UPDATE meta SET swept = ?1, floor = max(floor, ?2)";

@@ -8,12 +8,12 @@ use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::{
     error,
-    front::{FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, RowError},
+    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, RowError},
     sql,
     store::{Haste, Store, Tx},
 };
 
-/// A free row is swept when it was not used for this long.
+/// A row of which nothing is alive is swept when it was not used for this long.
 const KEEP_FREE: Duration = Duration::from_secs(3600);
 /// One in so many new rows pays for looking at 256 old ones.
 const SWEEP_EVERY: u8 = 32;
@@ -119,13 +119,13 @@ impl Tx<'_> {
         }
     }
 
-    /// Deletes free rows that nobody used for an hour, a few at a time; their fences live on in the floor (H6.4).
+    /// Deletes rows that nobody used for an hour, a few at a time; their fences live on in the floor (H6.4).
     fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
         self.store.inserts = self.store.inserts.wrapping_add(1);
         if !self.store.inserts.is_multiple_of(SWEEP_EVERY) {
             return Ok(());
         }
-        sweep(self.conn(), self.now.wall.saturating_sub(KEEP_FREE)).map_err(|e| self.row_failed(e))
+        sweep(self.conn(), self.now).map_err(|e| self.row_failed(e))
     }
 
     fn row_failed(&self, error: RowError) -> BackendError {
@@ -133,15 +133,29 @@ impl Tx<'_> {
     }
 }
 
-fn sweep(conn: &Connection, old: Duration) -> Result<(), RowError> {
+fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
+    let old = now.wall.saturating_sub(KEEP_FREE).as_secs();
     let mut next = conn.prepare_cached(sql::SWEEP_NEXT)?;
-    let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
-    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, u64, String)>>>()?;
+    let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, u64)>>>()?;
     let reached = if rows.len() < 256 { "" } else { rows.last().map_or("", |row| row.0.as_str()) };
     let mut floor = 0;
-    for (name, _, _, state) in rows.iter().filter(|(_, busy, used, _)| !busy && *used < old.as_secs()) {
-        floor = floor.max(Ledger::decode(state)?.fence());
-        conn.execute(sql::SWEEP_ONE, [name])?;
+    for (name, is_busy, _) in rows.iter().filter(|(_, _, used)| *used < old) {
+        let Ok(name) = LockName::new(name.as_str()) else { continue };
+        let ledger = match front::whole(conn, &name) {
+            Ok(ledger) => ledger,
+            // It is said by whoever asks for that lock, and hinders no other.
+            Err(RowError::Ledger(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let view = ledger.view(name.clone(), now);
+        // Who died in it, and was asked for by nobody since, has left it so.
+        if *is_busy && !(view.holders.is_empty() && view.queue.is_empty()) {
+            continue;
+        }
+        floor = floor.max(ledger.fence());
+        conn.execute(sql::SWEEP_ONE, [name.as_str()])?;
+        conn.execute(sql::SWEEP_PLACES, [name.as_str()])?;
     }
     conn.execute(sql::SWEPT, (reached, floor))?;
     Ok(())

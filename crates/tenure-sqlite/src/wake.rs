@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes};
 use tokio::sync::Notify;
 
@@ -85,27 +85,27 @@ impl Hints {
         }
         let now = store.now();
         let waits = self.audience == Audience::Waiters;
-        let foremost = if waits { store.seats.foremost(now) } else { None };
+        let mut foremost = if waits { store.seats.foremost(now) } else { None };
         let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
-        let seen = Seen::read(conn, foremost.as_ref());
+        let seen = Seen::read(conn, foremost.as_mut());
         let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
             return self.pauses.lengthen(0);
         };
         if !self.found.is_empty() {
             return self.pauses.begin();
         }
-        let Some(mut foremost) = foremost else { return self.pauses.lengthen(0) };
-        foremost.ahead = foremost.ahead.min(seen.ahead());
+        let Some(foremost) = foremost else { return self.pauses.lengthen(0) };
         store.seats.advance(&foremost);
         self.approach(foremost, seen.front, now)
     }
 
     fn read_hints(&mut self, conn: &Connection, seen: &Seen) -> rusqlite::Result<()> {
-        let newest = seen.newest.unwrap_or(0);
+        let Seen { newest, .. } = *seen;
         if self.last == Some(newest) {
             return Ok(());
         }
-        if self.last.zip(seen.oldest).is_some_and(|(last, oldest)| last + 1 < oldest) {
+        let oldest: Option<i64> = conn.prepare_cached(sql::OLDEST_WAKE)?.query_row([], |row| row.get(0))?;
+        if self.last.zip(oldest).is_some_and(|(last, oldest)| last + 1 < oldest) {
             // Some are gone that nobody here has read.
             self.found.push_back(Wake::All);
         }
@@ -146,27 +146,33 @@ fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one statement reads: a poll takes one lock of SQLite's, reads the ends of one table and of one queue, and gives the
+/// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and gives the
 /// lock back.
 struct Seen {
-    oldest: Option<i64>,
-    newest: Option<i64>,
-    own: Option<i64>,
+    /// The last hint; zero if there was none yet.
+    newest: i64,
+    /// The first number of the queue.
     front: Option<i64>,
 }
 
 impl Seen {
-    fn read(conn: &Connection, foremost: Option<&Foremost>) -> rusqlite::Result<Self> {
-        let (name, owner) =
-            foremost.map_or_else(Default::default, |seat| (seat.name.as_str(), seat.owner.to_string()));
-        conn.prepare_cached(sql::GLANCE)?.query_row((name, owner), |row| {
-            Ok(Self { oldest: row.get(0)?, newest: row.get(1)?, own: row.get(2)?, front: row.get(3)? })
-        })
-    }
-
-    /// Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it must ask.
-    fn ahead(&self) -> usize {
-        self.own.zip(self.front).map_or(0, |(own, front)| usize::try_from(own - front).unwrap_or(0))
+    /// Also adjusts how many are ahead of the foremost one.
+    fn read(conn: &Connection, foremost: Option<&mut Foremost>) -> rusqlite::Result<Self> {
+        let name = foremost.as_ref().map_or("", |seat| seat.name.as_str());
+        let seen = conn.prepare_cached(sql::GLANCE)?.query_row([name], |row| {
+            Ok(Self { newest: row.get::<_, Option<i64>>(0)?.unwrap_or(0), front: row.get(1)? })
+        })?;
+        let Some(seat) = foremost else { return Ok(seen) };
+        if seat.number.is_none() {
+            let mut number = conn.prepare_cached(sql::READ_NUMBER)?;
+            let ours = (seat.name.as_str(), seat.owner.to_string());
+            seat.number = number.query_row(ours, |row| row.get(0)).optional()?;
+        }
+        // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it must
+        // ask.
+        let (own, front) = (seat.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
+        seat.ahead = seat.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
+        Ok(seen)
     }
 }
 
