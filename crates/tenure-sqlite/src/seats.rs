@@ -54,7 +54,8 @@ impl Seats {
         if self.taken >= self.bound.max(FEW) {
             self.forget_old(now);
         }
-        let seat = self.seats.entry((name.clone(), owner)).or_insert(Seat { ahead, number: None, until: now });
+        let seat =
+            self.seats.entry((name.clone(), owner)).or_insert(Seat { ahead, number: None, until: now });
         // More are ahead only of a place that was lost and taken anew, under another number.
         let number = seat.number.filter(|_| ahead <= seat.ahead);
         *seat = Seat { ahead, number, until: now + left };
