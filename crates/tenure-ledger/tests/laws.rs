@@ -372,6 +372,24 @@ fn a_dead_waiter_costs_one_claim_ttl() {
     assert!(matches!(asked.answer, ClaimAnswer::Granted(_)));
 }
 
+/// L6: who came alone behind many may look rarely, and has two claim ttls to enter; a reader has one.
+#[test]
+fn who_came_behind_many_has_two_claim_ttls_to_enter() {
+    let rules = Rules { far: Some(1), ..Rules::default() };
+    for (mode, enters_until) in [(Mode::Exclusive, 1_000), (Mode::READ, 500)] {
+        let mut ledger = Ledger::new(0);
+        for (n, mode) in [(1, Mode::Exclusive), (2, Mode::Exclusive), (3, mode), (4, Mode::Exclusive)] {
+            let _ = ledger.claim(at(0), &rules, &claim(n, mode)).unwrap();
+        }
+        let _ = ledger.release(at(0), &rules, owner(2));
+        let _ = ledger.release(at(0), &rules, owner(1));
+        let before = ledger.claim(at(enters_until - 1), &rules, &claim(4, Mode::Exclusive)).unwrap();
+        assert!(matches!(before.answer, ClaimAnswer::Queued { ahead: 0, .. }), "{mode}");
+        let after = ledger.claim(at(enters_until), &rules, &claim(4, Mode::Exclusive)).unwrap();
+        assert!(matches!(after.answer, ClaimAnswer::Granted(_)), "{mode}");
+    }
+}
+
 /// A killed writer ahead of readers costs them its place's lease.
 #[test]
 fn a_dead_writer_bars_readers_until_its_place_ends() {
