@@ -15,9 +15,9 @@ use tenure_ledger::Ledger;
 
 use crate::{
     config::Config,
-    diagnosis, error,
-    front::{self, RowError},
-    sql,
+    diagnosis,
+    error::{self, RowError},
+    front, sql,
     store::{Haste, Store},
     wake::Hints,
 };

@@ -91,6 +91,10 @@ fn shift() -> Option<Shift> {
     Some(Shift::read(&fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default()))
 }
 
+pub(crate) fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use tenure_core::{BackendError, Finding, Severity};
 use tenure_ledger::{Ledger, Place};
 
-use crate::{error, guard::Guard, schema::micros, sql, store::Store};
+use crate::{clock::micros, error, guard::Guard, sql, store::Store};
 
 /// Below this much free space the log, which has 4 MB when all is well, may not find its place.
 const LITTLE_SPACE: u64 = 16 << 20;

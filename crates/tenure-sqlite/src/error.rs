@@ -6,7 +6,24 @@ use rusqlite::ErrorCode;
 use tenure_core::{BackendError, ErrorKind, Outcome};
 use tenure_ledger::LedgerError;
 
-use crate::front::RowError;
+/// Why rows could not be read or written.
+#[derive(Debug)]
+pub(crate) enum RowError {
+    Sqlite(rusqlite::Error),
+    Ledger(LedgerError),
+}
+
+impl From<rusqlite::Error> for RowError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<LedgerError> for RowError {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
 
 /// Before COMMIT nothing was applied: SQLite rolls back.
 pub(crate) fn before_commit(path: &Path, error: rusqlite::Error) -> BackendError {

@@ -2,9 +2,9 @@
 
 use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::{LockName, Moment, OwnerId};
-use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
+use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
-use crate::{schema::micros, sql};
+use crate::{clock::micros, error::RowError, sql};
 
 /// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
@@ -53,25 +53,6 @@ pub(crate) struct Edits {
     removed: Vec<i64>,
     kept: Vec<(i64, u64)>,
     added: Vec<Place>,
-}
-
-/// Why rows could not be read or written.
-#[derive(Debug)]
-pub(crate) enum RowError {
-    Sqlite(rusqlite::Error),
-    Ledger(LedgerError),
-}
-
-impl From<rusqlite::Error> for RowError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
-    }
-}
-
-impl From<LedgerError> for RowError {
-    fn from(error: LedgerError) -> Self {
-        Self::Ledger(error)
-    }
 }
 
 impl Front {

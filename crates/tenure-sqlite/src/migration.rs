@@ -7,8 +7,8 @@ use tenure_core::BackendError;
 use tenure_ledger::Ledger;
 
 use crate::{
-    error,
-    front::{RowError, add_place},
+    error::{self, RowError},
+    front::add_place,
     sql,
 };
 

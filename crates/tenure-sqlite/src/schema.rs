@@ -7,7 +7,7 @@ use tenure_core::{BackendError, ErrorKind, Host, Moment, Timing};
 use tenure_ledger::{Ledger, Rules};
 
 use crate::{
-    clock::LeaseClock,
+    clock::{LeaseClock, micros},
     config::Config,
     error,
     file::{
@@ -341,10 +341,6 @@ fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result
         conn.execute(sql::WRITE_LOCK, (name, !ledger.is_free(), 0, ledger.encode())).map_err(sqlite)?;
     }
     conn.execute(sql::BUSY_BY_PLACES, []).map(drop).map_err(sqlite)
-}
-
-pub(crate) fn micros(d: Duration) -> u64 {
-    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// How long until the doors open.

@@ -7,8 +7,8 @@ use tenure_core::{BackendError, Claim, ClaimAnswer, LockName, Moment, OwnerId, W
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::{
-    error,
-    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, RowError},
+    error::{self, RowError},
+    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look},
     sql,
     store::{Haste, Store, Tx},
 };
