@@ -141,10 +141,7 @@ impl Attempt<'_> {
             let node = format!("{}/{name}", self.lock);
             leave::seen_by_quorum(&self.session, &self.lock, &node).await.map_err(looked)?
         } else {
-            match self.session.client.list_children(&self.lock).await {
-                Err(Error::NoNode) => None,
-                children => Some(children.map_err(looked)?),
-            }
+            leave::seen_now(&self.session, &self.lock).await.map_err(looked)?
         };
         if children.is_none() {
             self.session.roster().remove(self.claim.owner);
@@ -241,11 +238,9 @@ impl Attempt<'_> {
     }
 
     async fn is_free(&self) -> Result<bool, BackendError> {
-        match self.session.client.list_children(&self.lock).await {
-            Ok(children) => Ok(Line::read(&children).fits(self.claim.mode)),
-            Err(Error::NoNode) => Ok(true),
-            Err(error) => Err(error::looked(&self.session.place(), error)),
-        }
+        let children = leave::seen_now(&self.session, &self.lock).await;
+        let children = children.map_err(|error| error::looked(&self.session.place(), error))?;
+        Ok(children.is_none_or(|children| Line::read(&children).fits(self.claim.mode)))
     }
 
     /// Lets it in, unless its time ran out meanwhile: then its node is being deleted, and the next one enters (L1, L5).

@@ -60,13 +60,23 @@ async fn is_there(session: &Session, path: &str) -> Result<bool, BackendError> {
     Err(error::no_lock(&session.place(), path))
 }
 
-/// With all directories above it. Where the server can, it removes the lowest one again when nobody has wanted the lock for
-/// a while; tokens grow all the same, for they are counted by the ensemble.
+/// With all directories above it that are missing: whoever may use them need not be able to make them. Where the server can, it
+/// removes the lowest one again when nobody has wanted the lock for a while; tokens grow all the same, for they are counted by
+/// the ensemble.
 pub(crate) async fn make(session: &Session, path: &str) -> Result<(), Error> {
-    let client = &session.client;
+    match make_lowest(session, path).await {
+        Err(Error::NoNode) => {}
+        made => return made,
+    }
     let permanent = CreateMode::Persistent.with_acls(session.acls());
     let (above, _) = path.rsplit_once('/').expect("BUG: a lock is below a path");
-    client.mkdir(above, &permanent).await?;
+    session.client.mkdir(above, &permanent).await?;
+    make_lowest(session, path).await
+}
+
+async fn make_lowest(session: &Session, path: &str) -> Result<(), Error> {
+    let client = &session.client;
+    let permanent = CreateMode::Persistent.with_acls(session.acls());
     let made = client.create(path, DATA, &CreateMode::Container.with_acls(session.acls())).await;
     let made = match made {
         Err(Error::Unimplemented) => client.create(path, DATA, &permanent).await,

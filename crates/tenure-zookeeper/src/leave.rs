@@ -48,6 +48,18 @@ pub(crate) async fn seen_by_quorum(
     }
 }
 
+/// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower that is
+/// behind its leader shows a line that somebody has left long ago. `None` if there is no directory.
+pub(crate) async fn seen_now(session: &Session, lock: &str) -> Result<Option<Vec<String>>, Error> {
+    // Both are sent at once, in this order.
+    let (synced, listed) = join!(session.client.sync(lock), session.client.list_children(lock));
+    synced?;
+    match listed {
+        Err(Error::NoNode) => Ok(None),
+        listed => listed.map(Some),
+    }
+}
+
 /// Leaves for an owner, whether it holds or waits.
 pub(crate) async fn release(
     session: &Session,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{future::join_all, join};
 use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Moment, WaiterView};
 use zookeeper_client::{Error, Stat};
 
@@ -78,12 +78,19 @@ fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> Waite
     }
 }
 
-/// The state of one lock.
+/// The state of one lock, none of it older than the question.
 pub(crate) async fn inspect(
     store: &Store,
     session: &Session,
     name: &LockName,
 ) -> Result<LockView, BackendError> {
+    let (synced, seen) = join!(session.client.sync(&session.config.base), look(store, session, name));
+    synced.map_err(|error| error::looked(&session.place(), error))?;
+    seen
+}
+
+/// The state of one lock, as the server knows it.
+async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
     let lock = store.directory_of(name);
     let looked = |error| error::looked(&session.place(), error);
     let (children, stat) = match session.client.get_children(&lock).await {
@@ -135,16 +142,14 @@ pub(crate) async fn list(
     session: &Session,
     prefix: &str,
 ) -> Result<Vec<LockView>, BackendError> {
-    let children = match session.client.list_children(&session.config.base).await {
-        Err(Error::NoNode) => return Ok(Vec::new()),
-        children => children.map_err(|error| error::looked(&session.place(), error))?,
-    };
+    let children = leave::seen_now(session, &session.config.base).await;
+    let children = children.map_err(|error| error::looked(&session.place(), error))?.unwrap_or_default();
     let mut names: Vec<LockName> = children.iter().filter_map(|child| node::decode(child)).collect();
     names.retain(|name| name.as_str().starts_with(prefix));
     names.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     let mut views = Vec::new();
     for batch in names.chunks(BATCH) {
-        for view in join_all(batch.iter().map(|name| inspect(store, session, name))).await {
+        for view in join_all(batch.iter().map(|name| look(store, session, name))).await {
             views.push(view?);
         }
     }
