@@ -11,6 +11,7 @@ use tenure_core::{
 
 use crate::{
     config::Config,
+    horizon::Horizon,
     members::Members,
     seats::Seats,
     watch::{Watcher, Watchers, Watching},
@@ -27,6 +28,7 @@ pub struct Etcd {
 pub(crate) struct Shared {
     config: Arc<Config>,
     host: Arc<dyn Host>,
+    horizon: Arc<Horizon>,
     pub(crate) seats: Seats,
     watchers: Watchers,
     bells: Bells,
@@ -43,12 +45,14 @@ impl Etcd {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
-        let (seats, watchers, bells) = (Seats::default(), Watchers::default(), Bells::default());
-        Self::sharing(Arc::new(Shared { config, host, seats, watchers, bells }))
+        let (horizon, seats) = (Arc::default(), Seats::default());
+        let (watchers, bells) = (Watchers::default(), Bells::default());
+        Self::sharing(Arc::new(Shared { config, host, horizon, seats, watchers, bells }))
     }
 
     fn sharing(shared: Arc<Shared>) -> Self {
-        let members = Arc::new(Members::new(shared.config.clone(), shared.host.clone()));
+        let members = Members::new(shared.config.clone(), shared.host.clone(), shared.horizon.clone());
+        let members = Arc::new(members);
         let watching = Watching(Watcher::new(members.clone(), shared.bells.clone()));
         shared.watchers.add(&watching.0);
         Self { shared, members, watching }

@@ -47,6 +47,20 @@ pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
 }
 
+/// The cluster has forgotten what this process has seen.
+pub(crate) fn put_back() -> BackendError {
+    let message = "the etcd cluster was put back to an earlier state, where tokens would repeat; restore it with \
+                   --bump-revision, or set the marks of your resources back and start this program again";
+    BackendError::new(Corrupt, Outcome::NotApplied, message)
+}
+
+/// Another cluster answers than the one that this process began with.
+pub(crate) fn another_cluster() -> BackendError {
+    let message = "another etcd cluster answers at this address than before, and does not know who holds locks in that one; \
+                   if that is meant, start this program again";
+    BackendError::new(Corrupt, Outcome::NotApplied, message)
+}
+
 /// A `Wait::Wake`.
 pub(crate) fn no_turnless_place() -> BackendError {
     let message = "etcd cannot be a node of a quorum: in its line every place has a turn";

@@ -5,6 +5,7 @@ mod claim;
 mod config;
 mod diagnose;
 mod error;
+mod horizon;
 mod keys;
 mod lease;
 mod leave;

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use crate::{
     config::{Config, Tls},
     error::{self, Fate},
+    horizon::Horizon,
 };
 
 /// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
@@ -39,6 +40,7 @@ const ROUNDS: usize = 3;
 pub(crate) struct Members {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
+    pub(crate) horizon: Arc<Horizon>,
     members: Vec<Member>,
     /// Which one is asked first: the one that answered last.
     current: watch::Sender<usize>,
@@ -73,10 +75,11 @@ struct Refusal {
 }
 
 impl Members {
-    pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, horizon: Arc<Horizon>) -> Self {
         let member = |address: &String| Member { address: address.clone(), connection: Mutex::default() };
         let members = config.members.iter().map(member).collect();
-        Self { config, host, members, current: watch::Sender::new(0), is_known: AtomicBool::new(false) }
+        let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
+        Self { config, host, horizon, members, current, is_known }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -104,7 +104,9 @@ impl Members {
     /// The line of a lock, linearizable.
     pub(crate) async fn line(&self, folder: &str, patience: Duration) -> Result<Line, BackendError> {
         let request = async |mut client: Client| client.get(folder, Some(in_order())).await;
+        let before = self.horizon.now();
         let read = self.ask(patience, request).await?.value;
+        self.horizon.judge(before, read.header())?;
         Line::read(folder, read.kvs(), header(read.header()).0)
     }
 
@@ -130,8 +132,10 @@ impl Members {
                 Err(error) => Err(error),
             }
         };
-        let done = self.ask(patience, request).await?.value;
-        done.map(|done| line_of(change.folder, &done)).transpose()
+        let before = self.horizon.now();
+        let Some(done) = self.ask(patience, request).await?.value else { return Ok(None) };
+        self.horizon.judge(before, done.header())?;
+        line_of(change.folder, &done).map(Some)
     }
 
     /// Deletes the key if it is still the one of this create revision.

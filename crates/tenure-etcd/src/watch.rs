@@ -151,8 +151,12 @@ impl Watcher {
         });
         let is_deleted = matches!(wish.awaited.sight, Sight::Key(_))
             && response.events().iter().any(|event| event.event_type() == EventType::Delete);
-        if is_over {
-            // Compacted, or not allowed: what happened meanwhile, nobody knows.
+        if is_over && response.compact_revision() > 0 {
+            // What was before that is gone: whoever is rung now finds it out.
+            wishes.renew(owner, response.compact_revision());
+            self.changed.notify_one();
+        } else if is_over {
+            // Not allowed: whoever asks again listens again.
             wishes.of.remove(&owner);
         } else if is_deleted {
             wishes.forget(owner);
@@ -214,6 +218,14 @@ impl Watcher {
 }
 
 impl Wishes {
+    /// The server has ended the watch, which is to be sent again and begin no sooner than this.
+    fn renew(&mut self, owner: OwnerId, from: i64) {
+        self.next_id += 1;
+        if let Some(wish) = self.of.get_mut(&owner) {
+            *wish = Wish { id: self.next_id, from: wish.from.max(from), is_sent: false, ..wish.clone() };
+        }
+    }
+
     /// True if the stream has to be told.
     fn forget(&mut self, owner: OwnerId) -> bool {
         let Some(wish) = self.of.remove(&owner) else { return false };
