@@ -1,6 +1,9 @@
 //! `ZooKeeper`: the verbs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tenure_core::{
@@ -26,13 +29,16 @@ pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     pub(crate) directories: Directories,
     pub(crate) faces: Faces,
+    /// The latest transaction that made a node of this process: no later one has a smaller number.
+    pub(crate) newest: AtomicI64,
 }
 
 impl ZooKeeper {
     /// Nothing is sent yet: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
-        Self(Arc::new(Store { sessions, directories: Directories::default(), faces: Faces::default() }))
+        let (directories, faces) = (Directories::default(), Faces::default());
+        Self(Arc::new(Store { sessions, directories, faces, newest: AtomicI64::default() }))
     }
 }
 

@@ -1,6 +1,10 @@
 //! Claiming: a node is made once, and the line tells whether it holds.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::{
     future::{Either, select},
@@ -190,6 +194,7 @@ impl Attempt<'_> {
         let prefix = session.config.layout.prefix(owner, self.claim.mode);
         let path = format!("{}/{prefix}", self.lock);
         let options = CreateMode::EphemeralSequential.with_acls(session.acls());
+        let newest = self.store.newest.load(Ordering::Acquire);
         // Both are sent at once, in this order.
         let create = session.client.create(&path, &data, &options);
         let (made, listed) = join!(create, session.client.get_children(&self.lock));
@@ -202,6 +207,12 @@ impl Attempt<'_> {
         // Since it was made somebody came or went: it may have been seen in a line that was longer.
         let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
         self.made(node_of(name.clone(), &stat), was_seen)?;
+        if stat.czxid <= newest {
+            let now = session.host.now();
+            session.with_entry(owner, |entry| entry.leave(now));
+            return Err(error::put_back(&session.place()));
+        }
+        self.store.newest.fetch_max(stat.czxid, Ordering::AcqRel);
         Ok(Some((Line::read(&listed?.0), name, true)))
     }
 

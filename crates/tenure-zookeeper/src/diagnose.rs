@@ -12,7 +12,7 @@ use zookeeper_client::Error;
 
 use crate::{
     config::{Access, Config},
-    error,
+    directory, error,
     session::Session,
 };
 
@@ -111,18 +111,42 @@ fn limits(config: &Config, longest: Duration, told: &[Told]) -> Vec<Finding> {
 
 async fn rights(session: &Session) -> Result<Option<Finding>, BackendError> {
     match session.client.list_children(&session.config.base).await {
-        Ok(_) => Ok(None),
-        Err(Error::NoNode) => Ok(Some(finding(
-            Severity::Note,
-            format!("{} is not there yet", session.config.base),
-            "the first claim makes it, if this user may",
-        ))),
+        Ok(_) | Err(Error::NoNode) => try_to_make(session).await,
         Err(Error::NoAuth) => Ok(Some(finding(
             Severity::Problem,
             format!("this user may not read {}", session.config.base),
             "log in as one who may, or change the ACL",
         ))),
         Err(error) => Err(error::looked(&session.place(), error)),
+    }
+}
+
+/// Makes the directory of a lock that nobody else can want, with all above it that are missing, and takes them away again.
+async fn try_to_make(session: &Session) -> Result<Option<Finding>, BackendError> {
+    let base = &session.config.base;
+    let looked = |error| error::looked(&session.place(), error);
+    let mut bits = [0; 8];
+    session.host.random(&mut bits);
+    let lock = format!("{base}/tenure-doctor-{:016x}", u64::from_ne_bytes(bits));
+    let mut made = vec![&lock[..]];
+    for (end, _) in lock.match_indices('/').skip(1).collect::<Vec<_>>().into_iter().rev() {
+        if session.client.check_stat(&lock[..end]).await.map_err(looked)?.is_none() {
+            made.push(&lock[..end]);
+        }
+    }
+    let tried = directory::make(session, &lock).await;
+    for path in made {
+        // OK to ignore because whoever may make a lock may leave it: the server removes an empty one.
+        let _ = session.client.delete(path, None).await;
+    }
+    match tried {
+        Ok(()) => Ok(None),
+        Err(Error::NoAuth) => Ok(Some(finding(
+            Severity::Problem,
+            format!("this user may not make a lock in {base}, which was tried to see its rights"),
+            format!("give it the rights to create and to delete in {base}"),
+        ))),
+        Err(error) => Err(looked(error)),
     }
 }
 

@@ -25,7 +25,9 @@ pub(crate) fn wrote(place: &str, error: Error) -> BackendError {
 pub(crate) fn opening(place: &str, error: Error) -> BackendError {
     let message = match error {
         Error::AuthFailed => return looked(place, error),
-        Error::NoHosts | Error::Timeout | Error::ConnectionLoss => "no ZooKeeper server can be reached",
+        Error::NoHosts | Error::Timeout | Error::ConnectionLoss => {
+            "no ZooKeeper server can be reached, or all refuse another connection of this machine (maxClientCnxns)"
+        }
         _ => "no session with ZooKeeper can be begun",
     };
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
@@ -67,6 +69,13 @@ pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
     let message =
         format!("{path} holds data that is no lock; choose another name, or another path in the URL");
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
+}
+
+/// The ensemble has forgotten what this process has seen.
+pub(crate) fn put_back(place: &str) -> BackendError {
+    let message = "the ensemble was put back to an earlier state, or is another one: tokens would repeat; set the marks of your \
+                   resources back and start this program again";
+    BackendError::new(Corrupt, Unknown, message).with("zookeeper", place)
 }
 
 fn judge(error: &Error) -> (ErrorKind, Outcome, &'static str) {

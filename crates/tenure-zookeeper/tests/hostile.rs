@@ -8,7 +8,7 @@ mod stage;
 use std::{pin::pin, time::Duration};
 
 use stage::{contenders, raw, soon, until, zookeeper};
-use tenure_core::{BackendHandle, ClaimAnswer, Released, Wait};
+use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
     proxy::Proxy,
@@ -121,4 +121,44 @@ async fn who_may_use_the_path_need_not_be_able_to_make_it() {
     let player = Player::new(zookeeper(&url("apps/tenure")), "job");
     soon("it enters", player.enter()).await;
     assert_eq!(soon("it leaves", player.leave()).await, Released::Released);
+    // `doctor` says which is which, and leaves nothing behind.
+    let before = contenders(&client, "/apps/tenure").await;
+    let graves = async |path: &str| -> Vec<Severity> {
+        let findings = zookeeper(&url(path)).diagnose().await.unwrap();
+        findings.into_iter().map(|finding| finding.severity).collect()
+    };
+    assert!(!graves("apps/tenure").await.contains(&Severity::Problem));
+    assert!(!graves("apps/tenure/below/that").await.contains(&Severity::Problem));
+    assert!(graves("apps/other").await.contains(&Severity::Problem));
+    assert_eq!(contenders(&client, "/apps/tenure").await, before);
+}
+
+/// L2. A server that was put back, or another one at the same address, gave out tokens again that this very process had had before, and
+/// nobody said a word.
+#[tokio::test]
+async fn who_has_seen_more_than_a_restored_server_is_not_let_in() {
+    let (old, new) = (ZooKeeperServer::start(), ZooKeeperServer::start());
+    let proxy = Proxy::to(old.port(), 1);
+    let backend = zookeeper(&format!("zookeeper://127.0.0.1:{}/tenure?tick=500ms", proxy.port()));
+    let mut player = Player::new(backend.clone(), "job");
+    player.claim.ttl = Duration::from_secs(1);
+    for _ in 0..20 {
+        soon("it enters", player.enter()).await;
+        soon("it leaves", player.leave()).await;
+    }
+    proxy.lead_to(new.port());
+    proxy.cut();
+    proxy.heal();
+    let answer = soon("it is answered", async {
+        loop {
+            match backend.claim(&player.claim).await {
+                Err(error) if error.kind().is_transient() => sleep(Duration::from_millis(20)).await,
+                answer => return answer,
+            }
+        }
+    });
+    let error = answer.await.expect_err("tokens go back");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    let client = raw(&new.address()).await;
+    until("its node is taken away", async || contenders(&client, JOB).await.is_empty()).await;
 }
