@@ -42,12 +42,16 @@ fn a_cluster_that_loses_members_neither_loses_a_lease_nor_lets_two_in() {
     let third = stage.start_waiter("job", &[&run(enter)[..], &["third"]].concat());
 
     cluster.member(follower).stop();
-    std::thread::sleep(Duration::from_secs(5));
+    for _ in 0..2 {
+        renewed(&stage);
+    }
     cluster.member(follower).resume();
-    std::thread::sleep(Duration::from_secs(1));
+    renewed(&stage);
     cluster.member(leader).kill();
-    // Longer than the lease: it was renewed with a new leader.
-    std::thread::sleep(Duration::from_secs(11));
+    // The new leader begins the lease anew, and then it is renewed there: more than a ttl is over by the last of these.
+    for _ in 0..5 {
+        renewed(&stage);
+    }
     assert_eq!(stage.lines("beats"), ["first"], "somebody came in beside the holder");
     stage.touch("go");
     holder.ended().silent(0);
@@ -61,10 +65,11 @@ fn a_cluster_that_loses_members_neither_loses_a_lease_nor_lets_two_in() {
 fn after_a_killed_holder_the_next_one_enters_when_its_lease_is_over() {
     let server = EtcdServer::start();
     let stage = Stage::at(server.url(""));
-    let ttl = Duration::from_secs(2);
-    let mut holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", BEAT, "first"]);
+    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let mut holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
-    let waiter = stage.start_waiter("job", &["run", "--ttl", "2s", "job", "--", "sh", "-c", ENTER, "second"]);
+    let waiter =
+        stage.start_waiter("job", &["run", "--ttl", &text, "job", "--", "sh", "-c", ENTER, "second"]);
     holder.kill();
     let killed = now();
     waiter.ended().silent(0);
@@ -79,9 +84,10 @@ fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
     for (name, script) in [("meek", BEAT), ("deaf", DEAF_BEAT)] {
         let server = EtcdServer::start();
         let stage = Stage::at(server.url(""));
-        let process = stage.start(&["run", "--ttl", "4s", "job", "--", "sh", "-c", script, name]);
+        let (ttl, text) = scaled_ttl(Duration::from_secs(4));
+        let process = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", script, name]);
         stage.beats(name);
-        let end = renewed(&stage) + Duration::from_secs(4);
+        let end = renewed(&stage) + ttl;
         server.stop();
         stage.dies(&format!("pid.{name}"));
         println!("{name} died {:?} before the lease ended", end.saturating_sub(now()));
@@ -92,18 +98,17 @@ fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
     }
 }
 
-/// When the only lease was renewed just now, at the earliest. The server shows whole seconds: of 4 s, 3 after a renewal and 2
-/// before the next one.
+/// Waits until the only lease was renewed, and says when at the earliest: before that it had less time left.
 fn renewed(stage: &Stage) -> Duration {
-    let mut last_low = None;
-    eventually("a lease has just been renewed", PATIENCE, || {
+    let mut last = None;
+    eventually("a lease is renewed", PATIENCE, || {
         let asked = now();
-        let left = stage.show("job")["holders"][0]["expires_in_ms"].as_u64().unwrap();
-        if left <= 2000 {
-            last_low = Some(asked);
-            return None;
-        }
-        last_low
+        let shown = stage.run(&["show", "--json", "job"]);
+        // A cluster that elects may say nothing.
+        let view: serde_json::Value = serde_json::from_str(&shown.out).ok()?;
+        let left = view["holders"][0]["expires_in_ms"].as_u64()?;
+        let (before, had) = last.replace((asked, left))?;
+        (left > had).then_some(before)
     })
 }
 

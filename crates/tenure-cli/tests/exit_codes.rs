@@ -36,12 +36,13 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
     let who = format!("pid {} sh since", holder.pid());
+    let (_, wait) = stage::scaled_ttl(Duration::from_secs(2));
     for (arguments, code) in [
         (&["run", "-n"][..], 1),
         (&["run", "-n", "-E", "5"], 5),
         (&["run", "-n", "--conflict-exit-code", "0"], 0),
         (&["run", "-w", "0s"], 1),
-        (&["run", "-w", "2s", "-E", "75"], 75),
+        (&["run", "-w", &wait, "-E", "75"], 75),
     ] {
         stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
     }
@@ -55,7 +56,8 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let who = format!("pid {} ", std::process::id());
-    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", "2s", "-E", "75"], 75)] {
+    let (_, wait) = stage::scaled_ttl(Duration::from_secs(2));
+    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", &wait, "-E", "75"], 75)] {
         stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
     }
 }
@@ -64,9 +66,9 @@ fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_wait_lasts_as_long_as_was_asked(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
-    let wait = Duration::from_secs(2);
+    let (wait, text) = stage::scaled_ttl(Duration::from_secs(2));
     let came = Instant::now();
-    stage.run(&["run", "-w", "2s", "job", "--", "true"]).complained(1, "held by");
+    stage.run(&["run", "-w", &text, "job", "--", "true"]).complained(1, "held by");
     assert!(came.elapsed() >= wait, "{:?}", came.elapsed());
     assert_within(wait + stage::START, came.elapsed(), "a wait of 2 s");
     assert!(stage.queue("job").is_empty());

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use stage::{
     PATIENCE, Process, START, Stage, assert_within,
     files::{ENTER, HOLD},
+    scaled_ttl,
 };
 use tenure_testkit::patience::eventually;
 
@@ -122,7 +123,8 @@ fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &
 /// L6, L8: whoever gives up leaves no place behind that others would have to wait for.
 fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
     let holder = holder(stage, &["-s"]);
-    let writer = stage.start(&["run", "-w", "4s", "job", "--", "sh", "-c", ENTER, "writer"]);
+    let (_, wait) = scaled_ttl(Duration::from_secs(4));
+    let writer = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "writer"]);
     stage.queued("job", &writer);
     let reader = waiter(stage, &["-s"], "reader");
     writer.ended().complained(1, "held by");
@@ -138,7 +140,8 @@ fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
 /// L6, L8: the same among those who want it alone.
 fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
     let holder = holder(stage, &[]);
-    let hasty = stage.start(&["run", "-w", "4s", "job", "--", "sh", "-c", ENTER, "hasty"]);
+    let (_, wait) = scaled_ttl(Duration::from_secs(4));
+    let hasty = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "hasty"]);
     stage.queued("job", &hasty);
     let patient = waiter(stage, &[], "patient");
     hasty.ended().complained(1, "held by");

@@ -97,8 +97,8 @@ fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
     for (name, script) in [("meek", BEAT), ("deaf", DEAF_BEAT)] {
         let server = ZooKeeperServer::start();
         let stage = Stage::at(server.url(""));
-        let ttl = Duration::from_secs(3);
-        let process = stage.start(&["run", "--ttl", "3s", "job", "--", "sh", "-c", script, name]);
+        let (ttl, text) = scaled_ttl(Duration::from_secs(3));
+        let process = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", script, name]);
         stage.beats(name);
         server.stop();
         // The last renewal was sent before that.

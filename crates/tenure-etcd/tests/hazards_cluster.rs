@@ -9,11 +9,14 @@
 mod stage;
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use stage::{GRAIN, PATIENCE, Referee, becomes, locker};
+use stage::{GRAIN, PATIENCE, Referee, becomes, locker, renewed};
 use tenure::Locker;
 use tenure_testkit::{
     etcd::{EtcdCluster, EtcdServer},
@@ -21,9 +24,9 @@ use tenure_testkit::{
     proxy::Proxy,
 };
 
-/// Goes in and out until `until`.
-async fn contend(locks: Locker, referee: Arc<Referee>, until: Instant) {
-    while Instant::now() < until {
+/// Goes in and out until it is told to stop.
+async fn contend(locks: Locker, referee: Arc<Referee>, is_over: Arc<AtomicBool>) {
+    while !is_over.load(Ordering::SeqCst) {
         let lock = locks.mutex("job").ttl(Duration::from_secs(5) * slowness());
         let Ok(guard) = lock.acquire_within(PATIENCE * slowness()).await else { continue };
         referee.enters(guard.token().get());
@@ -44,10 +47,9 @@ async fn a_member_that_hangs_and_a_leader_that_dies_stop_nobody() {
     let order = [follower, leader, 3 - leader - follower];
     let addresses: Vec<String> = order.map(|index| cluster.member(index).address()).into();
     let url = format!("etcd://{}", addresses.join(","));
-    let referee = Arc::<Referee>::default();
-    let until = Instant::now() + Duration::from_secs(10) * slowness();
+    let (referee, is_over) = (Arc::<Referee>::default(), Arc::<AtomicBool>::default());
     let contenders: Vec<_> =
-        (0..4).map(|_| tokio::spawn(contend(locker(&url), referee.clone(), until))).collect();
+        (0..4).map(|_| tokio::spawn(contend(locker(&url), referee.clone(), is_over.clone()))).collect();
 
     let goes_on = async |what: &str| {
         let before = referee.entries();
@@ -60,6 +62,7 @@ async fn a_member_that_hangs_and_a_leader_that_dies_stop_nobody() {
     goes_on("it is back").await;
     cluster.member(leader).kill();
     goes_on("they go on with a new leader").await;
+    is_over.store(true, Ordering::SeqCst);
     for contender in contenders {
         contender.await.unwrap();
     }
@@ -102,9 +105,7 @@ async fn a_lease_and_a_place_outlive_the_leader() {
     cluster.member(leader).kill();
     let rest: Vec<usize> = (0..3).filter(|&index| index != leader).collect();
     cluster.leader(&rest);
-    // Longer than two renewals.
-    tokio::time::sleep(Duration::from_secs(8)).await;
-    guard.check().unwrap();
+    renewed(&guard, 2).await;
     assert!(!waiting.is_finished(), "two hold");
     guard.release().await.unwrap();
     let next = waiting.await.unwrap();
@@ -117,7 +118,7 @@ async fn a_lease_and_a_place_outlive_the_leader() {
 async fn a_holder_that_is_cut_off_knows_it_before_another_one_holds() {
     let server = EtcdServer::start();
     let proxy = Proxy::to(server.port(), 1);
-    let ttl = Duration::from_secs(3);
+    let ttl = Duration::from_secs(3) * slowness();
     let cut_off = locker(&format!("etcd://127.0.0.1:{}", proxy.port()));
     let guard = cut_off.mutex("job").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
@@ -126,8 +127,7 @@ async fn a_holder_that_is_cut_off_knows_it_before_another_one_holds() {
         let guard = other.mutex("job").ttl(ttl).acquire_within(PATIENCE * slowness()).await.unwrap();
         (Instant::now(), guard)
     });
-    tokio::time::sleep(ttl / 2).await;
-    guard.check().unwrap();
+    renewed(&guard, 1).await;
     proxy.stall();
     let parted = Instant::now();
     guard.lost().await;
@@ -154,8 +154,8 @@ async fn a_lease_survives_a_restart_of_the_server() {
     let token = guard.token();
     server.kill();
     server.start_again();
-    tokio::time::sleep(Duration::from_secs(7) * slowness()).await;
-    guard.check().unwrap();
+    // More than a ttl is over by then.
+    renewed(&guard, 4).await;
     assert!(locker(&server.url("")).mutex("job").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     let next = locks.mutex("job").acquire().await.unwrap();
@@ -223,7 +223,9 @@ fn a_handle_goes_on_after_its_first_runtime_is_gone() {
             let holder = lock.try_acquire().await.unwrap().expect("it is free");
             let waiter = lock.acquire_within(PATIENCE);
             let (waiter, released) = tokio::join!(waiter, async {
-                tokio::time::sleep(Duration::from_millis(300)).await;
+                let name = stage::named("job");
+                let waits = async || (locks.inspect(&name).await.unwrap().queue.len() == 1).then_some(());
+                becomes("it waits", waits).await;
                 let released = Instant::now();
                 holder.release().await.unwrap();
                 released

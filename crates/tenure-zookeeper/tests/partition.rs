@@ -7,11 +7,12 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use stage::{contenders, locker, raw, soon, until, waiter, zookeeper};
+use stage::{contenders, locker, raw, renewed, soon, until, waiter, zookeeper};
 use tenure::{Guard, Locker};
 use tenure_core::Renewal;
 use tenure_testkit::{
     conformance::player::Player,
+    patience::slowness,
     proxy::Proxy,
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
@@ -26,13 +27,17 @@ async fn overtaken(
     waiters: &Locker,
     fail: impl FnOnce(),
 ) -> (Instant, Instant, [Guard; 2]) {
-    let guard = soon("it holds", holders.mutex("job").ttl(TTL).acquire()).await.unwrap();
+    let guard = loop {
+        let guard = soon("it holds", holders.mutex("job").ttl(TTL).acquire()).await.unwrap();
+        // A short lease may be lost on a machine that is busy with other things: then it begins again.
+        if renewed(&guard, 2).await {
+            break guard;
+        }
+    };
     let waiting = waiter(waiters.mutex("job").ttl(TTL));
     let name = "job".parse().unwrap();
     until("it waits", async || waiters.inspect(&name).await.unwrap().queue.len() == 1).await;
-    // A lease that has been renewed some times.
-    sleep(TTL).await;
-    guard.check().unwrap();
+    assert!(renewed(&guard, 1).await, "it holds");
     fail();
     soon("it is lost", guard.lost()).await;
     let lost = Instant::now();
@@ -76,7 +81,11 @@ async fn a_holder_on_a_hung_server_knows_before_the_next_one_enters() {
     server.stop();
     soon("it is lost", guard.lost()).await;
     let lost = Instant::now();
-    assert!(lost - cut < TTL + Duration::from_millis(200), "it is known by its own clock: {:?}", lost - cut);
+    assert!(
+        lost - cut < TTL + Duration::from_millis(200) * slowness(),
+        "it is known by its own clock: {:?}",
+        lost - cut
+    );
     // Longer than any session: the server ends them when it goes on, or their clients come back in time.
     sleep(4 * TTL).await;
     server.resume();
@@ -109,7 +118,7 @@ async fn a_leader_that_is_heard_late_vouches_for_nothing() {
     let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
     let (a, b) =
         (locker(&ensemble.member(follower).url("")).await, locker(&ensemble.member(leader).url("")).await);
-    let link = ensemble.link(follower, leader);
+    let (link, client) = (ensemble.link(follower, leader), raw(&ensemble.member(leader).address()).await);
     let mut cut = Instant::now();
     let ((lost, entered, _guards), ()) = tokio::join!(
         overtaken(&a, &b, || {
@@ -117,9 +126,9 @@ async fn a_leader_that_is_heard_late_vouches_for_nothing() {
             link.hold_replies();
         }),
         async {
-            // Held up until the session is over, but not for `syncLimit`, after which the leader would drop the follower.
+            // Held up until the session is over, which is before `syncLimit`, after which the leader would drop the follower.
             until("the way is held up", async || link.traffic().held_replies > 0).await;
-            sleep(TTL + 3 * TICK).await;
+            until("the session is over", async || contenders(&client, "/tenure/job").await.len() == 1).await;
             link.release();
         }
     );

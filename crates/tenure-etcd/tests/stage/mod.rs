@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure::{Locker, TokioHost};
+use tenure::{Guard, Locker, TokioHost};
 use tenure_core::{BackendHandle, LockName};
 use tenure_etcd::{Config, Etcd};
 use tenure_testkit::{etcd::EtcdServer, patience::slowness};
@@ -47,6 +47,19 @@ pub(crate) async fn becomes<T>(what: &str, mut condition: impl AsyncFnMut() -> O
         }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until a lease was renewed so many times from now on, and is not lost.
+pub(crate) async fn renewed(guard: &Guard, times: usize) {
+    for _ in 0..times {
+        let mut left = guard.remaining();
+        becomes("it is renewed", async || {
+            guard.check().unwrap();
+            let before = std::mem::replace(&mut left, guard.remaining());
+            (left > before).then_some(())
+        })
+        .await;
     }
 }
 

@@ -52,6 +52,19 @@ pub(crate) async fn until<F: AsyncFnMut() -> bool>(what: &str, mut condition: F)
     .await;
 }
 
+/// Waits until a lease was renewed so many times from now on. False if it was lost before that.
+pub(crate) async fn renewed(guard: &Guard, times: usize) -> bool {
+    for _ in 0..times {
+        let mut left = guard.remaining();
+        until("it is renewed", async || {
+            let before = std::mem::replace(&mut left, guard.remaining());
+            left > before || left.is_zero()
+        })
+        .await;
+    }
+    guard.check().is_ok()
+}
+
 /// The names of the nodes that want a lock.
 pub(crate) async fn contenders(client: &Client, path: &str) -> Vec<String> {
     client.list_children(path).await.unwrap_or_default()
