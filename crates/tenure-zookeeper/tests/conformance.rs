@@ -6,13 +6,14 @@
 use std::{
     any::Any,
     sync::{Arc, LazyLock, Mutex, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use tenure_core::{BackendHandle, LockName};
 use tenure_testkit::{
     conformance::Arena,
+    patience::slowness,
     stepped::SteppedHost,
     zookeeper::{Ensemble, ZooKeeperServer},
 };
@@ -20,6 +21,9 @@ use tenure_zookeeper::{Config, ZooKeeper};
 
 /// What the cases of this process that run at the same time share, each in a path of its own.
 type Shared<T> = LazyLock<Mutex<Weak<T>>>;
+
+/// How long an arena may take to connect.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 static SERVER: Shared<ZooKeeperServer> = LazyLock::new(Mutex::default);
 static ENSEMBLE: Shared<Ensemble> = LazyLock::new(Mutex::default);
@@ -72,7 +76,11 @@ impl OnePath {
         let config = Config::from_url(&self.url).unwrap();
         let handle: BackendHandle = Arc::new(ZooKeeper::new(config, self.host.clone()));
         self.handles.lock().unwrap().push(handle.clone());
-        handle.inspect(&LockName::new("any").unwrap()).await.unwrap();
+        // A member may need its time to begin a session on a busy machine.
+        let (any, deadline) = (LockName::new("any").unwrap(), Instant::now() + PATIENCE * slowness());
+        while let Err(error) = handle.inspect(&any).await {
+            assert!(error.kind().is_transient() && Instant::now() < deadline, "{error:?}");
+        }
         handle
     }
 }

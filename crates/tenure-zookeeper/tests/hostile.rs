@@ -7,7 +7,7 @@ mod stage;
 
 use std::{pin::pin, time::Duration};
 
-use stage::{contenders, raw, soon, until, zookeeper};
+use stage::{connected, contenders, raw, soon, until, zookeeper};
 use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
@@ -56,9 +56,10 @@ async fn who_asks_after_a_release_is_not_told_that_it_is_held() {
     let ensemble = Ensemble::behind_proxies(3);
     let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
     let link = ensemble.link(follower, leader);
-    let at =
-        |member: usize| zookeeper(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address()));
-    let (ahead, behind) = (at(leader), at(follower));
+    let at = async |member: usize| {
+        connected(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address())).await
+    };
+    let (ahead, behind) = (at(leader).await, at(follower).await);
     for wait in [Wait::Turn, Wait::No] {
         let (holder, late) = (player(&ahead), player(&behind).waiting(wait));
         soon("it enters", holder.enter()).await;

@@ -7,7 +7,7 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use stage::{contenders, locker, raw, renewed, soon, until, waiter, zookeeper};
+use stage::{connected, contenders, locker, raw, renewed, soon, until, waiter};
 use tenure::{Guard, Locker};
 use tenure_core::Renewal;
 use tenure_testkit::{
@@ -142,7 +142,7 @@ async fn a_renewal_is_not_believed_unless_the_leader_has_heard_of_us() {
     let ensemble = Ensemble::behind_proxies(3);
     let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
     let link = ensemble.link(follower, leader);
-    let mut a = Player::new(zookeeper(&ensemble.member(follower).url("")), "job");
+    let mut a = Player::new(connected(&ensemble.member(follower).url("")).await, "job");
     a.claim.ttl = 4 * TTL;
     let grant = a.enter().await;
     let waiters = locker(&ensemble.member(leader).url("")).await;

@@ -26,6 +26,14 @@ pub(crate) fn zookeeper(url: &str) -> BackendHandle {
     Arc::new(ZooKeeper::new(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
 }
 
+/// The same, with a session: a member of an ensemble may need its time to begin one on a busy machine.
+pub(crate) async fn connected(url: &str) -> BackendHandle {
+    let backend = zookeeper(url);
+    let any = "any".parse().unwrap();
+    until("it is connected", async || backend.inspect(&any).await.is_ok()).await;
+    backend
+}
+
 /// A process with its own sessions.
 pub(crate) async fn locker(url: &str) -> Locker {
     tenure::connect(url).await.unwrap()
