@@ -1,11 +1,11 @@
 //! `Horizon`: what this process has seen of its cluster. A cluster that keeps its data never answers from before that.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use etcd_client::ResponseHeader;
 use tenure_core::BackendError;
 
-use crate::{error, members::locked};
+use crate::error;
 
 /// A cluster at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Horizon(Mutex<Option<Seen>>);
 impl Horizon {
     /// What is known before a request is sent: no answer through the quorum may be older.
     pub(crate) fn now(&self) -> Option<Seen> {
-        *locked(&self.0)
+        *self.latest()
     }
 
     /// Judges an answer through the quorum to a request that was sent when this was known.
@@ -41,11 +41,16 @@ impl Horizon {
             Some(before) if before.revision > seen.revision => return Err(error::put_back()),
             _ => {}
         }
-        let mut latest = locked(&self.0);
+        let mut latest = self.latest();
         let is_later = |latest: Seen| latest.revision < seen.revision;
         if latest.is_none_or(is_later) {
             *latest = Some(seen);
         }
         Ok(())
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Option<Seen>> {
+        // OK because no code that can panic runs while it is locked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,11 +6,11 @@
 use std::{
     any::Any,
     sync::{Arc, LazyLock, Mutex, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use async_trait::async_trait;
-use tenure_core::{BackendHandle, LockName};
+use tenure_core::{BackendHandle, Host, LockName};
 use tenure_testkit::{
     conformance::Arena,
     patience::slowness,
@@ -77,9 +77,9 @@ impl OnePath {
         let handle: BackendHandle = Arc::new(ZooKeeper::new(config, self.host.clone()));
         self.handles.lock().unwrap().push(handle.clone());
         // A member may need its time to begin a session on a busy machine.
-        let (any, deadline) = (LockName::new("any").unwrap(), Instant::now() + PATIENCE * slowness());
+        let (any, deadline) = (LockName::new("any").unwrap(), self.host.now() + PATIENCE * slowness());
         while let Err(error) = handle.inspect(&any).await {
-            assert!(error.kind().is_transient() && Instant::now() < deadline, "{error:?}");
+            assert!(error.kind().is_transient() && !deadline.is_over(self.host.now()), "{error:?}");
         }
         handle
     }
