@@ -98,7 +98,8 @@ async fn a_lease_and_a_place_outlive_the_leader() {
     let (a, b) = (locker(&cluster.url("")), locker(&cluster.url("")));
     let guard = a.mutex("job").ttl(Duration::from_secs(10) * slowness()).acquire().await.unwrap();
     let token = guard.token();
-    let waiting = tokio::spawn(async move { b.mutex("job").acquire_within(PATIENCE).await.unwrap() });
+    let patience = 3 * PATIENCE * slowness();
+    let waiting = tokio::spawn(async move { b.mutex("job").acquire_within(patience).await.unwrap() });
     let name = stage::named("job");
     becomes("it waits", async || (a.inspect(&name).await.unwrap().queue.len() == 1).then_some(())).await;
     let leader = cluster.leader(&[0, 1, 2]);

@@ -11,6 +11,7 @@ use stage::{connected, contenders, raw, soon, until, zookeeper};
 use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
+    patience::slowness,
     proxy::Proxy,
     zookeeper::{Ensemble, ZooKeeperServer},
 };
@@ -142,22 +143,25 @@ async fn who_has_seen_more_than_a_restored_server_is_not_let_in() {
     let proxy = Proxy::to(old.port(), 1);
     let backend = zookeeper(&format!("zookeeper://127.0.0.1:{}/tenure?tick=500ms", proxy.port()));
     let mut player = Player::new(backend.clone(), "job");
-    player.claim.ttl = Duration::from_secs(1);
-    for _ in 0..20 {
-        soon("it enters", player.enter()).await;
-        soon("it leaves", player.leave()).await;
+    player.claim.ttl = Duration::from_secs(2) * slowness();
+    // The old one has counted further.
+    let client = raw(&old.address()).await;
+    for _ in 0..99 {
+        client.set_data("/", b"", None).await.unwrap();
     }
+    let asks = async || loop {
+        match backend.claim(&player.claim).await {
+            Err(error) if error.kind().is_transient() => sleep(Duration::from_millis(20)).await,
+            answer => return answer,
+        }
+    };
+    let answer = soon("it is answered", asks()).await.unwrap();
+    assert!(matches!(answer, ClaimAnswer::Granted(_)), "{answer:?}");
     proxy.lead_to(new.port());
     proxy.cut();
     proxy.heal();
-    let answer = soon("it is answered", async {
-        loop {
-            match backend.claim(&player.claim).await {
-                Err(error) if error.kind().is_transient() => sleep(Duration::from_millis(20)).await,
-                answer => return answer,
-            }
-        }
-    });
+    // Its session is over first, and what it held with it.
+    let answer = soon("it is answered", asks());
     let error = answer.await.expect_err("tokens go back");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     let client = raw(&new.address()).await;
