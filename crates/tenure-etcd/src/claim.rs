@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use futures_util::future::{join, try_join_all};
-use tenure_core::{BackendError, Claim, ClaimAnswer, FencingToken, Grant, HolderView, Outcome, Wait};
+use tenure_core::{BackendError, Claim, ClaimAnswer, Grant, HolderView, Outcome, Wait};
 
 use crate::{
     backend::Etcd,
     error,
     keys::{Value, folder, key},
     lease::Purpose,
-    line::{Line, Place},
+    line::{Line, Place, token},
     requests::Change,
     seats::Stand,
+    view,
     wake::Awaited,
 };
 
@@ -273,13 +274,8 @@ impl Asking<'_> {
             true => self.etcd.members.time_left(first.lease, self.patience).await.ok().flatten(),
             false => None,
         };
-        Some(crate::view::holder(first, left))
+        Some(view::holder(first, left))
     }
-}
-
-pub(crate) fn token(created: i64) -> FencingToken {
-    // OK because revisions are positive.
-    FencingToken::new(u64::try_from(created).unwrap_or_default())
 }
 
 /// At least 1: etcd counts in seconds.

@@ -1,7 +1,7 @@
 //! `Line`: those who hold a lock and those who wait for it, in the order in which they came.
 
 use etcd_client::KeyValue;
-use tenure_core::{BackendError, Mode, OwnerId};
+use tenure_core::{BackendError, FencingToken, Mode, OwnerId};
 
 use crate::{
     error,
@@ -96,4 +96,10 @@ impl Line {
 
 fn is_named_like_one(folder: &str, kv: &KeyValue) -> bool {
     kv.key().strip_prefix(folder.as_bytes()).is_some_and(|rest| named(rest).is_some())
+}
+
+/// The token of a place made at this revision.
+pub(crate) fn token(created: i64) -> FencingToken {
+    // OK because revisions are positive.
+    FencingToken::new(u64::try_from(created).unwrap_or_default())
 }

@@ -11,10 +11,10 @@ use tenure_core::{BackendError, FencingToken, Grant, OwnerId, Renewal};
 
 use crate::{
     backend::Etcd,
-    claim::{token, whole_seconds},
+    claim::whole_seconds,
     error,
     keys::{Value, folder, key, millis},
-    line::Place,
+    line::{Place, token},
     requests::{Change, Kept},
     seats::Stand,
 };

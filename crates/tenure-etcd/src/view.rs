@@ -8,9 +8,8 @@ use tenure_core::{BackendError, HolderView, LockName, LockView, WaiterView};
 
 use crate::{
     backend::Etcd,
-    claim::token,
     keys::folder,
-    line::{Line, Place},
+    line::{Line, Place, token},
 };
 
 /// Keys that one request of `list` reads.

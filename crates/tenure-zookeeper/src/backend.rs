@@ -13,8 +13,8 @@ use tenure_core::{
 };
 
 use crate::{
-    claim, config::Config, diagnose, directory::Directories, leave, node, renew, sessions::Sessions, view,
-    view::Faces, wake::Hints,
+    claim, config::Config, diagnose, directory::Directories, faces::Faces, leave, renew, sessions::Sessions,
+    store::Store, view, wake::Hints,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -24,28 +24,12 @@ use crate::{
 #[derive(Clone)]
 pub struct ZooKeeper(Arc<Store>);
 
-/// What all handles share.
-pub(crate) struct Store {
-    pub(crate) sessions: Sessions,
-    pub(crate) directories: Directories,
-    pub(crate) faces: Faces,
-    /// The latest transaction that made a node of this process: no later one has a smaller number.
-    pub(crate) newest: AtomicI64,
-}
-
 impl ZooKeeper {
     /// Nothing is sent yet: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
         let (directories, faces) = (Directories::default(), Faces::default());
         Self(Arc::new(Store { sessions, directories, faces, newest: AtomicI64::default() }))
-    }
-}
-
-impl Store {
-    /// Where the contenders of a lock stand.
-    pub(crate) fn directory_of(&self, name: &LockName) -> String {
-        format!("{}/{}", self.sessions.config.base, node::encode(name))
     }
 }
 

@@ -10,20 +10,18 @@ use futures_util::{
     future::{Either, select},
     join,
 };
-use tenure_core::{
-    BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, Mode, Moment, Outcome, Wait,
-};
+use tenure_core::{BackendError, Claim, ClaimAnswer, ErrorKind, Grant, Mode, Moment, Outcome, Wait};
 use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
-    backend::Store,
-    error, leave,
+    error, faces, leave,
     line::{Line, Standing},
-    node::Contender,
+    node::{Contender, token},
     record::Record,
     roster::{Entry, Leaver, Node, Part},
     session::Session,
-    view, wake,
+    store::Store,
+    wake::Lookout,
 };
 
 /// One claim, carried out.
@@ -289,12 +287,14 @@ impl Attempt<'_> {
             Some(false) => return Err(error::lapsed(&self.session.place())),
             None => return Ok(None),
         }
+        let (session, faces) = (&*self.session, &self.store.faces);
+        let lookout = Lookout { session, faces, lock: &self.lock, owner: self.claim.owner };
         let holder = self.holder(line.holders());
         let (is_watched, holder) = if ahead == 0 {
             // It is read while it is watched.
-            (wake::watch(self, line, ahead).await, holder.await)
+            (lookout.watch(line, ahead).await, holder.await)
         } else {
-            join!(wake::watch(self, line, ahead), holder)
+            join!(lookout.watch(line, ahead), holder)
         };
         if !is_watched? {
             self.session.with_entry(self.claim.owner, Entry::rung);
@@ -304,7 +304,7 @@ impl Attempt<'_> {
     }
 
     async fn holder(&self, holders: &[Contender]) -> Option<tenure_core::HolderView> {
-        view::first_holder(self.store, &self.session, &self.lock, holders.first()?).await
+        faces::first_holder(&self.store.faces, &self.session, &self.lock, holders.first()?).await
     }
 
     /// Without having left anything.
@@ -327,11 +327,6 @@ impl Attempt<'_> {
 
 fn node_of(name: String, stat: &Stat) -> Node {
     Node { name, token: token(stat.czxid) }
-}
-
-/// The transaction that made a node: the ensemble counts them all, so later places have larger ones (L2).
-pub(crate) fn token(zxid: i64) -> FencingToken {
-    FencingToken::new(u64::try_from(zxid).unwrap_or(0))
 }
 
 /// After which whoever waits asks again, if nobody told it before.

@@ -6,6 +6,7 @@ mod config;
 mod diagnose;
 mod directory;
 mod error;
+mod faces;
 mod leave;
 mod life;
 mod line;
@@ -16,6 +17,7 @@ mod renew;
 mod roster;
 mod session;
 mod sessions;
+mod store;
 mod view;
 mod wake;
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use tenure_core::{LockName, Mode, OwnerId};
+use tenure_core::{FencingToken, LockName, Mode, OwnerId};
 
 use crate::config::Layout;
 
@@ -113,6 +113,11 @@ const CURATOR: &str = "lock-";
 const KAZOO: &str = "__lock__";
 const DIGITS: usize = 10;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The transaction that made a node: the ensemble counts them all, so later places have larger ones (L2).
+pub(crate) fn token(zxid: i64) -> FencingToken {
+    FencingToken::new(u64::try_from(zxid).unwrap_or(0))
+}
 
 #[cfg(test)]
 mod tests {

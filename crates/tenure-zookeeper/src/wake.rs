@@ -2,44 +2,62 @@
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use tenure_core::{Audience, BackendError, Ringing, Wake, Wakes};
+use tenure_core::{Audience, BackendError, OwnerId, Ringing, Wake, Wakes};
 use zookeeper_client::Error;
 
-use crate::{claim::Attempt, error, line::Line, node::Contender, record::Record, session::Watch};
+use crate::{
+    error,
+    faces::Faces,
+    line::Line,
+    node::Contender,
+    record::Record,
+    session::{Session, Watch},
+};
 
-/// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
-///
-/// A watch is set by reading the node, so nothing is missed between the look and the watch.
-pub(crate) async fn watch(attempt: &Attempt<'_>, line: &Line, ahead: usize) -> Result<bool, BackendError> {
-    let targets = line.watched_by(ahead).into_iter().map(|node| watch_one(attempt, node, ahead > 0));
-    let watched = try_join_all(targets).await?;
-    Ok(watched.into_iter().all(|is_watched| is_watched))
+/// From where an owner watches the nodes of a lock.
+pub(crate) struct Lookout<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) faces: &'a Faces,
+    /// The directory of the lock.
+    pub(crate) lock: &'a str,
+    pub(crate) owner: OwnerId,
 }
 
-async fn watch_one(attempt: &Attempt<'_>, node: &str, waits: bool) -> Result<bool, BackendError> {
-    let (session, owner) = (&attempt.session, attempt.claim.owner);
-    if session.with_entry(owner, |entry| entry.watches(node)) == Some(true) {
-        return Ok(true);
+impl Lookout<'_> {
+    /// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
+    ///
+    /// A watch is set by reading the node, so nothing is missed between the look and the watch.
+    pub(crate) async fn watch(&self, line: &Line, ahead: usize) -> Result<bool, BackendError> {
+        let targets = line.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
+        let watched = try_join_all(targets).await?;
+        Ok(watched.into_iter().all(|is_watched| is_watched))
     }
-    let path = format!("{}/{node}", attempt.lock);
-    let (data, stat, watcher) = match session.client.get_and_watch_data(&path).await {
-        Ok(read) => read,
-        Err(Error::NoNode) => return Ok(false),
-        Err(error) => return Err(error::looked(&session.place(), error)),
-    };
-    // Whoever was seen waiting has entered since: what would have rung has happened.
-    if waits && Record::read(&data).is_some_and(|record| record.entered) {
-        return Ok(false);
+
+    async fn watch_one(&self, node: &str, waits: bool) -> Result<bool, BackendError> {
+        let (session, owner) = (self.session, self.owner);
+        if session.with_entry(owner, |entry| entry.watches(node)) == Some(true) {
+            return Ok(true);
+        }
+        let path = format!("{}/{node}", self.lock);
+        let (data, stat, watcher) = match session.client.get_and_watch_data(&path).await {
+            Ok(read) => read,
+            Err(Error::NoNode) => return Ok(false),
+            Err(error) => return Err(error::looked(&session.place(), error)),
+        };
+        // Whoever was seen waiting has entered since: what would have rung has happened.
+        if waits && Record::read(&data).is_some_and(|record| record.entered) {
+            return Ok(false);
+        }
+        if let Some(holder) = Contender::read(node).filter(|_| !waits) {
+            self.faces.read(path, &holder, &data, &stat);
+        }
+        let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
+        if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {
+            // It asks again all the same, and then watches anew.
+            session.with_entry(owner, |entry| entry.unwatch(node));
+        }
+        Ok(true)
     }
-    if let Some(holder) = Contender::read(node).filter(|_| !waits) {
-        attempt.store.faces.read(path, &holder, &data, &stat);
-    }
-    let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
-    if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {
-        // It asks again all the same, and then watches anew.
-        session.with_entry(owner, |entry| entry.unwatch(node));
-    }
-    Ok(true)
 }
 
 /// The stream of hints of one process.

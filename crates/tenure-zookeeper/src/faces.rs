@@ -1,0 +1,63 @@
+//! `Faces`: who holds, for people.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use tenure_core::HolderView;
+use zookeeper_client::Stat;
+
+use crate::{
+    node::{Contender, token},
+    record::Record,
+    session::{Session, locked},
+};
+
+/// Holders that were looked at before, by their paths: what is said of them does not change.
+#[derive(Default)]
+pub(crate) struct Faces(Mutex<HashMap<String, HolderView>>);
+
+/// One who holds, for people; `None` if it is gone, or cannot be read.
+pub(crate) async fn first_holder(
+    faces: &Faces,
+    session: &Session,
+    lock: &str,
+    holder: &Contender,
+) -> Option<HolderView> {
+    let path = format!("{lock}/{}", holder.name);
+    if let Some(known) = locked(&faces.0).get(&path) {
+        return Some(known.clone());
+    }
+    let (data, stat) = session.client.get_data(&path).await.ok()?;
+    Some(faces.remember(path, holder_view(holder, &data, &stat)))
+}
+
+impl Faces {
+    /// What was read of one who holds, while it was watched.
+    pub(crate) fn read(&self, path: String, holder: &Contender, data: &[u8], stat: &Stat) {
+        self.remember(path, holder_view(holder, data, stat));
+    }
+
+    fn remember(&self, path: String, seen: HolderView) -> HolderView {
+        let mut faces = locked(&self.0);
+        if faces.len() >= FACES {
+            faces.clear();
+        }
+        faces.insert(path, seen.clone());
+        seen
+    }
+}
+
+pub(crate) fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
+    let record = Record::read(data);
+    let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
+    HolderView {
+        owner,
+        mode: node.mode,
+        token: record.as_ref().map(|_| token(stat.czxid)),
+        since: record.as_ref().map(|record| Duration::from_millis(record.since_ms)),
+        label: record.map(|record| record.label),
+        // Nobody can say when its process will not be heard of any more.
+        expires_in: None,
+    }
+}
+
+const FACES: usize = 1024;

@@ -1,0 +1,23 @@
+//! `Store`: what all handles share.
+
+use std::sync::atomic::AtomicI64;
+
+use tenure_core::LockName;
+
+use crate::{directory::Directories, faces::Faces, node, sessions::Sessions};
+
+/// What all handles share.
+pub(crate) struct Store {
+    pub(crate) sessions: Sessions,
+    pub(crate) directories: Directories,
+    pub(crate) faces: Faces,
+    /// The latest transaction that made a node of this process: no later one has a smaller number.
+    pub(crate) newest: AtomicI64,
+}
+
+impl Store {
+    /// Where the contenders of a lock stand.
+    pub(crate) fn directory_of(&self, name: &LockName) -> String {
+        format!("{}/{}", self.sessions.config.base, node::encode(name))
+    }
+}
