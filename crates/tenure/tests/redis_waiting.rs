@@ -131,7 +131,8 @@ async fn a_moment_of_read_only_is_waited_out() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("is a replica and takes no writes"), "{error}");
     }
-    let newcomer = tokio::spawn(late.mutex("other").ttl(LONG).acquire_within(PATIENCE * slowness()));
+    let other = late.mutex("other").ttl(LONG);
+    let newcomer = tokio::spawn(async move { other.acquire_within(PATIENCE * slowness()).await });
     // Longer than until the waiter asks again.
     tokio::time::sleep(ms(2_500)).await;
     assert!(!next.is_finished() && !newcomer.is_finished(), "both wait");
