@@ -153,7 +153,7 @@ async fn neither_a_poll_nor_a_change_of_owner_costs_more_with_many_waiters() {
     assert!(change_writes <= few[3] + 4, "a change writes {change_writes} pages, {} with 60", few[3]);
 }
 
-/// L6: who waits far behind looks for hints more rarely, but soon enough to enter when it is handed the lock.
+/// L6: each is told when it is handed the lock, soon enough to enter.
 #[tokio::test(start_paused = true)]
 async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
     let (stage, mut holder) = Stage::with_holder().await;
@@ -170,6 +170,30 @@ async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
     }
 }
 
+/// L6: the more places were ahead when it looked last, the longer it does not look. All of them may leave at once.
+#[tokio::test(start_paused = true)]
+async fn who_waits_far_behind_hears_in_time_when_all_in_front_have_gone() {
+    let (stage, holder) = Stage::with_holder().await;
+    let crowd = stage.open();
+    let in_front: Vec<Player> = (0..1500).map(|_| Player::new(crowd.clone(), "job")).collect();
+    for player in &in_front {
+        assert!(matches!(player.ask().await, ClaimAnswer::Queued { .. }));
+    }
+    let last = stage.player();
+    assert!(matches!(last.ask().await, ClaimAnswer::Queued { ahead: 1500, .. }));
+    let mut hints = last.backend.wakes(last.claim.owner.process(), Audience::Waiters);
+    let bell = tokio::spawn(async move { hints.next().await });
+    // Its pauses are doubled until they are as long as they get.
+    pass(Duration::from_millis(2100)).await;
+    for player in &in_front {
+        assert_eq!(player.leave().await, Released::Released);
+    }
+    assert_eq!(holder.leave().await, Released::Released);
+    let wake = tokio::time::timeout(Duration::from_millis(400), bell).await;
+    assert_eq!(wake.unwrap().unwrap(), Wake::Owner(last.claim.owner));
+    last.enter().await;
+}
+
 /// L6: all readers that wait are let in by one hand-off, however many there are.
 #[tokio::test(start_paused = true)]
 async fn a_hand_off_reads_as_far_as_it_hands_on() {
@@ -183,6 +207,8 @@ async fn a_hand_off_reads_as_far_as_it_hands_on() {
     let writer = stage.player();
     assert!(matches!(writer.ask().await, ClaimAnswer::Queued { .. }));
     assert_eq!(holder.leave().await, Released::Released);
+    let view = writer.backend.inspect(&writer.claim.name).await.unwrap();
+    assert_eq!((view.holders.len(), view.queue.len()), (80, 1), "by the release alone");
     for reader in &readers {
         reader.enter().await;
     }
