@@ -129,7 +129,11 @@ impl Newest {
             if since.elapsed(now) < RESET {
                 return known.clone();
             }
-            tracing::warn!(known = known.epoch, now = found.seat.epoch, "the Sentinels count their fail-overs anew");
+            tracing::warn!(
+                known = known.epoch,
+                now = found.seat.epoch,
+                "the Sentinels count their fail-overs anew"
+            );
         }
         self.behind = None;
         self.seat.insert(found.seat).clone()

@@ -88,7 +88,9 @@ impl Reaper {
         let order = Order { name, owner, until, _pending: Ticket(self.pending.clone()) };
         let is_taken = self.orders().as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
         if !is_taken {
-            tracing::warn!("a lock that was dropped stays until its ttl ends: too many at once, or nobody to release it");
+            tracing::warn!(
+                "a lock that was dropped stays until its ttl ends: too many at once, or nobody to release it"
+            );
         }
     }
 

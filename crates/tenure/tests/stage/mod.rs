@@ -14,8 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::core::{
-    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant, HolderView,
-    Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake, Wakes,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant,
+    HolderView, Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake,
+    Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
