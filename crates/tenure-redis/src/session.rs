@@ -180,8 +180,7 @@ impl Sessions {
         }
     }
 
-    /// Fails on a master that lost its replicas; looks at them once in a while. A server that followed another one meanwhile has
-    /// that one's data: its gate is judged anew.
+    /// Looks once in a while: fails on a master that lost its replicas, and judges one anew that had followed another.
     pub(crate) async fn stand(&self, session: &Session) -> Result<(), BackendError> {
         let config = &self.shared.config;
         if config.is_cluster() || config.guard == GuardMode::Off {

@@ -1,5 +1,6 @@
 //! What waiting costs, and that it does not grow with the number of those who wait.
 
+#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};

@@ -138,7 +138,7 @@ async fn a_moment_of_read_only_is_waited_out() {
     assert!(!next.is_finished() && !newcomer.is_finished(), "both wait");
     guard.check().unwrap();
     stage.ask(&["REPLICAOF", "NO", "ONE"]);
-    in_time(newcomer).await.unwrap().unwrap();
+    in_time(newcomer).await.unwrap().unwrap().release().await.unwrap();
     assert!(!next.is_finished(), "L1");
     guard.release().await.unwrap();
     entry(next).await.0.release().await.unwrap();
@@ -169,8 +169,8 @@ struct Queue {
     stage: Stage,
     far: Far,
     guard: Guard,
-    first: tokio::task::JoinHandle<Result<Guard, tenure::AcquireError>>,
-    second: tokio::task::JoinHandle<Result<Guard, tenure::AcquireError>>,
+    first: tokio::task::JoinHandle<Result<Guard, AcquireError>>,
+    second: tokio::task::JoinHandle<Result<Guard, AcquireError>>,
     _locks: [Locker; 2],
 }
 
