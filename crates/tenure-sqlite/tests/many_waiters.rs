@@ -1,6 +1,5 @@
 //! What waiting costs, and that it does not grow with the number of those who wait.
 
-#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{fs, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
@@ -169,30 +168,6 @@ async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
         waiter.enter().await;
         holder = waiter;
     }
-}
-
-/// L6: the more places were ahead when it looked last, the longer it does not look. All of them may leave at once.
-#[tokio::test(start_paused = true)]
-async fn who_waits_far_behind_hears_in_time_when_all_in_front_have_gone() {
-    let (stage, holder) = Stage::with_holder().await;
-    let crowd = stage.open();
-    let in_front: Vec<Player> = (0..1500).map(|_| Player::new(crowd.clone(), "job")).collect();
-    for player in &in_front {
-        assert!(matches!(player.ask().await, ClaimAnswer::Queued { .. }));
-    }
-    let last = stage.player();
-    assert!(matches!(last.ask().await, ClaimAnswer::Queued { ahead: 1500, .. }));
-    let mut hints = last.backend.wakes(last.claim.owner.process(), Audience::Waiters);
-    let bell = tokio::spawn(async move { hints.next().await });
-    // Its pauses are doubled until they are as long as they get.
-    pass(Duration::from_millis(2100)).await;
-    for player in &in_front {
-        assert_eq!(player.leave().await, Released::Released);
-    }
-    assert_eq!(holder.leave().await, Released::Released);
-    let wake = tokio::time::timeout(Duration::from_millis(400), bell).await;
-    assert_eq!(wake.unwrap().unwrap(), Wake::Owner(last.claim.owner));
-    last.enter().await;
 }
 
 /// L6: all readers that wait are let in by one hand-off, however many there are.
