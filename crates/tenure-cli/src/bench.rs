@@ -39,11 +39,11 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     tasks.shutdown().await;
     course.clear().await;
     let answers = measured?;
-    if args.json {
-        let _ = view::json(&report::json(course.backend(), args.duration, &answers));
+    view::print(&if args.json {
+        view::json(&report::json(course.backend(), args.duration, &answers))
     } else {
-        view::print(&report::table(&answers));
-    }
+        report::table(&answers)
+    })?;
     Ok(0)
 }
 

@@ -51,16 +51,18 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
     let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
     if args.json {
-        let _ = view::json(&findings.iter().map(json).collect::<Vec<_>>());
+        view::print(&view::json(&findings.iter().map(json).collect::<Vec<_>>()))?;
         return Ok(code);
     }
     let is_silent = global.quiet;
     let shown: Vec<&Finding> = findings.iter().filter(|finding| !is_silent || is_grave(finding)).collect();
     if !shown.is_empty() {
-        view::print(&list(&shown, terminal::is_colourful(&stdout())));
+        view::print(&list(&shown, terminal::is_colourful(&stdout())))?;
     } else if !is_silent {
         let store = plain(&store::shown(global)?);
-        view::print(&format!("all is well: {store} answers, and nothing was seen that weakens its promises"));
+        view::print(&format!(
+            "all is well: {store} answers, and nothing was seen that weakens its promises"
+        ))?;
     }
     Ok(code)
 }
@@ -95,7 +97,8 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         (true, _) => {}
         // The standard output is for the findings.
         (_, true) => exit::warn(what),
-        _ => view::print(what),
+        // What is adopted goes on. The findings come to the same place, and say if that cannot be written.
+        _ => drop(view::print(what)),
     };
     tokio::select! {
         biased;

@@ -32,7 +32,7 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
     let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner: guard.owner().to_string(), token: guard.token().get(), ttl_ms };
-    if let Err(error) = view::json(&lease) {
+    if let Err(error) = view::try_print(&view::json(&lease)) {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
         locks.drain(RELEASE_PATIENCE).await;

@@ -23,7 +23,12 @@ mod waiting;
 mod watch;
 mod watcher;
 
-use std::{panic, process::ExitCode};
+use std::{
+    io::{self, Write},
+    os::unix::net::UnixStream,
+    panic,
+    process::ExitCode,
+};
 
 use clap::Parser;
 use tenure::core::shown;
@@ -47,9 +52,8 @@ fn main() -> ExitCode {
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
-            // Help and version go to the standard output, which may be closed.
-            let _ = help.print();
-            ExitCode::SUCCESS
+            let printed = view::printed(help.print().and_then(|()| io::stdout().flush()));
+            printed.map_or_else(|stop| exit::say(&stop), |()| ExitCode::SUCCESS)
         }
     }
 }
@@ -57,7 +61,7 @@ fn main() -> ExitCode {
 /// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
 fn main_loop(cli: Cli) -> ExitCode {
     init_tracing(cli.global.verbose);
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return exit::say(&Stop::internal(format!("no runtime: {error}"))),
     };
@@ -82,6 +86,13 @@ fn main_loop(cli: Cli) -> ExitCode {
     }
 }
 
+/// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more: without
+/// them there is no store either.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    let _room = [UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?];
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 fn init_tracing(verbose: u8) {
     let level = match verbose {
         0 => return,
@@ -89,12 +100,12 @@ fn init_tracing(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let colour = terminal::is_colourful(&std::io::stderr());
+    let colour = terminal::is_colourful(&io::stderr());
     // What is logged may have come from the store.
     let fields = debug_fn(|out, field, value| match (field.name(), format!("{value:?}")) {
         ("message", value) => write!(out, "{}", shown(&value).within(4096)),
         (name, value) => write!(out, "{name}={}", shown(&value)),
     });
     let logs = tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).with_max_level(level);
-    logs.with_writer(std::io::stderr).with_ansi(colour).init();
+    logs.with_writer(io::stderr).with_ansi(colour).init();
 }

@@ -81,21 +81,34 @@ fn lock(view: &LockView) -> LockJson<'_> {
     }
 }
 
-/// Prints to the standard output; a reader that has gone is no error.
-pub(crate) fn print(text: &str) {
-    let _ = try_print(text);
+/// Prints to the standard output.
+///
+/// # Errors
+/// If it cannot be written, as on a full disk. A reader that has gone is no error: it has seen what it wanted.
+pub(crate) fn print(text: &str) -> Result<(), Stop> {
+    printed(try_print(text))
 }
 
-fn try_print(text: &str) -> io::Result<()> {
+/// What is to be said of an attempt to print.
+pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
+    match attempt {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Stop::internal(format!("the standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints what the reader must not miss: here one that has gone is an error too.
+pub(crate) fn try_print(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(text.trim_end().as_bytes())?;
     out.write_all(b"\n")?;
     out.flush()
 }
 
-/// Prints what the reader must not miss.
-pub(crate) fn json<T: Serialize>(value: &T) -> io::Result<()> {
-    try_print(&serde_json::to_string(value).expect("BUG: a view is plain data"))
+pub(crate) fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("BUG: a view is plain data")
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
@@ -103,9 +116,9 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let views = line::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
     let views = views.await.map_err(|error| Stop::store(&error))?;
     if args.json {
-        let _ = json(&views.iter().map(lock).collect::<Vec<_>>());
+        print(&json(&views.iter().map(lock).collect::<Vec<_>>()))?;
     } else if !views.is_empty() {
-        print(&table(&views));
+        print(&table(&views))?;
     }
     Ok(0)
 }
@@ -147,11 +160,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let view = locks.inspect(&args.name).await.map_err(|error| Stop::store(&error))?;
-    if args.json {
-        let _ = json(&lock(&view));
-        return Ok(0);
-    }
-    print(&text(&view));
+    print(&if args.json { json(&lock(&view)) } else { text(&view) })?;
     Ok(0)
 }
 
@@ -178,10 +187,10 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
         return Ok(0);
     }
     if robbed.is_empty() {
-        print(&format!("{} was free", shown(args.name.as_str())));
+        print(&format!("{} was free", shown(args.name.as_str())))?;
     }
     for holder in &robbed {
-        print(&format!("{} was taken from {}", shown(args.name.as_str()), people::holder(holder)));
+        print(&format!("{} was taken from {}", shown(args.name.as_str()), people::holder(holder)))?;
     }
     Ok(0)
 }
@@ -189,7 +198,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tenure", &mut script);
-    print(&String::from_utf8_lossy(&script));
+    print(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }
 

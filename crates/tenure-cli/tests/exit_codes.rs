@@ -11,6 +11,7 @@ mod stage;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -260,6 +261,60 @@ fn a_command_that_cannot_be_watched_is_not_started() {
         stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     }
     assert!(refused > 0 && !stage.lines("ran").is_empty(), "both happened");
+}
+
+/// Where no file can be opened, the library beneath panicked and said so in three lines, with a path of whoever built it.
+#[test]
+fn without_a_single_file_to_open_one_line_says_so() {
+    let stage = Stage::new();
+    for files in 3..12 {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$0\" ls");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]).current_dir(stage.path("")).env_clear();
+        shell.envs(stage.environment());
+        let ended = stage.run_command(shell);
+        // The loader of programs gives up before us: 127.
+        assert!([0, 69, 70, 127].contains(&ended.code), "with {files} files: {ended:?}");
+        if ended.code == 70 {
+            ended.complained(70, "open files");
+        }
+    }
+}
+
+/// Whatever is asked for and cannot be printed was 0: a script took a full disk for an empty store. A reader that has seen
+/// enough is another thing.
+#[test]
+fn a_standard_output_that_is_full_is_70_and_one_that_is_closed_is_not() {
+    let stage = Stage::new();
+    stage.run(&["lock", "job", "--ttl", "1h"]);
+    let printing = |verb: &str, out: Stdio| {
+        let words: Vec<&str> = verb.split(' ').collect();
+        let output = stage.command(&words).stdout(out).stderr(Stdio::piped()).output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), err)
+    };
+    for verb in [
+        "ls",
+        "ls --json",
+        "show job",
+        "show job --json",
+        "doctor",
+        "doctor --json",
+        "bench --duration 10ms",
+        "bench --duration 10ms --json",
+        "break job",
+        "break other",
+        "completions bash",
+        "--help",
+        "--version",
+    ] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let line = "tenure: the standard output cannot be written: No space left on device (os error 28)\n";
+        assert_eq!(printing(verb, full.into()), (70, line.to_owned()), "{verb}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(printing(verb, writer.into()), (0, String::new()), "{verb}");
+    }
 }
 
 /// Design §8: where a lease is a session, no script can keep it, and none gets one.

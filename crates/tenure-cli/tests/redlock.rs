@@ -270,12 +270,16 @@ fn clients_that_count_other_nodes_are_refused_and_both_are_named() {
     assert!(!stage.path("ran").exists());
 }
 
-/// H6.1: a quorum has no read locks, and says so before anything is asked.
+/// H6.1: a quorum has no read locks and a bounded number of slots, and says so before anything is asked.
 #[test]
-fn a_read_lock_is_wrong_usage() {
+fn a_read_lock_and_too_many_slots_are_wrong_usage() {
     let stage = Stage::on_quorum();
     stage.nodes().iter().for_each(RedisServer::kill);
     stage.run(&["run", "-s", "job", "--", "touch", "ran"]).complained(64, "redlock has no read locks");
+    for slots in ["1025", "400000000"] {
+        let run = ["run", "--slots", slots, "job", "--", "touch", "ran"];
+        stage.run(&run).complained(64, "a semaphore on redlock has 1024 slots at most");
+    }
     assert!(!stage.path("ran").exists());
 }
 

@@ -61,6 +61,12 @@ impl Gate {
         matches!(self, Self::Open(_))
     }
 
+    /// True if it was opened for another history of data than the one with this id.
+    pub(crate) fn is_of_another_history(&self, replid: &str) -> bool {
+        let Self::Open(text) = self else { return false };
+        text.split('.').nth(1).is_some_and(|known| !replid.starts_with(known))
+    }
+
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Open(a), Self::Open(b)) => Arc::ptr_eq(a, b),

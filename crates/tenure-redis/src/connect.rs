@@ -17,7 +17,7 @@ use crate::{
     config::{Config, Place},
     error,
     script::Script,
-    sentinel::{self, Seat},
+    sentinel,
     session::{Shared, locked},
     wake::Ears,
 };
@@ -122,7 +122,7 @@ pub(crate) async fn open(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, boo
     let place_of_one = match &config.place {
         Place::Sentinel { .. } => {
             let found = sentinel::survey(config, &*shared.host, &certificates).await?;
-            let seat = Seat::newer(&mut locked(&shared.newest), found.seat);
+            let seat = locked(&shared.newest).of(shared.host.now(), found);
             address(config.tls, &seat.host, seat.port)
         }
         Place::Socket(path) => ConnectionAddr::Unix(path.clone()),

@@ -254,18 +254,20 @@ pub(crate) fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
     record.run_id == facts.run_id && record.replid == facts.replid
 }
 
-/// The wait of a server in whose place another one may have granted until now.
-fn in_full(facts: &Facts, longest: Duration) -> Duration {
+/// The wait of a server in whose place another one may have granted until now. Who does not show a promotion and forgets too
+/// early may have been promoted all the same.
+fn in_full(terms: &Terms, facts: &Facts, longest: Duration) -> Duration {
     if Variant::UnusedByUptime.is_on() && !facts.is_promoted && facts.up >= longest + SLACK {
         return Duration::ZERO;
     }
-    let is_over = !facts.is_promoted || facts.predecessor == Predecessor::Demoted;
+    let is_first = !facts.is_promoted && terms.trusts(facts.backlog_ttl);
+    let is_over = is_first || facts.predecessor == Predecessor::Demoted;
     if is_over || Variant::NoDemotionWait.is_on() { longest } else { longest + LINGER }
 }
 
 fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
     let is_believed = Variant::MissingIsUnused.is_on();
-    write(Why::Missing, if is_believed { Duration::ZERO } else { in_full(facts, terms.max_ttl) }, ours)
+    write(Why::Missing, if is_believed { Duration::ZERO } else { in_full(terms, facts, terms.max_ttl) }, ours)
 }
 
 fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
@@ -281,15 +283,12 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
         } else {
             (Why::Waiting, left)
         }
-    } else if facts.is_promoted && !Variant::UptimeForPromoted.is_on() {
-        (Why::Promoted, in_full(facts, longest))
-    } else if !terms.trusts(facts.backlog_ttl) {
-        // It may have been promoted and have forgotten it.
-        (Why::Promoted, longest + LINGER)
+    } else if facts.is_promoted && !Variant::UptimeForPromoted.is_on() || !terms.trusts(facts.backlog_ttl) {
+        (Why::Promoted, in_full(terms, facts, longest))
     } else if record.run_id != facts.run_id {
         let is_believed = facts.is_promoted && Variant::UptimeForPromoted.is_on();
         let by_uptime = (longest + SLACK).saturating_sub(facts.up);
-        (Why::Restarted, left.max(if is_believed { by_uptime } else { in_full(facts, longest) }))
+        (Why::Restarted, left.max(if is_believed { by_uptime } else { in_full(terms, facts, longest) }))
     } else {
         (Why::BacklogOver, if Variant::BacklogClearsWait.is_on() { Duration::ZERO } else { left })
     };
@@ -347,13 +346,13 @@ pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> De
         }
         Decision::Refuse(Refusal::Mismatch { ours, .. }) => {
             let settings = record.map_or_else(|| ours.clone(), settings_of);
-            let wait = terms.max_ttl.max(max_ttl_of(&settings));
+            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
             Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
         }
         refused @ Decision::Refuse(Refusal::NotMaster) => refused,
         _ if is_alone && terms.mode == GuardMode::On => {
             let settings = record.map_or_else(|| terms.to_string(), settings_of);
-            let wait = in_full(facts, terms.max_ttl.max(max_ttl_of(&settings)));
+            let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
             let next = record.and_then(|record| record.next.clone());
             Decision::Write { why: Why::Adopting, wait, settings, next, acked: None }
         }

@@ -169,7 +169,6 @@ fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
         waits(GuardMode::On, &facts, Some(&done), (Why::Promoted, MAX + LINGER));
         let restarted = Record { run_id: "before".into(), ..record() };
         waits(GuardMode::On, &facts, Some(&restarted), (Why::Promoted, MAX + LINGER));
-        waits(GuardMode::On, &facts, None, (Why::Missing, MAX));
     }
     let for_ever = Facts { backlog_ttl: Some(NONE), ..facts() };
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
@@ -189,6 +188,59 @@ fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
             panic!("it must wait")
         };
         assert_eq!(wait, expected, "{backlog_ttl} s");
+    }
+}
+
+/// L1. A replica that never received the record was promoted and forgot that within seconds, as `repl-backlog-ttl` had it. Taken
+/// for a new server, it did not wait for the master before it, which still granted.
+#[test]
+fn without_a_record_a_server_that_forgets_too_early_may_have_been_promoted() {
+    for backlog_ttl in [None, Some(Duration::from_secs(31))] {
+        let facts = Facts { backlog_ttl, ..facts() };
+        waits(GuardMode::On, &facts, None, (Why::Missing, MAX + LINGER));
+        waits(GuardMode::On, &Facts { is_promoted: true, ..facts }, None, (Why::Missing, MAX + LINGER));
+    }
+    for backlog_ttl in [NONE, MAX + SLACK] {
+        let facts = Facts { backlog_ttl: Some(backlog_ttl), ..facts() };
+        waits(GuardMode::On, &facts, None, (Why::Missing, MAX));
+    }
+}
+
+/// L1. Whoever had new settings adopted right after a fail-over ended the wait for the master before it: the wait of an adoption
+/// was the longest lease alone.
+#[test]
+fn adopting_on_a_promoted_server_waits_for_the_master_before_it_too() {
+    let theirs = Record { run_id: "before".into(), settings: "guard=on max_ttl=1m".into(), ..record() };
+    for (promoted, backlog_ttl, wait) in [
+        (false, Some(NONE), Duration::from_secs(60)),
+        (true, Some(NONE), Duration::from_secs(60) + LINGER),
+        (false, None, Duration::from_secs(60) + LINGER),
+    ] {
+        let facts = Facts { is_promoted: promoted, backlog_ttl, ..facts() };
+        match adopt(&terms(GuardMode::On), &facts, Some(&theirs)) {
+            Decision::Write { why: Why::Adopting, wait: found, .. } => assert_eq!(found, wait),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A promoted server that forgot its promotion before anybody asked cannot be told from an old master that restarted without
+/// its replicas: it is refused (L1), until a replica comes or a person says that it stands alone.
+#[test]
+fn a_promotion_that_was_forgotten_looks_like_a_master_that_lost_its_replicas() {
+    let of_the_old_one = Record { run_id: "before".into(), acked: Some(NOW - MAX), ..record() };
+    let forgot = Facts { backlog_ttl: Some(Duration::from_secs(4)), ..facts() };
+    let on = terms(GuardMode::On);
+    waits(GuardMode::On, &forgot, Some(&of_the_old_one), (Why::Promoted, MAX + LINGER));
+    let over = Record { run_id: "run".into(), ready: NOW, is_open: false, ..of_the_old_one };
+    assert_eq!(decide(&on, &forgot, Some(&over)), Decision::Refuse(Refusal::Alone));
+    let joined = Facts { acked: Some(NOW), ..forgot.clone() };
+    waits(GuardMode::On, &joined, Some(&over), (Why::Waiting, NONE));
+    match adopt(&on, &forgot, Some(&over)) {
+        Decision::Write { why, wait, acked, .. } => {
+            assert_eq!((why, wait, acked), (Why::Adopting, MAX + LINGER, None));
+        }
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Asking the Sentinels: where the master is by the newest configuration, and what became of the one before it.
 //!
 //! All are asked, and the one with the largest configuration epoch is believed: while a fail-over goes round, the others
-//! still name the old master. A process never goes back behind the largest epoch that it has seen.
+//! still name the old master. A process does not go back behind the largest epoch that it has seen, unless a majority keeps
+//! to a smaller one for [`RESET`].
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,7 +11,7 @@ use redis::{
     AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
     Value,
 };
-use tenure_core::{BackendError, ErrorKind, Host, Outcome};
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
     config::{Config, Place},
@@ -21,6 +22,13 @@ use crate::{
 
 /// How long the others may take once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_millis(200);
+
+/// For how long a majority must name a smaller epoch before it is believed: `SENTINEL REMOVE` and `MONITOR` begin at zero again.
+///
+/// No fail-over lasts so long: Sentinels tell each other every 2 s, and wait 30 s in TILT mode. If one did, L1 holds all the
+/// same: what is known here is of this process alone, others believe the Sentinels as they are. A master that was replaced
+/// stops by itself ([`crate::guard::GRACE`]), and who meets another process waits ([`Facts::moved`]).
+const RESET: Duration = Duration::from_secs(60);
 
 /// Where the master is, and by which configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +54,16 @@ type Address = Option<(String, u16)>;
 pub(crate) struct Survey {
     pub(crate) seat: Seat,
     others: Vec<Entry>,
+    /// Most of those that were named have answered.
+    is_majority: bool,
+}
+
+/// The newest master that a Sentinel named.
+#[derive(Debug, Default)]
+pub(crate) struct Newest {
+    seat: Option<Seat>,
+    /// Since when a majority names none but older ones.
+    behind: Option<Moment>,
 }
 
 /// Asks all.
@@ -83,7 +101,8 @@ pub(crate) async fn survey(
             None => break,
         }
     }
-    newest(words).ok_or_else(|| {
+    let is_majority = words.len() > sentinels.len() / 2;
+    newest(words, is_majority).ok_or_else(|| {
         let place = config.place_name();
         match failed {
             Some(error) if answers == 0 => error::connecting(&place, error),
@@ -96,19 +115,28 @@ pub(crate) async fn survey(
     })
 }
 
-fn newest(words: Vec<Word>) -> Option<Survey> {
+fn newest(words: Vec<Word>, is_majority: bool) -> Option<Survey> {
     let seat = words.iter().map(|word| &word.seat).max_by_key(|seat| seat.epoch)?.clone();
     let others = words.into_iter().filter(|word| word.seat == seat).flat_map(|word| word.others);
-    Some(Survey { others: others.collect(), seat })
+    Some(Survey { others: others.collect(), seat, is_majority })
 }
 
-impl Seat {
+impl Newest {
     /// The newer one of what is known and what was found.
-    pub(crate) fn newer(known: &mut Option<Self>, found: Self) -> Self {
-        match known {
-            Some(known) if known.epoch > found.epoch => known.clone(),
-            _ => known.insert(found).clone(),
+    pub(crate) fn of(&mut self, now: Moment, found: Survey) -> Seat {
+        if let Some(known) = self.seat.as_ref().filter(|known| known.epoch > found.seat.epoch) {
+            let since = if found.is_majority { *self.behind.get_or_insert(now) } else { now };
+            if since.elapsed(now) < RESET {
+                return known.clone();
+            }
+            tracing::warn!(
+                known = known.epoch,
+                now = found.seat.epoch,
+                "the Sentinels count their fail-overs anew"
+            );
         }
+        self.behind = None;
+        self.seat.insert(found.seat).clone()
     }
 }
 
@@ -212,19 +240,46 @@ mod tests {
     fn the_largest_epoch_is_believed_and_nobody_goes_back_behind_it() {
         let words =
             vec![word(4, 1, vec![]), word(5, 2, vec![entry(&[("flags", "slave")])]), word(4, 1, vec![])];
-        let survey = newest(words).unwrap();
+        let survey = newest(words, true).unwrap();
         assert_eq!((survey.seat.port, survey.others.len()), (2, 1));
-        let mut known = None;
-        assert_eq!(Seat::newer(&mut known, survey.seat).port, 2);
-        assert_eq!(Seat::newer(&mut known, word(4, 1, vec![]).seat).port, 2, "led back");
-        assert_eq!(Seat::newer(&mut known, word(6, 3, vec![]).seat).port, 3);
-        assert!(newest(Vec::new()).is_none());
+        let mut known = Newest::default();
+        assert_eq!(known.of(at(0), survey).port, 2);
+        assert_eq!(known.of(at(0), named(4, 1, true)).port, 2, "led back");
+        assert_eq!(known.of(at(0), named(6, 3, true)).port, 3);
+        assert!(newest(Vec::new(), true).is_none());
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) }
+    }
+
+    fn named(epoch: u64, port: u16, is_majority: bool) -> Survey {
+        newest(vec![word(epoch, port, vec![])], is_majority).unwrap()
+    }
+
+    /// L6: after `SENTINEL REMOVE` and `MONITOR`, which begin to count at zero, a process went to the master that it knew for as long
+    /// as it lived, wherever the Sentinels led all others.
+    #[test]
+    fn a_smaller_epoch_is_believed_once_a_majority_has_kept_to_it() {
+        let mut known = Newest::default();
+        assert_eq!(known.of(at(0), named(5, 1, true)).port, 1);
+        // A single Sentinel behind a partition proves nothing, however long it lasts.
+        for now in [1, 100, 1000] {
+            assert_eq!(known.of(at(now), named(0, 2, false)).port, 1);
+        }
+        // A fail-over that goes round: the majority comes to know it.
+        assert_eq!(known.of(at(1000), named(4, 2, true)).port, 1);
+        assert_eq!(known.of(at(1030), named(5, 1, true)).port, 1);
+        for (now, port) in [(1059, 1), (1060, 1), (1118, 1), (1119, 2), (1120, 2)] {
+            assert_eq!(known.of(at(now), named(0, 2, true)).port, port, "after {now} s");
+        }
+        assert_eq!(known.of(at(1121), named(1, 3, true)).port, 3);
     }
 
     /// Of the master `old-run` before this one, by what a Sentinel says of the others.
     fn judge(others: &[&[(&str, &str)]]) -> Predecessor {
         let (old, run) = ("old-run", "new-run");
-        let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())]).unwrap();
+        let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())], true).unwrap();
         let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
         let zero = Duration::ZERO;
         let facts = Facts {

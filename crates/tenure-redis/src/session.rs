@@ -25,7 +25,7 @@ use crate::{
     reply::Reply,
     rewound::Known,
     script::{Script, Scripts},
-    sentinel::Seat,
+    sentinel::Newest,
     silence::{Hope, Silence},
     wake::Ears,
 };
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) seen: Mutex<Seen>,
     pub(crate) known: Known,
     /// The newest master that a Sentinel named.
-    pub(crate) newest: Mutex<Option<Seat>>,
+    pub(crate) newest: Mutex<Newest>,
 }
 
 /// One handle's way to the server.
@@ -180,7 +180,7 @@ impl Sessions {
         }
     }
 
-    /// Fails on a master that lost its replicas; looks at them once in a while.
+    /// Looks once in a while: fails on a master that lost its replicas, and judges one anew that had followed another.
     pub(crate) async fn stand(&self, session: &Session) -> Result<(), BackendError> {
         let config = &self.shared.config;
         if config.is_cluster() || config.guard == GuardMode::Off {
@@ -199,10 +199,15 @@ impl Sessions {
         let read = |mut reply: Reply| {
             let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
             let (acked, before, now) = (millis()?, millis()?, millis()??);
-            Some(guard::is_alone(now, acked, before))
+            Some((guard::is_alone(now, acked, before), reply.text()?))
         };
-        let is_alone = Reply::new(answer).and_then(read);
-        if is_alone.ok_or_else(|| error::unreadable(&session.place, "a look"))? {
+        let looked = Reply::new(answer).and_then(read);
+        let (is_alone, replid) = looked.ok_or_else(|| error::unreadable(&session.place, "a look"))?;
+        let gate = session.gate();
+        if gate.is_of_another_history(&replid) {
+            return self.recheck(session, &gate).await;
+        }
+        if is_alone {
             let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK };
             return Err(gate.refusal(&session.place, asked));
         }

@@ -11,10 +11,11 @@ mod stage;
 use std::time::Duration;
 
 use stage::{
-    entry::{SHORT, claimant, let_in},
+    entry::{SHORT, claimant, let_in, passes, refusal},
     redis,
 };
 use tenure_core::{Audience, ErrorKind, Outcome, Wait};
+use tenure_redis::LOOK;
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -80,6 +81,38 @@ async fn who_saw_another_server_at_an_address_waits_though_the_new_one_may_grant
     next.is_after(&held, "another Redis server answered at this address before");
     let elsewhere = let_in(&claimant(&servers[1].url(SHORT), "other")).await;
     assert!(elsewhere.errors.is_empty(), "{:?}", elsewhere.errors);
+}
+
+/// L1. A master was made to follow an older copy of itself and made master again. The copy's record has the gate of connections
+/// that are open, so they were granted what the copy had never heard of: two held at once.
+#[tokio::test]
+async fn an_open_connection_sees_that_its_server_followed_another_one_meanwhile() {
+    let (server, copy) = (RedisServer::start(), RedisServer::start());
+    server.has_waited("tenure:one", "guard=on max_ttl=1m");
+    let [mut one, two] = ["job", "job"].map(|name| claimant(&server.url("?max_ttl=1m"), name));
+    one.claim.ttl = Duration::from_secs(60);
+    let_in(&two).await;
+    two.leave().await;
+    copy_record(&server, &copy);
+    let held = let_in(&one).await;
+    copy.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    server.command(&["REPLICAOF", "127.0.0.1", &copy.port().to_string()]);
+    eventually("it has the other one's data", Duration::from_secs(20), || {
+        (server.info("replication", "master_link_status") == "up").then_some(())
+    });
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(server.command(&["EXISTS", "job"]).int(), 0, "the lock is forgotten");
+    // Only what was looked at a moment ago is believed.
+    tokio::time::sleep(LOOK).await;
+    passes(&refusal(&two).await, "was promoted and may never have received some locks");
+    assert!(std::time::Instant::now() < held.believed_until(), "the test shows something");
+}
+
+/// As a backup does, or a replica that is cut off.
+fn copy_record(from: &RedisServer, to: &RedisServer) {
+    let fields = from.command(&["HGETALL", "tenure:one"]).texts();
+    let fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    to.command(&[&["HSET", "tenure:one"], &fields[..]].concat());
 }
 
 /// L1, H4.5: a lease longer than the guard waits for outlives the wait after a restart. A renewal made one.

@@ -8,7 +8,10 @@
 
 mod stage;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
 
 use stage::{
     entry::{Entry, let_in_within},
@@ -113,19 +116,23 @@ async fn an_old_master_stops_before_the_new_one_begins() {
     let follows = || (new.info("replication", "master_link_status") == "up").then_some(());
     eventually("the replica follows", Duration::from_secs(20), follows);
     let lasting = claimant(&old.url(query), ttl);
-    let_in(&lasting).await;
-    lasting.leave().await;
+    // The replica counts from when a client has seen it acknowledge.
+    while old.command(&["HEXISTS", "tenure:one", "acked"]).int() == 0 {
+        let_in(&lasting).await;
+        lasting.leave().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     new.command(&["REPLICAOF", "NO", "ONE"]);
-    // It is in use all the time, by connections that stay open and by new ones.
+    // It is in use all the time, by connections that stay open and by new ones, until it stops or the newcomer is in.
+    let (is_in, mut last) = (AtomicBool::new(false), None);
     let on_the_old_side = async {
-        let mut last = None;
-        loop {
+        while !is_in.load(Ordering::SeqCst) {
             for player in [&lasting, &claimant(&old.url(query), ttl)] {
                 let asked = Instant::now();
                 match player.backend.claim(&player.claim).await {
                     Ok(tenure_core::ClaimAnswer::Granted(_)) => last = Some(asked),
                     Ok(_) => {}
-                    Err(error) if error.to_string().contains("none of them acknowledges") => return last,
+                    Err(error) if error.to_string().contains("none of them acknowledges") => return,
                     Err(error) => panic!("{error:?}"),
                 }
                 player.backend.release(&player.claim.name, player.claim.owner).await.unwrap();
@@ -134,7 +141,12 @@ async fn an_old_master_stops_before_the_new_one_begins() {
         }
     };
     let newcomer = claimant(&new.url(query), ttl);
-    let (last, next) = tokio::join!(on_the_old_side, let_in(&newcomer));
+    let on_the_new_side = async {
+        let entry = let_in(&newcomer).await;
+        is_in.store(true, Ordering::SeqCst);
+        entry
+    };
+    let ((), next) = tokio::join!(on_the_old_side, on_the_new_side);
     let last = last.expect("the old master granted on for a while: the test shows something");
     assert!(next.asked >= last + ttl, "two held at once");
     assert!(

@@ -153,7 +153,7 @@ async fn neither_a_poll_nor_a_change_of_owner_costs_more_with_many_waiters() {
     assert!(change_writes <= few[3] + 4, "a change writes {change_writes} pages, {} with 60", few[3]);
 }
 
-/// L6: who waits far behind looks for hints more rarely, but soon enough to enter when it is handed the lock.
+/// L6: each is told when it is handed the lock, soon enough to enter.
 #[tokio::test(start_paused = true)]
 async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
     let (stage, mut holder) = Stage::with_holder().await;
@@ -183,6 +183,8 @@ async fn a_hand_off_reads_as_far_as_it_hands_on() {
     let writer = stage.player();
     assert!(matches!(writer.ask().await, ClaimAnswer::Queued { .. }));
     assert_eq!(holder.leave().await, Released::Released);
+    let view = writer.backend.inspect(&writer.claim.name).await.unwrap();
+    assert_eq!((view.holders.len(), view.queue.len()), (80, 1), "by the release alone");
     for reader in &readers {
         reader.enter().await;
     }

@@ -11,10 +11,7 @@ mod roster;
 mod waiters;
 mod watchdog;
 
-use std::{
-    io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-};
+use std::{io, sync::Arc};
 
 use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
@@ -27,9 +24,7 @@ pub(crate) struct Engine {
     process: ProcessId,
     waiters: Waiters,
     lines: Lines,
-    keeper: OnceLock<Keeper>,
-    /// So that two that are first start one.
-    starting: Mutex<()>,
+    keeper: Keeper,
 }
 
 impl Engine {
@@ -39,7 +34,7 @@ impl Engine {
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
         let lines = Lines::new(backend.promises().places);
-        Self { backend, host, process, waiters, lines, keeper: OnceLock::new(), starting: Mutex::default() }
+        Self { backend, host, process, waiters, lines, keeper: Keeper::default() }
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).
@@ -60,49 +55,30 @@ impl Engine {
     /// Starts the keeper, before anything is asked for that it has to keep or to give back.
     ///
     /// # Errors
-    /// If it cannot be started, or has ended: a grant would not be renewed.
+    /// If it cannot be started: a grant would not be renewed.
     pub(crate) fn start_keeper(&self) -> io::Result<()> {
-        if self.keeper.get().is_none() {
-            // OK because nothing is broken off half way: either it is set or it is not.
-            let _starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.keeper.get().is_none() {
-                let keeper = Keeper::start(self.backend.clone(), self.host.clone(), self.process)?;
-                let _ = self.keeper.set(keeper);
-            }
-        }
-        match self.keeper.get() {
-            Some(keeper) if !keeper.is_dead() => Ok(()),
-            _ => Err(io::Error::other("it has ended by a panic")),
-        }
-    }
-
-    fn keeper(&self) -> &Keeper {
-        self.keeper.get().expect("BUG: the keeper is started before anything is asked for")
+        self.keeper.start(&self.backend, &self.host, self.process)
     }
 
     /// Has this lease renewed for as long as it is believed.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
-        self.keeper().roster().add(now, cell);
+        self.keeper.roster().add(now, cell);
     }
 
     /// Stops renewing; before a release is sent.
     pub(crate) fn forget(&self, cell: &HoldCell) {
-        if let Some(keeper) = self.keeper.get() {
-            keeper.roster().remove(cell.owner());
-        }
+        self.keeper.roster().remove(cell.owner());
     }
 
     /// Has this owner leave in the background; after `until` its lease or place is over anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.keeper().reap(name, owner, until);
+        self.keeper.reap(name, owner, until);
     }
 
     /// Waits until everything that was to be released in the background is, or until the time is over.
     pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
         let drained = async {
-            if let Some(keeper) = self.keeper.get() {
-                keeper.drained().await;
-            }
+            self.keeper.drained().await;
             self.backend.drain().await;
         };
         let over = self.host.sleep_until(self.host.now() + patience);

@@ -7,17 +7,15 @@ mod stage;
 
 use std::{
     future::pending,
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
-use tenure::core::{BoxFuture, Host, Moment, Start};
-use tenure::{AcquireError, Guard, HoldError, Locker, Loss};
+use tenure::{AcquireError, Guard, HoldError, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
-    host::{PausedHost, pass},
+    host::pass,
 };
 
 /// A process that holds the lock, and one that does not.
@@ -250,42 +248,18 @@ async fn a_step_of_the_wall_clock_that_one_lease_shows_is_noticed_for_all() {
     assert!(cause == Loss::Expired && after <= ms(2_515), "{cause:?} after {after:?}");
 }
 
-/// A host whose threads are started and never run: nothing is renewed.
-struct Stuck {
-    host: Arc<PausedHost>,
-    started: Mutex<Vec<Start>>,
-}
-
-impl Host for Stuck {
-    fn now(&self) -> Moment {
-        self.host.now()
-    }
-
-    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
-        self.host.sleep_until(until)
-    }
-
-    fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.host.spawn(task);
-    }
-
-    fn spawn_apart(&self, _: &'static str, start: Start) -> io::Result<()> {
-        self.started.lock().unwrap().push(start);
-        Ok(())
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        self.host.random(bytes);
-    }
-}
-
 /// L1, H2.1, hazard 24: to hear of a loss, a holder needs nobody but the clock.
 #[tokio::test(start_paused = true)]
 async fn a_holder_without_a_watchdog_hears_of_the_loss_on_time() {
     for slept in [Duration::ZERO, 2 * TTL] {
         let stage = Stage::new();
-        let host = Arc::new(Stuck { host: stage.host.clone(), started: Mutex::default() });
-        let lock = Locker::new(Arc::new(stage.store.clone()), host).mutex("stage").ttl(TTL);
+        // Its threads are started and never run: nothing is renewed.
+        let stuck = Mutex::new(Vec::new());
+        let actor = stage.actor_with(move |start| {
+            stuck.lock().unwrap().push(start);
+            Ok(())
+        });
+        let lock = actor.lock();
         let guard = lock.acquire().await.unwrap();
         let ((cause, after), ()) = tokio::join!(loss(&stage, &guard), async {
             pass(ms(2_500)).await;

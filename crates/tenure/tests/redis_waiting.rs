@@ -14,9 +14,9 @@ use std::{
 use redis_stage::{
     Far, LONG, NAME, Naive, PATIENCE, Stage, TOLD, acquire, entry, in_time, ms, naive, process_of, waiting,
 };
-use tenure::{Guard, Locker, ReleaseError};
+use tenure::{AcquireError, Guard, Locker, ReleaseError, core::ErrorKind};
 use tenure_testkit::{
-    patience::eventually,
+    patience::{eventually, slowness},
     redis::{Raw, Reply},
 };
 
@@ -113,6 +113,37 @@ async fn a_waiter_that_was_cut_off_during_the_release_enters_when_it_is_back() {
     assert!(took < TOLD, "{took:?}");
 }
 
+/// L6. In a fail-over a server takes no writes for a moment: it has become a replica, and is made a master again, here without
+/// another one's data. Whoever waits goes on waiting, in the queue or for the server; who does not wait is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_moment_of_read_only_is_waited_out() {
+    let stage = Stage::new().await;
+    let (locks, guard) = holder(&stage, "").await;
+    let waiter = stage.locks("").await;
+    let next = waiting(&waiter, LONG);
+    stage.settle(1, 1).await;
+    // Nobody answers there.
+    stage.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    let late = stage.locks("").await;
+    for locks in [&locks, &late] {
+        let error = locks.mutex("other").try_acquire().await.map(drop).unwrap_err();
+        let AcquireError::Backend(error) = error else { panic!("{error:?}") };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains("is a replica and takes no writes"), "{error}");
+    }
+    let other = late.mutex("other").ttl(LONG);
+    let newcomer = tokio::spawn(async move { other.acquire_within(PATIENCE * slowness()).await });
+    // Longer than until the waiter asks again.
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(!next.is_finished() && !newcomer.is_finished(), "both wait");
+    guard.check().unwrap();
+    stage.ask(&["REPLICAOF", "NO", "ONE"]);
+    in_time(newcomer).await.unwrap().unwrap().release().await.unwrap();
+    assert!(!next.is_finished(), "L1");
+    guard.release().await.unwrap();
+    entry(next).await.0.release().await.unwrap();
+}
+
 /// As the server sees it, the process is gone.
 async fn cut(stage: &Stage, far: &Far, other: &Guard) {
     far.proxy.cut();
@@ -138,8 +169,8 @@ struct Queue {
     stage: Stage,
     far: Far,
     guard: Guard,
-    first: tokio::task::JoinHandle<Result<Guard, tenure::AcquireError>>,
-    second: tokio::task::JoinHandle<Result<Guard, tenure::AcquireError>>,
+    first: tokio::task::JoinHandle<Result<Guard, AcquireError>>,
+    second: tokio::task::JoinHandle<Result<Guard, AcquireError>>,
     _locks: [Locker; 2],
 }
 

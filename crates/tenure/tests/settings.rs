@@ -65,6 +65,23 @@ async fn a_semaphore_without_slots_is_refused() {
     assert!(matches!(error, ConfigError::NoSlots), "{error:?}");
 }
 
+/// L8: on a quorum each slot is a lock of its own, and nothing bounded how many were asked for. Where it has as many as are
+/// counted, they are no locks at all.
+#[tokio::test(start_paused = true)]
+async fn a_semaphore_of_more_slots_than_the_backend_has_is_refused() {
+    let stage = Stage::new();
+    let mut store = Deaf::new(&stage.store);
+    store.promises.sharing = Sharing::Slots { most: 8 };
+    let actor = stage.actor_on(Arc::new(store));
+    for slots in [9, 400_000_000, u32::MAX] {
+        let error = refusal(&actor, actor.locks.semaphore("x", slots)).await;
+        assert!(matches!(error, ConfigError::TooManySlots { most: 8, .. }), "{slots}: {error:?}");
+    }
+    assert!(actor.locks.semaphore("x", 8).try_acquire().await.unwrap().is_some());
+    let counted = stage.actor();
+    assert!(counted.locks.semaphore("y", u32::MAX).try_acquire().await.unwrap().is_some());
+}
+
 /// The message names the parameter that helps.
 #[tokio::test(start_paused = true)]
 async fn what_the_backend_does_not_promise_is_refused() {

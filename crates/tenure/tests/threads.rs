@@ -1,5 +1,6 @@
-//! Where no thread can be started: nothing is held, and it is said.
+//! Where no thread can be started, or one ends: nothing is held that is not kept, and it is said.
 
+#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 mod stage;
@@ -8,55 +9,34 @@ use std::{
     error::Error,
     io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use stage::{Stage, in_time, ms, name};
-use tenure::core::{Backend, BoxFuture, Host, Moment, Start};
-use tenure::{AcquireError, Locker};
-use tenure_testkit::host::PausedHost;
-
-/// A host that has so many threads left to give.
-struct Threadless {
-    host: Arc<PausedHost>,
-    left: AtomicUsize,
-}
-
-impl Host for Threadless {
-    fn now(&self) -> Moment {
-        self.host.now()
-    }
-
-    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
-        self.host.sleep_until(until)
-    }
-
-    fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.host.spawn(task);
-    }
-
-    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
-        let fewer = |left: usize| left.checked_sub(1);
-        match self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer) {
-            Ok(_) => self.host.spawn_apart(name, start),
-            Err(_) => Err(io::Error::other("no thread is left")),
-        }
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        self.host.random(bytes);
-    }
-}
+use stage::{Stage, TTL, in_time, ms, name};
+use tenure::AcquireError;
+use tenure::core::Backend;
+use tenure_testkit::{
+    gate::{Gate, Verb},
+    host::pass,
+};
 
 /// H2.5, L8: in a container whose number of processes was at its bound the thread that renews could not be started. Only a
 /// log line said so; the lock was granted, never renewed, and never given back.
 #[tokio::test(start_paused = true)]
 async fn without_a_thread_that_renews_nothing_is_granted() {
-    let stage = Stage::new();
-    let host = Arc::new(Threadless { host: stage.host.clone(), left: AtomicUsize::new(0) });
-    let lock = Locker::new(Arc::new(stage.store.clone()), host.clone()).mutex(name().as_str());
+    let (stage, left) = (Stage::new(), Arc::new(AtomicUsize::new(0)));
+    let there = left.clone();
+    let actor = stage.actor_with(move |start| {
+        let fewer = |left: usize| left.checked_sub(1);
+        match there.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer) {
+            Ok(_) => drop(tokio::spawn(start())),
+            Err(_) => return Err(io::Error::other("no thread is left")),
+        }
+        Ok(())
+    });
+    let lock = actor.lock();
     let began = stage.clock();
     let refused = [
         in_time(lock.acquire()).await.map(drop).unwrap_err(),
@@ -71,7 +51,37 @@ async fn without_a_thread_that_renews_nothing_is_granted() {
     assert!(stage.is_free().await, "nothing was left behind");
     assert_eq!(stage.store.inspect(&name()).await.unwrap().fence.get(), 0, "nothing was even asked for");
     // It is no matter for ever.
-    host.left.store(1, Ordering::SeqCst);
+    left.store(1, Ordering::SeqCst);
     let guard = in_time(lock.acquire()).await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// L6: a panic in a driver ended the thread that renews. From then on the process was refused every lock, for as long as it
+/// lived, and what it held ran out.
+#[tokio::test(start_paused = true)]
+async fn after_a_panic_another_thread_keeps_what_is_held_and_what_comes() {
+    let (stage, threads) = (Stage::new(), Arc::new(Mutex::new(Vec::new())));
+    let there = threads.clone();
+    let actor = stage.actor_with(move |start| {
+        there.lock().unwrap().push(tokio::spawn(start()));
+        Ok(())
+    });
+    let held = actor.acquire().await;
+    actor.gates.plan(Verb::Renew, &[Gate::Open, Gate::Hang], Gate::Open);
+    while actor.gates.asked(Verb::Renew) < 2 {
+        pass(ms(10)).await;
+    }
+    // As a panic does, it drops the task in the middle of a renewal.
+    let first = threads.lock().unwrap().pop().unwrap();
+    first.abort();
+    assert!(in_time(first).await.unwrap_err().is_cancelled());
+    let other = in_time(actor.locks.mutex("other").ttl(TTL).acquire()).await.unwrap();
+    pass(3 * TTL).await;
+    held.check().unwrap();
+    other.check().unwrap();
+    drop(held);
+    assert!(actor.locks.drain(TTL).await);
+    assert!(stage.is_free().await, "what is dropped is released");
+    other.release().await.unwrap();
+    assert_eq!(threads.lock().unwrap().len(), 1, "one other thread");
 }

@@ -10,7 +10,7 @@ use super::{finding, shown};
 use crate::{
     config::GuardMode,
     connect::{Node, Wire},
-    guard::Terms,
+    guard::{LINGER, Terms},
     reply,
 };
 
@@ -158,10 +158,10 @@ impl Server {
             return Some(finding(
                 Severity::Note,
                 format!(
-                    "repl-backlog-ttl cannot be read ({}): a server that restarted always waits for max_ttl, {}, even \
-                     if it has been up for longer",
+                    "repl-backlog-ttl cannot be read ({}): a server that is new or restarted waits as a promoted one \
+                     does, for {}",
                     shown::words(why),
-                    shown::time(terms.max_ttl)
+                    shown::time(terms.max_ttl + LINGER)
                 ),
                 format!("give the right to read it: redis-cli ACL SETUSER {user} '+config|get'"),
             ));
@@ -171,10 +171,11 @@ impl Server {
             finding(
                 Severity::Warning,
                 format!(
-                    "repl-backlog-ttl is {}, less than {}: a server cannot prove that it was not \
-                     promoted, so every restart costs a full wait",
+                    "repl-backlog-ttl is {}, less than {}: a server cannot prove that it was not promoted, so every \
+                     restart costs {}; nor that it was, and may then grant nothing until it has a replica",
                     shown::time(ttl),
-                    shown::time(terms.memory())
+                    shown::time(terms.memory()),
+                    shown::time(terms.max_ttl + LINGER)
                 ),
                 "redis-cli CONFIG SET repl-backlog-ttl 3600, and the same line in redis.conf",
             )
@@ -309,10 +310,12 @@ mod tests {
         assert_eq!(judge("32", on(30)), None);
         let found = judge("31", on(30)).unwrap();
         assert!(found.severity == Severity::Warning && found.what.contains("31s"), "{found:?}");
+        assert!(found.what.contains("every restart costs 40s"), "{found:?}");
         assert_eq!(judge("1", terms(GuardMode::Off, 86_400)), None);
         let server = Server { refusal: Some("NOPERM".into()), ..Server::default() };
         let found = server.backlog(&on(30), Some("app")).unwrap();
         assert_eq!(found.severity, Severity::Note);
+        assert!(found.what.contains("waits as a promoted one does, for 40s"), "{found:?}");
         assert!(found.remedy.contains("ACL SETUSER app '+config|get'"), "{found:?}");
     }
 }

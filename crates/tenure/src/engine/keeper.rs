@@ -6,34 +6,37 @@ use tenure_core::{BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
 use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, watchdog};
 
-/// The way to the thread; it ends when this is dropped and nothing is left to do.
+/// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
+/// is left to do.
+#[derive(Default)]
 pub(crate) struct Keeper {
     roster: Arc<Roster>,
     reaper: Reaper,
 }
 
 impl Keeper {
+    /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it kept.
+    ///
     /// # Errors
-    /// If there is no thread for it.
-    pub(crate) fn start(main: BackendHandle, host: Arc<dyn Host>, process: ProcessId) -> io::Result<Self> {
-        let roster = Arc::<Roster>::default();
-        let (reaper, orders) = reaper::channel();
-        let (watched, host_there) = (roster.clone(), host.clone());
-        let start = move || -> tenure_core::BoxFuture<'static, ()> {
-            Box::pin(async move {
-                let link = Arc::new(Link::new(main));
-                let renewing = watchdog::run(watched, link.clone(), host_there.clone(), process);
-                let releasing = reaper::run(orders, link, host_there);
-                futures_util::future::join(renewing, releasing).await;
-            })
-        };
-        host.spawn_apart("tenure-keeper", Box::new(start))?;
-        Ok(Self { roster, reaper })
-    }
-
-    /// Whether its thread has ended although somebody needs it: a panic on it.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.reaper.is_dead()
+    /// If there is no thread to be had.
+    pub(crate) fn start(
+        &self,
+        main: &BackendHandle,
+        host: &Arc<dyn Host>,
+        process: ProcessId,
+    ) -> io::Result<()> {
+        self.reaper.ensure(|orders| {
+            let (roster, main, host_there) = (self.roster.clone(), main.clone(), host.clone());
+            let start = move || -> tenure_core::BoxFuture<'static, ()> {
+                Box::pin(async move {
+                    let link = Arc::new(Link::new(main));
+                    let renewing = watchdog::run(roster, link.clone(), host_there.clone(), process);
+                    let releasing = reaper::run(orders, link, host_there);
+                    futures_util::future::join(renewing, releasing).await;
+                })
+            };
+            host.spawn_apart("tenure-keeper", Box::new(start))
+        })
     }
 
     pub(crate) fn roster(&self) -> &Roster {

@@ -1,8 +1,9 @@
 //! The reaper: releases in the background what was dropped. Bounded; what it cannot take is ended by the ttl.
 
 use std::{
+    io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -51,28 +52,46 @@ impl Drop for Ticket {
 }
 
 /// The way to give orders, from anywhere.
+#[derive(Default)]
 pub(crate) struct Reaper {
-    orders: mpsc::Sender<Order>,
+    /// To the thread that carries them out, if one was started.
+    orders: Mutex<Option<mpsc::Sender<Order>>>,
     pending: Arc<Pending>,
 }
 
-pub(crate) fn channel() -> (Reaper, mpsc::Receiver<Order>) {
-    let (orders, receiver) = mpsc::channel(WAITING_MAX);
-    (Reaper { orders, pending: Arc::default() }, receiver)
-}
-
 impl Reaper {
-    pub(crate) fn order(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let pending = Ticket(self.pending.clone());
-        if self.orders.try_send(Order { name, owner, until, _pending: pending }).is_err() {
-            tracing::warn!("too many locks were dropped at once; some stay until their ttl ends");
-        }
+    fn orders(&self) -> MutexGuard<'_, Option<mpsc::Sender<Order>>> {
+        // OK because nothing is broken off half way: either it is set or it is not.
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody carries orders out any more.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.orders.is_closed()
+    /// Starts what carries orders out, if nothing does: at first, and when a panic ended it.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(crate) fn ensure(
+        &self,
+        start: impl FnOnce(mpsc::Receiver<Order>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut current = self.orders();
+        if current.as_ref().is_some_and(|orders| !orders.is_closed()) {
+            return Ok(());
+        }
+        let (orders, receiver) = mpsc::channel(WAITING_MAX);
+        start(receiver)?;
+        *current = Some(orders);
+        Ok(())
+    }
+
+    pub(crate) fn order(&self, name: LockName, owner: OwnerId, until: Moment) {
+        self.pending.count.fetch_add(1, Ordering::AcqRel);
+        let order = Order { name, owner, until, _pending: Ticket(self.pending.clone()) };
+        let is_taken = self.orders().as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
+        if !is_taken {
+            tracing::warn!(
+                "a lock that was dropped stays until its ttl ends: too many at once, or nobody to release it"
+            );
+        }
     }
 
     pub(crate) async fn drained(&self) {

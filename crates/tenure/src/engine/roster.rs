@@ -93,17 +93,21 @@ impl Roster {
 
     /// Somebody may have been robbed: look, and ask, at once.
     pub(crate) fn on_wake(&self, now: Moment, wake: Wake) {
-        let mut entries = self.entries();
-        let chosen: Vec<OwnerId> = match wake {
-            Wake::Owner(owner) => vec![owner],
-            Wake::All => entries.by_owner.keys().copied().collect(),
-        };
-        for owner in chosen {
-            if let Some(cell) = entries.take(owner) {
-                cell.on_wake(now);
-                entries.insert(now.boot, cell);
-            }
+        match wake {
+            Wake::Owner(owner) => self.entries().look_at(now, &[owner], |cell| cell.on_wake(now)),
+            Wake::All => self.of_all(now, |cell| cell.on_wake(now)),
         }
+    }
+
+    /// Whoever renewed before is gone, and with it the answers that it waited for.
+    pub(crate) fn take_over(&self, now: Moment) {
+        self.of_all(now, |cell| cell.on_renewal(now, None));
+    }
+
+    fn of_all(&self, now: Moment, tell: impl Fn(&HoldCell)) {
+        let mut entries = self.entries();
+        let all: Vec<OwnerId> = entries.by_owner.keys().copied().collect();
+        entries.look_at(now, &all, tell);
     }
 
     /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
@@ -148,6 +152,16 @@ impl Roster {
 }
 
 impl Entries {
+    /// Tells these leases something, and has them looked at now.
+    fn look_at(&mut self, now: Moment, owners: &[OwnerId], tell: impl Fn(&HoldCell)) {
+        for owner in owners {
+            if let Some(cell) = self.take(*owner) {
+                tell(&cell);
+                self.insert(now.boot, cell);
+            }
+        }
+    }
+
     fn insert(&mut self, due: Duration, cell: Arc<HoldCell>) {
         self.arrivals += 1;
         let due = (due, self.arrivals);

@@ -22,6 +22,7 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
     let mut under_way: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
     let mut robbed: Option<Box<dyn Wakes>> = None;
     let mut connecting = false;
+    roster.take_over(host.now());
     while !roster.is_closed() {
         let plan = roster.plan(host.now());
         for batch in plan.renew {

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{
+    io,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
@@ -13,8 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, Finding, Grant, HolderView, Host,
-    LockView, Mode, ProcessId, Promises, Released, Renewal, Sharing, Wake, Wakes,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant,
+    HolderView, Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake,
+    Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -46,6 +48,34 @@ pub(crate) struct Stage {
     over: Arc<AtomicBool>,
 }
 
+/// A host on which a test says what becomes of a task that is to have a thread of its own.
+struct Threads<F> {
+    host: Arc<PausedHost>,
+    start: F,
+}
+
+impl<F: Fn(Start) -> io::Result<()> + Send + Sync + 'static> Host for Threads<F> {
+    fn now(&self) -> Moment {
+        self.host.now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        self.host.sleep_until(until)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.host.spawn(task);
+    }
+
+    fn spawn_apart(&self, _: &'static str, start: Start) -> io::Result<()> {
+        (self.start)(start)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.host.random(bytes);
+    }
+}
+
 /// A process with its own connection and the gates on it.
 #[derive(Clone)]
 pub(crate) struct Actor {
@@ -66,6 +96,16 @@ impl Stage {
     pub(crate) fn actor_on(&self, store: BackendHandle) -> Actor {
         let gates = Gated::new(store, self.host.clone());
         Actor { locks: Locker::new(Arc::new(gates.clone()), self.host.clone()), gates }
+    }
+
+    /// A process whose threads are started like this.
+    pub(crate) fn actor_with(
+        &self,
+        start: impl Fn(Start) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Actor {
+        let gates = Gated::new(Arc::new(self.store.clone()), self.host.clone());
+        let host = Threads { host: self.host.clone(), start };
+        Actor { locks: Locker::new(Arc::new(gates.clone()), Arc::new(host)), gates }
     }
 
     /// Tells those who go on and on that it is enough.
