@@ -6,13 +6,15 @@ use redis::Value;
 use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
 
 use crate::{
+    client,
     config::Place,
-    connect::{self, Wire},
+    connect::Wire,
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why},
+    mutex::locked,
     reply::Reply,
     sentinel,
-    session::{Shared, locked},
+    shared::Shared,
 };
 
 /// How often facts may change while they are judged.
@@ -207,7 +209,7 @@ fn is_of_record(reading: &Reading) -> bool {
 
 /// What the Sentinels say of the master before; nothing, if they cannot be asked.
 async fn predecessor(shared: &Shared, reading: &Reading) -> Predecessor {
-    let Ok(certificates) = connect::certificates(&shared.config) else { return Predecessor::Unknown };
+    let Ok(certificates) = client::certificates(&shared.config) else { return Predecessor::Unknown };
     let survey = sentinel::survey(&shared.config, &*shared.host, &certificates).await;
     survey.map_or(Predecessor::Unknown, |it| it.predecessor(&reading.facts, reading.record.as_ref()))
 }
@@ -278,34 +280,4 @@ async fn write(
     call.arg(entry.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
     Ok(crate::reply::number(&answer) == Some(1))
-}
-
-/// Which processes of the server this process of ours has met at its address.
-#[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// The one that let us through last.
-    passed: String,
-    /// Another one that answered later, and since when.
-    later: Option<(String, Moment)>,
-}
-
-impl Seen {
-    fn pass(&mut self, run_id: &str) {
-        run_id.clone_into(&mut self.passed);
-        self.later = None;
-    }
-
-    /// See [`Facts::moved`].
-    fn see(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
-        if self.passed.is_empty() || self.passed == run_id {
-            return None;
-        }
-        match &self.later {
-            Some((known, since)) if known == run_id => Some(since.elapsed(now)),
-            _ => {
-                self.later = Some((run_id.to_owned(), now));
-                Some(Duration::ZERO)
-            }
-        }
-    }
 }

@@ -3,23 +3,24 @@
 use std::sync::Arc;
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
     aio::{MultiplexedConnection, PubSubStream},
     cluster::ClusterClientBuilder,
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
-    io::tcp::TcpSettings,
 };
-use tenure_core::{BackendError, ErrorKind, Outcome};
+use tenure_core::BackendError;
 
 use crate::{
+    client::{address, certificates, open_client, tcp},
     config::{Config, Place},
+    ears::Ears,
     error,
+    mutex::locked,
     script::Script,
     sentinel,
-    session::{Shared, locked},
-    wake::Ears,
+    shared::Shared,
 };
 
 /// One connection; clones share it.
@@ -167,26 +168,6 @@ async fn single(
     Ok(Wire::One(connection, Box::new(client)))
 }
 
-pub(crate) fn open_client(info: ConnectionInfo, tls: &Option<TlsCertificates>) -> RedisResult<Client> {
-    match tls {
-        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
-        None => Client::open(info),
-    }
-}
-
-pub(crate) fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
-    let host = host.to_owned();
-    if tls {
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    }
-}
-
-pub(crate) fn tcp() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
-}
-
 fn server_info(config: &Config, resp3: bool) -> RedisConnectionInfo {
     let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
     let mut info = RedisConnectionInfo::default()
@@ -233,20 +214,4 @@ async fn cluster(
         builder = builder.certs(certificates);
     }
     builder.build()?.get_async_connection().await
-}
-
-/// The own CA, if there is one. Without it the system's are taken.
-pub(crate) fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
-    if !config.tls {
-        return Ok(None);
-    }
-    // OK because an error says that the program has chosen a provider already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let Some(path) = &config.ca else { return Ok(None) };
-    let pem = std::fs::read(path).map_err(|error| {
-        BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "the file of the CA cannot be read")
-            .with("ca", path.display())
-            .caused_by(error)
-    })?;
-    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
 }

@@ -14,8 +14,8 @@ use redis::{
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
+    client::{address, open_client, tcp},
     config::{Config, Place},
-    connect::{address, open_client, tcp},
     error,
     guard::{Facts, Predecessor, Record},
 };

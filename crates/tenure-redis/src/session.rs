@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -17,29 +17,18 @@ use tenure_core::{Adoption, BackendError, BoxFuture, ErrorKind, Host, Moment, Ou
 use tokio::sync::Notify;
 
 use crate::{
-    check::{self, Gate, Seen},
-    config::{Config, GuardMode},
+    check::{self, Gate},
+    config::GuardMode,
     connect::{self, Wire},
+    ears::Ears,
     error::{self, Fate},
     guard::{self, LOOK, Terms, Why},
+    mutex::locked,
     reply::Reply,
-    rewound::Known,
-    script::{Script, Scripts},
-    sentinel::Newest,
+    script::Script,
+    shared::Shared,
     silence::{Hope, Silence},
-    wake::Ears,
 };
-
-/// What all handles of one process share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) host: Arc<dyn Host>,
-    pub(crate) scripts: Scripts,
-    pub(crate) seen: Mutex<Seen>,
-    pub(crate) known: Known,
-    /// The newest master that a Sentinel named.
-    pub(crate) newest: Mutex<Newest>,
-}
 
 /// One handle's way to the server.
 pub(crate) struct Sessions {
@@ -73,11 +62,6 @@ pub(crate) struct Session {
     over: Notify,
     /// How many connections had been lost when this one was made.
     born: u64,
-}
-
-// OK because no code that can panic runs while one of these is locked.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sessions {
