@@ -78,9 +78,9 @@ impl Ledger {
         Some(ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) })
     }
 
-    /// How many wait.
+    /// How many wait, whether they were read or not.
     pub fn waiting(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.unseen.places
     }
 
     /// The tokens for who enters, or holds at `at` already. Before anything else is changed.

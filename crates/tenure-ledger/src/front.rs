@@ -9,11 +9,13 @@
 
 use std::collections::VecDeque;
 
-use tenure_core::OwnerId;
+use tenure_core::{Audience, Mode, Moment, OwnerId};
 
 use crate::{
     error::LedgerError,
-    state::{Ledger, Place, Unseen},
+    handoff::WakeList,
+    rules::Rules,
+    state::{Ledger, Place, Unseen, micros},
 };
 
 impl Ledger {
@@ -27,6 +29,40 @@ impl Ledger {
     pub fn take_queue(&mut self) -> VecDeque<Place> {
         self.unseen = Unseen::default();
         std::mem::take(&mut self.queue)
+    }
+
+    /// With so many left out of the queue that there is.
+    pub fn leave_out(&mut self, unseen: Unseen) {
+        self.unseen = unseen;
+    }
+
+    /// Takes the last place out: a store that has no room for it in the row of the lock puts it behind.
+    pub fn take_last(&mut self) -> Option<Place> {
+        self.queue.pop_back()
+    }
+
+    /// Those who stood behind the queue move up into it, in their order. If nobody waited before them, those who fit are handed the
+    /// lock, as by a release; answers who is woken.
+    pub fn move_up(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        places: impl IntoIterator<Item = Place>,
+    ) -> Vec<(Audience, OwnerId)> {
+        let mut wakes = WakeList::new();
+        let was_empty = self.queue.is_empty();
+        self.queue.extend(places);
+        // Where somebody waited, the first of them does not fit, and none behind it is let in (L7).
+        let fits = |place: &Place| place.turn && self.has_room_for(place.mode);
+        if was_empty && self.queue.front().is_some_and(fits) {
+            self.hand_on(now, rules, &mut wakes);
+        }
+        wakes
+    }
+
+    /// True if the owner holds, was handed the lock, or has a place among those that were read.
+    pub fn knows(&self, owner: OwnerId) -> bool {
+        self.has_place(owner) || self.holders.iter().any(|holder| holder.owner == owner)
     }
 
     /// True if the owner has a place among those that were read.
@@ -46,9 +82,25 @@ impl Place {
         self.turn
     }
 
+    /// True if others may hold beside it.
+    pub fn is_shared(&self) -> bool {
+        self.mode != Mode::Exclusive
+    }
+
     /// When it ends, in µs of the store's lease clock.
     pub fn ends_us(&self) -> u64 {
         self.ends_us
+    }
+
+    /// True if it has ended by then.
+    pub fn is_over(&self, now: Moment) -> bool {
+        self.ends_us <= micros(now.boot)
+    }
+
+    /// The same place, until the end of the other one.
+    #[must_use]
+    pub fn lasting_as(self, other: &Self) -> Self {
+        Self { ends_us: other.ends_us, ..self }
     }
 
     /// As text, for a row.
@@ -57,6 +109,14 @@ impl Place {
     /// Never: the value has no map keys and no numbers that JSON cannot hold.
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("BUG: a place is plain data")
+    }
+
+    /// From [`encode`](Self::encode)d text.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unreadable`] if it is something else.
+    pub fn from_text(text: &str) -> Result<Self, LedgerError> {
+        Ok(serde_json::from_str(text)?)
     }
 
     /// From [`encode`](Self::encode)d text, with the end that stands beside it: a place is kept by writing that alone.

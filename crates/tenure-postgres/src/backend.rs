@@ -11,7 +11,7 @@ use tenure_core::{
 
 use crate::{
     config::Config,
-    hall::Standing,
+    hall::{Left, Standing},
     memory::TOLERANCE,
     shared::Shared,
     store::Store,
@@ -62,8 +62,10 @@ impl Postgres {
             Ok(ClaimAnswer::Granted(_)) => {
                 halls.leave(&claim.name, claim.owner, &self.store.ears);
             }
-            Ok(_) => halls.heard(&claim.name, None),
-            Err(error) => halls.heard(&claim.name, Some((shared.host.now(), error.clone()))),
+            Ok(_) => halls.heard(&claim.name, claim.owner, None),
+            Err(error) => {
+                halls.heard(&claim.name, claim.owner, Some((shared.host.now(), error.clone())));
+            }
         }
         answer
     }
@@ -119,9 +121,13 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        // Whoever stands behind it is told, and the row knows nothing of who never came to the front.
-        if self.store.shared().halls.leave(name, owner, &self.store.ears) {
-            return Ok(Released::Released);
+        // Whoever stands behind it is told, and the store knows nothing of who never came to the front.
+        match self.store.shared().halls.leave(name, owner, &self.store.ears) {
+            Left::Nothing => return Ok(Released::Released),
+            Left::Standing(mark) if self.store.withdraw(name, owner, &mark).await? => {
+                return Ok(Released::Released);
+            }
+            Left::Standing(_) | Left::Queued => {}
         }
         self.store.step(name, false, &Leaving(owner)).await
     }

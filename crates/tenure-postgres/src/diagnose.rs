@@ -205,12 +205,22 @@ fn table(facts: &Facts, server: &Server) -> Vec<Finding> {
     }
     if !server.may_delete {
         findings.push(note(
-            "the role may not delete: rows of locks that nobody uses any more stay".into(),
-            "GRANT DELETE too, if many names are used once",
+            format!(
+                "the role may not delete: rows of locks that nobody uses any more stay, and {ALL_IN_ONE}"
+            ),
+            "GRANT DELETE too",
+        ));
+    } else if facts.table == Table::Ours && !facts.takes_places {
+        findings.push(note(
+            format!("the column name is not sorted by its bytes: {ALL_IN_ONE}"),
+            "ALTER TABLE … ALTER COLUMN name TYPE text COLLATE \"C\"",
         ));
     }
     findings
 }
+
+/// What it costs that waiters have no rows of their own.
+const ALL_IN_ONE: &str = "all who wait for a lock have their places in its row: from some fifty processes on they keep its holder from it";
 
 /// What somebody added to the table that may change, swallow or hide what is written to it.
 fn customs(server: &Server) -> Vec<Finding> {

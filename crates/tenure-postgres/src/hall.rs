@@ -29,8 +29,41 @@ struct Hall {
 struct Seat {
     owner: OwnerId,
     asked: Moment,
-    /// It may have a place in the row.
+    /// It may have a place in the store.
     was_sent: bool,
+    /// It was told where it stands.
+    was_told: bool,
+    /// The name of the row that its place behind the queue has.
+    key: Option<String>,
+    /// Such a place was to be made, and nobody knows whether it was.
+    is_doubted: bool,
+}
+
+/// Where to look for a place behind the queue of a lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mark {
+    /// The name of its row; or one behind all others of the lock, where it may be the last; or none.
+    pub(crate) key: String,
+    /// It may be there under another name.
+    pub(crate) is_doubted: bool,
+}
+
+impl Mark {
+    /// True if this row stands before it.
+    pub(crate) fn is_behind(&self, key: &str) -> bool {
+        key < self.key.as_str()
+    }
+}
+
+/// What becomes of a seat that is given up.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// Nothing of it is in the store.
+    Nothing,
+    /// It may have a place in the row of the lock.
+    Queued,
+    /// It may have one behind.
+    Standing(Mark),
 }
 
 /// Where somebody stands.
@@ -53,7 +86,8 @@ impl Halls {
         let known = hall.seats.iter().position(|seat| seat.owner == owner);
         let at = known.unwrap_or(hall.seats.len());
         if known.is_none() {
-            hall.seats.push(Seat { owner, asked: now, was_sent: false });
+            let (key, is_doubted) = (None, false);
+            hall.seats.push(Seat { owner, asked: now, was_sent: false, was_told: false, key, is_doubted });
         }
         let seat = &mut hall.seats[at];
         seat.asked = now;
@@ -68,17 +102,45 @@ impl Halls {
     }
 
     /// What the store answered to somebody in front.
-    pub(crate) fn heard(&self, name: &LockName, trouble: Option<(Moment, BackendError)>) {
+    pub(crate) fn heard(&self, name: &LockName, owner: OwnerId, trouble: Option<(Moment, BackendError)>) {
         if let Some(hall) = locked(&self.0).get_mut(name) {
+            let own = hall.seats.iter_mut().find(|seat| seat.owner == owner);
+            own.into_iter().for_each(|seat| seat.was_told |= trouble.is_none());
             hall.trouble = trouble;
         }
     }
 
-    /// Gives a seat up, and tells who moves to the front for it. True if it certainly has no place in the row.
-    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId, ears: &Ears) -> bool {
+    fn with<A>(&self, name: &LockName, owner: OwnerId, run: impl FnOnce(&mut Seat) -> A) -> Option<A> {
         let mut halls = locked(&self.0);
-        let Some(hall) = halls.get_mut(name) else { return false };
-        let Some(at) = hall.seats.iter().position(|seat| seat.owner == owner) else { return false };
+        let seat = halls.get_mut(name)?.seats.iter_mut().find(|seat| seat.owner == owner)?;
+        Some(run(seat))
+    }
+
+    /// Where a place behind the queue may be.
+    pub(crate) fn mark(&self, name: &LockName, owner: OwnerId) -> Mark {
+        let mark = |seat: &mut Seat| match &seat.key {
+            Some(key) => Mark { key: key.clone(), is_doubted: seat.is_doubted },
+            None if seat.was_told => Mark { key: String::new(), is_doubted: seat.is_doubted },
+            None => Mark { key: format!("{name}\u{2}"), is_doubted: seat.is_doubted },
+        };
+        self.with(name, owner, mark).unwrap_or_default()
+    }
+
+    /// A place behind the queue is about to be made. True if there may be one.
+    pub(crate) fn doubt(&self, name: &LockName, owner: OwnerId) -> bool {
+        self.with(name, owner, |seat| std::mem::replace(&mut seat.is_doubted, true)).unwrap_or_default()
+    }
+
+    /// It has this name.
+    pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String) {
+        self.with(name, owner, |seat| (seat.key, seat.is_doubted) = (Some(key), false));
+    }
+
+    /// Gives a seat up, and tells who moves to the front for it.
+    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId, ears: &Ears) -> Left {
+        let mut halls = locked(&self.0);
+        let Some(hall) = halls.get_mut(name) else { return Left::Queued };
+        let Some(at) = hall.seats.iter().position(|seat| seat.owner == owner) else { return Left::Queued };
         let seat = hall.seats.remove(at);
         let next = hall.seats.get(FRONT - 1).filter(|_| at < FRONT).map(|seat| seat.owner);
         if hall.seats.is_empty() {
@@ -88,6 +150,10 @@ impl Halls {
         if let Some(next) = next {
             ears.ring(Audience::Waiters, next, false);
         }
-        !seat.was_sent
+        match seat.key {
+            _ if !seat.was_sent => Left::Nothing,
+            None if !seat.is_doubted => Left::Queued,
+            key => Left::Standing(Mark { key: key.unwrap_or_default(), is_doubted: seat.is_doubted }),
+        }
     }
 }

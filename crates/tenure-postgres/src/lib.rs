@@ -17,6 +17,7 @@ mod shared;
 mod silence;
 mod sql;
 mod store;
+mod tail;
 mod tls;
 mod trial;
 mod turn;

@@ -36,6 +36,8 @@ pub(crate) struct Seen {
     /// As it is in the row.
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
+    /// Somebody may stand behind the queue.
+    pub(crate) is_long: bool,
     pub(crate) at: Moment,
 }
 
@@ -150,7 +152,7 @@ mod tests {
     }
 
     fn seen(version: i64) -> Seen {
-        Seen { version, state: String::new(), ledger: Ledger::new(0), at: at(0) }
+        Seen { version, state: String::new(), ledger: Ledger::new(0), is_long: false, at: at(0) }
     }
 
     /// H6.3: what we take the server's time for is never ahead of it.

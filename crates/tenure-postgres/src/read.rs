@@ -12,6 +12,8 @@ use crate::{
     memory::since_epoch,
     schema::Table,
     store::Store,
+    tail::Tail,
+    write::is_long,
 };
 
 /// A row as it was read, and when by the server's clock.
@@ -19,12 +21,20 @@ pub(crate) struct Sight {
     pub(crate) version: i64,
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
+    /// It says that somebody may stand behind the queue.
+    pub(crate) is_long: bool,
+    pub(crate) tail: Tail,
     pub(crate) now: Duration,
 }
 
 impl Store {
-    /// The row, and the server's time. Where there is no table, there is no row; `creates`: it is made then.
-    pub(crate) async fn read(&self, line: &Line, name: &LockName, creates: bool) -> Result<Sight, Failure> {
+    /// The row with who stands behind its queue, counted up to a name, and the server's time. Where there is no table, there is no row; `creates`: it is made then.
+    pub(crate) async fn read(
+        &self,
+        line: &Line,
+        (name, until): (&LockName, &str),
+        creates: bool,
+    ) -> Result<Sight, Failure> {
         if line.facts().table == Table::Missing {
             if creates {
                 line.create().await?;
@@ -33,13 +43,17 @@ impl Store {
                     version: 0,
                     state: String::new(),
                     ledger: Ledger::new(0),
+                    is_long: false,
+                    tail: Tail::default(),
                     now: self.server_time().unwrap_or_default(),
                 });
             }
         }
         let sql = &self.shared().sql;
-        let arguments: [Argument<'_>; 1] = [(&name.as_str(), Type::TEXT)];
-        let rows = match line.ask(&sql.read, &arguments).await {
+        let arguments: [Argument<'_>; 2] = [(&name.as_str(), Type::TEXT), (&until, Type::TEXT)];
+        let has_tail = line.has_tail(name);
+        let (statement, count) = if has_tail { (&sql.read_with_tail, 2) } else { (&sql.read, 1) };
+        let rows = match line.ask(statement, &arguments[..count]).await {
             // It was dropped: the next look finds that.
             Err(Failure::Missing) => {
                 line.look().await?;
@@ -48,7 +62,8 @@ impl Store {
             answer => answer?,
         };
         let row = rows.first().ok_or(Failure::Overtaken)?;
-        self.sight(line, row, 0)
+        let tail = if has_tail { Tail::read(line, row, 3)? } else { Tail::default() };
+        Ok(Sight { tail, ..self.sight(line, row, 0)? })
     }
 
     /// From a row whose columns are, from `at` on, version, state and time.
@@ -61,7 +76,9 @@ impl Store {
         let ledger = state.as_deref().map_or_else(|| Ok(Ledger::new(0)), Ledger::decode);
         let ledger = ledger.map_err(|error| Failure::Refused(error::ledger(line.name(), error)))?;
         self.shared().memory.learn(now, self.shared().host.now());
-        Ok(Sight { version, state: state.unwrap_or_default(), ledger, now })
+        let state = state.unwrap_or_default();
+        let (is_long, tail) = (is_long(&state), Tail::default());
+        Ok(Sight { version, state, ledger, is_long, tail, now })
     }
 
     /// Deletes free rows that nobody used for a day, a few at a time.

@@ -14,7 +14,7 @@ use crate::{
     memory::since_epoch,
     store::Store,
     verb::Renewing,
-    write::{Draft, encoded, window},
+    write::{Draft, window},
 };
 
 /// Leases that one statement renews: what it holds it holds for one commit.
@@ -80,7 +80,9 @@ impl Store {
         let now = self.server_time();
         let guesses = rest.iter().filter_map(|&at| {
             let grant = &grants[at];
-            Some((at, self.guess(&grant.name, &renewing(grant), now)?))
+            let draft = self.guess(&grant.name, &renewing(grant), now)?;
+            let is_alone = self.elsewhere(&draft.change.wakes).next().is_none();
+            is_alone.then_some((at, draft))
         });
         let guesses: Vec<(usize, Draft<Renewal>)> = guesses.collect();
         self.write_all(line, grants, guesses, answers).await?;
@@ -111,7 +113,7 @@ impl Store {
             if self.shared().memory.is_in_doubt(&grants[at].name, sight.version) {
                 continue;
             }
-            let draft = self.draft(sight, &renewing(&grants[at])).map_err(Failure::Refused)?;
+            let draft = self.draft((sight, None), &renewing(&grants[at])).map_err(Failure::Refused)?;
             if !draft.change.changed {
                 answers[at] = Some(draft.change.answer);
             } else if self.elsewhere(&draft.change.wakes).next().is_none() {
@@ -135,8 +137,8 @@ impl Store {
         let name = |at: &usize| &grants[*at].name;
         let names: Vec<&str> = drafts.iter().map(|(at, _)| name(at).as_str()).collect();
         let versions: Vec<i64> = drafts.iter().map(|(_, draft)| draft.version).collect();
-        let busy: Vec<bool> = drafts.iter().map(|(_, draft)| !draft.ledger.is_free()).collect();
-        let states: Vec<String> = drafts.iter().map(|(_, draft)| encoded(&draft.ledger)).collect();
+        let busy: Vec<bool> = drafts.iter().map(|(_, draft)| draft.is_busy()).collect();
+        let states: Vec<String> = drafts.iter().map(|(_, draft)| draft.text()).collect();
         let before: Vec<&str> = drafts.iter().map(|(_, draft)| draft.before.as_str()).collect();
         let (from, until) = window(drafts[0].1.guessed);
         let memory = &self.shared().memory;
@@ -174,7 +176,7 @@ impl Store {
             memory.learn(since_epoch(row.try_get(1).map_err(unreadable)?), now);
             let Some((at, draft, state, news)) = sent.remove(written) else { continue };
             let version = draft.next_version();
-            let seen = Seen { version, state, ledger: draft.ledger, at: now };
+            let seen = Seen { version, state, ledger: draft.ledger, is_long: draft.is_long, at: now };
             self.stored(&grants[at].name, seen, &news);
             answers[at] = Some(draft.change.answer);
         }

@@ -14,6 +14,8 @@ pub(crate) struct Facts {
     pub(crate) is_direct: bool,
     pub(crate) takes_writes: bool,
     pub(crate) is_standby: bool,
+    /// Places may have rows of their own: those can be deleted, and names are in the order of their bytes.
+    pub(crate) takes_places: bool,
     pub(crate) table: Table,
     pub(crate) clock: Duration,
 }
@@ -42,6 +44,7 @@ impl Facts {
             is_direct,
             takes_writes: row.try_get(2)?,
             is_standby: row.try_get(3)?,
+            takes_places: row.try_get(9)?,
             table: match is_there {
                 false => Table::Missing,
                 true if has_ours && is_unique => Table::Ours,

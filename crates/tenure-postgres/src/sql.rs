@@ -1,9 +1,14 @@
 //! The statements, each with its contract. All of them are transactions of their own, and none needs a session.
 
+use crate::tail::READ;
+
 /// The statements for one table.
 pub(crate) struct Sql {
     /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no such lock.
     pub(crate) read: String,
+    /// The same with who stands first behind its queue. In: and up to which name of a row of the tail is counted. Out: and names and
+    /// states of the first rows of the tail, the state of the one that was named, how many there are before it.
+    pub(crate) read_with_tail: String,
     /// The same of many. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,
     /// Makes the row of a lock. In: name, version, busy, state. Out: time, and whether the row is what was written; no row: it was
@@ -19,7 +24,9 @@ pub(crate) struct Sql {
     /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written, and whether it is
     /// what was written.
     pub(crate) write_many: String,
-    /// What is held or waited for. In: prefix. Out: name, state, time; by name.
+    /// Of places behind the queue.
+    pub(crate) tail: TailSql,
+    /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of its tail.
     pub(crate) list: String,
     /// Deletes free rows that nobody used for a day, of a few pages that chance chooses.
     pub(crate) sweep: String,
@@ -30,15 +37,29 @@ pub(crate) struct Sql {
     pub(crate) table: String,
 }
 
-/// Statements that write one ledger if the row is as it was. In: name, version, busy, state, state before. Out: time, and whether the
+/// Statements on the rows of the tail of one lock.
+pub(crate) struct TailSql {
+    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there. Out: the name of its row, and whether that is
+    /// what was written; no row: it was not put there.
+    pub(crate) stand: String,
+    /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no row: it is not there.
+    pub(crate) keep: String,
+    /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name. Out: a row for each.
+    pub(crate) withdraw: String,
+    /// The places of the tail. In: name. Out: state, in their order.
+    pub(crate) places: String,
+}
+
+/// Statements that write one ledger if the row is as it was and the server's time lies between two points. In: name, version, busy, state,
+/// state before, from, until. Out: time, and whether the
 /// row is what was written, which a trigger may prevent; no row: it is not as it was; or, of those that do not wait, somebody has it
 /// locked.
 pub(crate) struct Write {
     pub(crate) plain: String,
-    /// If the server's time lies between two points as well. In: and from, until.
-    pub(crate) between: String,
     /// And tells other processes in the same transaction: hints leave with the commit or not at all. In: and channels, payloads.
     pub(crate) telling: String,
+    /// And deletes rows of the tail, but for those that somebody has locked. In: and their names.
+    pub(crate) moving: String,
 }
 
 /// How long a write waits for who has the row locked.
@@ -52,7 +73,8 @@ pub(crate) enum Patience {
 impl Write {
     fn new(table: &str, patience: Patience) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
-        let write = |when: &str| {
+        let when = " AND clock_timestamp() BETWEEN $6 AND $7";
+        let plain = {
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
             // What the row has after a trigger has changed it: a lease that is not in it was not granted (L1).
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
@@ -69,13 +91,38 @@ impl Write {
                 ),
             }
         };
+        let told = "SELECT c.at, c.is_ours, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
+                    FROM unnest($8::text[], $9::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
-            plain: write(""),
-            between: write(" AND clock_timestamp() BETWEEN $6 AND $7"),
-            telling: format!(
-                "WITH c AS ({}) SELECT c.at, c.is_ours, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
-                 FROM unnest($6::text[], $7::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told",
-                write("")
+            telling: format!("WITH c AS ({plain}) {told}"),
+            moving: format!(
+                "WITH c AS ({plain}), gone AS (DELETE FROM {table} WHERE name IN (SELECT name FROM {table} \
+                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}"
+            ),
+            plain,
+        }
+    }
+}
+
+impl TailSql {
+    /// `tail`: that a row is one of the tail of $1.
+    fn new(table: &str, tail: &str) -> Self {
+        Self {
+            stand: format!(
+                "WITH known AS (SELECT name FROM {table} WHERE $4 AND {tail} AND strpos(state, $2) > 0 LIMIT 1), \
+                 made AS (INSERT INTO {table} (name, version, busy, used, state) \
+                 SELECT $1 || chr(1) || lpad(to_hex(txid_current()), 16, '0'), 1, false, clock_timestamp(), $3 \
+                 WHERE NOT EXISTS (SELECT FROM known) ON CONFLICT (name) DO NOTHING RETURNING name, state = $3 AS is_ours) \
+                 SELECT name::text, true FROM known UNION ALL SELECT name::text, is_ours FROM made"
+            ),
+            keep: format!(
+                "UPDATE {table} SET used = clock_timestamp(), state = $2 WHERE name = $1 RETURNING state = $2"
+            ),
+            withdraw: format!(
+                "DELETE FROM {table} WHERE name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0 RETURNING 1"
+            ),
+            places: format!(
+                "SELECT state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {PLACES}"
             ),
         }
     }
@@ -83,10 +130,20 @@ impl Write {
 
 impl Sql {
     pub(crate) fn new(table: &str) -> Self {
+        // In this order also if the column has got another one since we looked.
+        let behind = "name COLLATE \"C\" > $1 || chr(1) AND name COLLATE \"C\"";
+        let tail = format!("{behind} < $1 || chr(2)");
         Self {
             read: format!(
                 "SELECT t.version, t.state, clock_timestamp() FROM (VALUES (0)) AS one \
                  LEFT JOIN {table} AS t ON t.name = $1"
+            ),
+            read_with_tail: format!(
+                "SELECT t.version, t.state, clock_timestamp(), tail.names, tail.states, own.state, \
+                 (SELECT count(*) FROM {table} WHERE {behind} < $2) \
+                 FROM (VALUES (0)) AS one LEFT JOIN {table} AS t ON t.name = $1 LEFT JOIN {table} AS own ON own.name = $2 \
+                 CROSS JOIN (SELECT array_agg(f.name::text) AS names, array_agg(f.state::text) AS states FROM \
+                 (SELECT name, state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {READ}) AS f) AS tail"
             ),
             read_many: format!(
                 "SELECT name, version, state, clock_timestamp() FROM {table} WHERE name = ANY($1)"
@@ -96,6 +153,7 @@ impl Sql {
                  ON CONFLICT (name) DO NOTHING RETURNING clock_timestamp(), \
                  (name, version, busy, state) IS NOT DISTINCT FROM ($1, $2, $3, $4)"
             ),
+            tail: TailSql::new(table, &tail),
             write: Write::new(table, Patience::Any),
             write_unlocked: Write::new(table, Patience::None),
             write_briefly: Write::new(table, Patience::Brief),
@@ -110,7 +168,8 @@ impl Sql {
                  (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM (w.name, w.version + 1, w.busy, w.state)"
             ),
             list: format!(
-                "SELECT name, state, clock_timestamp() FROM {table} WHERE busy AND starts_with(name, $1) ORDER BY name"
+                "SELECT name, state, clock_timestamp() FROM {table} \
+                 WHERE (busy OR position(chr(1) IN name) > 0) AND starts_with(name, $1) ORDER BY name COLLATE \"C\""
             ),
             sweep: format!(
                 "DELETE FROM {table} WHERE name IN (SELECT name FROM {table} TABLESAMPLE SYSTEM \
@@ -123,13 +182,17 @@ impl Sql {
     }
 }
 
+/// More than may wait for one lock are not shown.
+const PLACES: usize = 4096;
+
 /// The columns, as the README shows them.
 const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT NULL, busy boolean NOT NULL, \
                        used timestamptz NOT NULL, state text NOT NULL";
 
 /// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
 /// server's own port, whether it takes writes, whether it is a standby, its clock; and of what has the table's name: whether there is
-/// such a thing, its columns and types, whether it is a table in which names are unique, and whether it has the columns that we use.
+/// such a thing, its columns and types, whether it is a table in which names are unique, whether it has the columns that we use; and whether we may delete and names are
+/// in the order of their bytes.
 ///
 /// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good as `text`, for a
 /// name if it is long enough. What else there is, and in which order, is the business of whoever added it. Servers before 12
@@ -147,5 +210,7 @@ pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port'
         ON a.attname = w.name AND a.atttypid = ANY (w.types::regtype[]::oid[]) \
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity <> 'a' \
         AND coalesce(to_jsonb(a) ->> 'attgenerated', '') = '' \
-        AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)) \
+        AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)), \
+    coalesce(has_table_privilege(c.oid, 'DELETE'), true) AND coalesce((SELECT n.collname = 'C' \
+        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true) \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";

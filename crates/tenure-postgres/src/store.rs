@@ -21,6 +21,7 @@ use std::{
 };
 
 use tenure_core::{BackendError, LockName, Moment};
+use tenure_ledger::Unseen;
 
 use crate::{
     config::Listen,
@@ -32,6 +33,7 @@ use crate::{
     schema::Table,
     shared::Shared,
     sql::Patience,
+    tail::{FRONT, LOW, MovingUp},
     turn::Turns,
     verb::Verb,
     wake::Ears,
@@ -160,7 +162,7 @@ impl Store {
         if let Some(row) = skipped.as_ref().filter(|row| row.yields) {
             self.step_back(row.reads).await;
         }
-        let sight = self.read(line, name, V::CREATES).await?;
+        let (mut sight, up) = self.look(line, name, verb).await?;
         let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
         if V::WAITS {
             self.must_have_moved(line, sight.version, skipped)?;
@@ -172,7 +174,15 @@ impl Store {
             return Ok(Tried::Done(answer));
         }
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
-        let mut draft = self.draft(sight, verb).map_err(named)?;
+        let is_full = up.as_ref().is_some_and(|up| up.is_more || sight.ledger.waiting() >= FRONT);
+        let stands = verb.claim().filter(|claim| is_full && !sight.ledger.knows(claim.owner));
+        let own = sight.tail.own.take();
+        let mut draft = self.draft((sight, up), verb).map_err(named)?;
+        if let Some(claim) = stands.filter(|_| verb.yields(&draft.change.answer))
+            && let Some(place) = draft.ledger.take_last()
+        {
+            return self.stand_behind(line, claim, (own, place), draft).await;
+        }
         if let Some(row) = skipped.as_mut().filter(|_| verb.yields(&draft.change.answer)) {
             row.yields = true;
             // A crowd in line for the row's lock would keep renewals from it.
@@ -192,6 +202,22 @@ impl Store {
             return self.write(line, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))
+    }
+
+    /// The row as it is now, with those who stand first behind its queue moved up.
+    async fn look<V: Verb>(
+        &self,
+        line: &Line,
+        name: &LockName,
+        verb: &V,
+    ) -> Result<(Sight, Option<MovingUp>), Failure> {
+        let mark = verb.claim().map(|claim| self.shared().halls.mark(name, claim.owner));
+        let until = mark.as_ref().map_or("", |mark| &mark.key);
+        let mut sight = self.read(line, (name, until), V::CREATES).await?;
+        let may_move = V::WAITS && sight.version != 0 && line.has_tail(name);
+        let asker = verb.claim().map(|claim| claim.owner).zip(mark.as_ref());
+        let up = may_move.then(|| sight.move_up(asker, &self.shared().config.rules));
+        Ok((sight, up))
     }
 
     /// The row was skipped, and is as it was: somebody has it locked. Whoever commits is done in a moment; a stranger that stays in
@@ -265,7 +291,7 @@ impl Store {
         self.shared().memory.server_time(self.shared().host.now())
     }
 
-    /// The verb on what was seen last, if that does what is asked for or was seen just now, and nobody elsewhere must be told.
+    /// The verb on what was seen last, if that does what is asked for or was seen just now.
     pub(crate) fn guess<V: Verb>(
         &self,
         name: &LockName,
@@ -276,21 +302,46 @@ impl Store {
         let seen = self.shared().memory.seen(name)?;
         let is_fresh = seen.is_fresh(self.shared().host.now());
         let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
+        ledger.leave_out(Unseen::default());
+        // Who stands behind must be seen by whoever comes, and where they are to move up.
+        if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
+            return None;
+        }
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), TOLERANCE).ok()?;
-        let is_alone = self.elsewhere(&change.wakes).next().is_none();
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let patience = patience::<V>();
-        let draft = Draft { version, before, ledger, change, patience, guessed: Some(now), now };
-        (is_alone && is_likely).then_some(draft)
+        let (is_long, gone) = (seen.is_long || ledger.waiting() >= FRONT, Vec::new());
+        let draft =
+            Draft { version, before, ledger, is_long, gone, change, patience, guessed: Some(now), now };
+        is_likely.then_some(draft)
     }
 
-    pub(crate) fn draft<V: Verb>(&self, sight: Sight, verb: &V) -> Result<Draft<V::Answer>, BackendError> {
-        let Sight { version, state: before, mut ledger, now } = sight;
+    /// The verb on what was read, after those who move up.
+    pub(crate) fn draft<V: Verb>(
+        &self,
+        (sight, up): (Sight, Option<MovingUp>),
+        verb: &V,
+    ) -> Result<Draft<V::Answer>, BackendError> {
+        let Sight { version, state: before, mut ledger, is_long: was_long, tail: _, now } = sight;
         let rules = &self.shared().config.rules;
         let change = verb.run(&mut ledger, rules, moment(now), Duration::ZERO);
-        let change = change.map_err(|error| error::ledger(&self.shared().config.place_name(), error))?;
-        Ok(Draft { version, before, ledger, change, patience: patience::<V>(), guessed: None, now })
+        let mut change = change.map_err(|error| error::ledger(&self.shared().config.place_name(), error))?;
+        let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
+        let is_long = is_more || ledger.waiting() >= FRONT;
+        let MovingUp { gone, news, .. } = up.unwrap_or_default();
+        change.wakes.splice(0..0, news);
+        Ok(Draft {
+            version,
+            before,
+            ledger,
+            is_long,
+            gone,
+            change,
+            patience: patience::<V>(),
+            guessed: None,
+            now,
+        })
     }
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).

@@ -13,7 +13,7 @@ use crate::{
     memory::moment,
     store::Store,
     verb::{Leaving, Renewing, Verb},
-    write::encoded,
+    write::{encoded, window},
 };
 
 /// Why the table is no good, or that it could not be tried.
@@ -87,15 +87,20 @@ impl Store {
         let now = moment(self.shared().host.now().wall);
         let change = verb.run(&mut row.ledger, rules, now, Duration::ZERO);
         let _ = change.map_err(|error| Failure::Refused(crate::error::ledger(line.name(), error)))?;
-        let (state, is_busy, is_new) = (encoded(&row.ledger), !row.ledger.is_free(), row.version == 0);
+        let (state, is_busy, is_new) = (encoded(&row.ledger, false), !row.ledger.is_free(), row.version == 0);
         let name = row.name.as_str();
         let version = if is_new { 1 } else { row.version };
         let mut arguments: Vec<Argument<'_>> =
             vec![(&name, Type::TEXT), (&version, Type::INT8), (&is_busy, Type::BOOL), (&state, Type::TEXT)];
+        let (from, until) = window(None);
         let statement = if is_new {
             &sql.insert
         } else {
-            arguments.push((&row.state, Type::TEXT));
+            arguments.extend([
+                (&row.state as _, Type::TEXT),
+                (&from as _, Type::TIMESTAMPTZ),
+                (&until as _, Type::TIMESTAMPTZ),
+            ]);
             &sql.write.plain
         };
         let written = line.ask(statement, &arguments).await?;

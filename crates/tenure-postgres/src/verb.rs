@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimAnswer, HolderView, Moment, OwnerId, Released, Renewal};
+use tenure_core::{Claim, ClaimAnswer, HolderView, Moment, OwnerId, Released, Renewal, Wait};
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 /// One verb.
@@ -28,6 +28,11 @@ pub(crate) trait Verb: Sync {
         slack: Duration,
     ) -> Result<Change<Self::Answer>, LedgerError>;
 
+    /// The claim, if this is one that waits for a place or the lock.
+    fn claim(&self) -> Option<&Claim> {
+        None
+    }
+
     /// What can be answered without a write.
     fn glance(&self, _ledger: &Ledger, _rules: &Rules, _now: Moment) -> Option<Self::Answer> {
         None
@@ -49,16 +54,15 @@ fn lengthened(rules: &Rules, slack: Duration) -> Rules {
     Rules { claim_ttl: rules.claim_ttl + slack, place_ttl: rules.place_ttl + slack, ..*rules }
 }
 
-/// The more wait, the more rarely each of them asks, and the longer a place lasts without: all of them together read the row no more
-/// than [`ASKS`] times a second, up to a bound (L6).
-fn crowded(rules: &Rules, waiting: usize) -> Rules {
+/// The more stand before one who waits, the more rarely it asks, and the longer its place lasts without (L6).
+pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     let retry_max =
         (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
     Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
 }
 
-/// Of all waiters of one lock, per second.
+/// A second for so many that stand before one.
 const ASKS: u32 = 50;
 /// How many times more rarely than by the rules one asks at most: every 10 s instead of 2 s.
 const ASKS_LESS: u32 = 5;
@@ -86,6 +90,10 @@ impl Verb for Claim {
             grant.ttl = self.ttl;
         }
         Ok(change)
+    }
+
+    fn claim(&self) -> Option<&Claim> {
+        (self.wait != Wait::No).then_some(self)
     }
 
     /// A place that lasts until the next question but one is kept by no write.

@@ -28,6 +28,10 @@ pub(crate) struct Draft<A> {
     /// reading and the write behind it to two servers.
     pub(crate) before: String,
     pub(crate) ledger: Ledger,
+    /// Somebody may stand behind the queue.
+    pub(crate) is_long: bool,
+    /// Rows of those who move up with this.
+    pub(crate) gone: Vec<String>,
     pub(crate) change: Change<A>,
     pub(crate) patience: Patience,
     /// The time at which it ran, if that was not read from the server.
@@ -51,6 +55,16 @@ impl<A> Draft<A> {
         News { behind: behind(&self.ledger, name, self.now, &wakes), wakes }
     }
 
+    /// As the row keeps it.
+    pub(crate) fn text(&self) -> String {
+        encoded(&self.ledger, self.is_long)
+    }
+
+    /// Somebody holds or waits.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_long || !self.ledger.is_free()
+    }
+
     fn is_new(&self) -> bool {
         self.version == 0
     }
@@ -72,7 +86,7 @@ impl Store {
     ) -> Result<Tried<A>, Failure> {
         self.must_take_writes(line).await?;
         let memory = &self.shared().memory;
-        let state = encoded(&draft.ledger);
+        let state = draft.text();
         let doubt = Doubt::new(memory, &self.ears, (name, draft.version), draft.news(name));
         let answer = self.send(line, name, &draft, (&state, doubt.news())).await;
         if let Err(Failure::Broken(error)) = answer {
@@ -94,8 +108,9 @@ impl Store {
         if draft.is_new() {
             self.sweep_now_and_then(line);
         }
-        let version = draft.next_version();
-        self.stored(name, Seen { version, state, ledger: draft.ledger, at: self.shared().host.now() }, &news);
+        let (version, at) = (draft.next_version(), self.shared().host.now());
+        let seen = Seen { version, state, ledger: draft.ledger, is_long: draft.is_long, at };
+        self.stored(name, seen, &news);
         Ok(Tried::Done(draft.change.answer))
     }
 
@@ -116,31 +131,38 @@ impl Store {
             .unzip();
         let (from, until) = window(draft.guessed);
         let version = if draft.is_new() { draft.next_version() } else { draft.version };
-        let (key, is_busy) = (name.as_str(), !draft.ledger.is_free());
+        let (key, is_busy) = (name.as_str(), draft.is_busy());
         let mut arguments: Vec<Argument<'_>> =
             vec![(&key, Type::TEXT), (&version, Type::INT8), (&is_busy, Type::BOOL), (&state, Type::TEXT)];
         if draft.is_new() {
             return line.write(&sql.insert, &arguments).await;
         }
-        arguments.push((&draft.before, Type::TEXT));
+        arguments.extend([
+            (&draft.before as _, Type::TEXT),
+            (&from as _, Type::TIMESTAMPTZ),
+            (&until as _, Type::TIMESTAMPTZ),
+        ]);
         let write = match draft.patience {
             Patience::Any => &sql.write,
             Patience::None => &sql.write_unlocked,
             Patience::Brief => &sql.write_briefly,
         };
-        if !channels.is_empty() {
-            arguments.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
-            let answer = line.write(&write.telling, &arguments).await;
-            if !answer.as_ref().is_err_and(error::is_without_hints) {
-                return answer;
-            }
-            // Whoever is not told asks by itself, later.
-            arguments.truncate(PLAIN);
-        } else if draft.guessed.is_some() {
-            arguments.extend([(&from as _, Type::TIMESTAMPTZ), (&until as _, Type::TIMESTAMPTZ)]);
-            return line.write(&write.between, &arguments).await;
+        let is_plain = draft.gone.is_empty();
+        if is_plain && channels.is_empty() {
+            return line.write(&write.plain, &arguments).await;
         }
-        line.write(&write.plain, &arguments).await
+        let statement = if is_plain { &write.telling } else { &write.moving };
+        let nobody: Vec<String> = Vec::new();
+        let mut told = arguments.clone();
+        told.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
+        told.extend((!is_plain).then_some((&draft.gone as _, Type::TEXT_ARRAY)));
+        let answer = line.write(statement, &told).await;
+        if channels.is_empty() || !answer.as_ref().is_err_and(error::is_without_hints) {
+            return answer;
+        }
+        // Whoever is not told asks by itself, later.
+        (told[PLAIN].0, told[PLAIN + 1].0) = (&nobody, &nobody);
+        line.write(statement, &told).await
     }
 
     /// A write came through: nothing older can any more.
@@ -158,7 +180,7 @@ impl Store {
         wakes.iter().copied().filter(|(audience, owner)| !self.shared().bells.reach(*audience, *owner))
     }
 
-    async fn must_take_writes(&self, line: &Line) -> Result<(), Failure> {
+    pub(crate) async fn must_take_writes(&self, line: &Line) -> Result<(), Failure> {
         if line.facts().takes_writes {
             return Ok(());
         }
@@ -168,9 +190,22 @@ impl Store {
     }
 }
 
-/// As a row keeps it, in ASCII: the encoding of the database may lack what a label has.
-pub(crate) fn encoded(ledger: &Ledger) -> String {
-    let json = ledger.encode();
+/// How the text of a row begins behind whose queue somebody may stand. Whoever does not know of that reads on as ever.
+const LONG: &str = "{\"long\":true,";
+
+/// Whether somebody may stand behind the queue of this row.
+pub(crate) fn is_long(state: &str) -> bool {
+    state.starts_with(LONG)
+}
+
+/// As a row keeps it.
+pub(crate) fn encoded(ledger: &Ledger, is_long: bool) -> String {
+    let text = ascii(ledger.encode());
+    if is_long { format!("{LONG}{}", &text[1..]) } else { text }
+}
+
+/// In ASCII: the encoding of the database may lack what a label has.
+pub(crate) fn ascii(json: String) -> String {
     if json.is_ascii() {
         return json;
     }
@@ -203,8 +238,8 @@ pub(crate) fn window(guessed: Option<Duration>) -> (SystemTime, SystemTime) {
     (UNIX_EPOCH + from, UNIX_EPOCH + until)
 }
 
-/// Arguments of a write that neither tells nor guesses.
-const PLAIN: usize = 5;
+/// Arguments of a write that tells nobody.
+const PLAIN: usize = 7;
 /// 2^33 s: the year 2242.
 const FAR: Duration = Duration::from_secs(1 << 33);
 
@@ -226,8 +261,8 @@ mod tests {
             })
         );
         let ledger = Ledger::decode(&json).unwrap();
-        let text = encoded(&ledger);
-        assert!(text.is_ascii() && text.contains("\\ud83d\\udd12"), "{text}");
+        let text = encoded(&ledger, true);
+        assert!(is_long(&text) && text.is_ascii() && text.contains("\\ud83d\\udd12"), "{text}");
         assert_eq!(Ledger::decode(&text).unwrap(), ledger);
     }
 }

@@ -33,7 +33,12 @@ impl Server {
         match store {
             "sqlite" => Self::Sqlite(tempfile::tempdir().expect("a folder")),
             "redis" => Self::Redis(RedisServer::start()),
-            "postgres" => Self::Postgres(Recipe::new().durable().config("max_connections = 1200").start()),
+            "postgres" => {
+                let recipe = Recipe::new().durable().config("max_connections = 1200");
+                let server = recipe.config("shared_preload_libraries = 'pg_stat_statements'").start();
+                server.psql("CREATE EXTENSION pg_stat_statements");
+                Self::Postgres(server)
+            }
             "zookeeper" => Self::ZooKeeper(ZooKeeperServer::start()),
             #[cfg(feature = "etcd")]
             "etcd" => Self::Etcd(EtcdServer::start()),
@@ -52,7 +57,7 @@ impl Server {
         }
     }
 
-    /// Transactions, commands or messages so far, where somebody counts them.
+    /// Statements, commands or messages so far, where somebody counts them.
     pub(crate) fn requests(&self) -> Option<f64> {
         match self {
             Self::Sqlite(_) => None,
@@ -63,14 +68,8 @@ impl Server {
                     .filter_map(|line| line.split_once(":calls=")?.1.split(',').next()?.parse::<f64>().ok());
                 Some(calls.sum())
             }
-            Self::Postgres(server) => {
-                // It counts a transaction up to a second later.
-                std::thread::sleep(std::time::Duration::from_millis(1100));
-                server
-                    .psql("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'tenure'")
-                    .parse()
-                    .ok()
-            }
+            // Not the transactions: each connection that listens begins and ends one for every NOTIFY of anybody.
+            Self::Postgres(server) => server.psql("SELECT sum(calls) FROM pg_stat_statements").parse().ok(),
             Self::ZooKeeper(server) => {
                 let text = server.word("mntr");
                 let line = text.lines().find_map(|line| line.strip_prefix("zk_packets_received"));

@@ -1,0 +1,89 @@
+//! What a change of owner costs the server: a few statements, however many processes wait (L6).
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use stage::{PATIENCE, statements, until};
+use tenure::Locker;
+use tenure_testkit::{
+    patience::slowness,
+    postgres::{PostgresServer, Recipe},
+};
+
+/// A server that writes down every statement, with room for many processes.
+fn roomy() -> PostgresServer {
+    Recipe::new().config("log_statement = all").config("max_connections = 600").start()
+}
+
+/// As many processes as this, as far as the server can tell. On a slow machine nobody loses its turn for that.
+async fn processes(server: &PostgresServer, count: usize) -> Vec<Locker> {
+    let mut lockers = Vec::new();
+    for _ in 0..count {
+        lockers.push(tenure::connect(&server.url("?claim_ttl=6s")).await.unwrap());
+    }
+    lockers
+}
+
+async fn enter_and_leave(locker: Locker, times: usize) {
+    for _ in 0..times {
+        let guard = locker.mutex("one").acquire_within(PATIENCE * 2 * slowness()).await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+/// Statements on rows, without those that each new connection begins with.
+fn asked(server: &PostgresServer) -> usize {
+    let is_counted = |line: &&String| line.contains(" execute ") && !line.contains("inet_client_port");
+    statements(server).iter().filter(is_counted).count()
+}
+
+const WAITING: &str = "SELECT coalesce(sum(CASE WHEN position(chr(1) IN name) > 0 THEN 1 \
+                       ELSE json_array_length(state::json->'queue') END), 0) FROM tenure_lock";
+
+/// What one waiter costs, from its first question to its release, when so many processes come at once and wait.
+async fn for_each_of(count: usize) -> f64 {
+    let server = roomy();
+    let holder = processes(&server, 1).await.remove(0);
+    let held = holder.mutex("one").acquire().await.unwrap();
+    let before = asked(&server);
+    let waiters = processes(&server, count).await.into_iter();
+    let waiters: Vec<_> = waiters.map(|locker| tokio::spawn(enter_and_leave(locker, 1))).collect();
+    until("all wait", async || server.psql(WAITING) == count.to_string()).await;
+    held.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    (asked(&server) - before) as f64 / count as f64
+}
+
+/// L6: each waiter wrote its place into the row of the lock, and read it again after each race that it lost to the others who did so: of
+/// 100 processes that came at once not all had a place after a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_costs_a_few_statements_however_many_processes_wait() {
+    for count in [2, 16, 100] {
+        let each = for_each_of(count).await;
+        println!("{count} waiting processes: {each:.1} statements for each");
+        assert!(each < 9.0, "{count} waiting processes: {each:.1}");
+    }
+}
+
+/// L6: the same where those who were let in come again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_come_again_and_again_do_not_race_each_other() {
+    for count in [2, 16, 50] {
+        let server = roomy();
+        let lockers = processes(&server, count).await.into_iter();
+        let workers: Vec<_> = lockers.map(|locker| tokio::spawn(enter_and_leave(locker, 10))).collect();
+        for worker in workers {
+            worker.await.unwrap();
+        }
+        let each = asked(&server) as f64 / (10 * count) as f64;
+        println!("{count} processes that come again: {each:.1} statements for each change of owner");
+        assert!(each < 7.0, "{count} processes: {each:.1}");
+    }
+}

@@ -1,0 +1,236 @@
+//! Places behind the queue: who comes late has a row of its own, and is neither passed, nor forgotten, nor in anybody's way.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers live in real time"
+)]
+
+mod stage;
+
+use futures_util::future::join_all;
+use stage::{enter_in_time, player, postgres, soon, until};
+use tenure_core::{ClaimAnswer, LockName, Released, Renewal, Severity};
+use tenure_testkit::{
+    conformance::player::Player,
+    postgres::{PostgresServer, Recipe},
+    proxy::Proxy,
+};
+
+/// Rows that are no locks.
+const TAIL: &str = "FROM tenure_lock WHERE position(chr(1) IN name) > 0";
+
+fn tail(server: &PostgresServer) -> usize {
+    server.psql(&format!("SELECT count(*) {TAIL}")).parse().unwrap()
+}
+
+fn version(server: &PostgresServer) -> String {
+    server.psql("SELECT version FROM tenure_lock WHERE name = 'one'")
+}
+
+/// So many in a line, each in a process of its own, behind one who holds.
+async fn in_line(server: &PostgresServer, count: usize) -> (Player, Vec<Player>) {
+    // On a slow machine nobody loses its turn for that.
+    let new = || player(&server.url("?claim_ttl=6s"), "one");
+    let holder = new();
+    holder.enter().await;
+    let waiters: Vec<Player> = (0..count).map(|_| new()).collect();
+    for (ahead, waiter) in waiters.iter().enumerate() {
+        waiter.queue_behind(ahead).await;
+    }
+    (holder, waiters)
+}
+
+/// L6: each of those who came, and each who kept its place, wrote the row of the lock, and the holder's renewals and its release
+/// raced all of them for it: with 500 processes the holder lost its lease.
+#[tokio::test]
+async fn who_waits_behind_the_first_few_never_writes_the_row_of_the_lock() {
+    let server = Recipe::new().config("max_connections = 200").start();
+    let (holder, waiters) = in_line(&server, 4).await;
+    let before = version(&server);
+    let late: Vec<Player> = (0..40).map(|_| player(&server.url(""), "one")).collect();
+    for _ in 0..3 {
+        for answer in join_all(late.iter().map(|late| late.backend.claim(&late.claim))).await {
+            assert!(matches!(answer, Ok(ClaimAnswer::Queued { ahead: 4.., .. })), "{answer:?}");
+        }
+    }
+    assert_eq!(version(&server), before, "nobody wrote to it");
+    assert_eq!((tail(&server), waiters.len()), (40, 4));
+    // Who gives up takes its own row away, and nothing else.
+    for late in &late {
+        assert_eq!(late.leave().await, Released::Released);
+    }
+    assert_eq!((version(&server), tail(&server)), (before, 0));
+    assert_eq!(holder.leave().await, Released::Released);
+}
+
+/// L7, L8: all are served in the order in which they came, those who leave or die in between hold nobody up, and nothing is left.
+#[tokio::test]
+async fn those_behind_are_served_in_their_order_and_leave_nothing() {
+    let server = PostgresServer::start();
+    let (holder, waiters) = in_line(&server, 30).await;
+    assert_eq!(tail(&server), 26);
+    for gone in [3, 9, 10, 11, 28] {
+        assert_eq!(waiters[gone].leave().await, Released::Released);
+    }
+    // One that died long ago.
+    server.psql(&format!(
+        "UPDATE tenure_lock SET state = regexp_replace(state, '\"ends_us\":\\d+', '\"ends_us\":1') \
+         WHERE name = (SELECT min(name) {TAIL})"
+    ));
+    let dead = 4;
+    assert_eq!(holder.leave().await, Released::Released);
+    let mut last = 0;
+    for (at, waiter) in waiters.iter().enumerate() {
+        if [3, 9, 10, 11, 28, dead].contains(&at) {
+            continue;
+        }
+        // The last one of all was there from the beginning.
+        if let Some(other) = waiters.last().filter(|_| at + 1 < waiters.len()) {
+            assert!(!matches!(other.ask().await, ClaimAnswer::Granted(_)), "{at} is passed");
+        }
+        let grant = waiter.enter().await;
+        assert!(grant.token.get() > last);
+        last = grant.token.get();
+        assert_eq!(waiter.renew(&grant).await, Renewal::Renewed);
+        assert_eq!(waiter.leave().await, Released::Released);
+    }
+    assert_eq!(tail(&server), 0);
+    assert_eq!(server.psql("SELECT count(*), bool_or(busy) FROM tenure_lock"), "1|f");
+}
+
+/// L6: readers who stand behind the queue come in together, as those in it do, though nobody leaves meanwhile.
+#[tokio::test]
+async fn readers_behind_the_queue_come_in_together() {
+    let server = PostgresServer::start();
+    let holder = player(&server.url("?claim_ttl=6s"), "one");
+    holder.enter().await;
+    let url = server.url("?claim_ttl=6s");
+    let read = |url: String| async move {
+        let locker = tenure::connect(&url).await.unwrap();
+        locker.rwlock("one").read().acquire().await.unwrap()
+    };
+    let readers: Vec<_> = (0..30).map(|_| tokio::spawn(read(url.clone()))).collect();
+    let (view, name) = (postgres(&server.url("")), LockName::new("one").unwrap());
+    until("all wait", async || view.inspect(&name).await.unwrap().queue.len() == 30).await;
+    assert!(tail(&server) >= 26);
+    holder.leave().await;
+    let guards = soon(join_all(readers)).await;
+    assert_eq!(guards.len(), 30);
+    let holders = view.inspect(&name).await.unwrap().holders;
+    assert_eq!(holders.len(), 30, "all at once");
+    assert_eq!(tail(&server), 0);
+}
+
+/// What waits behind the queue is seen, and named in its order.
+#[tokio::test]
+async fn those_behind_are_shown() {
+    let server = PostgresServer::start();
+    let (_holder, waiters) = in_line(&server, 24).await;
+    let view = postgres(&server.url(""));
+    let expected: Vec<String> = waiters.iter().map(|waiter| waiter.claim.owner.to_string()).collect();
+    let owners = |view: &tenure_core::LockView| -> Vec<String> {
+        view.queue.iter().map(|waiter| waiter.owner.clone()).collect()
+    };
+    player(&server.url(""), "one more").enter().await;
+    assert_eq!(owners(&view.inspect(&waiters[0].claim.name).await.unwrap()), expected);
+    let all = view.list("one").await.unwrap();
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert_eq!(owners(&all[0]), expected);
+    assert!(all[1].queue.is_empty());
+}
+
+/// L6, L7: whoever stands behind a queue that went empty without being asked, as an older tenure or a race leaves it, is not passed by
+/// newcomers, and finds out by its own question.
+#[tokio::test]
+async fn who_was_forgotten_behind_an_empty_queue_is_next() {
+    let server = PostgresServer::start();
+    let (_holder, waiters) = in_line(&server, 6).await;
+    server.psql(
+        "UPDATE tenure_lock SET version = version + 1, busy = false, \
+         state = '{\"fence\":7,\"holders\":[],\"queue\":[]}' WHERE name = 'one'",
+    );
+    assert!(!player(&server.url(""), "one").try_enter().await, "somebody waits");
+    player(&server.url(""), "one").queue_behind(2).await;
+    assert!(matches!(waiters[4].ask().await, ClaimAnswer::Granted(_)), "the first of those who are left");
+    assert_eq!(waiters[4].leave().await, Released::Released);
+    enter_in_time(&waiters[5]).await;
+}
+
+/// L8, L9: the answer to a place that was made is lost. Whoever asks again finds it, and there is no second one.
+#[tokio::test]
+async fn a_place_whose_answer_was_lost_is_found_again() {
+    let server = PostgresServer::start();
+    let proxy = Proxy::to(server.port(), 7);
+    let (_holder, _waiters) = in_line(&server, 5).await;
+    let late = player(&format!("postgres://tenure@127.0.0.1:{}/tenure", proxy.port()), "one");
+    // Connected, and told how many there are.
+    late.backend.inspect(&late.claim.name).await.unwrap();
+    server.psql(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$; \
+         CREATE TRIGGER slow AFTER INSERT ON tenure_lock FOR EACH ROW EXECUTE FUNCTION slow()",
+    );
+    let inserting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let cut = async {
+        until("its place is being made", async || server.psql(inserting) == "t").await;
+        proxy.drop_replies();
+        until("it is made", async || tail(&server) == 2).await;
+        proxy.cut();
+        proxy.heal();
+    };
+    let (answer, ()) = soon(async { tokio::join!(late.backend.claim(&late.claim), cut) }).await;
+    assert!(matches!(answer, Ok(ClaimAnswer::Queued { ahead: 5.., .. })), "{answer:?}");
+    assert_eq!(tail(&server), 2, "one place for each");
+    assert_eq!(late.leave().await, Released::Released);
+    assert_eq!(tail(&server), 1);
+}
+
+/// A role that may not delete, names that are sorted by the rules of a language, names of 512 bytes: waiters have their places in the
+/// row of the lock then, as they had, and the doctor says so.
+#[tokio::test]
+async fn where_places_cannot_have_rows_they_are_in_the_row_of_the_lock() {
+    for change in [
+        "ALTER TABLE tenure_lock OWNER TO postgres; GRANT SELECT, INSERT, UPDATE ON tenure_lock TO tenure",
+        "ALTER TABLE tenure_lock ALTER COLUMN name TYPE text COLLATE \"default\"",
+    ] {
+        let server = PostgresServer::start();
+        player(&server.url(""), "warm").enter().await;
+        server.psql(change);
+        let (holder, waiters) = in_line(&server, 9).await;
+        assert_eq!(tail(&server), 0, "{change}");
+        assert_eq!(holder.leave().await, Released::Released);
+        for waiter in &waiters {
+            enter_in_time(waiter).await;
+            assert_eq!(waiter.leave().await, Released::Released);
+        }
+        let findings = waiters[0].backend.diagnose().await.unwrap();
+        let told = findings.iter().find(|finding| finding.what.contains("have their places in its row"));
+        assert!(told.is_some_and(|told| told.severity == Severity::Note), "{change}: {findings:?}");
+    }
+    let server = PostgresServer::start();
+    let long = "n".repeat(LockName::MAX_BYTES);
+    for ahead in 0..9_usize {
+        let player = player(&server.url(""), &long);
+        match ahead.checked_sub(1) {
+            None => drop(player.enter().await),
+            Some(ahead) => drop(player.queue_behind(ahead).await),
+        }
+    }
+    assert_eq!(tail(&server), 0);
+}
+
+/// L8: a row behind the queue that is no place of ours ends with the next write, and keeps nobody from the lock.
+#[tokio::test]
+async fn what_is_no_place_is_thrown_away() {
+    let server = PostgresServer::start();
+    let (holder, waiters) = in_line(&server, 5).await;
+    server.psql(
+        "INSERT INTO tenure_lock SELECT 'one' || chr(1) || '0', 1, false, used, 'a joke' FROM tenure_lock WHERE name = 'one'",
+    );
+    assert_eq!(holder.leave().await, Released::Released);
+    for waiter in &waiters {
+        enter_in_time(waiter).await;
+        assert_eq!(waiter.leave().await, Released::Released);
+    }
+    assert_eq!(tail(&server), 0);
+}
