@@ -2,6 +2,7 @@
 
 mod backends;
 mod changelog;
+mod circles;
 mod code;
 mod dependencies;
 mod docs;
@@ -36,6 +37,7 @@ const RULES: &[(&str, Rule)] = &[
     ("only connect.rs names backends", backends::named),
     ("lib.rs defines nothing", roots::definitions),
     ("nothing is imported through a crate's own root", roots::imports),
+    ("files of a crate form no circle", circles::of_files),
     ("files stay short", sizes::of_files),
     ("functions stay short", sizes::of_functions),
     ("files are named after a noun", names::of_files),

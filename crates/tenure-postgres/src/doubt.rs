@@ -2,7 +2,7 @@
 
 use tenure_core::{Audience, LockName, OwnerId};
 
-use crate::{memory::Memory, wake::Ears};
+use crate::{ears::Ears, memory::Memory};
 
 /// Whom a write lets in, or robs.
 pub(crate) struct News {

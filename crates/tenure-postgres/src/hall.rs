@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tenure_core::{Audience, BackendError, LockName, Moment, OwnerId};
 
-use crate::{memory::locked, wake::Ears};
+use crate::{ears::Ears, memory::locked};
 
 /// Places in the row that one process takes for one lock.
 pub(crate) const FRONT: usize = 8;

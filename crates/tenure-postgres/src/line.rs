@@ -15,13 +15,13 @@ use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
 use crate::{
     config::Place,
     connect::{self, Driver, Opened},
+    ears::Ears,
     error::{self, Failure},
     memory::locked,
     schema::{Facts, Table},
     shared::Shared,
     silence::{Hope, Silence},
     sql,
-    wake::Ears,
 };
 
 /// A parameter and its type: statements have no names, since a pooler may lead each to another connection.

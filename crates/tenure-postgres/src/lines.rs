@@ -6,11 +6,11 @@ use tenure_core::{BackendError, BoxFuture, ErrorKind, Moment};
 
 use crate::{
     config::{Config, Listen},
+    ears::Ears,
     error::{self, Failure},
     line::{Line, Target},
     memory::locked,
     shared::Shared,
-    wake::Ears,
 };
 
 /// One handle's way to the server.

@@ -1,6 +1,6 @@
 //! Reading a row; and what becomes of rows that nobody reads any more.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tenure_core::LockName;
 use tenure_ledger::Ledger;
@@ -11,21 +11,11 @@ use crate::{
     line::{Argument, Line},
     memory::since_epoch,
     schema::Table,
+    sight::Sight,
     store::Store,
     tail::Tail,
     write::is_long,
 };
-
-/// A row as it was read, and when by the server's clock.
-pub(crate) struct Sight {
-    pub(crate) version: i64,
-    pub(crate) state: String,
-    pub(crate) ledger: Ledger,
-    /// It says that somebody may stand behind the queue.
-    pub(crate) is_long: bool,
-    pub(crate) tail: Tail,
-    pub(crate) now: Duration,
-}
 
 impl Store {
     /// The row with who stands behind its queue, counted up to a name, and the server's time. Where there is no table, there is no row; `creates`: it is made then.

@@ -1,6 +1,7 @@
 //! The statements, each with its contract. All of them are transactions of their own, and none needs a session.
 
-use crate::tail::READ;
+/// How many of the tail are read with the row: some may be dead, and readers move up together.
+pub(crate) const READ: usize = 16;
 
 /// The statements for one table.
 pub(crate) struct Sql {

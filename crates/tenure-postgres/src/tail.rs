@@ -11,30 +11,16 @@
 //! Its name is that of the lock, a control character, which no name of a lock has, and the number of the transaction that put it there:
 //! so the order of names is the order of arrival (L7), and the index knows who is first.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use tenure_core::{Audience, LockName, OwnerId};
+use tenure_ledger::Place;
+use tokio_postgres::Row;
 
-use tenure_core::{Audience, BackendError, Claim, LockName, OwnerId};
-use tenure_ledger::{Ledger, Place, Rules, Unseen};
-use tokio_postgres::{Row, types::Type};
-
-use crate::{
-    error::{self, Failure},
-    hall::Mark,
-    line::{Argument, Line},
-    memory::moment,
-    read::Sight,
-    sql::Patience,
-    store::Store,
-    verb::crowded,
-    write::{Draft, Tried, ascii},
-};
+use crate::{error::Failure, line::Line, sql::READ};
 
 /// Places in the row of a lock.
 pub(crate) const FRONT: usize = 4;
 /// Who stands behind moves up when so many of them are left.
 pub(crate) const LOW: usize = 1;
-/// How many of the tail are read with the row: some may be dead, and readers move up together.
-pub(crate) const READ: usize = 16;
 /// In bytes. With a longer name the row of a place might not fit into the column, and all places are in the row of the lock.
 const NAME_MAX: usize = 480;
 
@@ -42,11 +28,11 @@ const NAME_MAX: usize = 480;
 #[derive(Default)]
 pub(crate) struct Tail {
     /// The first few, with the names of their rows; none is somebody's joke.
-    rows: Vec<(String, Option<Place>)>,
+    pub(crate) rows: Vec<(String, Option<Place>)>,
     /// That of whoever asks.
     pub(crate) own: Option<Place>,
     /// How many stand before whoever asks.
-    ahead: usize,
+    pub(crate) ahead: usize,
 }
 
 /// Who moves up with the next write.
@@ -81,135 +67,10 @@ impl Tail {
     }
 }
 
-impl Sight {
-    /// Those who stand first behind the queue move up into it if it is short, and the rest is counted.
-    pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Mark)>, rules: &Rules) -> MovingUp {
-        let now = moment(self.now);
-        let rows = std::mem::take(&mut self.tail.rows);
-        let (is_whole, is_short) = (rows.len() < READ, self.ledger.waiting() <= LOW);
-        let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
-        let (mut up, mut gone, mut rest, mut before) = (Vec::new(), Vec::new(), 0, 0);
-        for (key, place) in rows {
-            let waits = |place: &Place| {
-                !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
-            };
-            let place = place.filter(waits);
-            let moves = |place: &Place| is_short && rest == 0 && (room > 0 || place.is_shared());
-            if place.as_ref().is_some_and(|place| !moves(place)) {
-                rest += 1;
-                continue;
-            }
-            before += usize::from(asker.is_some_and(|(_, mark)| mark.is_behind(&key)));
-            gone.push(key);
-            room = room.saturating_sub(usize::from(place.is_some()));
-            up.extend(place);
-        }
-        let news = self.ledger.move_up(now, rules, up);
-        let ahead = match asker {
-            Some((owner, _)) if self.ledger.knows(owner) => 0,
-            Some(_) if self.tail.own.is_some() => self.tail.ahead.saturating_sub(before),
-            _ => self.tail.ahead.saturating_sub(before).max(rest),
-        };
-        self.ledger.leave_out(Unseen { ahead, places: ahead.max(rest) });
-        MovingUp { gone, is_more: !is_whole || rest > 0, news }
-    }
-}
-
 impl Line {
     /// Whether places of this lock may have rows of their own: one that may not be deleted would stay for ever, and in another order of
     /// names no index would find it.
     pub(crate) fn has_tail(&self, name: &LockName) -> bool {
         self.facts().takes_places && name.as_str().len() <= NAME_MAX
     }
-}
-
-impl Store {
-    /// For whoever is not to have a place in the row of the lock: it was taken out of the draft.
-    pub(crate) async fn stand_behind<A: Send + Sync>(
-        &self,
-        line: &Arc<Line>,
-        claim: &Claim,
-        (own, place): (Option<Place>, Place),
-        mut draft: Draft<A>,
-    ) -> Result<Tried<A>, Failure> {
-        // Somebody's turn has come, and who asks has noticed: that is written first (L6).
-        if !draft.change.wakes.is_empty() {
-            draft.patience = Patience::None;
-            let written = self.write(line, &claim.name, draft).await?;
-            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
-        }
-        let is_there = self.stand(line, claim, (own, place, draft.now), &draft.ledger).await?;
-        Ok(if is_there { Tried::Done(draft.change.answer) } else { Tried::Overtaken })
-    }
-
-    /// Puts the place behind the queue, or keeps the one that is there. False if that has moved up meanwhile.
-    async fn stand(
-        &self,
-        line: &Line,
-        claim: &Claim,
-        (own, place, now): (Option<Place>, Place, Duration),
-        ledger: &Ledger,
-    ) -> Result<bool, Failure> {
-        let shared = self.shared();
-        let Some(own) = own else {
-            return self.stand_at_the_end(line, claim, &place).await;
-        };
-        let rules = crowded(&shared.config.rules, ledger.waiting());
-        if !own.is_over(moment(now + rules.retry_max * 3 / 2)) {
-            return Ok(true);
-        }
-        let mark = shared.halls.mark(&claim.name, claim.owner);
-        let state = ascii(own.lasting_as(&place).encode());
-        let kept =
-            line.write(&shared.sql.tail.keep, &[(&mark.key, Type::TEXT), (&state, Type::TEXT)]).await?;
-        must_be_ours(line, kept.first(), 0)?;
-        Ok(!kept.is_empty())
-    }
-
-    async fn stand_at_the_end(&self, line: &Line, claim: &Claim, place: &Place) -> Result<bool, Failure> {
-        self.must_take_writes(line).await?;
-        let (shared, name) = (self.shared(), claim.name.as_str());
-        let (owner, state) = (claim.owner.to_string(), ascii(place.encode()));
-        let is_doubted = shared.halls.doubt(&claim.name, claim.owner);
-        let arguments: [Argument<'_>; 4] =
-            [(&name, Type::TEXT), (&owner, Type::TEXT), (&state, Type::TEXT), (&is_doubted, Type::BOOL)];
-        let rows = line.write(&shared.sql.tail.stand, &arguments).await?;
-        must_be_ours(line, rows.first(), 1)?;
-        let Some(row) = rows.first() else { return Ok(false) };
-        let key: String = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
-        shared.halls.stands(&claim.name, claim.owner, key);
-        Ok(true)
-    }
-
-    /// Takes a place that is behind the queue away. True if it was there.
-    pub(crate) async fn withdraw(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        mark: &Mark,
-    ) -> Result<bool, BackendError> {
-        let line = self.lines.line().await?;
-        let (name, owner) = (name.as_str(), owner.to_string());
-        let arguments: [Argument<'_>; 4] = [
-            (&name, Type::TEXT),
-            (&owner, Type::TEXT),
-            (&mark.key, Type::TEXT),
-            (&mark.is_doubted, Type::BOOL),
-        ];
-        match line.write(&self.shared().sql.tail.withdraw, &arguments).await {
-            Ok(rows) => Ok(!rows.is_empty()),
-            // Somebody moved it up.
-            Err(Failure::Overtaken | Failure::Missing) => Ok(false),
-            Err(Failure::Broken(error)) => Err(error.of_unknown_outcome()),
-            Err(Failure::Refused(error)) => Err(error),
-        }
-    }
-}
-
-/// # Errors
-/// If a trigger has changed what was written.
-fn must_be_ours(line: &Line, row: Option<&Row>, at: usize) -> Result<(), Failure> {
-    let Some(row) = row else { return Ok(()) };
-    let is_ours: bool = row.try_get(at).map_err(|error| Failure::Refused(line.unreadable(error)))?;
-    if is_ours { Ok(()) } else { Err(Failure::Refused(error::altered(line.name()))) }
 }

@@ -12,12 +12,12 @@ use tokio_postgres::types::Type;
 
 use crate::{
     doubt::{Doubt, News},
+    ears::Ears,
     error::{self, Failure},
     line::{Argument, Line},
     memory::{Seen, TOLERANCE, moment, since_epoch},
     sql::Patience,
     store::Store,
-    wake::Ears,
 };
 
 /// A verb that was run, and is to be stored.
