@@ -6,6 +6,7 @@ mod step;
 mod test;
 mod tidy;
 mod tools;
+mod tree;
 mod workspace;
 
 use std::{env, process::ExitCode};
