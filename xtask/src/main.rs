@@ -1,11 +1,13 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `tidy`.
+//! The house's own chores: `cargo xtask test`, `ci`, `tidy`, `mutants`.
 
 mod ci;
 mod clients;
+mod mutants;
 mod step;
 mod test;
 mod tidy;
 mod tools;
+mod tree;
 mod workspace;
 
 use std::{env, process::ExitCode};
@@ -18,10 +20,11 @@ The house's own chores.
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test   Install what the tests need, then run all tests: unit, integration, documentation
-  ci     All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
-  tidy   Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
-  help   Show this text
+  test               Install what the tests need, then run all tests: unit, integration, documentation
+  ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
+  tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
+  mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
+  help               Show this text
 ";
 
 /// Exit code of a usage error, as sysexits.h has it and as the command `tenure` uses it.
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         ["test"] => run(test::run),
         ["ci"] => run(ci::run),
         ["tidy"] => run(tidy::run),
+        ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())
@@ -51,7 +55,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs a chore on this workspace, from its root.
-fn run(chore: fn(&Workspace) -> Result<(), Failure>) -> Result<(), Failure> {
+fn run(chore: impl FnOnce(&Workspace) -> Result<(), Failure>) -> Result<(), Failure> {
     let workspace = Workspace::load()?;
     env::set_current_dir(&workspace.root)
         .map_err(|e| Failure::new("start", format!("cannot enter {}: {e}", workspace.root.display())))?;

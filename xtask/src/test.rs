@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::{
-    clients,
+    clients, mutants,
     step::{Failure, Steps, succeeds},
     tools,
     workspace::{Workspace, cargo},
@@ -23,7 +23,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let has_nextest = succeeds(cargo().args(["nextest", "--version"]));
     steps.command("tests", &mut runner(has_nextest))?;
     steps.command("simulation", &mut simulation())?;
-    steps.command("fatal variants", &mut fatal_variants())?;
+    steps.work("mutants", || mutants::run(workspace, &[]))?;
     steps.last().command("doc tests", cargo().args(["test", "--workspace", "--doc"]))
 }
 
@@ -43,13 +43,6 @@ fn runner(has_nextest: bool) -> Command {
 fn simulation() -> Command {
     let mut command = cargo();
     command.args(["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS]);
-    command
-}
-
-/// The same with one rule broken at a time: the checker must notice.
-fn fatal_variants() -> Command {
-    let mut command = cargo();
-    command.args(["test", "--release", "--package", "tenure-sim", "--features", "fatal-variants"]);
     command
 }
 

@@ -7,11 +7,11 @@ mod code;
 mod dependencies;
 mod docs;
 mod doors;
-mod features;
 mod headers;
 mod house;
 mod laws;
 mod leftovers;
+mod mutants;
 mod names;
 mod paths;
 mod readme;
@@ -19,6 +19,7 @@ mod rooms;
 mod roots;
 mod rust_file;
 mod sizes;
+mod switches;
 
 use crate::{
     step::Failure,
@@ -32,7 +33,8 @@ type Rule = fn(&House<'_>) -> Vec<Violation>;
 /// Every rule, by what it says.
 const RULES: &[(&str, Rule)] = &[
     ("dependencies point down", dependencies::direction),
-    ("fatal variants are off by default", features::fatal_variants),
+    ("nothing shipped can be told to be wrong", switches::of_tests),
+    ("every mutant fits the tree", mutants::fit),
     ("every backend has the same rooms", rooms::of_backends),
     ("only connect.rs names backends", backends::named),
     ("lib.rs defines nothing", roots::definitions),

@@ -6,10 +6,17 @@ use serde_json::Value;
 
 use crate::step::Failure;
 
+/// How the names of variables begin with which `cargo run` describes the package that it runs.
+const OF_OUR_PACKAGE: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_"];
+
 /// The workspace: where it is and which packages it has.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
+    /// Where cargo puts what it built.
+    pub(crate) target: PathBuf,
+    /// Where it puts what it needs on the way; usually the same.
+    pub(crate) build: PathBuf,
     pub(crate) packages: Vec<Package>,
 }
 
@@ -33,7 +40,6 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// A dependency of tests, examples and benches only.
     pub(crate) is_dev: bool,
-    pub(crate) features: Vec<String>,
 }
 
 impl Workspace {
@@ -56,7 +62,11 @@ impl Workspace {
         let root = text(&metadata["workspace_root"])?;
         let packages =
             list(&metadata["packages"]).iter().map(|p| Package::parse(p, &root)).collect::<Result<_, _>>()?;
-        Ok(Self { root: PathBuf::from(root), packages })
+        let root = PathBuf::from(root);
+        let folder = |key: &str| metadata[key].as_str().map(PathBuf::from);
+        let target = folder("target_directory").unwrap_or_else(|| root.join("target"));
+        let build = folder("build_directory").unwrap_or_else(|| target.clone());
+        Ok(Self { root, target, build, packages })
     }
 
     /// The package of this name.
@@ -86,17 +96,22 @@ impl Package {
 
 impl Dependency {
     fn parse(dependency: &Value) -> Result<Self, String> {
-        Ok(Self {
-            name: text(&dependency["name"])?,
-            is_dev: dependency["kind"] == "dev",
-            features: texts(&dependency["features"]),
-        })
+        Ok(Self { name: text(&dependency["name"])?, is_dev: dependency["kind"] == "dev" })
     }
 }
 
-/// The cargo that started us, so that a toolchain override holds for what we start, too.
+/// The cargo that started us, so that a toolchain override holds for what we start, too. What it told us of our own package is
+/// not for it: the build scripts of some crates (ring) run anew when that changes.
 pub(crate) fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    for (name, _) in env::vars_os() {
+        let is_ours =
+            name.to_str().is_some_and(|name| OF_OUR_PACKAGE.iter().any(|kind| name.starts_with(kind)));
+        if is_ours {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn text(value: &Value) -> Result<String, String> {
@@ -122,8 +137,8 @@ mod tests {
                 "name": "tenure", "version": "0.1.0", "manifest_path": "/w/crates/tenure/Cargo.toml",
                 "publish": null, "features": {"default": ["memory"], "memory": ["dep:tenure-memory"]},
                 "dependencies": [
-                    {"name": "tenure-memory", "kind": null, "features": ["x"]},
-                    {"name": "tempfile", "kind": "dev", "features": []}
+                    {"name": "tenure-memory", "kind": null},
+                    {"name": "tempfile", "kind": "dev"}
                 ]}]}"#,
         )
         .unwrap();
@@ -132,7 +147,6 @@ mod tests {
         assert!(package.is_published);
         assert_eq!(package.features["default"], ["memory"]);
         assert_eq!(package.dependencies.iter().map(|d| d.is_dev).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(package.dependencies[0].features, ["x"]);
     }
 
     #[test]

@@ -19,7 +19,6 @@ mod shown;
 mod timing;
 mod token;
 pub mod url;
-mod variant;
 mod view;
 mod wake;
 
@@ -37,6 +36,5 @@ pub use promises::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharin
 pub use shown::{Shown, shown};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
-pub use variant::Variant;
 pub use view::{Adoption, Finding, HolderView, LockView, Severity, WaiterView};
 pub use wake::{Audience, Wake, Wakes};

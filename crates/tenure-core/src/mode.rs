@@ -4,8 +4,6 @@ use std::{fmt, num::NonZeroU32};
 
 use serde::{Deserialize, Serialize};
 
-use crate::variant::Variant;
-
 /// How a claim wants to hold the lock.
 ///
 /// One rule serves mutex, read-write lock and semaphore: a claim is compatible with the holders if their
@@ -36,9 +34,8 @@ impl Mode {
 
     /// True if a claim in this mode may hold beside holders in the `others`' modes.
     pub fn fits_beside(self, others: impl Iterator<Item = Self>) -> bool {
-        let limit = |mode: Self| if Variant::LimitOfClaimOnly.is_on() { u32::MAX } else { mode.limit() };
         let (count, smallest) =
-            others.fold((0u32, self.limit()), |(n, least), m| (n.saturating_add(1), least.min(limit(m))));
+            others.fold((0u32, self.limit()), |(n, least), m| (n.saturating_add(1), least.min(m.limit())));
         count < smallest
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, Variant, Wait};
+use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, HolderView, Moment, Wait};
 
 use crate::{
     error::LedgerError,
@@ -28,13 +28,13 @@ impl Ledger {
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
             // Handed the lock, or its reply was lost: extend *and* mint anew, since the retry's validity counts
             // from the retry (H1.2, H1.3, H1.5).
-            let minted = self.minted(Some(at), now, rules, claim)?;
+            let minted = self.mint(now, rules.floor, claim.block)?;
             let answer = self.enter(at, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
         let place = self.queue.iter().position(|p| p.owner == claim.owner);
         if self.has_room_for(claim.mode) && self.barring(place) == 0 {
-            let minted = self.minted(None, now, rules, claim)?;
+            let minted = self.mint(now, rules.floor, claim.block)?;
             if let Some(at) = place {
                 self.queue.remove(at);
             }
@@ -83,20 +83,6 @@ impl Ledger {
         self.queue.len() + self.unseen.places
     }
 
-    /// The tokens for who enters, or holds at `at` already. Before anything else is changed.
-    fn minted(
-        &mut self,
-        at: Option<usize>,
-        now: Moment,
-        rules: &Rules,
-        claim: &Claim,
-    ) -> Result<(FencingToken, u32), LedgerError> {
-        match at.and_then(|at| self.holders[at].token) {
-            Some(_) if Variant::TokenNotMinted.is_on() => Ok((FencingToken::new(self.fence), 1)),
-            _ => self.mint(now, rules.floor, claim.block),
-        }
-    }
-
     /// Extends the holder at `at` to the full ttl, never shortening.
     fn enter(
         &mut self,
@@ -106,9 +92,7 @@ impl Ledger {
         claim: &Claim,
     ) -> ClaimAnswer {
         let holder = &mut self.holders[at];
-        if holder.token.is_none() || !Variant::RetryNotExtended.is_on() {
-            holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
-        }
+        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
         holder.token = Some(token.get() + u64::from(block) - 1);
         ClaimAnswer::Granted(Grant {
             name: claim.name.clone(),

@@ -1,6 +1,6 @@
 //! Minting fencing tokens.
 
-use tenure_core::{FencingToken, Moment, Variant};
+use tenure_core::{FencingToken, Moment};
 
 use crate::{
     error::LedgerError,
@@ -26,12 +26,9 @@ impl Ledger {
         // The last token before, and the least that the last one may be. A block begins above a floor of `Count`.
         let skip_to = |floor: u64| (self.fence.max(floor.saturating_sub(1)), floor);
         let (before, least) = match floor {
-            _ if Variant::CountersLost.is_on() => (self.fence, 0),
             Floor::Clock => (self.fence, time),
-            Floor::Above(counted) if Variant::FloorAtGateOnly.is_on() => (self.fence.max(counted), 0),
             Floor::Above(counted) => (self.fence.max(counted), time),
             Floor::Count(floor) if self.fence == 0 => skip_to(floor.max(time)),
-            Floor::Count(floor) if Variant::FloorAtGateOnly.is_on() => skip_to(floor),
             Floor::Count(floor) => skip_to(floor.max(time - time % micros(Floor::GRAIN))),
         };
         let count = time.saturating_sub(before).clamp(1, u64::from(block.max(1)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, Mode, Moment, OwnerId, Variant};
+use tenure_core::{Audience, Mode, Moment, OwnerId};
 
 use crate::{
     rules::Rules,
@@ -50,8 +50,7 @@ impl Ledger {
                 continue;
             }
             wakes.push((Audience::Waiters, place.owner));
-            let for_all = Variant::HandOffToAllShared.is_on() && place.mode != Mode::Exclusive;
-            if !for_all && !self.has_room_for(place.mode) {
+            if !self.has_room_for(place.mode) {
                 return;
             }
             let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
@@ -68,8 +67,7 @@ impl Ledger {
     }
 
     pub(crate) fn has_room_for(&self, mode: Mode) -> bool {
-        let counts = |h: &&Holder| h.token.is_some() || !Variant::HandedNotCounted.is_on();
-        mode.fits_beside(self.holders.iter().filter(counts).map(|h| h.mode))
+        mode.fits_beside(self.holders.iter().map(|h| h.mode))
     }
 
     /// When asking again may help someone with `ahead` live places in front: a safety timer (H1.6, H1.7).

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use tenure_core::{
-    Audience, FencingToken, HolderView, Label, Mode, Moment, OwnerId, Raised, Released, Renewal, Variant,
-};
+use tenure_core::{Audience, FencingToken, HolderView, Moment, OwnerId, Raised, Released, Renewal};
 
 use crate::{
     error::LedgerError,
     handoff::WakeList,
     rules::Rules,
-    state::{Change, Holder, Ledger, micros, millis},
+    state::{Change, Holder, Ledger, micros},
 };
 
 impl Ledger {
@@ -20,11 +18,6 @@ impl Ledger {
     pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
-        if Variant::RenewalRecreates.is_on() && !self.holders.iter().any(|h| h.owner == owner) {
-            let (token, since_ms) = (Some(self.fence), millis(now.wall));
-            let label = Label::default();
-            self.holders.push(Holder { owner, mode: Mode::Exclusive, ends_us: 0, token, since_ms, label });
-        }
         let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner && h.token.is_some()) else {
             return Change { answer: Renewal::Gone, wakes, changed: settled };
         };
@@ -37,7 +30,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
         let before = self.holders.len() + self.queue.len();
-        self.holders.retain(|h| h.owner != owner && !Variant::BlindRelease.is_on());
+        self.holders.retain(|h| h.owner != owner);
         self.queue.retain(|p| p.owner != owner);
         if self.holders.len() + self.queue.len() == before {
             return Change { answer: Released::WasGone, wakes, changed: settled };
@@ -53,7 +46,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
         let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
-        if !holds && !Variant::RaiseUnguarded.is_on() {
+        if !holds {
             return Change { answer: Raised::Gone, wakes, changed: settled };
         }
         let raised = self.fence < to.get();

@@ -17,8 +17,6 @@
 
 use std::{fmt, time::Duration};
 
-use tenure_core::Variant;
-
 use crate::config::{Config, GuardMode};
 
 /// Beyond `max_ttl`: for how long a promotion must be remembered.
@@ -227,7 +225,7 @@ pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision
             return Decision::Refuse(Refusal::Mismatch { theirs: theirs.clone(), ours });
         }
     }
-    if terms.mode == GuardMode::Off || Variant::NoRestartGuard.is_on() {
+    if terms.mode == GuardMode::Off {
         let is_ours = record.is_some_and(|r| r.is_open && is_of_this_history(r, facts));
         return if is_ours { Decision::Open } else { write(Why::Unguarded, Duration::ZERO, ours) };
     }
@@ -246,7 +244,6 @@ pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>
 }
 
 fn write(why: Why, wait: Duration, settings: String) -> Decision {
-    let wait = if Variant::WaitTooShort.is_on() { wait / 8 } else { wait };
     Decision::Write { why, wait, settings, next: None, acked: None }
 }
 
@@ -257,17 +254,13 @@ pub(crate) fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
 /// The wait of a server in whose place another one may have granted until now. Who does not show a promotion and forgets too
 /// early may have been promoted all the same.
 fn in_full(terms: &Terms, facts: &Facts, longest: Duration) -> Duration {
-    if Variant::UnusedByUptime.is_on() && !facts.is_promoted && facts.up >= longest + SLACK {
-        return Duration::ZERO;
-    }
     let is_first = !facts.is_promoted && terms.trusts(facts.backlog_ttl);
     let is_over = is_first || facts.predecessor == Predecessor::Demoted;
-    if is_over || Variant::NoDemotionWait.is_on() { longest } else { longest + LINGER }
+    if is_over { longest } else { longest + LINGER }
 }
 
 fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
-    let is_believed = Variant::MissingIsUnused.is_on();
-    write(Why::Missing, if is_believed { Duration::ZERO } else { in_full(terms, facts, terms.max_ttl) }, ours)
+    write(Why::Missing, in_full(terms, facts, terms.max_ttl), ours)
 }
 
 fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
@@ -276,21 +269,19 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
     // After a step back of the clock no more is left than the longest wait there is.
     let left = record.ready.saturating_sub(facts.now).min(longest + LINGER);
     let (why, wait) = if is_of_this_history(record, facts) {
-        let overlaps = facts.predecessor == Predecessor::Serving && !Variant::NoDemotionWait.is_on();
+        let overlaps = facts.predecessor == Predecessor::Serving;
         if overlaps && !record.is_open && left < longest {
             // Whatever the other one grants now ends by then.
             (Why::Overlapping, longest)
         } else {
             (Why::Waiting, left)
         }
-    } else if facts.is_promoted && !Variant::UptimeForPromoted.is_on() || !terms.trusts(facts.backlog_ttl) {
+    } else if facts.is_promoted || !terms.trusts(facts.backlog_ttl) {
         (Why::Promoted, in_full(terms, facts, longest))
     } else if record.run_id != facts.run_id {
-        let is_believed = facts.is_promoted && Variant::UptimeForPromoted.is_on();
-        let by_uptime = (longest + SLACK).saturating_sub(facts.up);
-        (Why::Restarted, left.max(if is_believed { by_uptime } else { in_full(terms, facts, longest) }))
+        (Why::Restarted, left.max(in_full(terms, facts, longest)))
     } else {
-        (Why::BacklogOver, if Variant::BacklogClearsWait.is_on() { Duration::ZERO } else { left })
+        (Why::BacklogOver, left)
     };
     let is_adopting = record.next.is_some();
     match why {
@@ -319,7 +310,7 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
         return Decision::Refuse(Refusal::Alone);
     }
     let left = facts.moved.map_or(Duration::ZERO, |ago| terms.max_ttl.saturating_sub(ago));
-    if opens && !left.is_zero() && !Variant::UnusedByUptime.is_on() {
+    if opens && !left.is_zero() {
         return Decision::Wait { why: Why::Moved, wait: left };
     }
     match decision {

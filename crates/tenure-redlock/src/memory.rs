@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use tenure_core::{LockName, OwnerId, Variant};
+use tenure_core::{LockName, OwnerId};
 use tokio::sync::Notify;
 
 /// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
@@ -105,7 +105,7 @@ impl Memory {
     /// under that owner: a release that is still under way would free what is granted to it now (H3.4).
     pub(crate) fn begin(&self, attempt: Attempt) -> Option<Ticket> {
         let mut attempts = self.attempts();
-        if attempts.spent.contains(&attempt) && !Variant::OwnerReused.is_on() {
+        if attempts.spent.contains(&attempt) {
             return None;
         }
         attempts.ballots += 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{FencingToken, HolderView, Variant};
+use tenure_core::{FencingToken, HolderView};
 
 /// What one node answered in the first round.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,10 +64,6 @@ impl Tally {
 
     /// A majority of all nodes there are, whether they answer or not (H3.5).
     pub(crate) fn quorum(&self) -> usize {
-        if Variant::QuorumOfReachable.is_on() {
-            let failed = self.votes.iter().filter(|vote| **vote == Some(Vote::Failed)).count();
-            return (self.votes.len() - failed) / 2 + 1;
-        }
         quorum_of(self.votes.len())
     }
 
@@ -142,12 +138,11 @@ impl Tally {
         let end = granted.iter().filter_map(|&node| self.minted(node)).max().unwrap_or(0);
         let block = granted.iter().filter_map(|&node| self.block_of(node)).min().unwrap_or(1);
         let tokens = Tokens { end, block };
-        let to = if Variant::RaiseToFirst.is_on() { tokens.first().get() } else { end };
-        let nodes: Vec<usize> = granted.iter().copied().filter(|&node| self.counts[node] < to).collect();
-        if granted.len() - nodes.len() >= quorum || Variant::NoSecondRound.is_on() {
+        let nodes: Vec<usize> = granted.iter().copied().filter(|&node| self.counts[node] < end).collect();
+        if granted.len() - nodes.len() >= quorum {
             Verdict::Granted(tokens)
         } else {
-            Verdict::Raise { to, nodes }
+            Verdict::Raise { to: end, nodes }
         }
     }
 

@@ -27,7 +27,8 @@ mod tokens;
 mod truth;
 
 /// The laws of docs/laws.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+#[value(rename_all = "verbatim")]
 #[expect(missing_docs, reason = "their names are in docs/laws.md")]
 pub enum Law {
     L1,

@@ -13,8 +13,6 @@ mod checker;
 mod client;
 mod clockwork;
 mod excuses;
-#[cfg(feature = "fatal-variants")]
-pub mod fatal;
 mod history;
 mod host;
 mod plan;

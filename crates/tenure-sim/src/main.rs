@@ -15,7 +15,7 @@ use std::{
 use clap::Parser;
 use tenure::TokioHost;
 use tenure_core::Host;
-use tenure_sim::{PlanKind, WorldKind, run};
+use tenure_sim::{Law, PlanKind, WorldKind, run};
 
 use crate::report::{History, Report};
 
@@ -44,18 +44,9 @@ struct Args {
     /// For programs.
     #[arg(long)]
     json: bool,
-    /// Break this rule in product code on purpose, and look for a history that shows it.
-    #[cfg(feature = "fatal-variants")]
-    #[arg(long)]
-    variant: Option<String>,
-    /// With --variant: look for a history that breaks this law.
-    #[cfg(feature = "fatal-variants")]
-    #[arg(long, requires = "variant")]
-    law: Option<String>,
-    /// Look for a history for every variant, and print them as rows of src/fatal.rs.
-    #[cfg(feature = "fatal-variants")]
-    #[arg(long)]
-    find: bool,
+    /// Stop at the first history that breaks this law and must keep it.
+    #[arg(long, ignore_case = true)]
+    until: Option<Law>,
 }
 
 impl Args {
@@ -72,48 +63,13 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    #[cfg(feature = "fatal-variants")]
-    if args.find {
-        return find(args.seeds);
-    }
     if args.seed.is_some() && !std::env::args().any(|arg| arg.starts_with("--seeds")) {
         return single(&args);
     }
     many(&args)
 }
 
-/// The rule that every thread of this run breaks.
-#[cfg(feature = "fatal-variants")]
-fn switch(args: &Args) {
-    let Some(name) = &args.variant else { return };
-    let variant = tenure_core::Variant::ALL.iter().find(|variant| format!("{variant:?}") == *name);
-    let names = || tenure_core::Variant::ALL.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>().join(", ");
-    let Some(variant) = variant else {
-        eprintln!("no variant {name}; there are {}", names());
-        std::process::exit(64);
-    };
-    tenure_core::Variant::switch(Some(*variant));
-}
-
-#[cfg(not(feature = "fatal-variants"))]
-fn switch(_args: &Args) {}
-
-/// Prints the table of variants anew.
-#[cfg(feature = "fatal-variants")]
-fn find(seeds: u64) -> ExitCode {
-    let mut missing = 0;
-    for row in tenure_sim::fatal::ROWS {
-        let found = row.find(seeds);
-        missing += u8::from(found.is_none());
-        let seed = found.map_or_else(|| "?".to_owned(), |row| row.seed.to_string());
-        let tenure_sim::fatal::Row { variant, world, plan, law, .. } = row;
-        println!("    row(Variant::{variant:?}, {world:?}, {plan:?}, {seed}, {law}),");
-    }
-    ExitCode::from(missing)
-}
-
 fn single(args: &Args) -> ExitCode {
-    switch(args);
     let (world, plan, seed) = args.nth(0);
     let outcome = run(world, plan, seed);
     if args.trace {
@@ -149,33 +105,18 @@ fn many(args: &Args) -> ExitCode {
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
             let tell = tell.clone();
-            scope.spawn(|| {
-                switch(args);
-                work(args, &next, &is_over, tell);
-            });
+            scope.spawn(|| work(args, &next, &is_over, tell));
         }
         drop(tell);
         for history in told {
             bar.inc(1);
             report.add(history);
-            is_over.fetch_or(is_found(args, &report), Ordering::Relaxed);
+            is_over.fetch_or(args.until.is_some_and(|law| report.has_broken(law)), Ordering::Relaxed);
         }
     });
     bar.finish_and_clear();
     report.print(began.elapsed(TokioHost.now()), args.json);
     ExitCode::from(u8::from(report.is_bad()))
-}
-
-/// Who looks for a variant stops when it is found.
-#[cfg(feature = "fatal-variants")]
-fn is_found(args: &Args, report: &Report) -> bool {
-    let is_wanted = |law: tenure_sim::Law| args.law.as_ref().is_none_or(|wanted| *wanted == law.to_string());
-    args.variant.is_some() && report.has_broken(is_wanted)
-}
-
-#[cfg(not(feature = "fatal-variants"))]
-fn is_found(_args: &Args, _report: &Report) -> bool {
-    false
 }
 
 fn work(args: &Args, next: &AtomicU64, is_over: &AtomicBool, tell: mpsc::Sender<History>) {

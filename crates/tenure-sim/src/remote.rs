@@ -27,7 +27,6 @@ pub(crate) struct Remote {
     machine: Machine,
     address: usize,
     kind: Kind,
-    places: None,
     max_ttl: Duration,
     /// Which runs this process has met at its address.
     seen: Arc<Mutex<Seen>>,
@@ -272,6 +271,7 @@ impl Backend for Remote {
             reach: "one world",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
+            places: None,
             max_ttl: self.max_ttl,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_millis(1),

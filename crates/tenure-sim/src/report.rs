@@ -38,6 +38,12 @@ impl History {
         }
     }
 
+    /// The laws that it broke and must keep.
+    fn broken(&self) -> BTreeSet<Law> {
+        let laws = self.violations.iter().map(|violation| violation.law);
+        laws.filter(|law| !self.plan.excuses(self.world, *law)).collect()
+    }
+
     fn replay(&self) -> String {
         let Self { world, plan, seed, .. } = self;
         format!("--world {world} --plan {plan} --seed {seed}")
@@ -75,25 +81,19 @@ impl Report {
         row.raised += history.raised;
         row.losses += history.losses;
         let laws: BTreeSet<Law> = history.violations.iter().map(|violation| violation.law).collect();
-        let bad = |law: &&Law| !history.plan.excuses(history.world, **law);
-        row.bad.extend(laws.iter().filter(bad));
-        let is_bad = laws.iter().any(|law| !history.plan.excuses(history.world, *law));
         for law in laws {
             *row.broken.entry(law).or_default() += 1;
         }
-        if is_bad {
+        let bad = history.broken();
+        row.bad.extend(&bad);
+        if !bad.is_empty() {
             self.bad.push(history);
         }
     }
 
-    /// True if a history broke such a law, and must keep it.
-    #[cfg(feature = "fatal-variants")]
-    pub(crate) fn has_broken(&self, is_wanted: impl Fn(Law) -> bool) -> bool {
-        let breaks = |history: &History| {
-            let is_bad = |v: &Violation| is_wanted(v.law) && !history.plan.excuses(history.world, v.law);
-            history.violations.iter().any(is_bad)
-        };
-        self.bad.iter().any(breaks)
+    /// True if a history broke this law, and must keep it.
+    pub(crate) fn has_broken(&self, law: Law) -> bool {
+        self.bad.iter().any(|history| history.broken().contains(&law))
     }
 
     pub(crate) fn is_bad(&self) -> bool {
@@ -151,9 +151,10 @@ impl Report {
         });
         let bad = self.bad.iter().map(|history| {
             let violations: Vec<String> = history.violations.iter().map(Violation::to_string).collect();
+            let laws: Vec<String> = history.broken().iter().map(Law::to_string).collect();
             json!({
                 "world": history.world.to_string(), "plan": history.plan.to_string(), "seed": history.seed,
-                "violations": violations,
+                "laws": laws, "violations": violations,
             })
         });
         let report = json!({

@@ -1,10 +1,11 @@
 //! The tree as the rules see it: every text file by its path, and what cargo knows.
 
-use std::{collections::BTreeMap, fmt, fs, process::Command};
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     step::Failure,
     tidy::rust_file::{self, RustFile},
+    tree,
     workspace::Workspace,
 };
 
@@ -29,23 +30,7 @@ pub(crate) struct Violation {
 impl<'a> House<'a> {
     /// Reads what git tracks or would track: a new file is judged before it is added.
     pub(crate) fn load(workspace: &'a Workspace) -> Result<Self, Failure> {
-        let failed = |why: String| Failure::new("git ls-files", why);
-        let output = Command::new("git")
-            // OK because we only list: a checkout that belongs to another user (CI) is no danger here.
-            .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
-            .current_dir(&workspace.root)
-            .output()
-            .map_err(|e| failed(format!("cannot start git: {e}")))?;
-        if !output.status.success() {
-            return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
-        }
-        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let texts = listed.split_terminator('\0').filter_map(|path| {
-            // What is deleted but still tracked cannot be read, and is gone for the rules too.
-            let text = fs::read_to_string(workspace.root.join(path)).ok()?;
-            Some((path.to_owned(), text))
-        });
-        Ok(Self::new(workspace, texts.collect()))
+        Ok(Self::new(workspace, tree::texts(&workspace.root)?))
     }
 
     fn new(workspace: &'a Workspace, texts: BTreeMap<String, String>) -> Self {

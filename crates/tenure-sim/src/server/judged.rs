@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::Variant;
 use tenure_redis::{Decision, Facts, Predecessor, Record, Refusal, decide};
 
 use super::{Kind, Node, Reply, Role};
@@ -101,9 +100,7 @@ impl Node {
             Decision::Write { wait, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                if !Variant::CountersLost.is_on() {
-                    self.data.counter = self.data.counter.max(time + wait_ms * 1000);
-                }
+                self.data.counter = self.data.counter.max(time + wait_ms * 1000);
                 let is_open = wait.is_zero();
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
                 let Facts { run_id, replid, .. } = facts;

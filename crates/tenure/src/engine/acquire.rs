@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tenure_core::{Claim, ClaimAnswer, FencingToken, Grant, LockName, Mode, Moment, Timing, Variant, Wait};
+use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
 
 use crate::{
     engine::{Engine, cell::HoldCell, lines::InLine, waiters::Seat},
@@ -144,22 +144,11 @@ impl<'a> Attempt<'a> {
             None => timer.await,
             Some(seat) => tokio::select! {
                 biased;
-                () = seat.woken() => self.on_wake(),
+                () = seat.woken() => self.machine.on_wake(),
                 () = timer => {}
             },
         }
         self.engine.host.now()
-    }
-
-    fn on_wake(&mut self) {
-        self.machine.on_wake();
-        if Variant::EnterOnMessage.is_on() {
-            let (now, Claim { name, owner, ttl, .. }) = (self.engine.host.now(), self.claim.clone());
-            let token = FencingToken::new(u64::try_from(now.wall.as_micros()).unwrap_or(u64::MAX));
-            self.machine.on_sent(now);
-            self.machine
-                .on_answer(now, Ok(ClaimAnswer::Granted(Grant { name, owner, token, block: 1, ttl })));
-        }
     }
 
     async fn give_back(&mut self, now: Moment) -> Moment {

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{
-    BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Variant, Wait,
-};
+use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Wait};
 
 use crate::machine::backoff::Backoff;
 
@@ -193,15 +191,13 @@ impl Acquisition {
             ClaimAnswer::Granted(grant) => self.on_granted(now, sent_at, grant),
             ClaimAnswer::Queued { ahead, retry_after, holder } => {
                 (self.ahead, self.holder) = (Some(ahead), holder);
-                let retry_after =
-                    if Variant::NoTimers.is_on() { Duration::from_secs(86_400) } else { retry_after };
                 self.state = State::Waiting { until: now + retry_after };
             }
             ClaimAnswer::Split { retry_after, holder } => {
                 (self.ahead, self.holder) = (None, holder);
                 // The store gives back what was granted; nothing of this owner may be used again (H3.4).
                 self.may_be_there = false;
-                self.fresh_owner = !Variant::OwnerReused.is_on();
+                self.fresh_owner = true;
                 if self.wait == Wait::No {
                     let verdict = self.timed_out(now);
                     self.finish(verdict);
@@ -219,10 +215,9 @@ impl Acquisition {
     }
 
     fn on_granted(&mut self, now: Moment, sent_at: Moment, grant: Grant) {
-        let from = if Variant::ValidityFromReply.is_on() { now } else { sent_at };
-        let until = self.timing.believed_until(from, grant.ttl);
+        let until = self.timing.believed_until(sent_at, grant.ttl);
         // Elapsed check after every reply that would let in (hazards 12, 47).
-        if !until.is_over(now) || Variant::NoRecheck.is_on() {
+        if !until.is_over(now) {
             self.state = State::Done(Verdict::Granted { grant, until });
             return;
         }
@@ -264,7 +259,7 @@ impl Acquisition {
             let next = then.take();
             self.may_be_there = false;
             self.ahead = None;
-            self.fresh_owner = !Variant::OwnerReused.is_on();
+            self.fresh_owner = true;
             self.state = next.map_or(State::Asking { sent_at: None }, State::Done);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{FencingToken, Moment, Renewal, Timing, Variant};
+use tenure_core::{FencingToken, Moment, Renewal, Timing};
 
 use crate::error::{Loss, Lost};
 
@@ -106,16 +106,11 @@ impl Hold {
     /// The renewal was answered; `None` if it failed or stayed unanswered.
     pub(crate) fn on_renewal(&mut self, now: Moment, answer: Option<Renewal>) {
         self.look(now);
-        let (sent_at, hinted) = match self.state {
-            State::Renewing { sent_at, hinted } => (sent_at, hinted),
-            State::Lost(_) if Variant::LateRenewalResurrects.is_on() => (now, false),
-            _ => return,
-        };
+        let State::Renewing { sent_at, hinted } = self.state else { return };
         match answer {
             Some(Renewal::Renewed) => {
                 self.failed = 0;
-                let from = if Variant::ValidityFromReply.is_on() { now } else { sent_at };
-                let until = self.timing.believed_until(from, self.ttl);
+                let until = self.timing.believed_until(sent_at, self.ttl);
                 let until = self.cap.map_or(until, |cap| until.earlier(cap));
                 if until.remaining(now) > self.until.remaining(now) {
                     self.until = until;
