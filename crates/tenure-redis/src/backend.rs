@@ -132,6 +132,12 @@ impl Redis {
     }
 
     /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
+    async fn may_renew(&self, session: Arc<Session>) -> Result<Arc<Session>, BackendError> {
+        self.sessions.stand(&session).await?;
+        self.sessions.may_renew(&session).await?;
+        Ok(session)
+    }
+
     async fn renew_plain(&self, session: &Session, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
@@ -321,7 +327,7 @@ impl Backend for Redis {
             Err(error) => Err(error),
         };
         let session = match session {
-            Ok(session) => self.sessions.stand(&session).await.map(|()| session),
+            Ok(session) => self.may_renew(session).await,
             Err(error) => Err(error),
         };
         let session = match session {

@@ -12,6 +12,7 @@ use crate::{
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why},
     mutex::locked,
+    overlap::renewals_wait,
     reply::Reply,
     sentinel,
     shared::Shared,
@@ -25,8 +26,8 @@ const ROUNDS: usize = 8;
 pub(crate) enum Gate {
     /// With this text; a claim without it is refused by the script.
     Open(Arc<str>),
-    /// Not before then.
-    Closed { why: Why, until: Moment },
+    /// Not before then; and nothing is renewed until `renews`, if that is said, when it is to be looked at again.
+    Closed { why: Why, until: Moment, renews: Option<Moment> },
 }
 
 impl Gate {
@@ -37,7 +38,7 @@ impl Gate {
 
     /// The gate stays closed; nothing was granted.
     pub(crate) fn refusal(&self, place: &str, now: Moment) -> BackendError {
-        let Self::Closed { why, until } = self else {
+        let Self::Closed { why, until, .. } = self else {
             let message = "the Redis server changes too fast to be judged";
             return BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
                 .with("redis", place);
@@ -57,6 +58,19 @@ impl Gate {
             BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
         // Nobody knows when a replica comes back.
         if *why == Why::Alone { error } else { error.retry_after(left) }
+    }
+
+    /// Nothing is renewed yet.
+    pub(crate) fn no_renewal(&self, place: &str, now: Moment) -> BackendError {
+        let left = match self {
+            Self::Closed { renews: Some(renews), .. } => renews.remaining(now),
+            _ => Duration::ZERO,
+        };
+        let message = format!(
+            "the Redis server was promoted: it renews nothing for another {:.1} s, while the master before it may let others in",
+            left.as_secs_f64()
+        );
+        BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place)
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -114,14 +128,21 @@ async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Resu
         let backlog_ttl = backlog_ttl(wire).await;
         let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
         let gate = gate_of(&reading.facts, &terms);
-        match rule(&terms, &reading.facts, reading.record.as_ref()) {
+        let decision = rule(&terms, &reading.facts, reading.record.as_ref());
+        let refused_for = renewals_wait(&terms, &reading.facts, reading.record.as_ref(), &decision);
+        let closed = |why, from: Moment, wait| Gate::Closed {
+            why,
+            until: from + wait,
+            renews: (!refused_for.is_zero()).then(|| from + refused_for),
+        };
+        match decision {
             Decision::Open => return Ok(opened(shared, &reading.facts, gate)),
             Decision::Wait { why, wait } => {
-                return Ok(Gate::Closed { why, until: shared.host.now() + wait });
+                return Ok(closed(why, shared.host.now(), wait));
             }
             // It serves those who only look, and is looked at again.
             Decision::Refuse(Refusal::Alone) => {
-                return Ok(Gate::Closed { why: Why::Alone, until: shared.host.now() + LOOK });
+                return Ok(closed(Why::Alone, shared.host.now(), LOOK));
             }
             Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
             Decision::Write { why, wait, settings, next, acked } => {
@@ -135,7 +156,7 @@ async fn judge_by(shared: &Shared, wire: &Wire, place: &str, rule: Rule) -> Resu
                     return Ok(opened(shared, &reading.facts, gate));
                 }
                 tracing::warn!(%place, %why, ?wait, "a Redis server must wait before it grants");
-                return Ok(Gate::Closed { why, until: now + wait });
+                return Ok(closed(why, now, wait));
             }
         }
     }

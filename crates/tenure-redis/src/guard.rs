@@ -213,6 +213,11 @@ fn max_ttl_of(settings: &str) -> Duration {
     text.and_then(|text| humantime::parse_duration(text).ok()).unwrap_or(tenure_core::Timing::MAX_TTL)
 }
 
+/// The longest lease that there may be.
+pub(crate) fn longest_lease(terms: &Terms, record: Option<&Record>) -> Duration {
+    record.map_or(terms.max_ttl, |record| terms.max_ttl.max(max_ttl_of(&record.settings)))
+}
+
 /// Whether a server may grant, from its facts and its record.
 pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
     if !facts.is_master {
@@ -265,7 +270,7 @@ fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
 
 fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
-    let longest = terms.max_ttl.max(max_ttl_of(&record.settings));
+    let longest = longest_lease(terms, Some(record));
     // After a step back of the clock no more is left than the longest wait there is.
     let left = record.ready.saturating_sub(facts.now).min(longest + LINGER);
     let (why, wait) = if is_of_this_history(record, facts) {
@@ -316,8 +321,9 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
     match decision {
         Decision::Write { why, wait, settings, next, .. } => {
             // The replicas that a promoted server knows of were those of the master before it: nobody can be promoted in
-            // the place of a server that never had one.
-            let is_heir = facts.is_promoted && why == Why::Promoted;
+            // the place of a server that never had one. One that was started since may be that master itself, with its data loaded.
+            let ran = |at: Duration| at >= facts.now.saturating_sub(facts.up);
+            let is_heir = facts.is_promoted && why == Why::Promoted && before.is_some_and(ran);
             let acked = facts.acked.or_else(|| before.filter(|_| !is_heir));
             Decision::Write { why, wait, settings, next, acked }
         }

@@ -14,6 +14,7 @@ mod keys;
 mod known;
 mod list;
 mod mutex;
+mod overlap;
 mod quorum;
 mod reply;
 mod rewound;
@@ -31,3 +32,4 @@ pub use config::{Config, ConfigError, GuardMode};
 pub use guard::{
     Decision, Facts, GRACE, LINGER, LOOK, Predecessor, Record, Refusal, Terms, Why, decide, is_alone,
 };
+pub use overlap::renewals_wait;

@@ -192,11 +192,25 @@ impl Sessions {
             return self.recheck(session, &gate).await;
         }
         if is_alone {
-            let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK };
+            let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK, renews: None };
             return Err(gate.refusal(&session.place, asked));
         }
         *locked(&session.looked) = Some(asked);
         Ok(())
+    }
+
+    /// Fails while nothing may be renewed: see [`overlap`](crate::overlap).
+    pub(crate) async fn may_renew(&self, session: &Session) -> Result<(), BackendError> {
+        let waits = |gate: &Gate| {
+            let Gate::Closed { renews: Some(renews), .. } = gate else { return None };
+            Some(renews.is_over(self.host().now()))
+        };
+        let gate = session.gate();
+        if waits(&gate) == Some(true) {
+            self.recheck(session, &gate).await?;
+        }
+        let gate = session.gate();
+        if waits(&gate).is_none() { Ok(()) } else { Err(gate.no_renewal(&session.place, self.host().now())) }
     }
 
     /// Looks at the server again: its gate was not what we thought.

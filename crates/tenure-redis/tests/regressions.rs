@@ -14,8 +14,8 @@ use stage::{
     entry::{SHORT, claimant, let_in, passes, refusal},
     redis,
 };
-use tenure_core::{Audience, ErrorKind, Outcome, Wait};
-use tenure_redis::LOOK;
+use tenure_core::{Audience, Backend, ErrorKind, Outcome, Renewal, Wait};
+use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -106,6 +106,37 @@ async fn an_open_connection_sees_that_its_server_followed_another_one_meanwhile(
     tokio::time::sleep(LOOK).await;
     passes(&refusal(&two).await, "was promoted and may never have received some locks");
     assert!(std::time::Instant::now() < held.believed_until(), "the test shows something");
+}
+
+/// L1. A holder that was led to the promoted server renewed there, while the old master went on for some seconds: there its
+/// lease ended, and the next one was let in beside it. Found by simulation (`twins`, `all`, seed 621).
+#[tokio::test]
+async fn a_promoted_server_renews_nothing_while_the_old_master_may_let_others_in() {
+    let old = RedisServer::start();
+    old.has_waited("tenure:one", "guard=on max_ttl=1m");
+    let mut holder = claimant(&old.url("?max_ttl=1m"), "job");
+    holder.claim.ttl = Duration::from_secs(60);
+    let grant = let_in(&holder).await.grant;
+    let new = Recipe::new().replica_of(old.port()).start();
+    eventually("the lock has arrived", Duration::from_secs(20), || {
+        (new.command(&["EXISTS", "job"]).int() == 1).then_some(())
+    });
+    new.command(&["REPLICAOF", "NO", "ONE"]);
+    let led = redis(&new.url("?max_ttl=1m"));
+    let began = std::time::Instant::now();
+    let renewed = || async { led.renew(std::slice::from_ref(&grant)).await.remove(0) };
+    let error = renewed().await.unwrap_err();
+    assert!(error.to_string().contains("it renews nothing for another"), "{error}");
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
+    // Once that one must have stopped, the lease goes on.
+    loop {
+        match renewed().await {
+            Ok(answer) => break assert_eq!(answer, Renewal::Renewed),
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(40), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(began.elapsed() >= LINGER - Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 /// As a backup does, or a replica that is cut off.

@@ -10,7 +10,7 @@ mod stage;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use stage::{
@@ -116,8 +116,14 @@ async fn an_old_master_stops_before_the_new_one_begins() {
     let follows = || (new.info("replication", "master_link_status") == "up").then_some(());
     eventually("the replica follows", Duration::from_secs(20), follows);
     let lasting = claimant(&old.url(query), ttl);
-    // The replica counts from when a client has seen it acknowledge.
-    while old.command(&["HEXISTS", "tenure:one", "acked"]).int() == 0 {
+    // The replica counts from when a client has seen it acknowledge; and it is the heir if it ran before that.
+    let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(2);
+    let acked = || {
+        let record = old.command(&["HGETALL", "tenure:one"]).texts();
+        let at = record.iter().position(|field| field == "acked");
+        at.map_or(0, |at| record[at + 1].parse().unwrap())
+    };
+    while acked() < started.as_millis() {
         let_in(&lasting).await;
         lasting.leave().await;
         tokio::time::sleep(Duration::from_millis(50)).await;

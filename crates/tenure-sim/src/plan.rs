@@ -169,6 +169,7 @@ impl Planner<'_> {
                 self.pauses();
                 self.some(1, 4, Self::loss);
                 self.successions(0, 4);
+                self.replaced_masters_keep_their_data();
             }
             PlanKind::Skew => self.some(3, 9, Self::loss_and_skew),
             PlanKind::Unguarded => {

@@ -84,7 +84,7 @@ struct Wire {
 #[derive(Clone)]
 enum Gate {
     Open(Arc<str>),
-    Closed { until: Moment },
+    Closed { until: Moment, renews: Option<Moment> },
 }
 
 impl Remote {
@@ -127,8 +127,8 @@ impl Remote {
             let later = seen.later.map(|(run, since)| (run, since.elapsed(asked_at)));
             Look { passed: seen.passed, later, predecessor: self.world.predecessor_of(server) }
         };
-        let (run, epoch, gate) = match self.ask_at(server, wire, Request::Check(look)).await? {
-            Reply::Checked { run, epoch, gate } => (run, epoch, gate),
+        let (run, epoch, gate, after) = match self.ask_at(server, wire, Request::Check(look)).await? {
+            Reply::Checked { run, epoch, gate, renews_after } => (run, epoch, gate, renews_after),
             Reply::ReadOnly => return Err(self.read_only(server)),
             Reply::Alone => return Err(self.alone(server)),
             other => unreachable!("BUG: {other:?} to a check"),
@@ -137,7 +137,10 @@ impl Remote {
         locked(&self.seen).meet(run, gate.is_ok(), now);
         let gate = match gate {
             Ok(text) => Gate::Open(text),
-            Err(wait) => Gate::Closed { until: now.later(asked_at) + wait },
+            Err(wait) => {
+                let from = now.later(asked_at);
+                Gate::Closed { until: from + wait, renews: (!after.is_zero()).then(|| from + after) }
+            }
         };
         let session = Session { wire: Wire { server, epoch }, gate, looked_at: asked_at };
         *locked(&self.session) = Some(session.clone());
@@ -231,14 +234,14 @@ impl Remote {
                         return Ok(reply);
                     }
                 },
-                Gate::Closed { until } if !until.is_over(self.host.now()) => {
+                Gate::Closed { until, .. } if !until.is_over(self.host.now()) => {
                     return Err(self.closed(*until));
                 }
                 Gate::Closed { .. } => {}
             }
             // Nothing was applied: the gate was closed.
             match self.look(Some(session.wire)).await {
-                Ok(Session { gate: Gate::Closed { until }, .. }) => closed = Some(until),
+                Ok(Session { gate: Gate::Closed { until, .. }, .. }) => closed = Some(until),
                 Ok(_) => {}
                 Err(error) => {
                     let error =
@@ -298,7 +301,15 @@ impl Backend for Remote {
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let answer = async {
-            let session = self.fresh().await?;
+            let mut session = self.fresh().await?;
+            if let Gate::Closed { renews: Some(renews), .. } = &session.gate {
+                if renews.is_over(self.host.now()) {
+                    session = self.look(Some(session.wire)).await?;
+                }
+                if let Gate::Closed { until, renews: Some(_) } = &session.gate {
+                    return Err(self.closed(*until));
+                }
+            }
             self.ask(session.wire, Request::Renew(grants.to_vec())).await
         };
         match answer.await {

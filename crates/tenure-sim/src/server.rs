@@ -132,6 +132,8 @@ pub(crate) enum Reply {
         run: u64,
         epoch: u64,
         gate: Result<Arc<str>, Duration>,
+        /// Nothing is renewed before.
+        renews_after: Duration,
     },
     Claimed(ClaimAnswer),
     QueueFull,

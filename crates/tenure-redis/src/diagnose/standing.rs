@@ -113,7 +113,7 @@ impl Visit<'_> {
         if !self.redis.is_cluster() {
             sessions.recheck(&session, &session.gate()).await?;
         }
-        if let Gate::Closed { why, until } = session.gate()
+        if let Gate::Closed { why, until, .. } = session.gate()
             && why != Why::Alone
         {
             let left = until.remaining(sessions.host().now());

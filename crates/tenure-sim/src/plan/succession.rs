@@ -34,6 +34,37 @@ impl Planner<'_> {
         }
     }
 
+    /// A master that is cut off from its replicas, or was replaced, does not lose its data before it is demoted: with them it would
+    /// forget that it had replicas, and nothing would tell it from one that stands alone (A3).
+    pub(super) fn replaced_masters_keep_their_data(&mut self) {
+        let mut replaced = Vec::new();
+        for (at, fault) in &self.faults {
+            let Fault::TakeOver { old, new: _ } = *fault else { continue };
+            let is_cut = |from: Micros, fault: &Fault| {
+                from <= *at && matches!(fault, Fault::CutReplica { master } if *master == old)
+            };
+            let cut =
+                self.faults.iter().filter(|(from, fault)| is_cut(*from, fault)).map(|(from, _)| *from).max();
+            let is_demoted =
+                |fault: &Fault| matches!(fault, Fault::Demote { old: demoted, .. } if *demoted == old);
+            let end = self
+                .faults
+                .iter()
+                .filter(|(to, fault)| to >= at && is_demoted(fault))
+                .map(|(to, _)| *to)
+                .min();
+            // Cut off some seconds before; a planned fail-over has no cut.
+            let from = cut.filter(|cut| *at - cut <= 8 * SECOND).unwrap_or(*at);
+            replaced.push((old, from, end.unwrap_or(self.end)));
+        }
+        self.faults.retain(|(at, fault)| match fault {
+            Fault::Flush { node } | Fault::Restart { node, memory: Memory::Empty, .. } => {
+                !replaced.iter().any(|(old, from, to)| node == old && (from..=to).contains(&at))
+            }
+            _ => true,
+        });
+    }
+
     fn one_after_the_other(&mut self, mut fault: impl FnMut(&mut Self, Micros, usize)) {
         let (mut at, mut nth) = (self.chance.between(10, 60) * SECOND, 0);
         while at + 30 * SECOND < self.end {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_redis::{Decision, Facts, Predecessor, Record, Refusal, decide};
+use tenure_redis::{Decision, Facts, Predecessor, Record, Refusal, decide, renewals_wait};
 
 use super::{Kind, Node, Reply, Role};
 use crate::clockwork::Micros;
@@ -85,14 +85,17 @@ impl Node {
     pub(super) fn check(&mut self, now: Micros, look: &Look) -> Reply {
         let (run, epoch) = (self.life.run, self.epoch);
         if self.kind == Kind::Store {
-            return Reply::Checked { run, epoch, gate: Ok(Arc::from("-")) };
+            let (gate, renews_after) = (Ok(Arc::from("-")), Duration::ZERO);
+            return Reply::Checked { run, epoch, gate, renews_after };
         }
         let (facts, gate) = (self.facts(now, look), self.gate_name());
         let is_open = self.may_grant(&gate);
         let record = self.data.record.clone().map(|record| Record { is_open, ..record });
-        let checked = |gate| Reply::Checked { run, epoch, gate };
+        let decision = decide(&self.terms, &facts, record.as_ref());
+        let renews_after = renewals_wait(&self.terms, &facts, record.as_ref(), &decision);
+        let checked = |gate| Reply::Checked { run, epoch, gate, renews_after };
         self.remember(facts.acked);
-        match decide(&self.terms, &facts, record.as_ref()) {
+        match decision {
             Decision::Open => checked(Ok(gate)),
             Decision::Wait { wait, .. } => checked(Err(wait)),
             Decision::Refuse(Refusal::Alone) => Reply::Alone,
