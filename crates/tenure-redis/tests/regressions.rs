@@ -14,7 +14,7 @@ use stage::{
     entry::{SHORT, claimant, let_in, passes, refusal},
     redis,
 };
-use tenure_core::{Audience, Backend, ErrorKind, Outcome, Renewal, Wait};
+use tenure_core::{Audience, ErrorKind, Outcome, Renewal, Wait};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
