@@ -98,7 +98,7 @@ impl Recipe {
         self.config(&format!("replicaof 127.0.0.1 {port}"))
     }
 
-    /// It speaks TLS only. The server's own [`command`](RedisServer::command) goes through a socket in the
+    /// It speaks TLS only. The server's own [`command`](super::RedisServer::command) goes through a socket in the
     /// file system then.
     #[must_use]
     pub fn tls(mut self, certificates: &Certificates) -> Self {
@@ -106,7 +106,7 @@ impl Recipe {
         self
     }
 
-    /// The server's own [`raw`](RedisServer::raw) and [`command`](RedisServer::command) log in as this user.
+    /// The server's own [`raw`](super::RedisServer::raw) and [`command`](super::RedisServer::command) log in as this user.
     /// Which users there are is said by [`config`](Self::config): `user lock on >password ~* &* +@all`.
     #[must_use]
     pub fn login(mut self, user: &str, password: &str) -> Self {
