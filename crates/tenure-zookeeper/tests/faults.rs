@@ -179,13 +179,15 @@ async fn a_break_wakes_the_robbed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_contend_and_enter_in_the_order_of_their_nodes() {
     let server = ZooKeeperServer::start();
-    let lockers = [locker(&server.url("")).await, locker(&server.url("")).await];
+    // Eight of a process have nodes at a time: all twenty have.
+    let url = server.url("");
+    let lockers = [locker(&url).await, locker(&url).await, locker(&url).await];
     let client = raw(&server.address()).await;
     let first = soon("it holds", lockers[0].mutex("job").acquire()).await.unwrap();
     let (referee, order) = (Arc::new(Referee::default()), Arc::new(Mutex::new(Vec::new())));
     let mut tasks = Vec::new();
     for n in 0..20 {
-        let (lock, referee, order) = (lockers[n % 2].mutex("job"), referee.clone(), order.clone());
+        let (lock, referee, order) = (lockers[n % 3].mutex("job"), referee.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
             let guard = lock.acquire().await.unwrap();
             order.lock().unwrap().push(n);
