@@ -6,9 +6,10 @@
     reason = "a test says so by failing, and has tasks beside it"
 )]
 
+mod stage;
+
 use std::{
     io,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -17,7 +18,7 @@ use std::{
 };
 
 use rusqlite::Connection;
-use tempfile::TempDir;
+use stage::Stage;
 use tenure_core::{
     Audience, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, Wake, Wakes,
 };
@@ -61,25 +62,7 @@ impl Host for CountingHost {
     }
 }
 
-struct Stage {
-    folder: TempDir,
-    host: Arc<PausedHost>,
-}
-
 impl Stage {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), host: PausedHost::new(1) }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join("locks.db")
-    }
-
-    /// As a process of its own.
-    fn player(&self, name: &str) -> Player {
-        Player::new(Arc::new(Sqlite::new(Config::new(self.file()), self.host.clone())), name)
-    }
-
     async fn queued(&self, name: &str) -> Player {
         let player = self.player(name);
         assert!(matches!(player.ask().await, ClaimAnswer::Queued { .. }));

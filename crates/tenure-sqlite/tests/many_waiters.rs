@@ -2,46 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
-use std::{fs, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+mod stage;
+
+use std::{fs, num::NonZeroU32, time::Duration};
 
 use rusqlite::Connection;
-use tempfile::TempDir;
-use tenure_core::{Audience, BackendHandle, ClaimAnswer, ErrorKind, Outcome, Released, Wake};
-use tenure_sqlite::{Config, Sqlite};
-use tenure_testkit::{
-    conformance::player::Player,
-    host::{PausedHost, pass},
-};
+use stage::Stage;
+use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Released, Wake};
+use tenure_testkit::{conformance::player::Player, host::pass};
 
 /// A frame of SQLite's log: a page and its header.
 const FRAME: u64 = 4096 + 24;
 
-struct Stage {
-    folder: TempDir,
-    host: Arc<PausedHost>,
-}
-
 impl Stage {
-    fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), host: PausedHost::new(1) }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join("locks.db")
-    }
-
-    /// As a process of its own.
-    fn open(&self) -> BackendHandle {
-        Arc::new(Sqlite::new(Config::new(self.file()), self.host.clone()))
-    }
-
-    fn player(&self) -> Player {
-        Player::new(self.open(), "job")
-    }
-
     async fn with_holder() -> (Self, Player) {
         let stage = Self::new();
-        let holder = stage.player();
+        let holder = stage.player("job");
         holder.enter().await;
         (stage, holder)
     }
@@ -49,7 +25,7 @@ impl Stage {
     async fn queue(&self, waiters: usize) -> Vec<Player> {
         let mut queue = Vec::new();
         for _ in 0..waiters {
-            let player = self.player();
+            let player = self.player("job");
             assert!(matches!(player.ask().await, ClaimAnswer::Queued { .. }));
             queue.push(player);
         }
@@ -127,7 +103,7 @@ async fn costs(waiters: usize) -> [u64; 4] {
     let last = queue.last().unwrap();
     // Its pages are not those of another thread, or of an older snapshot.
     assert!(matches!(last.ask().await, ClaimAnswer::Queued { .. }));
-    stage.player().ask().await;
+    stage.player("job").ask().await;
     stage.empty_log();
     let before = reads();
     let ClaimAnswer::Queued { ahead, .. } = last.ask().await else { panic!("it waits") };
@@ -176,11 +152,11 @@ async fn a_hand_off_reads_as_far_as_it_hands_on() {
     let (stage, holder) = Stage::with_holder().await;
     let mut readers = Vec::new();
     for _ in 0..80 {
-        let reader = stage.player().reading();
+        let reader = stage.player("job").reading();
         assert!(matches!(reader.ask().await, ClaimAnswer::Queued { .. }));
         readers.push(reader);
     }
-    let writer = stage.player();
+    let writer = stage.player("job");
     assert!(matches!(writer.ask().await, ClaimAnswer::Queued { .. }));
     assert_eq!(holder.leave().await, Released::Released);
     let view = writer.backend.inspect(&writer.claim.name).await.unwrap();
@@ -197,7 +173,7 @@ async fn many_dead_in_front_of_a_live_waiter_are_passed_over_at_once() {
     let (stage, holder) = Stage::with_holder().await;
     let dead = stage.queue(60).await;
     pass(Duration::from_millis(5500)).await;
-    let live = stage.player();
+    let live = stage.player("job");
     live.queue_behind(60).await;
     pass(Duration::from_millis(600)).await;
     drop(dead);
@@ -222,9 +198,9 @@ async fn a_full_queue_says_how_many_wait_and_takes_the_next_one_when_somebody_le
          FROM n, (SELECT * FROM place) AS p",
     )
     .unwrap();
-    let last = stage.player();
+    let last = stage.player("job");
     assert!(matches!(last.ask().await, ClaimAnswer::Queued { ahead: 4095, .. }));
-    let refused = stage.player();
+    let refused = stage.player("job");
     let error = refused.backend.claim(&refused.claim).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
     assert!(error.to_string().contains("4096 owners wait for this lock already"), "{error}");
@@ -237,9 +213,9 @@ async fn a_full_queue_says_how_many_wait_and_takes_the_next_one_when_somebody_le
 async fn a_file_of_the_older_schema_is_taken_over_with_its_holders_and_its_queue() {
     let stage = Stage::new();
     let semaphore = |player: Player| player.slots(NonZeroU32::MIN.get());
-    let holder = semaphore(stage.player());
+    let holder = semaphore(stage.player("job"));
     let token = holder.enter().await.token;
-    let (second, third) = (semaphore(stage.player()), semaphore(stage.player()));
+    let (second, third) = (semaphore(stage.player("job")), semaphore(stage.player("job")));
     second.queue_behind(0).await;
     third.queue_behind(1).await;
     let raw = Connection::open(stage.file()).unwrap();
@@ -249,7 +225,7 @@ async fn a_file_of_the_older_schema_is_taken_over_with_its_holders_and_its_queue
          DROP TABLE place; PRAGMA user_version = 1",
     )
     .unwrap();
-    let newcomer = semaphore(stage.player());
+    let newcomer = semaphore(stage.player("job"));
     newcomer.queue_behind(2).await;
     let view = newcomer.backend.inspect(&newcomer.claim.name).await.unwrap();
     let owners = [&second, &third, &newcomer].map(|player| player.claim.owner.to_string());
