@@ -18,9 +18,9 @@ pub fn renewals_wait(terms: &Terms, facts: &Facts, record: Option<&Record>, deci
     };
     let left = wait.saturating_sub(longest_lease(terms, record));
     match facts.predecessor {
+        Predecessor::Demoted => Duration::ZERO,
         // What this client waits for alone says nothing of a fail-over.
         _ if matches!(why, Why::Moved | Why::Unguarded) => Duration::ZERO,
-        Predecessor::Demoted => Duration::ZERO,
         Predecessor::Serving => left.max(LOOK),
         Predecessor::Unknown => left,
     }

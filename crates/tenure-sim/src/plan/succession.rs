@@ -1,5 +1,7 @@
 //! Servers that take over from one another: a replica from its master, another server behind the same address.
 
+use std::collections::BTreeMap;
+
 use super::{
     Planner, SECOND, Succession,
     faults::{Fault, Memory},
@@ -38,28 +40,22 @@ impl Planner<'_> {
     /// forget that it had replicas, and nothing would tell it from one that stands alone (A3).
     pub(super) fn replaced_masters_keep_their_data(&mut self) {
         let mut replaced = Vec::new();
-        for (at, fault) in &self.faults {
-            let Fault::TakeOver { old, new: _ } = *fault else { continue };
-            let is_cut = |from: Micros, fault: &Fault| {
-                from <= *at && matches!(fault, Fault::CutReplica { master } if *master == old)
-            };
-            let cut =
-                self.faults.iter().filter(|(from, fault)| is_cut(*from, fault)).map(|(from, _)| *from).max();
-            let is_demoted =
-                |fault: &Fault| matches!(fault, Fault::Demote { old: demoted, .. } if *demoted == old);
-            let end = self
-                .faults
-                .iter()
-                .filter(|(to, fault)| to >= at && is_demoted(fault))
-                .map(|(to, _)| *to)
-                .min();
-            // Cut off some seconds before; a planned fail-over has no cut.
-            let from = cut.filter(|cut| *at - cut <= 8 * SECOND).unwrap_or(*at);
-            replaced.push((old, from, end.unwrap_or(self.end)));
+        // Since when each master is cut off. A planned fail-over has no cut.
+        let mut cut = BTreeMap::new();
+        let mut faults: Vec<&(Micros, Fault)> = self.faults.iter().collect();
+        faults.sort_by_key(|(at, _)| *at);
+        for (at, fault) in faults {
+            match *fault {
+                Fault::CutReplica { master } => drop(cut.insert(master, *at)),
+                Fault::TakeOver { old, .. } => drop(cut.entry(old).or_insert(*at)),
+                Fault::Demote { old, .. } => replaced.extend(cut.remove(&old).map(|from| (old, from..=*at))),
+                _ => {}
+            }
         }
+        replaced.extend(cut.into_iter().map(|(old, from)| (old, from..=Micros::MAX)));
         self.faults.retain(|(at, fault)| match fault {
             Fault::Flush { node } | Fault::Restart { node, memory: Memory::Empty, .. } => {
-                !replaced.iter().any(|(old, from, to)| node == old && (from..=to).contains(&at))
+                !replaced.iter().any(|(old, time)| node == old && time.contains(at))
             }
             _ => true,
         });
