@@ -11,7 +11,6 @@ use tenure_core::{
 
 use crate::{
     config::Config,
-    hall::{Left, Standing},
     memory::TOLERANCE,
     shared::Shared,
     store::Store,
@@ -48,24 +47,14 @@ impl Postgres {
         }
     }
 
-    /// A claim that waits: in the row, or behind those of this process who do.
     async fn wait(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         let shared = self.store.shared();
-        let (halls, now) = (&shared.halls, shared.host.now());
-        if let Standing::Behind(ahead) = halls.sit(&claim.name, claim.owner, now)? {
-            self.store.lines.line().await?;
-            let retry_after = shared.config.rules.retry_max;
-            return Ok(ClaimAnswer::Queued { ahead, retry_after, holder: None });
-        }
+        shared.marks.ask(&claim.name, claim.owner, shared.host.now());
         let answer = self.store.step(&claim.name, true, claim).await;
         match &answer {
-            Ok(ClaimAnswer::Granted(_)) => {
-                halls.leave(&claim.name, claim.owner, &self.store.ears);
-            }
-            Ok(_) => halls.heard(&claim.name, claim.owner, None),
-            Err(error) => {
-                halls.heard(&claim.name, claim.owner, Some((shared.host.now(), error.clone())));
-            }
+            Ok(ClaimAnswer::Granted(_)) => drop(shared.marks.leave(&claim.name, claim.owner)),
+            Ok(_) => shared.marks.told(&claim.name, claim.owner),
+            Err(_) => {}
         }
         answer
     }
@@ -90,7 +79,7 @@ impl Backend for Postgres {
             reach: "all clients of the database",
             end: EndOfGrant::Ttl,
             wake: WakeUp::Pushed,
-            places: None,
+            places: Some(8),
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: TOLERANCE,
@@ -121,13 +110,10 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        // Whoever stands behind it is told, and the store knows nothing of who never came to the front.
-        match self.store.shared().halls.leave(name, owner, &self.store.ears) {
-            Left::Nothing => return Ok(Released::Released),
-            Left::Standing(mark) if self.store.withdraw(name, owner, &mark).await? => {
-                return Ok(Released::Released);
-            }
-            Left::Standing(_) | Left::Queued => {}
+        if let Some(mark) = self.store.shared().marks.leave(name, owner)
+            && self.store.withdraw(name, owner, &mark).await?
+        {
+            return Ok(Released::Released);
         }
         self.store.step(name, false, &Leaving(owner)).await
     }

@@ -1,36 +1,21 @@
-//! `Halls`: the waiters of one process for one lock stand in line here, and only the first few of them have places in the row.
-//!
-//! Every change of owner writes the row anew, so that it must not grow with the waiters of a process (L6). The order is kept: who
-//! stands here is one of whom the store has not heard yet, and goes there in the order of its first question (L7).
+//! `Marks`: where the places of this process's waiters may be. Only a memory: it says where to look, never who holds.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use tenure_core::{Audience, BackendError, LockName, Moment, OwnerId};
+use tenure_core::{LockName, Moment, OwnerId};
 
-use crate::{ears::Ears, memory::locked};
+use crate::memory::locked;
 
-/// Places in the row that one process takes for one lock.
-pub(crate) const FRONT: usize = 8;
 /// Who has not asked for so long has gone without a word.
 const AWAY: Duration = Duration::from_secs(40);
-/// How long what failed for those in front is told to those behind them.
-const TROUBLE: Duration = Duration::from_secs(5);
 
-/// The lines of all locks.
+/// The waiters of all locks.
 #[derive(Default)]
-pub(crate) struct Halls(Mutex<HashMap<LockName, Hall>>);
+pub(crate) struct Marks(Mutex<HashMap<LockName, Vec<Waiter>>>);
 
-#[derive(Default)]
-struct Hall {
-    seats: Vec<Seat>,
-    trouble: Option<(Moment, BackendError)>,
-}
-
-struct Seat {
+struct Waiter {
     owner: OwnerId,
     asked: Moment,
-    /// It may have a place in the store.
-    was_sent: bool,
     /// It was told where it stands.
     was_told: bool,
     /// The name of the row that its place behind the queue has.
@@ -55,105 +40,61 @@ impl Mark {
     }
 }
 
-/// What becomes of a seat that is given up.
-#[derive(Debug)]
-pub(crate) enum Left {
-    /// Nothing of it is in the store.
-    Nothing,
-    /// It may have a place in the row of the lock.
-    Queued,
-    /// It may have one behind.
-    Standing(Mark),
-}
-
-/// Where somebody stands.
-pub(crate) enum Standing {
-    /// It asks the store.
-    Front,
-    /// So many of this process stand before it.
-    Behind(usize),
-}
-
-impl Halls {
-    /// Takes or keeps a seat.
-    ///
-    /// # Errors
-    /// What those in front were told a moment ago: a store that is down is down for those behind as well.
-    pub(crate) fn sit(&self, name: &LockName, owner: OwnerId, now: Moment) -> Result<Standing, BackendError> {
-        let mut halls = locked(&self.0);
-        let hall = halls.entry(name.clone()).or_default();
-        hall.seats.retain(|seat| seat.owner == owner || seat.asked.elapsed(now) < AWAY);
-        let known = hall.seats.iter().position(|seat| seat.owner == owner);
-        let at = known.unwrap_or(hall.seats.len());
-        if known.is_none() {
-            let (key, is_doubted) = (None, false);
-            hall.seats.push(Seat { owner, asked: now, was_sent: false, was_told: false, key, is_doubted });
-        }
-        let seat = &mut hall.seats[at];
-        seat.asked = now;
-        seat.was_sent |= at < FRONT;
-        if at < FRONT {
-            return Ok(Standing::Front);
-        }
-        match &hall.trouble {
-            Some((since, error)) if since.elapsed(now) < TROUBLE => Err(error.clone()),
-            _ => Ok(Standing::Behind(at)),
+impl Marks {
+    /// The owner is about to ask.
+    pub(crate) fn ask(&self, name: &LockName, owner: OwnerId, now: Moment) {
+        let mut marks = locked(&self.0);
+        let waiters = marks.entry(name.clone()).or_default();
+        waiters.retain(|waiter| waiter.owner == owner || waiter.asked.elapsed(now) < AWAY);
+        match waiters.iter_mut().find(|waiter| waiter.owner == owner) {
+            Some(waiter) => waiter.asked = now,
+            None => {
+                let (was_told, key, is_doubted) = (false, None, false);
+                waiters.push(Waiter { owner, asked: now, was_told, key, is_doubted });
+            }
         }
     }
 
-    /// What the store answered to somebody in front.
-    pub(crate) fn heard(&self, name: &LockName, owner: OwnerId, trouble: Option<(Moment, BackendError)>) {
-        if let Some(hall) = locked(&self.0).get_mut(name) {
-            let own = hall.seats.iter_mut().find(|seat| seat.owner == owner);
-            own.into_iter().for_each(|seat| seat.was_told |= trouble.is_none());
-            hall.trouble = trouble;
-        }
+    fn with<A>(&self, name: &LockName, owner: OwnerId, run: impl FnOnce(&mut Waiter) -> A) -> Option<A> {
+        let mut marks = locked(&self.0);
+        let waiter = marks.get_mut(name)?.iter_mut().find(|waiter| waiter.owner == owner)?;
+        Some(run(waiter))
     }
 
-    fn with<A>(&self, name: &LockName, owner: OwnerId, run: impl FnOnce(&mut Seat) -> A) -> Option<A> {
-        let mut halls = locked(&self.0);
-        let seat = halls.get_mut(name)?.seats.iter_mut().find(|seat| seat.owner == owner)?;
-        Some(run(seat))
+    /// The store told it where it stands.
+    pub(crate) fn told(&self, name: &LockName, owner: OwnerId) {
+        self.with(name, owner, |waiter| waiter.was_told = true);
     }
 
     /// Where a place behind the queue may be.
     pub(crate) fn mark(&self, name: &LockName, owner: OwnerId) -> Mark {
-        let mark = |seat: &mut Seat| match &seat.key {
-            Some(key) => Mark { key: key.clone(), is_doubted: seat.is_doubted },
-            None if seat.was_told => Mark { key: String::new(), is_doubted: seat.is_doubted },
-            None => Mark { key: format!("{name}\u{2}"), is_doubted: seat.is_doubted },
+        let mark = |waiter: &mut Waiter| match &waiter.key {
+            Some(key) => Mark { key: key.clone(), is_doubted: waiter.is_doubted },
+            None if waiter.was_told => Mark { key: String::new(), is_doubted: waiter.is_doubted },
+            None => Mark { key: format!("{name}\u{2}"), is_doubted: waiter.is_doubted },
         };
         self.with(name, owner, mark).unwrap_or_default()
     }
 
     /// A place behind the queue is about to be made. True if there may be one.
     pub(crate) fn doubt(&self, name: &LockName, owner: OwnerId) -> bool {
-        self.with(name, owner, |seat| std::mem::replace(&mut seat.is_doubted, true)).unwrap_or_default()
+        self.with(name, owner, |waiter| std::mem::replace(&mut waiter.is_doubted, true)).unwrap_or_default()
     }
 
     /// It has this name.
     pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String) {
-        self.with(name, owner, |seat| (seat.key, seat.is_doubted) = (Some(key), false));
+        self.with(name, owner, |waiter| (waiter.key, waiter.is_doubted) = (Some(key), false));
     }
 
-    /// Gives a seat up, and tells who moves to the front for it.
-    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId, ears: &Ears) -> Left {
-        let mut halls = locked(&self.0);
-        let Some(hall) = halls.get_mut(name) else { return Left::Queued };
-        let Some(at) = hall.seats.iter().position(|seat| seat.owner == owner) else { return Left::Queued };
-        let seat = hall.seats.remove(at);
-        let next = hall.seats.get(FRONT - 1).filter(|_| at < FRONT).map(|seat| seat.owner);
-        if hall.seats.is_empty() {
-            halls.remove(name);
+    /// It waits no more; where a place of it behind the queue may be left.
+    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) -> Option<Mark> {
+        let mut marks = locked(&self.0);
+        let waiters = marks.get_mut(name)?;
+        let at = waiters.iter().position(|waiter| waiter.owner == owner)?;
+        let Waiter { key, is_doubted, .. } = waiters.remove(at);
+        if waiters.is_empty() {
+            marks.remove(name);
         }
-        drop(halls);
-        if let Some(next) = next {
-            ears.ring(Audience::Waiters, next, false);
-        }
-        match seat.key {
-            _ if !seat.was_sent => Left::Nothing,
-            None if !seat.is_doubted => Left::Queued,
-            key => Left::Standing(Mark { key: key.unwrap_or_default(), is_doubted: seat.is_doubted }),
-        }
+        (key.is_some() || is_doubted).then(|| Mark { key: key.unwrap_or_default(), is_doubted })
     }
 }

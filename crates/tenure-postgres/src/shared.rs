@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::{Bells, Host};
 
-use crate::{config::Config, hall::Halls, memory::Memory, sql::Sql};
+use crate::{config::Config, marks::Marks, memory::Memory, sql::Sql};
 
 /// What all handles of one process have in common.
 pub(crate) struct Shared {
@@ -12,8 +12,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) sql: Sql,
     pub(crate) memory: Memory,
-    /// Who waits.
-    pub(crate) halls: Halls,
+    /// Where the places of its waiters may be.
+    pub(crate) marks: Marks,
     /// Whom a hint reaches without the server.
     pub(crate) bells: Bells,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sql = Sql::new(&config.table);
-        let (memory, halls, bells) = (Memory::default(), Halls::default(), Bells::default());
-        Self { config: Arc::new(config), host, sql, memory, halls, bells }
+        let (memory, marks, bells) = (Memory::default(), Marks::default(), Bells::default());
+        Self { config: Arc::new(config), host, sql, memory, marks, bells }
     }
 }

@@ -6,7 +6,7 @@ use tenure_core::OwnerId;
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
 use crate::{
-    hall::Mark,
+    marks::Mark,
     memory::moment,
     sql::READ,
     tail::{FRONT, LOW, MovingUp, Tail},

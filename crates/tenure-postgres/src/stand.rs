@@ -8,8 +8,8 @@ use tokio_postgres::{Row, types::Type};
 
 use crate::{
     error::{self, Failure},
-    hall::Mark,
     line::{Argument, Line},
+    marks::Mark,
     memory::moment,
     sql::Patience,
     store::Store,
@@ -52,7 +52,7 @@ impl Store {
         if !own.is_over(moment(now + rules.retry_max * 3 / 2)) {
             return Ok(true);
         }
-        let mark = shared.halls.mark(&claim.name, claim.owner);
+        let mark = shared.marks.mark(&claim.name, claim.owner);
         let state = ascii(own.lasting_as(&place).encode());
         let kept =
             line.write(&shared.sql.tail.keep, &[(&mark.key, Type::TEXT), (&state, Type::TEXT)]).await?;
@@ -64,14 +64,14 @@ impl Store {
         self.must_take_writes(line).await?;
         let (shared, name) = (self.shared(), claim.name.as_str());
         let (owner, state) = (claim.owner.to_string(), ascii(place.encode()));
-        let is_doubted = shared.halls.doubt(&claim.name, claim.owner);
+        let is_doubted = shared.marks.doubt(&claim.name, claim.owner);
         let arguments: [Argument<'_>; 4] =
             [(&name, Type::TEXT), (&owner, Type::TEXT), (&state, Type::TEXT), (&is_doubted, Type::BOOL)];
         let rows = line.write(&shared.sql.tail.stand, &arguments).await?;
         must_be_ours(line, rows.first(), 1)?;
         let Some(row) = rows.first() else { return Ok(false) };
         let key: String = row.try_get(0).map_err(|error| Failure::Refused(line.unreadable(error)))?;
-        shared.halls.stands(&claim.name, claim.owner, key);
+        shared.marks.stands(&claim.name, claim.owner, key);
         Ok(true)
     }
 

@@ -159,7 +159,7 @@ impl Store {
         name: &LockName,
         verb: &V,
     ) -> Result<(Sight, Option<MovingUp>), Failure> {
-        let mark = verb.claim().map(|claim| self.shared().halls.mark(name, claim.owner));
+        let mark = verb.claim().map(|claim| self.shared().marks.mark(name, claim.owner));
         let until = mark.as_ref().map_or("", |mark| &mark.key);
         let mut sight = self.read(line, (name, until), V::CREATES).await?;
         let may_move = V::WAITS && sight.version != 0 && line.has_tail(name);

@@ -88,11 +88,13 @@ async fn a_wait_in_the_line_ends_in_time() {
     let (asked, began) = (actor.gates.asked(Verb::Claim), stage.clock());
     let answer = actor.lock().acquire_within(ms(1_500)).await;
     assert!(stage.clock() - began >= ms(1_500) && stage.clock() - began < ms(1_500) + SOON);
-    let Err(AcquireError::TimedOut { waited, holder: Some(holder), .. }) = answer else {
+    let Err(AcquireError::TimedOut { waited, ahead, holder: Some(holder) }) = answer else {
         panic!("{answer:?}");
     };
     assert_eq!((waited.as_millis() / 100, holder.owner), (15, guard.owner().to_string()));
+    assert_eq!(ahead, Some(PLACES));
     assert_eq!(actor.gates.asked(Verb::Claim), asked, "it was not asked for");
+    assert_eq!(actor.gates.asked(Verb::Release), 0, "whoever was never heard of leaves without the store");
     waiting.iter().for_each(JoinHandle::abort);
 }
 

@@ -88,6 +88,9 @@ impl<'a> Attempt<'a> {
         if line.is_in_front() {
             return Ok(began);
         }
+        if let Some(progress) = &self.options.progress {
+            progress.show(Waiting { ahead: Some(line.ahead()), holder: line.holder(), failing: None });
+        }
         let host = &self.engine.host;
         let over = async {
             match budget {
@@ -105,8 +108,8 @@ impl<'a> Attempt<'a> {
             Some(error) => Err(AcquireError::Backend(error)),
             None if in_time => Ok(now),
             None => {
-                let (waited, holder) = (began.elapsed(now), line.holder().map(Box::new));
-                Err(AcquireError::TimedOut { waited, ahead: None, holder })
+                let (waited, ahead) = (began.elapsed(now), Some(line.ahead()));
+                Err(AcquireError::TimedOut { waited, ahead, holder: line.holder().map(Box::new) })
             }
         }
     }

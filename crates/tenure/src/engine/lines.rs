@@ -4,7 +4,7 @@
 //! those who stand here, and hears of them in the order in which they came (L7).
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -28,6 +28,8 @@ pub(crate) struct Lines {
 struct Line {
     /// Fair: they are let to the front as they came.
     front: Arc<Semaphore>,
+    /// The numbers of those who stand here, in front or behind.
+    standing: Mutex<BTreeSet<u64>>,
     heard: Mutex<Heard>,
 }
 
@@ -43,6 +45,7 @@ pub(crate) struct InLine<'a> {
     lines: &'a Lines,
     name: LockName,
     line: Arc<Line>,
+    number: u64,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -57,10 +60,16 @@ impl Lines {
         let places = self.places?;
         let new = || {
             let heard = Mutex::new(Heard { at: now, holder: None, failed: None });
-            Arc::new(Line { front: Arc::new(Semaphore::new(places)), heard })
+            Arc::new(Line { front: Arc::new(Semaphore::new(places)), standing: Mutex::default(), heard })
         };
         let line = locked(&self.lines).entry(name.clone()).or_insert_with(new).clone();
-        Some(InLine { lines: self, name: name.clone(), line, place: None })
+        let number = {
+            let mut standing = locked(&line.standing);
+            let number = standing.last().map_or(0, |last| last + 1);
+            standing.insert(number);
+            number
+        };
+        Some(InLine { lines: self, name: name.clone(), line, number, place: None })
     }
 }
 
@@ -114,6 +123,11 @@ impl InLine<'_> {
         }
     }
 
+    /// How many of this process stand before it.
+    pub(crate) fn ahead(&self) -> usize {
+        locked(&self.line.standing).range(..self.number).count()
+    }
+
     /// Who holds, as was last said to somebody in front.
     pub(crate) fn holder(&self) -> Option<HolderView> {
         locked(&self.line.heard).holder.clone()
@@ -132,6 +146,7 @@ impl InLine<'_> {
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
+        locked(&self.line.standing).remove(&self.number);
         let mut lines = locked(&self.lines.lines);
         // One is the map's, one is ours; others come by the map alone.
         if Arc::strong_count(&self.line) == 2 {
