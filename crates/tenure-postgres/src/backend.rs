@@ -31,14 +31,13 @@ impl Postgres {
 
     /// When to ask again.
     ///
-    /// Those who wait for nothing but their own safety do not all ask at the same moment, and race each other. Whom no hint
-    /// reaches asks often enough not to miss its turn, which lasts for the claim ttl.
-    fn spread(&self, retry_after: &mut Duration, ahead: usize) {
+    /// Waiters that ask only for their own safety do not all ask at the same moment. A waiter that no hint reaches asks often: see
+    /// [`unheard_pause`].
+    fn spread(&self, retry_after: &mut Duration, ahead: usize, took: Duration) {
         let shared = self.store.shared();
         let rules = &shared.config.rules;
         if !self.store.hears() {
-            let often = if ahead < NEAR { rules.claim_ttl * 2 / 5 } else { rules.claim_ttl * 4 / 5 };
-            *retry_after = often.min(*retry_after);
+            *retry_after = unheard_pause(rules.claim_ttl, ahead, took).min(*retry_after);
         }
         if *retry_after >= rules.claim_ttl / 5 {
             let mut chance = [0];
@@ -94,13 +93,15 @@ impl Backend for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         allow(claim.ttl)?;
+        let host = &self.store.shared().host;
+        let asked = host.now();
         let mut answer = if claim.wait == Wait::No {
             self.store.step(&claim.name, false, claim).await?
         } else {
             self.wait(claim).await?
         };
         if let ClaimAnswer::Queued { ahead, retry_after, .. } = &mut answer {
-            self.spread(retry_after, *ahead);
+            self.spread(retry_after, *ahead, asked.elapsed(host.now()));
         }
         Ok(answer)
     }
@@ -139,8 +140,21 @@ impl Backend for Postgres {
     }
 }
 
+/// When a waiter asks again that no hint reaches, if its last question took so long.
+///
+/// A turn lasts for the claim ttl, so a waiter near the front asks at least twice in that time. A waiter further behind leaves the
+/// server alone for [`SHARE`] times as long as its question took. So at most a ninth of the waiters ask at a time, however slow the server
+/// is, and a holder's release finds a free connection in a pool.
+fn unheard_pause(claim_ttl: Duration, ahead: usize, took: Duration) -> Duration {
+    let (often, rarely) = (claim_ttl * 2 / 5, claim_ttl * 4 / 5);
+    if ahead < NEAR { (took * SHARE).clamp(often, rarely) } else { (took * SHARE).max(rarely) }
+}
+
 /// Places from the front whose turn may come at any moment.
 const NEAR: usize = 4;
+
+/// How much longer a waiter pauses than its question took.
+const SHARE: u32 = 8;
 
 /// # Errors
 /// `Invalid` for a lease that is longer than any.
@@ -150,4 +164,29 @@ fn allow(ttl: Duration) -> Result<(), BackendError> {
     }
     let message = format!("postgres takes a ttl of {:?} at most", Timing::MAX_TTL);
     Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With 50 processes behind a pooler on a busy machine the questions of the waiters filled the pool, and the holder's release was not
+    /// answered for seconds: they asked at a fixed pace, faster than the server could answer.
+    #[test]
+    fn a_waiter_asks_a_slow_server_less_often() {
+        let pause =
+            |ahead, took| unheard_pause(Duration::from_millis(500), ahead, Duration::from_millis(took));
+        for (ahead, took, expected) in [
+            (0, 2, 200),
+            (3, 30, 240),
+            // Or it would miss its turn.
+            (3, 900, 400),
+            (4, 2, 400),
+            (4, 50, 400),
+            (40, 100, 800),
+            (40, 900, 7200),
+        ] {
+            assert_eq!(pause(ahead, took), Duration::from_millis(expected), "{ahead} ahead, {took} ms");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     io,
+    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -61,15 +62,15 @@ pub(crate) type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<A
 pub(crate) struct Opened {
     pub(crate) client: Client,
     pub(crate) driver: Driver,
-    /// The port of our end, by which we know whether the server sees it.
-    pub(crate) own_port: Option<u16>,
+    /// Our end, by which we know whether the server sees it.
+    pub(crate) own_end: Option<SocketAddr>,
 }
 
 /// Connects and logs in.
 pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, BackendError> {
     tls::check(config)?;
     let unreachable = |error| error::unreachable(&place.to_string(), error);
-    let (socket, own_port) = socket(place).await.map_err(unreachable)?;
+    let (socket, own_end) = socket(place).await.map_err(unreachable)?;
     let failed = |error| error::connecting(&place.to_string(), error);
     let settings = settings(config, place);
     let (client, driver) = if settings.get_ssl_mode() == SslMode::Disable {
@@ -80,7 +81,7 @@ pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, Backe
             settings.connect_raw(socket, handshake(config, place)?).await.map_err(failed)?;
         (client, driver(connection))
     };
-    Ok(Opened { client, driver, own_port })
+    Ok(Opened { client, driver, own_end })
 }
 
 /// Asks the server to stop what a connection does.
@@ -139,14 +140,14 @@ fn settings(config: &Config, place: &Place) -> tokio_postgres::Config {
     settings
 }
 
-async fn socket(place: &Place) -> io::Result<(Socket, Option<u16>)> {
+async fn socket(place: &Place) -> io::Result<(Socket, Option<SocketAddr>)> {
     match place {
         Place::Host(host, port) => {
             let socket = TcpStream::connect((host.as_str(), *port)).await?;
             socket.set_nodelay(true)?;
             watch(&socket)?;
-            let own_port = socket.local_addr()?.port();
-            Ok((Socket(Box::new(socket)), Some(own_port)))
+            let own_end = socket.local_addr()?;
+            Ok((Socket(Box::new(socket)), Some(own_end)))
         }
         Place::Socket(folder, port) => {
             let socket = UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).await?;

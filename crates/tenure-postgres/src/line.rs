@@ -85,13 +85,13 @@ impl Line {
     /// Connects, and looks at what is there.
     pub(crate) async fn open(shared: Arc<Shared>, ears: Arc<Ears>, at: Target) -> Result<Self, BackendError> {
         let Target { config, place } = at;
-        let Opened { client, driver, own_port } = connect::open(&config, &place).await?;
+        let Opened { client, driver, own_end } = connect::open(&config, &place).await?;
         let end = Arc::<End>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
         shared.host.spawn(Box::pin(drive(driver, ears, Ending(end.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
-        let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_port));
+        let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         shared.memory.learn(facts.clock, shared.host.now());
         let (facts, silence) = (Mutex::new(facts), Arc::<Silence>::default());

@@ -1,6 +1,9 @@
 //! The table: what a connection finds, whether it is ours, and making it.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{Error, Row};
@@ -29,17 +32,29 @@ pub(crate) enum Table {
     Strange(String),
 }
 
+/// Whether the two ends of our connection are those that the server sees.
+///
+/// Our port alone proves nothing: where a pooler connects to the server, its end may have the same number by chance. On our machine it
+/// listens at another port than the server; elsewhere it has another address than we.
+fn is_direct(place: &Place, own_end: Option<SocketAddr>, (seen, server): (Option<SocketAddr>, i32)) -> bool {
+    let (Place::Host(_, port) | Place::Socket(_, port)) = place;
+    let is_same = |(own, seen): (SocketAddr, SocketAddr)| (own.ip(), own.port()) == (seen.ip(), seen.port());
+    let is_seen = match own_end {
+        Some(own) => seen.is_some_and(|seen| is_same((own, seen))),
+        None => seen.is_none() && matches!(place, Place::Socket(..)),
+    };
+    is_seen && server == i32::from(*port)
+}
+
 impl Facts {
     /// From the row of [`sql::LOOK`].
-    pub(crate) fn read(row: &Row, place: &Place, own_port: Option<u16>) -> Result<Self, Error> {
-        let (seen, server): (Option<i32>, i32) = (row.try_get(0)?, row.try_get(1)?);
+    pub(crate) fn read(row: &Row, place: &Place, own_end: Option<SocketAddr>) -> Result<Self, Error> {
+        let (port, server): (Option<i32>, i32) = (row.try_get(0)?, row.try_get(1)?);
+        let address: Option<IpAddr> = row.try_get(10)?;
         let (is_there, columns): (bool, String) = (row.try_get(5)?, row.try_get(6)?);
         let (is_unique, has_ours): (bool, bool) = (row.try_get(7)?, row.try_get(8)?);
-        let is_direct = match (place, own_port) {
-            (_, Some(port)) => seen == Some(i32::from(port)),
-            (Place::Socket(_, port), None) => seen.is_none() && server == i32::from(*port),
-            (Place::Host(..), None) => false,
-        };
+        let seen = address.zip(port.and_then(|port| u16::try_from(port).ok())).map(SocketAddr::from);
+        let is_direct = is_direct(place, own_end, (seen, server));
         Ok(Self {
             is_direct,
             takes_writes: row.try_get(2)?,
@@ -80,5 +95,28 @@ impl Facts {
             }
             Table::Ours | Table::Missing => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hazard 54. A pooler's end had the number of ours by chance, and `LISTEN` was left in a connection of its pool: the number of a port
+    /// says nothing of the machine that it belongs to, nor of the server behind it.
+    #[test]
+    fn a_pooler_whose_end_has_our_number_is_still_a_pooler() {
+        let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let at = |port| Place::Host("db".into(), port);
+        let own = Some(end("10.0.0.7:40404"));
+        assert!(is_direct(&at(5432), own, (own, 5432)));
+        assert!(!is_direct(&at(6432), own, (own, 5432)), "on our machine");
+        assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.9:40404")), 5432)), "on another one");
+        assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.7:40405")), 5432)));
+        assert!(!is_direct(&at(5432), own, (None, 5432)), "the pooler uses a socket of its machine");
+        let socket = Place::Socket("/run/pg".into(), 5432);
+        assert!(is_direct(&socket, None, (None, 5432)));
+        assert!(!is_direct(&socket, None, (None, 5433)));
+        assert!(!is_direct(&socket, None, (own, 5432)));
     }
 }

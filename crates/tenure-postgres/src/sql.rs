@@ -192,8 +192,8 @@ const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT N
 
 /// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
 /// server's own port, whether it takes writes, whether it is a standby, its clock; and of what has the table's name: whether there is
-/// such a thing, its columns and types, whether it is a table in which names are unique, whether it has the columns that we use; and whether we may delete and names are
-/// in the order of their bytes.
+/// such a thing, its columns and types, whether it is a table in which names are unique, whether it has the columns that we use; whether we may delete and names are
+/// in the order of their bytes; and the address of our end as the server sees it.
 ///
 /// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good as `text`, for a
 /// name if it is long enough. What else there is, and in which order, is the business of whoever added it. Servers before 12
@@ -213,5 +213,5 @@ pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port'
         AND coalesce(to_jsonb(a) ->> 'attgenerated', '') = '' \
         AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)), \
     coalesce(has_table_privilege(c.oid, 'DELETE'), true) AND coalesce((SELECT n.collname = 'C' \
-        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true) \
+        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr() \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
