@@ -3,6 +3,7 @@
 mod backends;
 mod changelog;
 mod circles;
+mod citations;
 mod code;
 mod dependencies;
 mod docs;
@@ -14,6 +15,7 @@ mod leftovers;
 mod mutants;
 mod names;
 mod paths;
+mod proofs;
 mod readme;
 mod rooms;
 mod roots;
@@ -46,6 +48,9 @@ const RULES: &[(&str, Rule)] = &[
     ("files say what they are for", headers::of_files),
     ("time, tasks and threads come through the Host", doors::clocks_and_tasks),
     ("every law is cited by code and by a test", laws::cited),
+    ("every hole and hazard that is cited is in docs/holes.md", citations::of_holes),
+    ("what shows a hole or hazard is there", proofs::of_holes),
+    ("no paper is cited that is not here", citations::of_other_papers),
     ("the API says what cancelling and dropping do", docs::of_api),
     ("no leftovers", leftovers::of_work),
     ("the changelog has this version", changelog::has_version),

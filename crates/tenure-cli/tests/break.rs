@@ -25,7 +25,7 @@ fn token(stage: &Stage, name: &str) -> u64 {
     stage.show(name)["holders"][0]["token"].as_u64().unwrap()
 }
 
-/// L2; issue 2, point 5: TERM within a second, 79, and a larger token for whoever comes next.
+/// L2: TERM within a second, 79, and a larger token for whoever comes next.
 fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger(stage: &Stage) {
     let polite = "exec 2>/dev/null; trap 'date +%s%N >termed; exit 5' TERM; echo $0 >>beats; while :; do sleep 0.01; done";
     let holder = stage.start(&["run", "job", "--", "sh", "-c", polite, "robbed"]);
@@ -43,7 +43,7 @@ fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger(stage: &S
     assert!(next.out.trim().parse::<u64>().unwrap() > old);
 }
 
-/// Issue 2, point 5: the whole group, and not before it had its grace.
+/// The whole group, and not before it had its grace.
 fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group(stage: &Stage) {
     let grace = SECOND;
     // What is ignored stays so in a child.
@@ -61,7 +61,7 @@ fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group(stage: &
     holder.ended().complained(79, "broken");
 }
 
-/// L4, L5; issue 2, point 5.
+/// L4, L5.
 fn renew_and_unlock_by_the_robbed_say_that_it_is_gone(stage: &Stage) {
     let lease: serde_json::Value =
         serde_json::from_str(&stage.run(&["lock", "job", "--ttl", "30s"]).out).unwrap();
@@ -97,7 +97,7 @@ fn whoever_waits_for_a_broken_lock_gets_it_at_once(stage: &Stage) {
     holder.ended().complained(79, "broken");
 }
 
-/// Design §8: `break` of a free lock is 0; it raises the fence all the same.
+/// `break` of a free lock is 0; it raises the fence all the same.
 fn breaking_a_free_lock_is_no_error_and_raises_its_fence(stage: &Stage) {
     let broken = stage.run(&["break", "job"]);
     broken.silent(0);

@@ -19,7 +19,7 @@ use stage::{Stage, assert_within, files::HOLD};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Design §8; issue 2, point 7: what an outer `tenure run` left in the environment does not reach the inner command.
+/// What an outer `tenure run` left in the environment does not reach the inner command.
 #[test]
 fn the_command_finds_its_own_lock_token_and_owner() {
     let stage = Stage::new();
@@ -40,7 +40,7 @@ fn the_command_finds_its_own_lock_token_and_owner() {
     assert_eq!(ended.out.lines().collect::<Vec<_>>(), expected);
 }
 
-/// Design §8: an inner lock is another lock.
+/// An inner lock is another lock.
 #[test]
 fn a_command_may_take_another_lock() {
     let stage = Stage::new();
@@ -51,7 +51,7 @@ fn a_command_may_take_another_lock() {
     assert_eq!(ended.out, "outer\ninner\n");
 }
 
-/// Design §8: never a shell unless it was asked for.
+/// Never a shell unless it was asked for.
 #[test]
 fn a_shell_comes_only_with_c() {
     let stage = Stage::new();
@@ -63,7 +63,7 @@ fn a_shell_comes_only_with_c() {
     assert_eq!((ended.code, ended.out.as_str()), (0, "-- $HOME"));
 }
 
-/// Design §8: a label names the program, never its arguments nor what stands before it: they hold passwords.
+/// A label names the program, never its arguments nor what stands before it: they hold passwords.
 #[test]
 fn no_argument_of_the_command_is_shown_to_others() {
     let stage = Stage::new();
@@ -102,7 +102,7 @@ fn no_argument_of_the_command_is_shown_to_others() {
 const LISTENER: &str =
     "exec 2>/dev/null; trap 'echo $1 >>$2; exit 1' $2; echo $1 >>beats; while :; do sleep 0.01; done";
 
-/// Issue 2, point 7; design §8: to the whole group, and the command decides what becomes of it.
+/// A signal goes on to the whole group, and the command decides what becomes of it.
 #[test]
 fn signals_are_passed_on_to_the_whole_group() {
     for (signal, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGHUP, "HUP")] {
@@ -121,7 +121,7 @@ fn signals_are_passed_on_to_the_whole_group() {
     }
 }
 
-/// Design §8: the lock stays held until then, and the code is the command's all the same.
+/// The lock stays held until then, and the code is the command's all the same.
 #[test]
 fn min_hold_keeps_the_lock_after_a_short_command() {
     let stage = Stage::new();
@@ -143,7 +143,7 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
     holder.ended().silent(0);
 }
 
-/// Design §8, hazard 25: the command runs for as long as it may, is stopped, and that is a loss. It was stopped at once
+/// Hazard 25: the command runs for as long as it may, is stopped, and that is a loss. It was stopped at once
 /// where the time to stop it was longer than the time it had.
 #[test]
 fn max_hold_stops_the_command_then_and_not_before() {

@@ -56,7 +56,7 @@ fn all_succeed(processes: Vec<Process>) {
     }
 }
 
-/// L1; issue 2, point 2: the counter of the issue, read, slept over and written by each.
+/// L1: a counter that each reads, sleeps over and writes.
 fn fifty_processes_lose_no_increment_and_none_fails(stage: &Stage) {
     fs::write(stage.path("f"), "0\n").unwrap();
     let increment = "n=$(cat f); sleep 0.01; echo $((n+1)) >f";
@@ -65,7 +65,7 @@ fn fifty_processes_lose_no_increment_and_none_fails(stage: &Stage) {
     assert_eq!(stage.lines("f"), ["50"]);
 }
 
-/// L1; issue 2, point 2. Three go only when three have met, so that three did run together.
+/// L1. Three go only when three have met, so that three did run together.
 fn as_many_run_together_as_there_are_slots_and_never_more(stage: &Stage) {
     let start = |n: u32| {
         stage.start(&["run", "--slots", "3", "gpu", "--", "sh", "-c", MEET, &format!("slot{n}"), "3"])
@@ -75,7 +75,7 @@ fn as_many_run_together_as_there_are_slots_and_never_more(stage: &Stage) {
     assert_eq!((log.len(), most_together(&log, "slot")), (24, 3), "{log:#?}");
 }
 
-/// L1; issue 2, point 2. Readers go only when all four have met; the writers come before, between and after.
+/// L1. Readers go only when all four have met; the writers come before, between and after.
 fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
     let writer = |n: u32| stage.start(&["run", "cfg", "--", "sh", "-c", STAY, &format!("writer{n}"), "0.05"]);
     let reader = |n: u32| {
@@ -93,7 +93,7 @@ fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
     assert_alone(&log, "writer");
 }
 
-/// L6, L7; issue 2, point 2: readers come one after the other, and there is always one inside. A writer waits for those
+/// L6, L7: readers come one after the other, and there is always one inside. A writer waits for those
 /// who were there before it, and for nobody else.
 fn a_stream_of_readers_does_not_starve_a_writer(stage: &Stage) {
     let is_over = AtomicBool::new(false);

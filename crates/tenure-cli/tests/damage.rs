@@ -67,7 +67,7 @@ fn is_refused(stage: &Stage, file: &Path, code: i32, part: &str) {
     assert!(!stage.path("ran").exists());
 }
 
-/// Issue 2, point 9.
+/// Text, noise, and a header without a database: refused by every verb, and not written to.
 #[test]
 fn a_file_that_is_no_database_is_refused() {
     for content in [b"to whom it may concern\n".repeat(400), vec![0xff; 8192], b"SQLite".to_vec()] {
@@ -79,7 +79,7 @@ fn a_file_that_is_no_database_is_refused() {
     }
 }
 
-/// Issue 2, point 9: a file that ends too early, and one with garbage in its middle.
+/// A file that ends too early, and one with garbage in its middle.
 #[test]
 fn a_damaged_database_is_refused() {
     let stage = Stage::new();
@@ -95,7 +95,7 @@ fn a_damaged_database_is_refused() {
     }
 }
 
-/// Issue 2, point 9: the state of one lock is not what we write.
+/// The state of one lock is not what we write.
 #[test]
 fn a_damaged_lock_is_refused_and_the_others_live() {
     let stage = Stage::new();
@@ -108,7 +108,7 @@ fn a_damaged_lock_is_refused_and_the_others_live() {
     stage.run(&["run", "--url", &url, "-n", "other", "--", "true"]).silent(0);
 }
 
-/// Issue 2, point 9: the database of another program, byte by byte as it was.
+/// The database of another program, byte by byte as it was.
 #[test]
 fn the_database_of_another_program_is_refused() {
     let stage = Stage::new();
@@ -126,7 +126,7 @@ fn the_database_of_another_program_is_refused() {
     is_refused(&stage, &file, 69, "the SQLite database of another program");
 }
 
-/// Issue 2, point 9: a newer tenure's file is not understood, and so is not touched.
+/// A newer tenure's file is not understood, and so is not touched.
 #[test]
 fn a_database_of_a_newer_schema_is_refused() {
     let stage = Stage::new();
@@ -137,7 +137,7 @@ fn a_database_of_a_newer_schema_is_refused() {
     is_refused(&stage, &file, 69, "has schema 3, this tenure knows 2");
 }
 
-/// Issue 2, point 9: a folder in the place of the file.
+/// A folder in the place of the file.
 #[test]
 fn a_folder_is_no_store() {
     let stage = Stage::new();
@@ -191,7 +191,7 @@ fn allow(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Issue 2, point 9.
+/// A file that may not be read is named, with what to check, and nothing is run.
 #[test]
 fn an_unreadable_file_is_refused() {
     let nobody = Nobody::new();
@@ -206,7 +206,7 @@ fn an_unreadable_file_is_refused() {
     assert!(!nobody.stage.path("ran").exists());
 }
 
-/// Issue 2, point 9: in a folder that may not be written either, and in one that may.
+/// In a folder that may not be written either, and in one that may.
 #[test]
 fn a_read_only_file_is_refused() {
     for mode in [0o555, 0o777] {
@@ -219,7 +219,7 @@ fn a_read_only_file_is_refused() {
     }
 }
 
-/// Issue 2, point 9: there is no file yet, and none can be made.
+/// There is no file yet, and none can be made.
 #[test]
 fn a_folder_that_may_not_be_written_is_refused() {
     let nobody = Nobody::new();
@@ -230,7 +230,7 @@ fn a_folder_that_may_not_be_written_is_refused() {
     allow(&nobody.stage.path("store"), 0o755);
 }
 
-/// Issue 2, point 9: the default's place.
+/// The default's place.
 #[test]
 fn a_home_that_may_not_be_written_is_refused() {
     let nobody = Nobody::new();

@@ -128,7 +128,7 @@ fn a_store_without_a_record_of_settings_has_nothing_to_adopt() {
     }
 }
 
-/// Design §8: colour only on a terminal, and only where it is wanted.
+/// Colour only on a terminal, and only where it is wanted.
 #[test]
 fn colour_is_for_terminals_that_want_it() {
     let stage = open_to_all();

@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use stage::{PATIENCE, Stage, assert_within, files::HOLD};
 use tenure_testkit::patience::eventually;
 
-/// Issue 2, point 7: its own code, or 128 and the signal that ended it.
+/// Its own code, or 128 and the signal that ended it.
 ///
 /// A signal without a name of its own, as the real-time ones are, was 70 once: the library that read the status knew no such
 /// signal, and answered with an error.
@@ -32,7 +32,7 @@ fn the_commands_own_code_is_the_code(stage: &Stage) {
     assert_eq!(stage.show("job")["holders"].as_array().unwrap().len(), 0, "all of them gave it back");
 }
 
-/// Issue 2, point 7: as `flock` does, and the line names the holder.
+/// As `flock` does, and the line names the holder.
 fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
@@ -53,7 +53,7 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     holder.ended().silent(0);
 }
 
-/// Design §8: the same for leases of scripts.
+/// The same for leases of scripts.
 fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let who = format!("pid {} ", std::process::id());
@@ -63,7 +63,7 @@ fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     }
 }
 
-/// Issue 2, point 7: a wait lasts as long as was asked, no shorter and not much longer.
+/// A wait lasts as long as was asked, no shorter and not much longer.
 fn a_wait_lasts_as_long_as_was_asked(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
@@ -120,7 +120,7 @@ const USAGE: &[(&[&str], &str)] = &[
     (&["completions"], "<SHELL>"),
 ];
 
-/// Issue 2, point 7: each in one line, and nothing is run or written.
+/// Each in one line, and nothing is run or written.
 fn wrong_usage_is_64(stage: &Stage) {
     for (arguments, part) in USAGE {
         stage.run(arguments).complained(64, part);
@@ -128,13 +128,13 @@ fn wrong_usage_is_64(stage: &Stage) {
     assert!(!stage.path(".local").exists(), "no store was made for any of it");
 }
 
-/// Issue 2, point 7: a third of the ttl is still right.
+/// A third of the ttl is still right.
 fn a_grace_of_a_third_of_the_ttl_is_right(stage: &Stage) {
     stage.run(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "true"]).silent(0);
     stage.run(&["run", "--ttl", "9s", "--grace", "0s", "job", "--", "true"]).silent(0);
 }
 
-/// Issue 2, point 7, for every verb that needs a store.
+/// A store that is not there is 69, for every verb that needs one.
 fn a_store_that_cannot_be_made_is_69(stage: &Stage) {
     let owner = "0".repeat(48);
     for arguments in [
@@ -153,7 +153,7 @@ fn a_store_that_cannot_be_made_is_69(stage: &Stage) {
     assert!(!stage.path("ran").exists() && !stage.path("no").exists());
 }
 
-/// Issue 2, point 7: 126 and 127, as a shell says it; the lock was given back.
+/// 126 and 127, as a shell says it; the lock was given back.
 fn a_command_that_cannot_be_run_is_126_or_127(stage: &Stage) {
     fs::write(stage.path("data"), "no program").unwrap();
     fs::set_permissions(stage.path("data"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -164,7 +164,7 @@ fn a_command_that_cannot_be_run_is_126_or_127(stage: &Stage) {
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
-/// Issue 2, point 7: lost is 79, or what was asked for.
+/// Lost is 79, or what was asked for.
 fn a_lost_lease_is_79_or_what_was_asked_for(stage: &Stage) {
     for (arguments, code) in [(&["run"][..], 79), (&["run", "--lost-exit-code", "7"], 7)] {
         let holder = stage.start(&[arguments, &["job", "--", "sh", "-c", HOLD, "holder"]].concat());
@@ -175,7 +175,7 @@ fn a_lost_lease_is_79_or_what_was_asked_for(stage: &Stage) {
     }
 }
 
-/// L8; issue 2, point 7: a signal ends a wait, and the next in the queue never knows that somebody stood there.
+/// L8: a signal ends a wait, and the next in the queue never knows that somebody stood there.
 fn a_signal_while_waiting_leaves_no_waiter_behind(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
@@ -317,7 +317,7 @@ fn a_standard_output_that_is_full_is_70_and_one_that_is_closed_is_not() {
     }
 }
 
-/// Design §8: where a lease is a session, no script can keep it, and none gets one.
+/// Where a lease is a session, no script can keep it, and none gets one.
 fn a_lease_for_scripts_is_refused_where_it_would_end_with_the_process(stage: &Stage) {
     let owner = "0".repeat(48);
     for arguments in [&["lock", "job", "--ttl", "5s"][..], &["renew", "job", &owner, "--ttl", "5s"]] {

@@ -34,7 +34,7 @@ fn waiter(stage: &Stage, mode: &[&str], name: &str) -> Process {
     stage.start_waiter("job", &[&["run"], mode, &["job", "--", "sh", "-c", ENTER, name]].concat())
 }
 
-/// L7; issue 2, point 3. The next one starts only when the one before it stands in the queue.
+/// L7. The next one starts only when the one before it stands in the queue.
 fn twenty_waiters_enter_in_the_order_of_their_arrival(stage: &Stage) {
     let holder = holder(stage, &[]);
     let names: Vec<String> = (0..20).map(|n| format!("waiter{n}")).collect();
@@ -48,7 +48,7 @@ fn twenty_waiters_enter_in_the_order_of_their_arrival(stage: &Stage) {
     assert_eq!(stage.lines("beats")[1..], names);
 }
 
-/// L6, hazard 33; issue 2, point 3.
+/// L6, hazard 33: where a turn is handed over, the dead one has 500 ms to take it.
 fn a_killed_waiter_costs_the_next_one_claim_ttl_at_its_turn(stage: &Stage) {
     let holder = holder(stage, &[]);
     let mut dead = waiter(stage, &[], "dead");
@@ -103,7 +103,7 @@ fn a_killed_waiter_holds_nobody_up_for_as_long_as_its_place_lasts(stage: &Stage)
     assert_eq!(turns, ["holder", "one", "two"]);
 }
 
-/// L6; issue 2, point 3: while readers hold it, the readers behind a writer wait for it. If it is dead they go on when its
+/// L6: while readers hold it, the readers behind a writer wait for it. If it is dead they go on when its
 /// place ends.
 fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &Stage) {
     let holder = holder(stage, &["-s"]);

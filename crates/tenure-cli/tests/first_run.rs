@@ -10,7 +10,7 @@ mod stage;
 
 use stage::Stage;
 
-/// Issue 2, point 1: the README's first command.
+/// The README's first command.
 #[test]
 fn an_empty_home_is_all_it_takes() {
     let stage = Stage::new();
@@ -20,7 +20,7 @@ fn an_empty_home_is_all_it_takes() {
     assert!(stage.database().is_file(), "the state directory is the default's place");
 }
 
-/// Design §8: `$XDG_STATE_HOME` wins over the home.
+/// `$XDG_STATE_HOME` wins over the home.
 #[test]
 fn the_state_directory_of_xdg_is_respected() {
     let stage = Stage::new();
@@ -31,7 +31,7 @@ fn the_state_directory_of_xdg_is_respected() {
     assert!(!stage.database().exists());
 }
 
-/// Design §8: one variable names the store for every command, and `--url` wins over it.
+/// One variable names the store for every command, and `--url` wins over it.
 #[test]
 fn the_store_is_named_by_a_variable_or_a_flag() {
     let stage = Stage::new();
@@ -46,7 +46,7 @@ fn the_store_is_named_by_a_variable_or_a_flag() {
     assert!(!stage.database().exists());
 }
 
-/// Design §8: without a home there is no default, and nothing is guessed.
+/// Without a home there is no default, and nothing is guessed.
 #[test]
 fn without_a_home_a_store_must_be_named() {
     let stage = Stage::new();

@@ -26,7 +26,7 @@ fn with_name(name: &str) -> Vec<Vec<&str>> {
     ]
 }
 
-/// Issue 2, point 9.
+/// A name is text of 1 to 512 bytes without control characters; every verb says so, and does nothing.
 #[test]
 fn bad_names_are_refused_by_every_verb() {
     let stage = Stage::new();
@@ -50,7 +50,7 @@ fn bad_names_are_refused_by_every_verb() {
     assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
 }
 
-/// Issue 2, point 9: what is no text is no name.
+/// What is no text is no name.
 #[test]
 fn a_name_that_is_not_utf_8_is_refused() {
     let stage = Stage::new();
@@ -60,7 +60,7 @@ fn a_name_that_is_not_utf_8_is_refused() {
     assert!(!stage.path("ran").exists());
 }
 
-/// Design §8: what is allowed is taken as it is, and shown as it is.
+/// What is allowed is taken as it is, and shown as it is.
 #[test]
 fn strange_names_are_names() {
     let stage = Stage::new();
@@ -83,7 +83,7 @@ fn arguments_of_the_command_may_be_any_bytes() {
     assert!(stage.path("").join(OsStr::from_bytes(b"\xff\n\x01")).exists());
 }
 
-/// Issue 2, point 9, hazard 40: zero, negative, too short, too long, huge.
+/// Hazard 40: zero, negative, too short, too long, huge.
 #[test]
 fn bad_ttls_are_refused_by_every_verb() {
     let stage = Stage::new();
@@ -129,7 +129,7 @@ fn huge_durations_do_no_harm() {
     holder.ended().silent(0);
 }
 
-/// Issue 2, point 9: the known schemes are named.
+/// The known schemes are named.
 #[test]
 fn an_unknown_scheme_is_refused_and_the_known_are_named() {
     let stage = Stage::new();
@@ -159,7 +159,7 @@ fn an_unknown_scheme_is_refused_and_the_known_are_named() {
     assert!(!stage.path("ran").exists() && !stage.path("x.db").exists() && !stage.path(".local").exists());
 }
 
-/// Design §8: secrets never appear in output, however much of it was asked for.
+/// Secrets never appear in output, however much of it was asked for.
 #[test]
 fn no_part_of_a_url_that_may_be_a_secret_is_shown() {
     let stage = Stage::new();

@@ -81,7 +81,7 @@ fn code(shell: &mut Screen, code: u8) {
     shell.sees(&format!("code {code}."));
 }
 
-/// Issue 2, point 9: suspended and continued as any other program.
+/// Suspended and continued as any other program.
 #[test]
 fn ctrl_z_suspends_and_fg_goes_on() {
     let stage = Jobs::new();

@@ -29,7 +29,7 @@ use tenure_testkit::patience::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// L1, L8, hazard 33; issue 2, point 4. The lease is read after the kill, when nobody can renew it any more: it is exact.
+/// L1, L8, hazard 33. The lease is read after the kill, when nobody can renew it any more: it is exact.
 fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease(stage: &Stage) {
     let mut holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
@@ -47,7 +47,7 @@ fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease(stage: &Stage) {
     assert_eq!(stage.turns(), ["first", "second"]);
 }
 
-/// L1; issue 2, point 4: not only the command, but all that it started in its group.
+/// L1: not only the command, but all that it started in its group.
 fn a_killed_tenure_takes_its_command_and_what_that_started_with_it(stage: &Stage) {
     let family = format!("sh -c '{BEAT}' grandchild & {BEAT}");
     let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family, "child"]);
@@ -60,7 +60,7 @@ fn a_killed_tenure_takes_its_command_and_what_that_started_with_it(stage: &Stage
     assert_within(SECOND, killed.elapsed(), "dying with tenure");
 }
 
-/// L6; issue 2, point 4: five times its ttl, and nobody else gets in.
+/// L6: five times its ttl, and nobody else gets in.
 fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
     let (ttl, text) = scaled_ttl(Duration::from_millis(500));
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);

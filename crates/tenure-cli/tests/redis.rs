@@ -41,7 +41,7 @@ fn the_first_wait_of_a_server_is_announced_unless_quiet() {
     both.1.ended().silent(0);
 }
 
-/// Issue 3, point 7; L1, hazard 60. A hung server ends leases by its clock all the same.
+/// L1, hazard 60. A hung server ends leases by its clock all the same.
 #[test]
 fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
     for (name, script) in [("meek", BEAT), ("deaf", DEAF_BEAT)] {
@@ -58,7 +58,7 @@ fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
     }
 }
 
-/// Issue 3, point 4; L1, H4.3, hazard 21: a server that lost everything lets nobody in while the old lease may last.
+/// L1, H4.3, hazard 21: a server that lost everything lets nobody in while the old lease may last.
 #[test]
 fn a_server_that_came_back_empty_lets_nobody_in_before_the_old_lease_is_over() {
     let mut stage = Stage::on_redis_with("?max_ttl=2s");
@@ -77,7 +77,7 @@ fn a_server_that_came_back_empty_lets_nobody_in_before_the_old_lease_is_over() {
     assert!(stage.entered("second") > end, "the second came in before the first one's lease was over");
 }
 
-/// Issue 3, point 4: without the guard there are two holders.
+/// Without the guard there are two holders.
 #[test]
 fn without_the_guard_two_hold_after_the_server_came_back_empty() {
     let mut stage = Stage::on_redis();
@@ -91,7 +91,7 @@ fn without_the_guard_two_hold_after_the_server_came_back_empty() {
     assert_eq!(first.ended().code, 79);
 }
 
-/// Issue 3, point 4; H4.1, hazard 37.
+/// H4.1, hazard 37: a flushed server has no record, so it waits as an empty one does.
 #[test]
 fn a_flushed_server_lets_nobody_in_before_the_old_lease_is_over() {
     let mut stage = Stage::on_redis_with("?max_ttl=2s");

@@ -29,7 +29,7 @@ fn owner(lease: &Value) -> &str {
     lease["owner"].as_str().unwrap()
 }
 
-/// Design §8: a contract for scripts.
+/// A contract for scripts.
 fn a_lease_is_json_with_its_owner_and_token(stage: &Stage) {
     let lease = lock(stage, "30s");
     let fields: BTreeSet<&str> = lease.as_object().unwrap().keys().map(String::as_str).collect();
@@ -92,7 +92,7 @@ fn it_ends_with_its_ttl(stage: &Stage) {
     );
 }
 
-/// Design §8: a renewal counts from now and never shortens.
+/// A renewal counts from now and never shortens.
 fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
     let lease = lock(stage, "1s");
     let owner = owner(&lease);

@@ -37,7 +37,7 @@ fn died_in_time(stage: &Stage, end: LeaseEnd) {
     assert!(died < end.earliest, "alive {:?} after the lease's end", died - end.earliest);
 }
 
-/// L1, L5; issue 2, point 6: another process holds the store for longer than the ttl.
+/// L1, L5: another process holds the store for longer than the ttl.
 #[test]
 fn a_store_that_is_locked_past_the_ttl_ends_the_command_before_its_lease() {
     let stage = Stage::new();
@@ -99,13 +99,13 @@ fn survives_without_overlap(vanish: impl FnOnce(&Stage)) {
     assert_eq!(stage.turns().len(), 3, "{:?}", stage.turns());
 }
 
-/// L1; issue 2, point 6.
+/// L1.
 #[test]
 fn a_deleted_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {
     survives_without_overlap(delete);
 }
 
-/// L1; issue 2, point 6.
+/// L1.
 #[test]
 fn a_replaced_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {
     let (_other, file) = other_store();
@@ -115,7 +115,7 @@ fn a_replaced_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over
     });
 }
 
-/// L1; issue 2, point 6: moved over the old one in a single step, the old log still beside it. SQLite makes of both what it
+/// L1: moved over the old one in a single step, the old log still beside it. SQLite makes of both what it
 /// can, so that the old lock may live on in the new file or be lost with it; nobody else gets in either way.
 #[test]
 fn a_store_that_another_was_moved_over_lets_nobody_in_beside_the_holder() {
@@ -134,7 +134,7 @@ fn a_store_that_another_was_moved_over_lets_nobody_in_beside_the_holder() {
     assert_eq!(stage.turns(), ["first"]);
 }
 
-/// Issue 2, point 7; design §8: the work is done, and its code is what counts. Two seconds and a warning.
+/// The work is done, and its code is what counts. Two seconds and a warning.
 #[test]
 fn a_store_that_is_locked_at_the_end_costs_a_warning_and_two_seconds() {
     let stage = Stage::new();
@@ -162,7 +162,7 @@ fn a_store_that_is_locked_at_the_end_costs_a_warning_and_two_seconds() {
     }
 }
 
-/// Design §8: while waiting, a store out of reach is tried again for as long as `-w` says, and then is an error.
+/// While waiting, a store out of reach is tried again for as long as `-w` says, and then is an error.
 #[test]
 fn a_store_that_stays_locked_is_an_error_when_the_wait_is_over() {
     let stage = Stage::new();

@@ -15,7 +15,7 @@ use stage::{Process, Stage, files::HOLD};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 
-/// Issue 2, point 9: `psql` and its like read what is typed.
+/// `psql` and its like read what is typed.
 #[test]
 fn an_interactive_command_reads_what_is_typed() {
     let stage = Stage::new();
@@ -25,7 +25,7 @@ fn an_interactive_command_reads_what_is_typed() {
     assert_eq!(screen.ended(), 0);
 }
 
-/// Issue 2, point 9; design §8.
+/// A command that reads the terminal would be stopped by it in the background.
 #[test]
 fn the_command_has_the_foreground_of_the_terminal() {
     let stage = Stage::new();
@@ -40,7 +40,7 @@ fn the_command_has_the_foreground_of_the_terminal() {
     assert!(screen.all().contains(&expected), "{expected}: {}", screen.all());
 }
 
-/// Design §8: it is the command's to decide what Ctrl-C means; `tenure` itself never hears of it.
+/// It is the command's to decide what Ctrl-C means; `tenure` itself never hears of it.
 #[test]
 fn ctrl_c_reaches_the_command_and_only_it() {
     let stage = Stage::new();
@@ -60,7 +60,7 @@ fn ctrl_c_reaches_the_command_and_only_it() {
     assert_eq!(screen.ended(), 130);
 }
 
-/// Issue 2, point 9: whoever started `tenure` reads on afterwards.
+/// Whoever started `tenure` reads on afterwards.
 #[test]
 fn the_terminal_is_given_back_afterwards() {
     let stage = Stage::new();
@@ -90,7 +90,7 @@ fn holder(stage: &Stage) -> Process {
     holder
 }
 
-/// Design §8: a person sees who holds it, the place in the queue and the time.
+/// A person sees who holds it, the place in the queue and the time.
 #[test]
 fn a_waiting_person_sees_the_holder_the_place_and_the_time() {
     let stage = Stage::new();
@@ -131,7 +131,7 @@ fn what_a_store_holds_cannot_act_on_the_terminal_of_who_waits() {
     }
 }
 
-/// Design §8: nothing of it in a pipe, nor with `--quiet`.
+/// Nothing of it in a pipe, nor with `--quiet`.
 #[test]
 fn waiting_is_silent_in_a_pipe_and_if_asked_to_be_quiet() {
     let stage = Stage::new();
@@ -146,7 +146,7 @@ fn waiting_is_silent_in_a_pipe_and_if_asked_to_be_quiet() {
     holder.ended().silent(0);
 }
 
-/// Design §8: colour only where it is wanted.
+/// Colour only where it is wanted.
 #[test]
 fn no_color_is_respected() {
     let stage = Stage::new();
@@ -169,7 +169,7 @@ fn no_color_is_respected() {
     }
 }
 
-/// L8; issue 2, point 7: typed, not sent.
+/// L8: typed, not sent.
 #[test]
 fn ctrl_c_while_waiting_leaves_no_waiter_behind() {
     let stage = Stage::new();

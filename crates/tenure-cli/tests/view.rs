@@ -17,7 +17,7 @@ fn fields(value: &Value) -> BTreeSet<&str> {
     value.as_object().unwrap_or_else(|| panic!("no object: {value}")).keys().map(String::as_str).collect()
 }
 
-/// Design §8, word for word: names and kinds are a contract.
+/// Names and kinds are a contract.
 #[test]
 fn show_prints_the_json_of_the_contract() {
     let stage = Stage::new();
@@ -52,7 +52,7 @@ fn show_prints_the_json_of_the_contract() {
     }
 }
 
-/// Design §8: a free lock is no error, and it need not exist.
+/// A free lock is no error, and it need not exist.
 #[test]
 fn a_free_lock_is_shown_as_free() {
     let stage = Stage::new();
@@ -65,7 +65,7 @@ fn a_free_lock_is_shown_as_free() {
     assert!(stage.run(&["show", "job"]).out.starts_with("job is free\n"));
 }
 
-/// Design §8: `ls` is a list of what `show` shows, of those that are held or waited for.
+/// `ls` is a list of what `show` shows, of those that are held or waited for.
 #[test]
 fn ls_lists_what_is_held_by_prefix() {
     let stage = Stage::new();
@@ -89,7 +89,7 @@ fn ls_lists_what_is_held_by_prefix() {
     assert_eq!(*one, shown);
 }
 
-/// Design §8: modes as words.
+/// Modes as words.
 #[test]
 fn modes_are_words() {
     let stage = Stage::new();
@@ -141,7 +141,7 @@ fn host(stage: &Stage) -> String {
     stage.show("job")["holders"][0]["label"]["host"].as_str().unwrap().to_owned()
 }
 
-/// Design §8.
+/// The completions name every verb for people and no verb of our own; printing them needs no store.
 #[test]
 fn completions_know_the_verbs() {
     let stage = Stage::new();

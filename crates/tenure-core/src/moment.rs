@@ -5,7 +5,7 @@ use std::{ops::Add, time::Duration};
 /// A reading of the clock that counts suspend, and of the wall clock, taken together.
 ///
 /// Never crosses a machine boundary: only durations do. A deadline is over as soon as *either* clock says so
-/// (safety.md H2.1, hazard 26): a laptop that slept, or a virtual machine that was resumed from a snapshot,
+/// (H2.1, hazard 26): a laptop that slept, or a virtual machine that was resumed from a snapshot,
 /// must not believe in an old lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Moment {

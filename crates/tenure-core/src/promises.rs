@@ -19,7 +19,7 @@ pub enum EndOfGrant {
 pub enum Sharing {
     /// Read-write locks and semaphores: the store counts the holders.
     Counted,
-    /// Semaphores only, each as so many mutexes, its slots `name#1`, `name#2` …: nobody counts (safety.md H6.1).
+    /// Semaphores only, each as so many mutexes, its slots `name#1`, `name#2` …: nobody counts (H6.1).
     Slots {
         /// How many of them at most: each costs a request of its own.
         most: u32,

@@ -1,4 +1,4 @@
-//! Hazards of a cluster: members that hang or die, a leader that changes, a network that parts. Numbers: safety.md S6.
+//! Hazards of a cluster: members that hang or die, a leader that changes, a network that parts. Numbers: `docs/hazards.md`.
 
 #![allow(
     clippy::unwrap_used,

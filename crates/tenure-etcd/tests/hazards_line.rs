@@ -1,4 +1,4 @@
-//! Hazards of a line: leases that end under its feet, replies that are lost, waiters that vanish. Numbers: safety.md S6.
+//! Hazards of a line: leases that end under its feet, replies that are lost, waiters that vanish. Numbers: `docs/hazards.md`.
 
 #![allow(
     clippy::unwrap_used,
@@ -240,7 +240,7 @@ async fn a_dead_waiter_with_a_long_ttl_bars_the_line_for_six_seconds() {
     assert!(took < Duration::from_secs(6) + GRAIN * slowness(), "{took:?}");
 }
 
-/// Design §8: a lease can be made longer by hand, again and again, and its holder stays the same.
+/// A lease can be made longer by hand, again and again, and its holder stays the same.
 #[tokio::test]
 async fn a_lease_is_lengthened_by_hand_and_left_truthfully() {
     let server = EtcdServer::start();

@@ -35,7 +35,7 @@ impl Ledger {
     /// Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind.
     ///
     /// They enter only by their own claim (H1.1); until then they count as holders, so that the limit holds
-    /// (model `shared.handed_places_not_counted`). The one behind is woken because nobody else would notice
+    /// (mutant `handed_not_counted`). The one behind is woken because nobody else would notice
     /// that those in front are dead (H1.6).
     pub(crate) fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
         let mut bells = BELLS;

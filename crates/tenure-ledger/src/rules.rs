@@ -30,7 +30,7 @@ pub enum Floor {
     /// The same, above what was counted beside this ledger: one counter serves many locks.
     Above(u64),
     /// This, and the wall clock in whole [`GRAIN`](Self::GRAIN)s: nodes of a quorum count alike within one, as their clocks
-    /// do not, and seldom need a second round to agree (design §6). Where there is no counter yet, the exact clock.
+    /// do not, and seldom need a second round to agree. Where there is no counter yet, the exact clock.
     Count(u64),
 }
 

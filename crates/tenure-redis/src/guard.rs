@@ -2,8 +2,8 @@
 //!
 //! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that it may
 //! have forgotten is over. The rule is the pure function [`decide`]; the scripts that read the facts and write the
-//! record, if the facts are still the same, are `check.lua` and `judge.lua`. Models with the trace of every shortcut
-//! below when it is taken wrongly: safety.md S5, `guard.*` and `floor.*`.
+//! record, if the facts are still the same, are `check.lua` and `judge.lua`. Every shortcut below, taken wrongly, lets two in:
+//! `guard_shortcut_tests.rs`.
 //!
 //! No wait counts from before the check. Up-time proves that a process ran, not that it served this address
 //! (`docs/decisions/0019-up-time-proves-nothing.md`).

@@ -58,7 +58,7 @@ fn a_server_with_the_record_of_another_process_waits_from_the_check() {
     waits(GuardMode::On, &facts(), Some(&begun), (Why::Restarted, MAX + SLACK));
 }
 
-/// Hazard 8, model `guard.uptime_shortcut_for_promoted`: it may have been a replica for days. And the master before it grants
+/// Hazard 8, mutant `uptime_for_promoted`: it may have been a replica for days. And the master before it grants
 /// until it knows.
 #[test]
 fn a_promoted_server_waits_in_full_however_long_it_has_been_up() {
@@ -244,7 +244,7 @@ fn a_promotion_that_was_forgotten_looks_like_a_master_that_lost_its_replicas() {
     }
 }
 
-/// L1, A3, H4.1, H4.2, hazards 35 and 37; models `guard.missing_is_unused`, `guard.config_resetstat_hides_flush`. A server
+/// L1, A3, H4.1, H4.2, hazards 35 and 37; mutant `missing_is_unused`. A server
 /// without a record that had been up for long was taken for an unused one: a warm spare behind a virtual address let a
 /// second holder in 65 ms after the first.
 #[test]

@@ -1,4 +1,4 @@
-//! Hazards of what a server is given: keys that are taken, names, ttls, numbers, and no memory. Numbers: safety.md S6.
+//! Hazards of what a server is given: keys that are taken, names, ttls, numbers, and no memory. Numbers: `docs/hazards.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! Hazards that no lock on one Redis survives: what is promised instead, and that it holds. Numbers: safety.md S6.
+//! Hazards that no lock on one Redis survives: what is promised instead, and that it holds. Numbers: `docs/hazards.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]

@@ -1,4 +1,4 @@
-//! Hazards of the recipe: what a client does wrong step by step, and ours in the same place. Numbers: safety.md S6.
+//! Hazards of the recipe: what a client does wrong step by step, and ours in the same place. Numbers: `docs/hazards.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

@@ -1,4 +1,4 @@
-//! Hazards of a server that cannot serve for a while: stopped, loading, busy, demoted, stepped back. Numbers: safety.md S6.
+//! Hazards of a server that cannot serve for a while: stopped, loading, busy, demoted, stepped back. Numbers: `docs/hazards.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]

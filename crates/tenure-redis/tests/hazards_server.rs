@@ -1,4 +1,4 @@
-//! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: safety.md S6.
+//! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: `docs/hazards.md`.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

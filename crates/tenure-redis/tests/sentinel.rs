@@ -64,7 +64,7 @@ async fn fail_over(query: &str, ttl: Duration) -> (Entry, Entry) {
     (first, let_in(&claimant(&url(&all, query), ttl)).await)
 }
 
-/// Issue 3, point 4; L1, L2, hazard 8. It waits, however long it has been up.
+/// L1, L2, hazard 8. It waits, however long it has been up.
 #[tokio::test]
 async fn a_promoted_replica_that_missed_the_lock_waits_for_its_end() {
     let ttl = Duration::from_secs(6) * slowness();
@@ -76,7 +76,7 @@ async fn a_promoted_replica_that_missed_the_lock_waits_for_its_end() {
     assert!(second.refusals().iter().any(|error| error.to_string().contains(why)), "{:?}", second.errors);
 }
 
-/// Issue 3, point 4: what the guard is for.
+/// What the guard is for.
 #[tokio::test]
 async fn without_the_guard_a_promoted_replica_makes_two_holders() {
     let (first, second) = fail_over("guard=off", Duration::from_secs(60) * slowness()).await;

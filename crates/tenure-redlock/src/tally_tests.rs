@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// H3.3 and S5 `redlock.no_second_round`: where nodes count differently, those behind are raised before anybody enters.
+/// S3.3, H3.3; mutant `no_second_round`: where nodes count differently, those behind are raised before anybody enters.
 #[test]
 fn nodes_that_are_behind_are_raised_first() {
     let mut tally = Tally::new(3);

@@ -7,7 +7,7 @@
 //! | L3 | at the resource, once another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
 //! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server | everywhere |
 //! | L5 | a guard that has said that it is lost never says that it is held; a renewal on the server makes no holder | everywhere |
-//! | L6 | after the last fault every waiter enters within the bound of safety.md S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
+//! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
 //! | L7 | who is let in is the first of the queue, and nobody is while there is one; mutexes only | one server, nothing goes wrong |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
 //! | L9 | a claim that failed as `NotApplied` took nothing on any server, and a release that said `Released` was there (on a quorum) | everywhere |

@@ -37,7 +37,7 @@ pub enum PlanKind {
     Blocks,
     /// Outside: the wall clocks of servers step forward (A2).
     StepsForward,
-    /// Outside: the clocks of two nodes step forward while two claims cross (A2; safety.md H3.3).
+    /// Outside: the clocks of two nodes step forward while two claims cross (A2, H3.3).
     Crossing,
     /// Outside: clocks run at rates that differ by more than the drift (A1).
     Drift,

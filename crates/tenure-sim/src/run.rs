@@ -217,7 +217,7 @@ impl Stage {
         Outcome { violations, events, fingerprint, simulated: Duration::from_micros(end) }
     }
 
-    /// How long a waiter may wait once all faults are over: safety.md S7.4.
+    /// How long a waiter may wait once all faults are over (S7.4).
     fn bound(&self) -> Micros {
         let longest = self.seats.iter().map(|seat| seat.habits.ttl).max().unwrap_or_default();
         let longest = u64::try_from(longest.as_micros()).unwrap_or(0);
