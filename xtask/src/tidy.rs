@@ -12,6 +12,7 @@ mod headers;
 mod house;
 mod laws;
 mod leftovers;
+mod lines;
 mod mutants;
 mod names;
 mod paths;
@@ -22,6 +23,7 @@ mod roots;
 mod rust_file;
 mod sizes;
 mod switches;
+mod words;
 
 use crate::{
     step::Failure,
@@ -51,6 +53,8 @@ const RULES: &[(&str, Rule)] = &[
     ("every hole and hazard that is cited is in docs/holes.md", citations::of_holes),
     ("what shows a hole or hazard is there", proofs::of_holes),
     ("no paper is cited that is not here", citations::of_other_papers),
+    ("public names use our words", words::of_public_names),
+    ("papers are read as text", lines::of_papers),
     ("the API says what cancelling and dropping do", docs::of_api),
     ("no leftovers", leftovers::of_work),
     ("the changelog has this version", changelog::has_version),
