@@ -13,6 +13,7 @@ mod house;
 mod laws;
 mod leftovers;
 mod lines;
+mod map;
 mod mutants;
 mod names;
 mod paths;
@@ -53,6 +54,7 @@ const RULES: &[(&str, Rule)] = &[
     ("every hole and hazard that is cited is in docs/holes.md", citations::of_holes),
     ("what shows a hole or hazard is there", proofs::of_holes),
     ("no paper is cited that is not here", citations::of_other_papers),
+    ("the map names the files that are there", map::of_code),
     ("public names use our words", words::of_public_names),
     ("papers are read as text", lines::of_papers),
     ("the API says what cancelling and dropping do", docs::of_api),
