@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use criterion::Criterion;
 use rusqlite::{Connection, OptionalExtension};
-use tenure::{TokioHost, core::Host};
+use tenure::{Host, TokioHost};
 use tenure_bench::{Ratio, per_call};
 use tokio::runtime::Runtime;
 

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
-use tenure::{LockName, OwnerId, core::Timing};
+use tenure::{LockName, OwnerId, Timing};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -96,9 +96,10 @@ pub(crate) struct Run {
     /// Let so many run at once
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) slots: Option<u32>,
-    /// Length of the lease: after a crash the lock is free this much later
-    #[arg(long, value_name = "DUR", default_value = "10s", value_parser = ttl, allow_hyphen_values = true)]
-    pub(crate) ttl: Timing,
+    /// Length of the lease: after a crash the lock is free this much later [default: 10s, or what the store accepts at
+    /// most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
     /// Hold the lock for at least this long
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
@@ -244,7 +245,7 @@ fn name(text: &str) -> Result<LockName, String> {
 }
 
 fn owner(text: &str) -> Result<OwnerId, String> {
-    text.parse().map_err(|error: tenure::core::OwnerError| error.to_string())
+    text.parse().map_err(|error: tenure::OwnerError| error.to_string())
 }
 
 #[cfg(test)]

@@ -7,10 +7,7 @@ mod tally;
 
 use std::{cell::Cell, time::Duration};
 
-use tenure::{
-    TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Host, Moment, TokioHost};
 
 use crate::{
     args::{Bench, Global},

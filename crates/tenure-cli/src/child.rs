@@ -14,15 +14,13 @@ use nix::{
     unistd::{Pid, getpgrp, getpid},
 };
 use rustix::process::{WaitOptions, WaitStatus, waitpid};
-use tenure::{
-    Guard, TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Guard, Host, Moment, TokioHost};
 
 use crate::{
     exec, exit,
     family::{self, Family},
     line::pause,
+    nested,
     orders::{Charge, Deadline},
     processes,
     terminal::Terminal,
@@ -255,6 +253,7 @@ fn spawn(argv: &[OsString], guard: &Guard, gate: &io::PipeReader, keyboard: &str
         .env("TENURE_LOCK", guard.name().as_str())
         .env("TENURE_TOKEN", guard.token().to_string())
         .env("TENURE_OWNER", guard.owner().to_string())
+        .env(nested::VARIABLE, nested::with(guard.owner()))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")))

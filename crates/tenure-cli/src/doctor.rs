@@ -2,11 +2,7 @@
 
 use std::{io::stdout, time::Duration};
 
-use serde::Serialize;
-use tenure::{
-    Locker, TokioHost,
-    core::{Adoption, BackendError, Finding, Host, Severity, shown},
-};
+use tenure::{Adoption, BackendError, Finding, Host, Locker, Severity, TokioHost, shown};
 
 use crate::{
     args::{Doctor, Global},
@@ -18,17 +14,6 @@ use crate::{
 
 /// The shortest pause before the store is asked again whether its record is adopted.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
-
-#[derive(Serialize)]
-struct FindingJson<'a> {
-    severity: &'static str,
-    what: &'a str,
-    remedy: &'a str,
-}
-
-fn json(finding: &Finding) -> FindingJson<'_> {
-    FindingJson { severity: word(finding.severity), what: &finding.what, remedy: &finding.remedy }
-}
 
 fn word(severity: Severity) -> &'static str {
     match severity {
@@ -51,7 +36,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
     let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
     if args.json {
-        view::print(&view::json(&findings.iter().map(json).collect::<Vec<_>>()))?;
+        view::print(&view::json(&findings))?;
         return Ok(code);
     }
     let is_silent = global.quiet;
@@ -155,12 +140,12 @@ async fn count_down(quiet: bool, wait: Duration) {
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use tenure::core::{ErrorKind, Outcome};
+    use tenure::{ErrorKind, Outcome};
 
     use super::*;
 
     fn finding(severity: Severity, what: &str) -> Finding {
-        Finding { severity, what: what.into(), remedy: "mend\nit".into() }
+        Finding::new(severity, what, "mend\nit")
     }
 
     #[test]
@@ -176,7 +161,7 @@ mod tests {
         let ask = || {
             let at = asked.replace(asked.get() + 1);
             let wait = Duration::from_millis(waits[at.min(waits.len() - 1)]);
-            std::future::ready(Ok(Adoption { wait, what: format!("answer {at}") }))
+            std::future::ready(Ok(Adoption::new(wait, format!("answer {at}"))))
         };
         let done = until_adopted(true, |what| said.borrow_mut().push(what.to_owned()), ask).await;
         (done, said.into_inner())
@@ -207,7 +192,7 @@ mod tests {
         let asked = Cell::new(false);
         let ask = || {
             let answer = match asked.replace(true) {
-                false => Ok(Adoption { wait: Duration::from_millis(1), what: String::new() }),
+                false => Ok(Adoption::new(Duration::from_millis(1), "")),
                 true => Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is down")),
             };
             std::future::ready(answer)

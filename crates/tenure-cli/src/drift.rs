@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use tenure::core::{Finding, Severity};
+use tenure::{Finding, Severity};
 
 use crate::line::pause;
 
@@ -29,15 +29,13 @@ fn finding(began: (Duration, Duration), ended: (Duration, Duration)) -> Option<F
     let passed = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
     let (adjusted, raw) = (passed(began.0, ended.0), passed(began.1, ended.1));
     let ppm = (adjusted / raw - 1.0) * 1e6;
-    (raw > 0.0 && ppm.abs() > MOST_PPM).then(|| Finding {
-        severity: Severity::Warning,
-        what: format!(
-            "the clock of this machine is being adjusted by {:.1} %: leases are believed for longer than they last, or \
-             for less, if holder and store differ by more than 1 % (A1)",
-            ppm / 1e4
-        ),
-        remedy: "let the time service slew by less than 0.5 %, as by `maxslewrate 5000` in chrony.conf".into(),
-    })
+    let what = format!(
+        "the clock of this machine is being adjusted by {:.1} %: leases are believed for longer than they last, or \
+         for less, if holder and store differ by more than 1 % (A1)",
+        ppm / 1e4
+    );
+    let remedy = "let the time service slew by less than 0.5 %, as by `maxslewrate 5000` in chrony.conf";
+    (raw > 0.0 && ppm.abs() > MOST_PPM).then(|| Finding::new(Severity::Warning, what, remedy))
 }
 
 #[cfg(test)]

@@ -2,10 +2,7 @@
 
 use std::{error::Error, process::ExitCode};
 
-use tenure::{
-    AcquireError,
-    core::{BackendError, shown},
-};
+use tenure::{AcquireError, BackendError, shown};
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;

@@ -1,15 +1,12 @@
 //! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
 
 use serde::Serialize;
-use tenure::{
-    Locker,
-    core::{EndOfGrant, Label, Released, Renewal},
-};
+use tenure::{EndOfGrant, Label, Locker, Mode, Released, Renewal};
 
 use crate::{
     args::{Global, Lock, Renew, Unlock},
     exit::Stop,
-    people,
+    nested, people,
     signals::Signals,
     store, view,
     waiting::{RELEASE_PATIENCE, Waiting},
@@ -26,6 +23,7 @@ struct LeaseJson<'a> {
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     outlives_us(&locks)?;
+    nested::refuse(&locks, &args.name, Mode::Exclusive).await?;
     let mut signals = Signals::listen()?;
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
@@ -70,7 +68,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     if args.ttl.ttl() > max {
         return Err(Stop::usage(format!("--ttl: this store takes {} at most", people::seconds(max))));
     }
-    match locks.renew(&args.name, args.owner, args.ttl).await.map_err(|error| Stop::store(&error))? {
+    match locks.renew(&args.name, args.owner, args.ttl.ttl()).await.map_err(|error| Stop::store(&error))? {
         Renewal::Renewed => Ok(0),
         Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
     }

@@ -7,10 +7,7 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure::{
-    TokioHost,
-    core::{Host, shown},
-};
+use tenure::{Host, TokioHost, shown};
 
 /// How often the line is drawn anew.
 const FRAME: Duration = Duration::from_millis(100);

@@ -11,6 +11,7 @@ mod exit;
 mod family;
 mod lease;
 mod line;
+mod nested;
 mod orders;
 mod people;
 mod processes;
@@ -31,7 +32,7 @@ use std::{
 };
 
 use clap::Parser;
-use tenure::core::shown;
+use tenure::shown;
 use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 
 use crate::{

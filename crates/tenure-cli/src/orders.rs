@@ -12,7 +12,7 @@ use nix::{
     unistd::read,
 };
 use serde::{Deserialize, Serialize};
-use tenure::core::Moment;
+use tenure::Moment;
 
 /// One line of JSON.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]

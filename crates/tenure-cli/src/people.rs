@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::{Timestamp, tz::TimeZone};
-use tenure::core::HolderView;
+use tenure::HolderView;
 
 /// `web-3 pid 4711 import.sh since 10:02:07, 6.2 s left`
 pub(crate) fn holder(holder: &HolderView) -> String {
@@ -54,11 +54,6 @@ pub(crate) fn clock(since_epoch: Duration) -> String {
     then.strftime(format).to_string()
 }
 
-/// RFC 3339 in UTC, to the millisecond.
-pub(crate) fn rfc3339(since_epoch: Duration) -> String {
-    format!("{:.3}", timestamp(since_epoch))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,10 +73,5 @@ mod tests {
         for (nanos, text) in cases.into_iter().chain([(1_240_000, "1.24 ms"), (12_000_000_000, "12.0 s")]) {
             assert_eq!(brief(Duration::from_nanos(nanos)), text);
         }
-    }
-
-    #[test]
-    fn since_is_rfc_3339() {
-        assert_eq!(rfc3339(Duration::from_millis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
     }
 }

@@ -1,10 +1,9 @@
 //! `run`: a command under a lock.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, num::NonZeroU32, time::Duration};
 
 use tenure::{
-    Guard, Lock, Locker, Loss, Lost, ReleaseError, TokioHost,
-    core::{Host, Label, Moment},
+    Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promises, ReleaseError, Timing, TokioHost,
 };
 
 use crate::{
@@ -12,6 +11,7 @@ use crate::{
     child::{Change, Child},
     exit::{self, Stop},
     line::pause,
+    nested,
     orders::Deadline,
     people,
     signals::Signals,
@@ -34,8 +34,7 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(args: &Run) -> Result<Self, Stop> {
-        let ttl = args.ttl.ttl();
+    fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
         let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
         if grace > ttl / 3 {
             let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
@@ -60,22 +59,24 @@ impl Stopping {
 }
 
 pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
-    let stopping = Stopping::new(&args)?;
     let locks = store::connect(global).await?;
-    check_ttl(&locks, &args)?;
+    let ttl = ttl(&locks.promises(), &args)?;
+    let stopping = Stopping::new(&args, ttl)?;
+    nested::refuse(&locks, &args.name, mode(&args)).await?;
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
     let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(lock(&locks, &args, stopping), budget, &mut signals).await?;
+    let guard = waiting.acquire(lock(&locks, &args, ttl, stopping), budget, &mut signals).await?;
     let since = TokioHost.now();
     let held = Held { args: &args, stopping, guard, locks: &locks, quiet: global.quiet };
     held.run(&mut signals, since).await
 }
 
-fn check_ttl(locks: &Locker, args: &Run) -> Result<(), Stop> {
-    let promises = locks.promises();
-    if args.ttl.ttl() <= promises.max_ttl {
-        return Ok(());
+/// What was named, if the store accepts it; otherwise the default.
+fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
+    let ttl = args.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
+    if ttl <= promises.max_ttl {
+        return Ok(ttl);
     }
     let raise =
         promises.max_ttl_parameter.map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
@@ -83,7 +84,15 @@ fn check_ttl(locks: &Locker, args: &Run) -> Result<(), Stop> {
     Err(Stop::usage(format!("--ttl: {} takes {max} at most{raise}", promises.backend)))
 }
 
-fn lock(locks: &Locker, args: &Run, stopping: Stopping) -> Lock {
+fn mode(args: &Run) -> Mode {
+    match args.slots {
+        _ if args.shared => Mode::READ,
+        None => Mode::Exclusive,
+        Some(slots) => Mode::Shared { limit: NonZeroU32::new(slots) },
+    }
+}
+
+fn lock(locks: &Locker, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
     let ours = tenure::this_process();
     let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     let command = if args.command { first_word(&command) } else { &command };
@@ -94,7 +103,7 @@ fn lock(locks: &Locker, args: &Run, stopping: Stopping) -> Lock {
         (false, Some(slots)) => locks.semaphore(name, slots),
         (false, None) => locks.mutex(name),
     };
-    let lock = lock.ttl(args.ttl.ttl()).label(label);
+    let lock = lock.ttl(ttl).label(label);
     match args.max_hold {
         // The command may run for so long: the time to stop it comes on top.
         Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),

@@ -5,81 +5,13 @@ use std::io::{self, Write};
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
-use tenure::core::{HolderView, Label, LockView, WaiterView, shown};
+use tenure::{LockView, shown};
 
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
     line, people, store,
 };
-
-#[derive(Serialize)]
-struct LockJson<'a> {
-    name: &'a str,
-    holders: Vec<HolderJson<'a>>,
-    queue: Vec<WaiterJson<'a>>,
-    fence: u64,
-}
-
-#[derive(Serialize)]
-struct HolderJson<'a> {
-    owner: &'a str,
-    mode: String,
-    token: Option<u64>,
-    label: Option<LabelJson<'a>>,
-    since: Option<String>,
-    /// `null` if it never ends by itself.
-    expires_in_ms: Option<u128>,
-}
-
-#[derive(Serialize)]
-struct WaiterJson<'a> {
-    owner: &'a str,
-    mode: String,
-    label: Option<LabelJson<'a>>,
-    waiting_ms: u128,
-}
-
-#[derive(Serialize)]
-struct LabelJson<'a> {
-    host: &'a str,
-    pid: u32,
-    user: &'a str,
-    command: &'a str,
-}
-
-fn label(label: &Label) -> LabelJson<'_> {
-    LabelJson { host: &label.host, pid: label.pid, user: &label.user, command: &label.command }
-}
-
-fn holder(holder: &HolderView) -> HolderJson<'_> {
-    HolderJson {
-        owner: &holder.owner,
-        mode: holder.mode.to_string(),
-        token: holder.token.map(tenure::FencingToken::get),
-        label: holder.label.as_ref().map(label),
-        since: holder.since.map(people::rfc3339),
-        expires_in_ms: holder.expires_in.map(|left| left.as_millis()),
-    }
-}
-
-fn waiter(waiter: &WaiterView) -> WaiterJson<'_> {
-    WaiterJson {
-        owner: &waiter.owner,
-        mode: waiter.mode.to_string(),
-        label: waiter.label.as_ref().map(label),
-        waiting_ms: waiter.waiting.as_millis(),
-    }
-}
-
-fn lock(view: &LockView) -> LockJson<'_> {
-    LockJson {
-        name: view.name.as_str(),
-        holders: view.holders.iter().map(holder).collect(),
-        queue: view.queue.iter().map(waiter).collect(),
-        fence: view.fence.get(),
-    }
-}
 
 /// Prints to the standard output.
 ///
@@ -107,7 +39,7 @@ pub(crate) fn try_print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-pub(crate) fn json<T: Serialize>(value: &T) -> String {
+pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("BUG: a view is plain data")
 }
 
@@ -116,7 +48,7 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let views = line::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
     let views = views.await.map_err(|error| Stop::store(&error))?;
     if args.json {
-        print(&json(&views.iter().map(lock).collect::<Vec<_>>()))?;
+        print(&json(&views))?;
     } else if !views.is_empty() {
         print(&table(&views))?;
     }
@@ -160,7 +92,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let view = locks.inspect(&args.name).await.map_err(|error| Stop::store(&error))?;
-    print(&if args.json { json(&lock(&view)) } else { text(&view) })?;
+    print(&if args.json { json(&view) } else { text(&view) })?;
     Ok(0)
 }
 
@@ -208,8 +140,8 @@ mod tests {
 
     use proptest::{prelude::*, sample::select};
     use tenure::{
-        AcquireError, FencingToken, LockName,
-        core::{BackendError, ErrorKind, Mode, Outcome},
+        AcquireError, BackendError, ErrorKind, FencingToken, HolderView, Label, LockName, Mode, Outcome,
+        WaiterView,
     };
 
     use super::*;
@@ -239,15 +171,15 @@ mod tests {
             let label = Label { host: a.clone(), pid: 7, user: b.clone(), command: b.clone() };
             let label = (!foreign).then_some(label);
             let (owner, mode) = (a.clone(), Mode::Exclusive);
-            let held = HolderView {
-                owner: owner.clone(), mode, token: None, label: label.clone(), since: None, expires_in: None,
-            };
-            let waits = WaiterView { owner, mode, label, waiting: Duration::ZERO };
+            let mut held = HolderView::new(owner.clone(), mode);
+            held.label.clone_from(&label);
+            let waits = WaiterView::new(owner, mode, label, Duration::ZERO);
             let clean: String = b.chars().filter(|c| !c.is_control()).take(100).collect();
             let name = LockName::new(format!("n{clean}")).unwrap();
-            let view = LockView { name, holders: vec![held.clone()], queue: vec![waits], fence: FencingToken::new(1) };
+            let view = LockView::new(name, vec![held.clone()], vec![waits], FencingToken::new(1));
             prop_assert!(is_tame(&text(&view), 4), "{:?}", text(&view));
-            let free = LockView { holders: Vec::new(), ..view.clone() };
+            let mut free = view.clone();
+            free.holders.clear();
             let table = table(&[view, free]);
             prop_assert!(is_tame(&table, 3), "{table:?}");
             prop_assert!(is_tame(&people::holder(&held), 1));

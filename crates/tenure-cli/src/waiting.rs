@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{
-    AcquireError, Guard, Lock, LockName, Locker, Progress, TokioHost,
-    core::{BackendError, Host, Moment},
-};
+use tenure::{AcquireError, BackendError, Guard, Host, Lock, LockName, Locker, Moment, Progress, TokioHost};
 
 use crate::{exit::Stop, line, people, signals::Signals};
 

@@ -13,10 +13,7 @@ use nix::{
     sys::signal::{SigSet, Signal},
     unistd::{Pid, getpid, getsid},
 };
-use tenure::{
-    TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Host, Moment, TokioHost};
 
 use crate::{
     exit,

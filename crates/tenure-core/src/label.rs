@@ -2,14 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use crate::shown::shown;
 
 /// Who an owner is, for people who ask who holds the lock. Never part of a decision.
 ///
 /// Holds the base name of the command only: arguments hold passwords.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Label {
     /// Host name, at most 63 bytes.
     pub host: String,

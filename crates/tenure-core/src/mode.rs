@@ -2,14 +2,12 @@
 
 use std::{fmt, num::NonZeroU32};
 
-use serde::{Deserialize, Serialize};
-
 /// How a claim wants to hold the lock.
 ///
 /// One rule serves mutex, read-write lock and semaphore: a claim is compatible with the holders if their
 /// number and one more is no larger than the smallest limit among them and the claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Mode {
     /// Alone: a mutex, or the writer of a read-write lock.
     Exclusive,

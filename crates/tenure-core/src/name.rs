@@ -13,6 +13,11 @@ use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 /// assert!("two\nlines".parse::<LockName>().is_err());
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "String", try_from = "String")
+)]
 pub struct LockName(Arc<str>);
 
 impl LockName {
@@ -23,8 +28,8 @@ impl LockName {
     ///
     /// # Errors
     /// [`NameError`] says which rule it breaks.
-    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
-        let name = name.into();
+    pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
+        let name = name.as_ref();
         if name.is_empty() {
             return Err(NameError::Empty);
         }
@@ -48,6 +53,26 @@ impl FromStr for LockName {
 
     fn from_str(name: &str) -> Result<Self, NameError> {
         Self::new(name)
+    }
+}
+
+impl From<LockName> for String {
+    fn from(name: LockName) -> Self {
+        name.as_str().to_owned()
+    }
+}
+
+impl TryFrom<String> for LockName {
+    type Error = NameError;
+
+    fn try_from(name: String) -> Result<Self, NameError> {
+        Self::new(name)
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.0
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::timing::Timing;
+
 /// What ends a grant that nobody releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,6 +84,7 @@ pub enum WakeUp {
 
 /// What a backend promises. The table in the README is checked against it by a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Promises {
     /// The scheme of its URL.
     pub backend: &'static str,
@@ -112,4 +115,31 @@ pub struct Promises {
     pub max_ttl_parameter: Option<&'static str>,
     /// The step in which it counts a ttl.
     pub ttl_grain: Duration,
+}
+
+impl Promises {
+    /// The ttl of who names none: [10 s](Timing::DEFAULT_TTL), or the longest that the store accepts where that is less.
+    pub fn default_ttl(&self) -> Duration {
+        Timing::DEFAULT_TTL.min(self.max_ttl)
+    }
+
+    /// For a backend: the least that can be promised, for it to raise what it promises besides.
+    pub fn least(backend: &'static str) -> Self {
+        Self {
+            backend,
+            sharing: Sharing::No,
+            order: Order::Any,
+            absent: Absent::WaitedFor,
+            minting: Minting::Place,
+            restart: Restart::Lost,
+            fail_over: None,
+            reach: "one process",
+            end: EndOfGrant::Session,
+            wake: WakeUp::Polled(Duration::from_secs(2)),
+            places: None,
+            max_ttl: Timing::MAX_TTL,
+            max_ttl_parameter: None,
+            ttl_grain: Duration::from_secs(2),
+        }
+    }
 }

@@ -2,15 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// A number that grows with every grant of one lock, on every backend.
 ///
 /// Hand it to the resource with each write; a resource that remembers the largest it has seen and refuses
 /// smaller ones cannot be harmed by a former holder (L2, L3). Gaps are normal. Tokens of different locks are
 /// not comparable, and those of different backends neither.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct FencingToken(u64);
 
 impl FencingToken {

@@ -6,6 +6,8 @@ use crate::{label::Label, mode::Mode, name::LockName, shown::shown, token::Fenci
 
 /// The state of one lock, as the server saw it when asked.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct LockView {
     /// Which lock.
     pub name: LockName,
@@ -17,31 +19,63 @@ pub struct LockView {
     pub fence: FencingToken,
 }
 
+impl LockView {
+    /// For a backend: the state of this lock.
+    pub fn new(
+        name: LockName,
+        holders: Vec<HolderView>,
+        queue: Vec<WaiterView>,
+        fence: FencingToken,
+    ) -> Self {
+        Self { name, holders, queue, fence }
+    }
+}
+
 /// One holder. A foreign client has neither token nor label.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct HolderView {
     /// The owner as stored.
     pub owner: String,
     /// Alone or together.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
     /// `None` until it has entered, and for foreign holders.
     pub token: Option<FencingToken>,
     /// Who that is.
     pub label: Option<Label>,
-    /// Since when, in time since the Unix epoch, for people; `None` for foreign holders.
+    /// Since when, in time since the Unix epoch, for people; `None` for foreign holders. In JSON RFC 3339, in UTC.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::rfc3339"))]
     pub since: Option<Duration>,
-    /// Time left on the server; `None` for a foreign holder whose lock never ends by itself.
+    /// Time left on the server; `None` for a foreign holder whose lock never ends by itself. In JSON `expires_in_ms`.
+    #[cfg_attr(feature = "serde", serde(rename = "expires_in_ms", serialize_with = "json::millis_if_any"))]
     pub expires_in: Option<Duration>,
+    /// True if this very process holds it. Only the crate `tenure` knows, and no store: `false` in what a backend says.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub is_this_process: bool,
 }
 
 impl HolderView {
+    /// For a backend: a holder of whom no more is known. Set the other fields afterwards.
+    pub fn new(owner: impl Into<String>, mode: Mode) -> Self {
+        let owner = owner.into();
+        Self { owner, mode, token: None, label: None, since: None, expires_in: None, is_this_process: false }
+    }
+
     /// Who that is, for people: the label, or the owner of a foreign client. One line, whatever is stored.
     pub fn who(&self) -> String {
-        who(self.label.as_ref(), &self.owner)
+        let who = who(self.label.as_ref(), &self.owner);
+        if self.is_this_process { format!("this process ({who})") } else { who }
     }
 }
 
 impl WaiterView {
+    /// For a backend: a waiter.
+    pub fn new(owner: impl Into<String>, mode: Mode, label: Option<Label>, waiting: Duration) -> Self {
+        Self { owner: owner.into(), mode, label, waiting }
+    }
+
     /// As [`HolderView::who`].
     pub fn who(&self) -> String {
         who(self.label.as_ref(), &self.owner)
@@ -54,19 +88,24 @@ fn who(label: Option<&Label>, owner: &str) -> String {
 
 /// One waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct WaiterView {
     /// The owner as stored.
     pub owner: String,
     /// Alone or together.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
     /// Who that is.
     pub label: Option<Label>,
-    /// How long it has waited.
+    /// How long it has waited. In JSON `waiting_ms`.
+    #[cfg_attr(feature = "serde", serde(rename = "waiting_ms", serialize_with = "json::millis"))]
     pub waiting: Duration,
 }
 
 /// How grave a [`Finding`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum Severity {
     /// Good to know.
     Note,
@@ -78,6 +117,8 @@ pub enum Severity {
 
 /// Something about the server or our assumptions that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Finding {
     /// How grave.
     pub severity: Severity,
@@ -87,11 +128,107 @@ pub struct Finding {
     pub remedy: String,
 }
 
+impl Finding {
+    /// For a backend: a finding.
+    pub fn new(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { severity, what: what.into(), remedy: remedy.into() }
+    }
+}
+
 /// What became of the wish to rewrite a store's record of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Adoption {
     /// How long to wait before asking again; zero once the record is what this client's settings say.
     pub wait: Duration,
     /// What was done, or what is waited for.
     pub what: String,
+}
+
+impl Adoption {
+    /// For a backend: what was done, and how long to wait; zero if nothing is left to do.
+    pub fn new(wait: Duration, what: impl Into<String>) -> Self {
+        Self { wait, what: what.into() }
+    }
+}
+
+/// How a view is written by `serde`: the shapes that `tenure ls --json` prints, which are a contract.
+#[cfg(feature = "serde")]
+mod json {
+    use std::{
+        fmt::Display,
+        time::{Duration, SystemTime},
+    };
+
+    use serde::{Serialize, Serializer};
+
+    pub(super) fn text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn millis<S: Serializer>(d: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        d.as_millis().serialize(serializer)
+    }
+
+    pub(super) fn millis_if_any<S: Serializer>(
+        d: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        d.map(|d| d.as_millis()).serialize(serializer)
+    }
+
+    /// To the millisecond. A store may say anything: what is past the year 9999 is that year's end.
+    pub(super) fn rfc3339<S: Serializer>(since: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        let last = Duration::from_millis(253_402_300_799_999);
+        let text = since.map(|since| {
+            let then = SystemTime::UNIX_EPOCH + since.min(last);
+            humantime::format_rfc3339_millis(then).to_string()
+        });
+        text.serialize(serializer)
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    /// The shape is a contract: `tenure ls --json` prints it.
+    #[test]
+    fn a_view_is_written_as_the_command_prints_it() {
+        let mut holder = HolderView::new("abc", Mode::Shared { limit: NonZeroU32::new(3) });
+        holder.token = Some(FencingToken::new(7));
+        holder.label = Some(Label::new("web-3", 4711, "eve", "/bin/import.sh"));
+        holder.since = Some(Duration::from_micros(1_700_000_000_123_999));
+        holder.expires_in = Some(Duration::from_micros(6_230_999));
+        holder.is_this_process = true;
+        let foreign = HolderView::new("x", Mode::Exclusive);
+        let waiter = WaiterView::new("def", Mode::READ, None, Duration::from_millis(12));
+        let name = LockName::new("job").unwrap();
+        let view = LockView::new(name, vec![holder, foreign], vec![waiter], FencingToken::new(9));
+        let expected = concat!(
+            r#"{"name":"job","holders":[{"owner":"abc","mode":"shared:3","token":7,"#,
+            r#""label":{"host":"web-3","pid":4711,"user":"eve","command":"import.sh"},"#,
+            r#""since":"2023-11-14T22:13:20.123Z","expires_in_ms":6230},"#,
+            r#"{"owner":"x","mode":"exclusive","token":null,"label":null,"since":null,"expires_in_ms":null}],"#,
+            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9}"#
+        );
+        assert_eq!(serde_json::to_string(&view).unwrap(), expected);
+    }
+
+    /// A store may hold any number: printing it must not panic.
+    #[test]
+    fn a_time_that_no_calendar_has_is_written_all_the_same() {
+        let mut holder = HolderView::new("abc", Mode::Exclusive);
+        holder.since = Some(Duration::MAX);
+        assert!(serde_json::to_string(&holder).unwrap().contains("9999-12-31T23:59:59.999Z"));
+    }
+
+    #[test]
+    fn a_finding_is_three_words() {
+        let finding = Finding::new(Severity::Warning, "seen", "do");
+        let expected = r#"{"severity":"warning","what":"seen","remedy":"do"}"#;
+        assert_eq!(serde_json::to_string(&finding).unwrap(), expected);
+    }
 }

@@ -66,22 +66,21 @@ impl Etcd {
 #[async_trait]
 impl Backend for Etcd {
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "etcd",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::WaitedFor,
-            minting: Minting::Place,
-            restart: Restart::Survives,
-            fail_over: Some(Restart::Survives),
-            reach: "all clients of the cluster",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: Some(8),
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            ttl_grain: Duration::from_secs(2),
-        }
+        let mut promises = Promises::least("etcd");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::WaitedFor;
+        promises.minting = Minting::Place;
+        promises.restart = Restart::Survives;
+        promises.fail_over = Some(Restart::Survives);
+        promises.reach = "all clients of the cluster";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = Some(8);
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = Duration::from_secs(2);
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {

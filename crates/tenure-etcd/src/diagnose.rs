@@ -212,7 +212,7 @@ fn revokes_as_old_leader(version: &str) -> bool {
 }
 
 fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { severity, what: what.into(), remedy: remedy.into() }
+    Finding::new(severity, what, remedy)
 }
 
 #[cfg(test)]

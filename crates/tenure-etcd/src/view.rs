@@ -21,25 +21,25 @@ const AT_ONCE: usize = 64;
 /// A holder, with the time that its lease has left.
 pub(crate) fn holder(place: &Place, expires_in: Option<Duration>) -> HolderView {
     let ours = place.ours.as_ref();
-    HolderView {
-        owner: ours.map_or_else(|| format!("lease {:x}", place.lease), |value| value.owner.to_string()),
-        mode: place.mode(),
-        token: ours.filter(|value| !value.waits).map(|_| token(place.created)),
-        label: ours.map(|value| value.label.clone()),
-        since: ours.map(|value| Duration::from_millis(value.since_ms)),
-        expires_in,
-    }
+    let mut holder = HolderView::new(owner(place), place.mode());
+    holder.token = ours.filter(|value| !value.waits).map(|_| token(place.created));
+    holder.label = ours.map(|value| value.label.clone());
+    holder.since = ours.map(|value| Duration::from_millis(value.since_ms));
+    holder.expires_in = expires_in;
+    holder
 }
 
 fn waiter(place: &Place, now: Duration) -> WaiterView {
     let ours = place.ours.as_ref();
     let since = ours.map(|value| Duration::from_millis(value.since_ms));
-    WaiterView {
-        owner: ours.map_or_else(|| format!("lease {:x}", place.lease), |value| value.owner.to_string()),
-        mode: place.mode(),
-        label: ours.map(|value| value.label.clone()),
-        waiting: since.map_or(Duration::ZERO, |since| now.saturating_sub(since)),
-    }
+    let waiting = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+    WaiterView::new(owner(place), place.mode(), ours.map(|value| value.label.clone()), waiting)
+}
+
+/// The owner, or the lease of a foreign client.
+fn owner(place: &Place) -> String {
+    let ours = place.ours.as_ref();
+    ours.map_or_else(|| format!("lease {:x}", place.lease), |value| value.owner.to_string())
 }
 
 impl Etcd {
@@ -54,7 +54,7 @@ impl Etcd {
         let holders = self.with_time_left(line.holders()).await?;
         let now = self.members.host.now().wall;
         let queue = line.places[line.leading()..].iter().map(|place| waiter(place, now)).collect();
-        Ok(LockView { name, holders, queue, fence: token(line.revision) })
+        Ok(LockView::new(name, holders, queue, token(line.revision)))
     }
 
     pub(crate) async fn with_time_left(&self, holders: &[Place]) -> Result<Vec<HolderView>, BackendError> {

@@ -123,35 +123,26 @@ impl Ledger {
     /// What can be seen of it at `now`; expired holders and places are left out.
     pub fn view(&self, name: LockName, now: Moment) -> LockView {
         let live = |ends_us: u64| ends_us > micros(now.boot);
-        LockView {
-            name,
-            holders: self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect(),
-            queue: self.queue.iter().filter(|p| live(p.ends_us)).map(|p| p.view(now)).collect(),
-            fence: FencingToken::new(self.fence),
-        }
+        let holders = self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect();
+        let queue = self.queue.iter().filter(|p| live(p.ends_us)).map(|p| p.view(now)).collect();
+        LockView::new(name, holders, queue, FencingToken::new(self.fence))
     }
 }
 
 impl Holder {
     pub(crate) fn view(&self, now: Moment) -> HolderView {
-        HolderView {
-            owner: self.owner.to_string(),
-            mode: self.mode,
-            token: self.token.map(FencingToken::new),
-            label: Some(self.label.clone()),
-            since: Some(Duration::from_millis(self.since_ms)),
-            expires_in: Some(Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot)))),
-        }
+        let mut holder = HolderView::new(self.owner.to_string(), self.mode);
+        holder.token = self.token.map(FencingToken::new);
+        holder.label = Some(self.label.clone());
+        holder.since = Some(Duration::from_millis(self.since_ms));
+        holder.expires_in = Some(Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot))));
+        holder
     }
 }
 
 impl Place {
     fn view(&self, now: Moment) -> WaiterView {
-        WaiterView {
-            owner: self.owner.to_string(),
-            mode: self.mode,
-            label: Some(self.label.clone()),
-            waiting: now.wall.saturating_sub(Duration::from_millis(self.since_ms)),
-        }
+        let waiting = now.wall.saturating_sub(Duration::from_millis(self.since_ms));
+        WaiterView::new(self.owner.to_string(), self.mode, Some(self.label.clone()), waiting)
     }
 }

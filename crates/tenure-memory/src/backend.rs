@@ -97,22 +97,21 @@ fn refused(error: LedgerError) -> BackendError {
 #[async_trait]
 impl Backend for Memory {
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "memory",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::Lost,
-            fail_over: None,
-            reach: "one process",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: None,
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            ttl_grain: Duration::from_micros(1),
-        }
+        let mut promises = Promises::least("memory");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Lost;
+        promises.fail_over = None;
+        promises.reach = "one process";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = None;
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = Duration::from_micros(1);
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
@@ -160,12 +159,9 @@ impl Backend for Memory {
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        Ok(vec![Finding {
-            severity: Severity::Note,
-            what: "the locks are in the memory of this process: nobody else sees them, and they end with it"
-                .into(),
-            remedy: "for locks between processes use another store, such as sqlite:PATH".into(),
-        }])
+        let what = "the locks are in the memory of this process: nobody else sees them, and they end with it";
+        let remedy = "for locks between processes use another store, such as sqlite:PATH";
+        Ok(vec![Finding::new(Severity::Note, what, remedy)])
     }
 }
 

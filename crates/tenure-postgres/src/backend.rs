@@ -66,23 +66,22 @@ impl Postgres {
 #[async_trait]
 impl Backend for Postgres {
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "postgres",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::Survives,
-            // A standby that is not waited for has not everything yet.
-            fail_over: Some(Restart::Lost),
-            reach: "all clients of the database",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: Some(8),
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            ttl_grain: TOLERANCE,
-        }
+        let mut promises = Promises::least("postgres");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Survives;
+        // A standby that is not waited for has not everything yet.
+        promises.fail_over = Some(Restart::Lost);
+        promises.reach = "all clients of the database";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = Some(8);
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = TOLERANCE;
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {

@@ -243,13 +243,13 @@ fn customs(server: &Server) -> Vec<Finding> {
 }
 
 fn note(what: String, remedy: &str) -> Finding {
-    Finding { severity: Severity::Note, what, remedy: remedy.into() }
+    Finding::new(Severity::Note, what, remedy)
 }
 
 fn warning(what: String, remedy: &str) -> Finding {
-    Finding { severity: Severity::Warning, what, remedy: remedy.into() }
+    Finding::new(Severity::Warning, what, remedy)
 }
 
 pub(crate) fn problem(what: String, remedy: &str) -> Finding {
-    Finding { severity: Severity::Problem, what, remedy: remedy.into() }
+    Finding::new(Severity::Problem, what, remedy)
 }

@@ -277,22 +277,21 @@ impl Backend for Redis {
         let (config, is_cluster) = (self.config(), self.is_cluster());
         let is_guarded = !is_cluster && config.guard != GuardMode::Off;
         let forgotten = if is_guarded { Restart::WaitedFor } else { Restart::Lost };
-        Promises {
-            backend: if is_cluster { "redis-cluster" } else { "redis" },
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: forgotten,
-            fail_over: Some(forgotten),
-            reach: "all clients of the server",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: None,
-            max_ttl: config.max_ttl,
-            max_ttl_parameter: (!is_cluster).then_some("max_ttl"),
-            ttl_grain: Duration::from_millis(1),
-        }
+        let mut promises = Promises::least(if is_cluster { "redis-cluster" } else { "redis" });
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = forgotten;
+        promises.fail_over = Some(forgotten);
+        promises.reach = "all clients of the server";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = None;
+        promises.max_ttl = config.max_ttl;
+        promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
+        promises.ttl_grain = Duration::from_millis(1);
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {

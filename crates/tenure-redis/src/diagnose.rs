@@ -103,7 +103,7 @@ impl Visit<'_> {
 }
 
 fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { severity, what: what.into(), remedy: remedy.into() }
+    Finding::new(severity, what, remedy)
 }
 
 fn not_tried(until: &str) -> Option<Finding> {

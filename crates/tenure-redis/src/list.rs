@@ -116,5 +116,5 @@ fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     if let Some(lock) = lock.filter(|lock| holders.is_empty() || lock != value::SHARED.as_bytes()) {
         holders.push(value::sole_holder(&lock, left));
     }
-    Some(LockView { name: name.clone(), holders, queue, fence })
+    Some(LockView::new(name.clone(), holders, queue, fence))
 }

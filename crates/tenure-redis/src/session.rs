@@ -138,15 +138,13 @@ impl Sessions {
         let (wire, _) = self.wire().await?;
         let terms = Terms::of(&self.shared.config);
         Ok(match check::adopt(&self.shared, &wire, &place).await? {
-            Gate::Open(_) => {
-                Adoption { wait: Duration::ZERO, what: format!("{place}: the record says {terms}") }
-            }
-            Gate::Closed { until, .. } => Adoption {
-                wait: until.remaining(self.host().now()),
-                what: format!(
+            Gate::Open(_) => Adoption::new(Duration::ZERO, format!("{place}: the record says {terms}")),
+            Gate::Closed { until, .. } => Adoption::new(
+                until.remaining(self.host().now()),
+                format!(
                     "{place}: grants nothing until the leases of the old settings are over, then {terms}"
                 ),
-            },
+            ),
         })
     }
 

@@ -52,22 +52,22 @@ pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderV
     let text = std::str::from_utf8(value).unwrap_or("");
     let ours = owner_of(text).zip(text.get(49..).and_then(held));
     match ours {
-        Some((owner, Held { token, since, label })) => HolderView {
-            owner: owner.to_string(),
-            mode: Mode::Exclusive,
-            token,
-            label,
-            since: Some(since),
-            expires_in,
-        },
-        None => HolderView {
-            owner: String::from_utf8_lossy(value).chars().take(200).collect(),
-            mode: Mode::Exclusive,
-            token: None,
-            label: None,
-            since: None,
-            expires_in,
-        },
+        Some((owner, held)) => held.view(owner.to_string(), Mode::Exclusive, expires_in),
+        None => {
+            let owner: String = String::from_utf8_lossy(value).chars().take(200).collect();
+            let mut foreign = HolderView::new(owner, Mode::Exclusive);
+            foreign.expires_in = expires_in;
+            foreign
+        }
+    }
+}
+
+impl Held {
+    fn view(self, owner: String, mode: Mode, expires_in: Option<Duration>) -> HolderView {
+        let mut holder = HolderView::new(owner, mode);
+        (holder.token, holder.label) = (self.token, self.label);
+        (holder.since, holder.expires_in) = (Some(self.since), expires_in);
+        holder
     }
 }
 
@@ -91,9 +91,7 @@ fn decode_mode(code: &str) -> Option<Mode> {
 /// A holder beside the lock, from its owner and `mode:token:since:label`.
 pub(crate) fn shared_holder(owner: &str, details: &str, left: Duration) -> Option<HolderView> {
     let (mode, rest) = details.split_once(':')?;
-    let Held { token, since, label } = held(rest)?;
-    let (mode, owner, expires_in) = (decode_mode(mode)?, owner.to_owned(), Some(left));
-    Some(HolderView { owner, mode, token, label, since: Some(since), expires_in })
+    Some(held(rest)?.view(owner.to_owned(), decode_mode(mode)?, Some(left)))
 }
 
 /// A waiter, from its owner and `mode:wait:since:label`.
@@ -102,7 +100,7 @@ pub(crate) fn waiter(owner: &str, details: &str, now: Duration) -> Option<Waiter
     let mode = decode_mode(parts.next()?)?;
     let since = parts.nth(1)?.parse().ok().map(Duration::from_millis)?;
     let label = decode_label(parts.next()?);
-    Some(WaiterView { owner: owner.to_owned(), mode, label, waiting: now.saturating_sub(since) })
+    Some(WaiterView::new(owner, mode, label, now.saturating_sub(since)))
 }
 
 #[cfg(test)]

@@ -142,18 +142,16 @@ impl<N: QuorumNode> Redlock<N> {
 #[async_trait]
 impl<N: QuorumNode> Backend for Redlock<N> {
     fn promises(&self) -> Promises {
-        let node = self.quorum.members[0].node.promises();
-        Promises {
-            backend: "redlock",
-            sharing: Sharing::Slots { most: SLOTS_MAX },
-            order: Order::Any,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            // The others go on.
-            fail_over: Some(Restart::Survives),
-            reach: "all clients of the nodes",
-            ..node
-        }
+        let mut promises = self.quorum.members[0].node.promises();
+        promises.backend = "redlock";
+        promises.sharing = Sharing::Slots { most: SLOTS_MAX };
+        promises.order = Order::Any;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        // The others go on.
+        promises.fail_over = Some(Restart::Survives);
+        promises.reach = "all clients of the nodes";
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {
@@ -245,26 +243,21 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         for (member, answer) in self.quorum.members.iter().zip(answers.into_iter().flatten()) {
             let place = &member.place;
             match answer {
-                Ok(found) => findings.extend(
-                    found
-                        .into_iter()
-                        .map(|finding| Finding { what: format!("{place}: {}", finding.what), ..finding }),
-                ),
-                Err(error) => findings.push(Finding {
-                    severity: Severity::Problem,
-                    what: format!("{place} cannot be looked at: {error}"),
-                    remedy:
-                        "bring it back: every node that is down is one failure less that the quorum survives"
-                            .into(),
-                }),
+                Ok(found) => findings.extend(found.into_iter().map(|mut finding| {
+                    finding.what = format!("{place}: {}", finding.what);
+                    finding
+                })),
+                Err(error) => findings.push(Finding::new(
+                    Severity::Problem,
+                    format!("{place} cannot be looked at: {error}"),
+                    "bring it back: every node that is down is one failure less that the quorum survives",
+                )),
             }
             // Not known before it has been asked once; errors have been told above.
             let _ = member.within(&*self.quorum.host, QUESTION, member.identify()).await;
         }
-        findings.extend(self.quorum.twins().map(|twins| Finding {
-            severity: Severity::Problem,
-            what: twins.to_string(),
-            remedy: "list every server once, in all clients".into(),
+        findings.extend(self.quorum.twins().map(|twins| {
+            Finding::new(Severity::Problem, twins.to_string(), "list every server once, in all clients")
         }));
         Ok(findings)
     }
@@ -280,6 +273,6 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         }
         let wait = done.iter().map(|adoption| adoption.wait).max().unwrap_or_default();
         let what: Vec<String> = done.into_iter().map(|adoption| adoption.what).collect();
-        Ok(Adoption { wait, what: what.join("\n") })
+        Ok(Adoption::new(wait, what.join("\n")))
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let mut fences: Vec<FencingToken> = views.iter().map(|view| view.fence).collect();
     fences.sort_unstable();
     let fence = fences.get(quorum - 1).or_else(|| fences.last()).copied().unwrap_or(FencingToken::new(0));
-    LockView { name, holders, queue, fence }
+    LockView::new(name, holders, queue, fence)
 }
 
 /// The same for all locks of which a node shows something; those that a quorum shows as free are left out.
@@ -52,7 +52,9 @@ fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
     let mut tokens: Vec<_> = seen.iter().map(|holder| holder.token).collect();
     tokens.sort_unstable();
     let token = tokens[tokens.len() - quorum];
-    HolderView { expires_in, token, ..seen[0].clone() }
+    let mut holder = seen[0].clone();
+    (holder.expires_in, holder.token) = (expires_in, token);
+    holder
 }
 
 #[cfg(test)]
@@ -64,16 +66,11 @@ mod tests {
     use super::*;
 
     fn seen(owner: &str, token: u64, left_s: u64) -> LockView {
-        let holder = HolderView {
-            owner: owner.into(),
-            mode: Mode::Exclusive,
-            token: Some(FencingToken::new(token)),
-            label: None,
-            since: None,
-            expires_in: Some(Duration::from_secs(left_s)),
-        };
+        let mut holder = HolderView::new(owner, Mode::Exclusive);
+        holder.token = Some(FencingToken::new(token));
+        holder.expires_in = Some(Duration::from_secs(left_s));
         let name = LockName::new("a").expect("a name");
-        LockView { name, holders: vec![holder], queue: Vec::new(), fence: FencingToken::new(token) }
+        LockView::new(name, vec![holder], Vec::new(), FencingToken::new(token))
     }
 
     /// Somebody who holds two of five does not hold; who holds three does, until the first of those three ends.

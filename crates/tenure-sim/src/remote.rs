@@ -263,22 +263,21 @@ fn unsupported() -> BackendError {
 impl Backend for Remote {
     fn promises(&self) -> Promises {
         let is_node = self.kind == Kind::Quorum;
-        Promises {
-            backend: "simulated",
-            sharing: if is_node { Sharing::No } else { Sharing::Counted },
-            order: if is_node { Order::Any } else { Order::Fifo },
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::WaitedFor,
-            fail_over: Some(Restart::WaitedFor),
-            reach: "one world",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: None,
-            max_ttl: self.max_ttl,
-            max_ttl_parameter: None,
-            ttl_grain: Duration::from_millis(1),
-        }
+        let mut promises = Promises::least("simulated");
+        promises.sharing = if is_node { Sharing::No } else { Sharing::Counted };
+        promises.order = if is_node { Order::Any } else { Order::Fifo };
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::WaitedFor;
+        promises.fail_over = Some(Restart::WaitedFor);
+        promises.reach = "one world";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = None;
+        promises.max_ttl = self.max_ttl;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = Duration::from_millis(1);
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {

@@ -67,22 +67,21 @@ impl Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "sqlite",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::Survives,
-            fail_over: None,
-            reach: "one host",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Polled(Duration::from_millis(25)),
-            places: None,
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            ttl_grain: Duration::from_micros(1),
-        }
+        let mut promises = Promises::least("sqlite");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Survives;
+        promises.fail_over = None;
+        promises.reach = "one host";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Polled(Duration::from_millis(25));
+        promises.places = None;
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = Duration::from_micros(1);
+        promises
     }
 
     async fn handle(&self) -> Result<BackendHandle, BackendError> {

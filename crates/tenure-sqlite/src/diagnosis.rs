@@ -90,7 +90,7 @@ fn inside(conn: &Connection, path: &Path, now_us: u64) -> rusqlite::Result<Vec<F
 }
 
 fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { severity, what: what.into(), remedy: remedy.into() }
+    Finding::new(severity, what, remedy)
 }
 
 fn no_file(path: &Path) -> Finding {

@@ -65,7 +65,7 @@ impl Scene {
     async fn finding(&self) -> (Severity, String) {
         let mut findings = self.findings().await;
         assert_eq!(findings.len(), 1, "{findings:?}");
-        let Finding { severity, what, remedy } = findings.remove(0);
+        let Finding { severity, what, remedy, .. } = findings.remove(0);
         assert!(!remedy.is_empty() && !format!("{what}{remedy}").contains('\n'), "{what}: {remedy}");
         (severity, what)
     }

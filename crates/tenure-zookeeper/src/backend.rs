@@ -36,23 +36,22 @@ impl ZooKeeper {
 #[async_trait]
 impl Backend for ZooKeeper {
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "zookeeper",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::WaitedFor,
-            minting: Minting::Place,
-            restart: Restart::Survives,
-            fail_over: Some(Restart::Survives),
-            reach: "all clients of the ensemble",
-            end: EndOfGrant::Session,
-            wake: WakeUp::Pushed,
-            places: Some(8),
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            // In the rounded session of one of many ttls a crash is noticed later: see the README.
-            ttl_grain: self.0.sessions.config.tick * 3,
-        }
+        let mut promises = Promises::least("zookeeper");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::WaitedFor;
+        promises.minting = Minting::Place;
+        promises.restart = Restart::Survives;
+        promises.fail_over = Some(Restart::Survives);
+        promises.reach = "all clients of the ensemble";
+        promises.end = EndOfGrant::Session;
+        promises.wake = WakeUp::Pushed;
+        promises.places = Some(8);
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        // In the rounded session of one of many ttls a crash is noticed later: see the README.
+        promises.ttl_grain = self.0.sessions.config.tick * 3;
+        promises
     }
 
     /// The same sessions: they live on threads of their own, and a session is what holds the locks.

@@ -151,7 +151,7 @@ async fn try_to_make(session: &Session) -> Result<Option<Finding>, BackendError>
 }
 
 fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding { severity, what: what.into(), remedy: remedy.into() }
+    Finding::new(severity, what, remedy)
 }
 
 /// Those that answer.

@@ -49,15 +49,12 @@ impl Faces {
 pub(crate) fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
     let record = Record::read(data);
     let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
-    HolderView {
-        owner,
-        mode: node.mode,
-        token: record.as_ref().map(|_| token(stat.czxid)),
-        since: record.as_ref().map(|record| Duration::from_millis(record.since_ms)),
-        label: record.map(|record| record.label),
-        // Nobody can say when its process will not be heard of any more.
-        expires_in: None,
-    }
+    // Without an end: nobody can say when its process will not be heard of any more.
+    let mut holder = HolderView::new(owner, node.mode);
+    holder.token = record.as_ref().map(|_| token(stat.czxid));
+    holder.since = record.as_ref().map(|record| Duration::from_millis(record.since_ms));
+    holder.label = record.map(|record| record.label);
+    holder
 }
 
 const FACES: usize = 1024;

@@ -22,12 +22,9 @@ fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> Waite
     let record = Record::read(data);
     let made_ms = u64::try_from(stat.ctime).unwrap_or(0);
     let since = Duration::from_millis(record.as_ref().map_or(made_ms, |record| record.since_ms));
-    WaiterView {
-        owner: record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string()),
-        mode: node.mode,
-        label: record.map(|record| record.label),
-        waiting: now.wall.saturating_sub(since),
-    }
+    let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
+    let label = record.map(|record| record.label);
+    WaiterView::new(owner, node.mode, label, now.wall.saturating_sub(since))
 }
 
 /// The state of one lock, none of it older than the question.
@@ -48,7 +45,7 @@ async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockV
     let (children, stat) = match session.client.get_children(&lock).await {
         Err(Error::NoNode) => {
             let fence = fence_without_directory(session).await.map_err(looked)?;
-            return Ok(LockView { name: name.clone(), holders: Vec::new(), queue: Vec::new(), fence });
+            return Ok(LockView::new(name.clone(), Vec::new(), Vec::new(), fence));
         }
         seen => seen.map_err(looked)?,
     };
@@ -56,12 +53,10 @@ async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockV
     let now = session.host.now();
     let holders = read_all(session, &lock, line.holders()).await.map_err(looked)?;
     let waiters = read_all(session, &lock, line.waiters()).await.map_err(looked)?;
-    Ok(LockView {
-        name: name.clone(),
-        holders: holders.iter().map(|(node, data, stat)| holder_view(node, data, stat)).collect(),
-        queue: waiters.iter().map(|(node, data, stat)| waiter_view(node, data, stat, now)).collect(),
-        fence: token(stat.czxid.max(stat.mzxid).max(stat.pzxid)),
-    })
+    let holders = holders.iter().map(|(node, data, stat)| holder_view(node, data, stat)).collect();
+    let queue = waiters.iter().map(|(node, data, stat)| waiter_view(node, data, stat, now)).collect();
+    let fence = token(stat.czxid.max(stat.mzxid).max(stat.pzxid));
+    Ok(LockView::new(name.clone(), holders, queue, fence))
 }
 
 /// The directory was never there, or was removed when it was empty, which raised this.

@@ -161,7 +161,7 @@ async fn a_break_wakes_the_robbed() {
     let guard = soon("it holds", a.mutex("job").ttl(ttl).acquire()).await.unwrap();
     sleep(Duration::from_millis(300)).await;
     let broken = Instant::now();
-    let robbed = b.break_lock(&"job".parse().unwrap()).await.unwrap();
+    let robbed = b.break_lock("job").await.unwrap();
     assert_eq!(robbed.len(), 1);
     assert_eq!(robbed[0].owner, guard.owner().to_string());
     soon("it is told", guard.lost()).await;
@@ -217,7 +217,7 @@ async fn a_lease_that_nobody_renews_ends_with_its_ttl() {
     let took = held.elapsed();
     assert!(took > TTL / 2 && took < (TTL + TICK * 3) * slowness(), "{took:?}");
     assert!(next.token() > token);
-    assert_eq!(locks.release(&"job".parse().unwrap(), owner).await.unwrap(), Released::WasGone);
+    assert_eq!(locks.release("job", owner).await.unwrap(), Released::WasGone);
 }
 
 /// Whoever ends leaves nothing behind, and does not make others wait for its session to run out.
@@ -257,7 +257,7 @@ async fn many_leases_are_renewed_and_the_robbed_one_is_found() {
     for n in 0..300 {
         guards.push(soon("it holds", locks.mutex(format!("many/{n}")).ttl(ttl).acquire()).await.unwrap());
     }
-    other.break_lock(&"many/200".parse().unwrap()).await.unwrap();
+    other.break_lock("many/200").await.unwrap();
     soon("it is told", guards[200].lost()).await;
     sleep(ttl).await;
     for (n, guard) in guards.iter().enumerate() {

@@ -35,8 +35,7 @@ async fn overtaken(
         }
     };
     let waiting = waiter(waiters.mutex("job").ttl(TTL));
-    let name = "job".parse().unwrap();
-    until("it waits", async || waiters.inspect(&name).await.unwrap().queue.len() == 1).await;
+    until("it waits", async || waiters.inspect("job").await.unwrap().queue.len() == 1).await;
     assert!(renewed(&guard, 1).await, "it holds");
     fail();
     soon("it is lost", guard.lost()).await;
@@ -147,8 +146,7 @@ async fn a_renewal_is_not_believed_unless_the_leader_has_heard_of_us() {
     let grant = a.enter().await;
     let waiters = locker(&ensemble.member(leader).url("")).await;
     let waiting = waiter(waiters.mutex("job").ttl(TTL));
-    let name = "job".parse().unwrap();
-    until("it waits", async || waiters.inspect(&name).await.unwrap().queue.len() == 1).await;
+    until("it waits", async || waiters.inspect("job").await.unwrap().queue.len() == 1).await;
     let mut believed_until = Instant::now() + a.claim.ttl;
     assert_eq!(a.renew(&grant).await, Renewal::Renewed);
     link.hold_replies();

@@ -12,17 +12,17 @@
 //! ```
 
 use std::{
-    io,
+    fmt, io,
     ops::Deref,
     sync::{Arc, mpsc},
     time::Duration,
 };
 
-use tenure_core::Host;
+use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, OwnerId, Promises};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
-    error::{AcquireError, ConfigError, Lost, ReleaseError},
+    error::{AcquireError, ConfigError, HoldError, Lost, ReleaseError},
     host::TokioHost,
 };
 
@@ -40,11 +40,22 @@ pub struct Lock {
     runtime: Arc<Apart>,
 }
 
-/// The proof that this process holds a lock. Dropping releases it in the background; everything that does not wait is
-/// called through [`Deref`].
+/// A held lock: a [`Lease`], to which it is dereferenced, and the duty to give it back.
+///
+/// # Dropping
+/// Has the lock released in the background, as that of the asynchronous [`Guard`](crate::Guard).
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     inner: crate::Guard,
+    lease: Lease,
+}
+
+/// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
+///
+/// What does not wait is called through [`Deref`] on the asynchronous [`Lease`](crate::Lease), which says more.
+#[derive(Clone)]
+pub struct Lease {
+    inner: crate::Lease,
     runtime: Arc<Apart>,
 }
 
@@ -110,13 +121,69 @@ impl Locker {
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         self.lock(self.inner.semaphore(name, slots))
     }
+
+    /// The same store, with this label on all locks made from here.
+    #[must_use]
+    pub fn labelled(&self, label: Label) -> Self {
+        Self { inner: self.inner.labelled(label), runtime: self.runtime.clone() }
+    }
+
+    /// As [`Locker::promises`](crate::Locker::promises).
+    pub fn promises(&self) -> Promises {
+        self.inner.promises()
+    }
+
+    /// Holders, queue and fence of one lock.
+    ///
+    /// # Errors
+    /// As [`Locker::inspect`](crate::Locker::inspect).
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
+        self.runtime.block_on(self.inner.inspect(name))
+    }
+
+    /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
+    ///
+    /// # Errors
+    /// As [`Locker::list`](crate::Locker::list).
+    pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
+        self.runtime.block_on(self.inner.list(prefix))
+    }
+
+    /// Takes the lock from its holders, and says who they were. **Overrides exclusion**: see
+    /// [`Locker::break_lock`](crate::Locker::break_lock).
+    ///
+    /// # Errors
+    /// As [`Locker::break_lock`](crate::Locker::break_lock).
+    pub fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
+        self.runtime.block_on(self.inner.break_lock(name))
+    }
+
+    /// Waits until everything that was dropped has been released, for at most `patience`; true if so. Call it before the
+    /// program ends.
+    pub fn drain(&self, patience: Duration) -> bool {
+        self.runtime.block_on(self.inner.drain(patience))
+    }
 }
 
 impl Lock {
     /// With settings of the asynchronous lock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let nightly = locks.mutex("nightly").with(|lock| lock.ttl(Duration::from_secs(5)));
+    /// assert!(nightly.try_acquire()?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn with(self, set: impl FnOnce(crate::Lock) -> crate::Lock) -> Self {
         Self { inner: set(self.inner), ..self }
+    }
+
+    fn guard(&self, inner: crate::Guard) -> Guard {
+        let lease = Lease { inner: inner.lease(), runtime: self.runtime.clone() };
+        Guard { inner, lease }
     }
 
     /// Waits until this process holds the lock.
@@ -124,48 +191,134 @@ impl Lock {
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub fn acquire(&self) -> Result<Guard, AcquireError> {
-        let inner = self.runtime.block_on(self.inner.acquire())?;
-        Ok(Guard { inner, runtime: self.runtime.clone() })
+        Ok(self.guard(self.runtime.block_on(self.inner.acquire())?))
     }
 
-    /// Asks once.
+    /// Asks once; `None` if somebody else holds the lock.
     ///
     /// # Errors
     /// As [`Lock::try_acquire`](crate::Lock::try_acquire).
     pub fn try_acquire(&self) -> Result<Option<Guard>, AcquireError> {
-        let inner = self.runtime.block_on(self.inner.try_acquire())?;
-        Ok(inner.map(|inner| Guard { inner, runtime: self.runtime.clone() }))
+        let acquired = self.runtime.block_on(self.inner.try_acquire())?;
+        Ok(acquired.map(|inner| self.guard(inner)))
     }
 
-    /// Waits for at most `patience`.
+    /// Waits for at most `patience`; zero asks once.
     ///
     /// # Errors
     /// As [`Lock::acquire_within`](crate::Lock::acquire_within).
     pub fn acquire_within(&self, patience: Duration) -> Result<Guard, AcquireError> {
-        let inner = self.runtime.block_on(self.inner.acquire_within(patience))?;
-        Ok(Guard { inner, runtime: self.runtime.clone() })
+        Ok(self.guard(self.runtime.block_on(self.inner.acquire_within(patience))?))
+    }
+
+    /// Waits for the lock, runs `work` while it is held, then gives it back and waits for the store's answer to that.
+    ///
+    /// A thread cannot be stopped from outside: unlike a future, `work` runs on when the lease is lost. It asks
+    /// [`check`](crate::Lease::check) between its steps, and its result is not handed out if the lease was lost meanwhile.
+    ///
+    /// ```
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let token = locks.mutex("nightly").hold(|lease| lease.token())?;
+    /// println!("done under token {token}");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lock::hold`](crate::Lock::hold).
+    pub fn hold<T>(&self, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
+        self.acquire()?.run(work)
+    }
+
+    /// As [`hold`](Self::hold), if the lock is free; `None` if somebody else holds it, and the work never begins.
+    ///
+    /// # Errors
+    /// As [`Lock::try_hold`](crate::Lock::try_hold).
+    pub fn try_hold<T>(&self, work: impl FnOnce(Lease) -> T) -> Result<Option<T>, HoldError> {
+        self.try_acquire()?.map(|guard| guard.run(work)).transpose()
+    }
+
+    /// As [`hold`](Self::hold), but waits for the lock for at most `patience`; zero asks once.
+    ///
+    /// # Errors
+    /// As [`Lock::hold_within`](crate::Lock::hold_within).
+    pub fn hold_within<T>(&self, patience: Duration, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
+        self.acquire_within(patience)?.run(work)
     }
 }
 
 impl Guard {
-    /// Gives the lock back.
+    /// The lease, to be passed on to code that works under the lock. It does not keep the lock.
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    /// Gives the lock back and says truthfully what happened.
     ///
     /// # Errors
     /// As [`Guard::release`](crate::Guard::release).
     pub fn release(self) -> Result<(), ReleaseError> {
-        self.runtime.block_on(self.inner.release())
+        self.lease.runtime.block_on(self.inner.release())
     }
 
-    /// Waits until the lease is lost.
+    /// Stops the renewals and leaves the lease to its ttl, as [`Guard::detach`](crate::Guard::detach).
+    pub fn detach(self) -> (OwnerId, FencingToken) {
+        self.inner.detach()
+    }
+
+    fn run<T>(self, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
+        let out = work(self.lease());
+        self.check().map_err(HoldError::Lost)?;
+        if let Err(error) = self.release() {
+            tracing::warn!(%error, "the work is done, the release failed");
+        }
+        Ok(out)
+    }
+}
+
+impl Lease {
+    /// Waits until the lease is lost or released.
     pub fn lost(&self) -> Lost {
         self.runtime.block_on(self.inner.lost())
+    }
+
+    /// Waits until a renewal has failed, or the lease is lost or released.
+    pub fn at_risk(&self) {
+        self.runtime.block_on(self.inner.at_risk());
+    }
+
+    /// Waits until no more than `margin` of validity is left.
+    ///
+    /// # Errors
+    /// [`Lost`] if nothing is left at all.
+    pub fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
+        self.runtime.block_on(self.inner.nearly_lost(margin))
     }
 }
 
 impl Deref for Guard {
-    type Target = crate::Guard;
+    type Target = Lease;
 
-    fn deref(&self) -> &crate::Guard {
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Deref for Lease {
+    type Target = crate::Lease;
+
+    fn deref(&self) -> &crate::Lease {
         &self.inner
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
     }
 }

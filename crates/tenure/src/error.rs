@@ -1,6 +1,10 @@
 //! `AcquireError`, `ReleaseError`, `HoldError`, `Lost`: one small answer per verb.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError, url::UrlError};
 
@@ -110,6 +114,8 @@ pub enum Loss {
     MaxHold,
     /// This process is a fork of the one that holds it (hazard 27).
     Forked,
+    /// Its guard gave it back. Only the [leases](crate::Lease) that outlive their guard are told so.
+    Released,
 }
 
 /// A lease that ended without our release. A former holder knows it at the latest when its validity ends.
@@ -135,9 +141,10 @@ impl Lost {
         self.token
     }
 
-    /// When we noticed, since the Unix epoch on this machine's wall clock.
-    pub fn at(&self) -> Duration {
-        self.at
+    /// When this process noticed, on this machine's wall clock. For a log: whether a lease is lost is never decided by it.
+    pub fn at(&self) -> SystemTime {
+        // OK because a clock that shows a time past the end of `SystemTime` is no use for a log either.
+        SystemTime::UNIX_EPOCH.checked_add(self.at).unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -148,6 +155,7 @@ impl fmt::Display for Lost {
             Loss::Taken => "the lease was lost: it was broken, or the store forgot it",
             Loss::Forked => "the lease belongs to the process that this one was forked from",
             Loss::MaxHold => "the lease was lost: it was held for as long as max_hold allows",
+            Loss::Released => "the lease was given back by its guard",
         })
     }
 }

@@ -8,7 +8,7 @@
 //! * a **shared** grant (reader, permit) *checks* it: write only if token ≥ mark. If it raised it, holders that are there by
 //!   right would be refused for having come first (H6.2, hazard 50).
 //!
-//! A [`Pass`] is what a holder shows: its token and which of the two it does. Get it from [`Guard::pass`](crate::Guard::pass),
+//! A [`Pass`] is what a holder shows: its token and which of the two it does. Get it from [`Lease::pass`](crate::Lease::pass),
 //! or, in a child of `tenure run`, from [`Pass::from_env`]. Three kinds of resource are ready made:
 //!
 //! | Protected | Take | It is |

@@ -22,7 +22,7 @@
 //!
 //! # Where to begin
 //! [`connect`] → [`Locker`] → [`Lock`] → [`Guard`]; [`blocking`] for programs without a runtime; [`fence`] for what the
-//! lock protects. A backend of your own implements [`core::Backend`] and goes into [`Locker::new`].
+//! lock protects. A backend of your own implements [`Backend`] and goes into [`Locker::new`].
 
 pub mod blocking;
 pub mod fence;
@@ -33,6 +33,7 @@ mod error;
 mod guard;
 mod host;
 mod label;
+mod lease;
 mod lock;
 mod locker;
 mod machine;
@@ -46,9 +47,15 @@ pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
 pub use guard::Guard;
 pub use host::TokioHost;
 pub use label::this_process;
+pub use lease::Lease;
 pub use lock::Lock;
 pub use locker::Locker;
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
-pub use tenure_core as core;
-pub use tenure_core::{FencingToken, LockName, OwnerId};
+pub use tenure_core::{
+    Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
+    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView,
+    Minting, Mode, Moment, NameError, Order, Outcome, OwnerError, OwnerId, ProcessId, Promises, Released,
+    Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError, Wait, WaiterView, Wake, WakeUp,
+    Wakes, shown,
+};

@@ -8,6 +8,7 @@ use crate::{
     engine::{Engine, acquire},
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
+    lease::Lease,
     options::{Options, Progress},
 };
 
@@ -37,13 +38,15 @@ impl Lock {
         Self { mode: Ok(mode), ..self.clone() }
     }
 
-    /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail.
+    /// The length of the lease. Default 10 s: a crash blocks the lock for no longer, and two renewals may fail. Where the
+    /// store's [maximum](crate::Promises::max_ttl) is less than that, it is the default.
     ///
     /// # Timing
-    /// 100 ms to 24 h, and no more than the backend's maximum. Renewed every ttl/3 while held.
+    /// 100 ms to 24 h, and no more than the store's maximum: a longer one is refused when the lock is acquired. Renewed every
+    /// ttl/3 while held.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
+        self.options.ttl = Some(ttl);
         self
     }
 
@@ -120,10 +123,14 @@ impl Lock {
         self.acquire_for(Some(patience)).await
     }
 
-    /// Runs `work` while the lock is held, and releases it afterwards.
+    /// Runs `work` while the lock is held, then gives the lock back and waits for the store's answer to that, also if
+    /// clones of the lease live on.
     ///
     /// The future that `work` makes is dropped as soon as the lease is lost, at the end of validity at the latest.
     /// What it spawned or blocks on is not stopped: give the token to the resource.
+    ///
+    /// # Timing
+    /// Waits for the lock as [`acquire`](Self::acquire) does: for ever.
     ///
     /// # Errors
     /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before the work was done:
@@ -137,43 +144,62 @@ impl Lock {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let locks = tenure::connect("memory:").await?;
-    /// let pages = locks.mutex("report").hold(|lease| async move { lease.token().get() }).await?;
-    /// assert!(pages > 0);
+    /// let mut pages = Vec::new();
+    /// let token = locks
+    ///     .mutex("report")
+    ///     .hold(async |lease| {
+    ///         pages.push("first page");
+    ///         lease.token()
+    ///     })
+    ///     .await?;
+    /// println!("{} pages under token {token}", pages.len());
     /// # Ok(()) }
     /// ```
-    pub async fn hold<F, T>(&self, work: impl FnOnce(Arc<Guard>) -> F) -> Result<T, HoldError>
-    where
-        F: Future<Output = T>,
-    {
-        let guard = Arc::new(self.acquire().await?);
-        let out = {
-            let work = work(guard.clone());
-            tokio::select! {
-                biased;
-                lost = guard.lost() => return Err(HoldError::Lost(lost)),
-                out = work => out,
-            }
-        };
-        guard.check().map_err(HoldError::Lost)?;
-        if let Ok(guard) = Arc::try_unwrap(guard)
-            && let Err(error) = guard.release().await
-        {
-            tracing::warn!(%error, "the work is done, the release failed");
+    pub async fn hold<T>(&self, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
+        run(self.acquire().await?, work).await
+    }
+
+    /// As [`hold`](Self::hold), if the lock is free; `None` if somebody else holds it, and the work never begins.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold), but without patience for a store that fails.
+    ///
+    /// # Cancel safety
+    /// As [`hold`](Self::hold).
+    pub async fn try_hold<T>(&self, work: impl AsyncFnOnce(Lease) -> T) -> Result<Option<T>, HoldError> {
+        match self.try_acquire().await? {
+            Some(guard) => run(guard, work).await.map(Some),
+            None => Ok(None),
         }
-        Ok(out)
+    }
+
+    /// As [`hold`](Self::hold), but waits for the lock for at most `patience`; zero asks once. The work itself may take as
+    /// long as it likes.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold), and [`AcquireError::TimedOut`] in [`HoldError::Acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`hold`](Self::hold).
+    pub async fn hold_within<T>(
+        &self,
+        patience: Duration,
+        work: impl AsyncFnOnce(Lease) -> T,
+    ) -> Result<T, HoldError> {
+        run(self.acquire_within(patience).await?, work).await
     }
 
     async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), cell, mode))
+        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode)))
     }
 
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {
         let (name, mode) = (self.name.as_ref().map_err(Clone::clone)?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
-        let timing = Timing::new(self.options.ttl)?;
+        let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
         if timing.ttl() > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
@@ -192,4 +218,21 @@ impl Lock {
         }
         Ok(acquire::Request { name, mode, timing, budget, options: &self.options })
     }
+}
+
+/// Works under a guard for as long as the lease lasts, then gives it back.
+async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
+    let out = {
+        let work = work(guard.lease());
+        tokio::select! {
+            biased;
+            lost = guard.lost() => return Err(HoldError::Lost(lost)),
+            out = work => out,
+        }
+    };
+    guard.check().map_err(HoldError::Lost)?;
+    if let Err(error) = guard.release().await {
+        tracing::warn!(%error, "the work is done, the release failed");
+    }
+    Ok(out)
 }

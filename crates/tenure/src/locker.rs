@@ -1,10 +1,10 @@
 //! `Locker`: a connected store, from which locks are made.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt::Display, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Adoption, BackendError, BackendHandle, FencingToken, Finding, Grant, HolderView, Host, Label, LockName,
-    LockView, Mode, OwnerId, Promises, Released, Renewal, Timing,
+    Adoption, BackendError, BackendHandle, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label,
+    LockName, LockView, Mode, Outcome, OwnerId, Promises, Released, Renewal, Timing,
 };
 
 use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
@@ -67,8 +67,9 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Nothing is changed.
-    pub async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.inspect(name)).await
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
+        let name = checked(name.as_ref())?;
+        self.ask(TIMEOUT, || self.engine.backend.inspect(&name)).await
     }
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
@@ -82,7 +83,8 @@ impl Locker {
     ///
     /// # Cancel safety
     /// Nothing is changed.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
+        let prefix = prefix.as_ref();
         self.ask(WALK, || self.engine.backend.list(prefix)).await
     }
 
@@ -96,8 +98,9 @@ impl Locker {
     ///
     /// # Cancel safety
     /// The lock may or may not be broken.
-    pub async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.break_lock(name)).await
+    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
+        let name = checked(name.as_ref())?;
+        self.ask(TIMEOUT, || self.engine.backend.break_lock(&name)).await
     }
 
     /// What a person should know about the store and our assumptions about it; empty if all is well.
@@ -130,9 +133,15 @@ impl Locker {
     ///
     /// # Cancel safety
     /// It may or may not be extended.
-    pub async fn renew(&self, name: &LockName, owner: OwnerId, ttl: Timing) -> Result<Renewal, BackendError> {
-        let (token, ttl) = (FencingToken::new(0), ttl.ttl());
-        let grants = [Grant { name: name.clone(), owner, token, block: 1, ttl }];
+    pub async fn renew(
+        &self,
+        name: impl AsRef<str>,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Result<Renewal, BackendError> {
+        let name = checked(name.as_ref())?;
+        let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
+        let grants = [Grant { name, owner, token: FencingToken::new(0), block: 1, ttl }];
         let ask = || async {
             let answer = self.engine.backend.renew(&grants).await.pop();
             answer.expect("BUG: a backend answers every grant")
@@ -147,8 +156,9 @@ impl Locker {
     ///
     /// # Cancel safety
     /// It may or may not have left.
-    pub async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.release(name, owner)).await
+    pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
+        let name = checked(name.as_ref())?;
+        self.ask(TIMEOUT, || self.engine.backend.release(&name, owner)).await
     }
 
     /// One request, asked again only while the store is busy for a moment.
@@ -168,4 +178,13 @@ impl Locker {
     pub async fn drain(&self, patience: Duration) -> bool {
         self.engine.drain(patience).await
     }
+}
+
+fn checked(name: &str) -> Result<LockName, BackendError> {
+    LockName::new(name).map_err(invalid)
+}
+
+/// Refused before anything was sent.
+fn invalid(why: impl Display) -> BackendError {
+    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string())
 }

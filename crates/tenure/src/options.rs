@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label, Timing};
+use tenure_core::{BackendError, HolderView, Label};
 
 /// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
 /// than a person waits without a word.
@@ -14,7 +14,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Settings; every default with its reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    pub(crate) ttl: Duration,
+    /// `None`: [`Promises::default_ttl`](tenure_core::Promises::default_ttl).
+    pub(crate) ttl: Option<Duration>,
     /// Never: work ends when it ends.
     pub(crate) max_hold: Option<Duration>,
     /// `None`: as long as the caller waits, and [`PATIENCE`] if that is for ever.
@@ -25,7 +26,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        Self { ttl: Timing::DEFAULT_TTL, max_hold: None, patience: None, label, progress: None }
+        Self { ttl: None, max_hold: None, patience: None, label, progress: None }
     }
 }
 

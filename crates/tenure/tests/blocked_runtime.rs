@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure::core::{Backend, LockView};
+use tenure::{Backend, LockView};
 use tenure::{LockName, Locker, TokioHost};
 use tenure_memory::Memory;
 use tenure_testkit::patience::{eventually, slowness};

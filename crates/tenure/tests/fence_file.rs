@@ -15,7 +15,7 @@ use std::{
 use tempfile::TempDir;
 use tenure::{
     FencingToken,
-    fence::{FencedFile, FileError, Pass, Refused},
+    fence::{FencedFile, FileError, Pass},
 };
 use tenure_testkit::patience::eventually;
 
@@ -55,7 +55,7 @@ impl Shelf {
 #[track_caller]
 fn assert_refused(answer: Result<(), FileError>, token: Pass, mark: u64) {
     match answer {
-        Err(FileError::Refused(refused)) => assert_eq!(refused, Refused { token: token.token(), mark }),
+        Err(FileError::Refused(refused)) => assert_eq!((refused.token, refused.mark), (token.token(), mark)),
         other => panic!("not refused: {other:?}"),
     }
 }

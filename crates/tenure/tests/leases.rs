@@ -12,7 +12,7 @@ use std::{
 };
 
 use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
-use tenure::{AcquireError, Guard, HoldError, Loss};
+use tenure::{AcquireError, Guard, HoldError, Lease, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -392,7 +392,7 @@ async fn hold_drops_the_work_when_the_lease_is_lost() {
 async fn hold_returns_what_the_work_returns_and_releases() {
     let stage = Stage::new();
     let actor = stage.actor();
-    let work = async |lease: Arc<Guard>| {
+    let work = async |lease: Lease| {
         pass(3 * TTL).await;
         lease.check().map(|()| lease.token())
     };

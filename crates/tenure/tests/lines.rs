@@ -8,7 +8,7 @@ mod stage;
 use std::sync::{Arc, Mutex};
 
 use stage::{Actor, Deaf, SOON, Stage, TTL, in_time, ms};
-use tenure::{AcquireError, core::ErrorKind};
+use tenure::{AcquireError, ErrorKind};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,

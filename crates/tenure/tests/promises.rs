@@ -12,7 +12,7 @@
 
 use std::{fs, path::Path};
 
-use tenure::core::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharing, WakeUp};
+use tenure::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharing, WakeUp};
 
 const QUORUM: &str = "redlock:redis://a,redis://b,redis://c";
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use redis_stage::{LONG, NAME, Naive, PATIENCE, Stage, acquire, drained, in_time, ms, naive, until, waiting};
-use tenure::core::ErrorKind;
+use tenure::ErrorKind;
 use tenure::{AcquireError, Guard, Locker, ReleaseError};
 use tenure_testkit::{patience::eventually, proxy::Proxy, redis::Raw};
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -336,9 +336,8 @@ async fn a_former_holder_neither_frees_nor_extends_the_next_one() {
     assert!(next.token() > token, "L2");
     let answer = former.release().await;
     assert!(matches!(answer, Err(ReleaseError::AlreadyLost(_))), "{answer:?}");
-    let timing = tenure::core::Timing::new(LONG).unwrap();
-    let renewed = locks.renew(&redis_stage::name(NAME), owner, timing).await.unwrap();
-    assert_eq!(renewed, tenure::core::Renewal::Gone);
+    let renewed = locks.renew(&redis_stage::name(NAME), owner, LONG).await.unwrap();
+    assert_eq!(renewed, tenure::Renewal::Gone);
     assert!(stage.left() <= ms(5_000));
     assert_eq!(stage.held().unwrap().token, Some(next.token()));
     until("the next one is alone", PATIENCE, async || stage.view().await.unwrap().holders.len() == 1).await;

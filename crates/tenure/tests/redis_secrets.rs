@@ -14,8 +14,8 @@ use std::{
 };
 
 use redis_stage::{LONG, NAME, acquire, in_time, name};
-use tenure::core::{ErrorKind, Outcome};
 use tenure::{AcquireError, Locker};
+use tenure::{ErrorKind, Outcome};
 use tenure_testkit::redis::{Recipe, RedisServer};
 
 /// The right one. With everything that has to be encoded in a URL, so that the encoded one must not be shown either.

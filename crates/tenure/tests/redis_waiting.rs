@@ -14,7 +14,7 @@ use std::{
 use redis_stage::{
     Far, LONG, NAME, Naive, PATIENCE, Stage, TOLD, acquire, entry, in_time, ms, naive, process_of, waiting,
 };
-use tenure::{AcquireError, Guard, Locker, ReleaseError, core::ErrorKind};
+use tenure::{AcquireError, ErrorKind, Guard, Locker, ReleaseError};
 use tenure_testkit::{
     patience::{eventually, slowness},
     redis::{Raw, Reply},

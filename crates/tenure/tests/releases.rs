@@ -8,8 +8,8 @@ mod stage;
 use std::time::Duration;
 
 use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, ms, name};
-use tenure::core::{Released, Renewal, Timing};
 use tenure::{Guard, Loss, ReleaseError};
+use tenure::{Released, Renewal};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -181,8 +181,7 @@ async fn a_detached_lease_ends_by_its_ttl_or_by_its_owner() {
     let (owner, token) = guard.detach();
     pass(TTL / 2).await;
     assert_eq!(actor.gates.asked(Verb::Renew) + actor.gates.asked(Verb::Release), 0);
-    let half = Timing::new(TTL).unwrap();
-    assert_eq!(actor.locks.renew(&name(), owner, half).await.unwrap(), Renewal::Renewed);
+    assert_eq!(actor.locks.renew(&name(), owner, TTL).await.unwrap(), Renewal::Renewed);
     let (next, after) = entry(&stage, waiting).await;
     assert!(after > TTL - SOON && after <= TTL + SOON, "{after:?}");
     assert!(next.token() > token);

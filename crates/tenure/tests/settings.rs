@@ -7,7 +7,7 @@ mod stage;
 use std::{sync::Arc, time::Duration};
 
 use stage::{Actor, Deaf, Stage, ms};
-use tenure::{AcquireError, ConfigError, HoldError, Lock, core::Sharing};
+use tenure::{AcquireError, ConfigError, HoldError, Lock, Sharing};
 use tenure_testkit::gate::Verb;
 
 /// The refusal, which every way to acquire gives.

@@ -16,7 +16,7 @@ use std::{
 
 use stage::{Stage, TTL, in_time, ms, name};
 use tenure::AcquireError;
-use tenure::core::Backend;
+use tenure::Backend;
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,

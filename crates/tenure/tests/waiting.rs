@@ -12,8 +12,8 @@ use std::{
 };
 
 use stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
-use tenure::core::{ErrorKind, Sharing};
 use tenure::{AcquireError, FencingToken, Guard, Progress};
+use tenure::{ErrorKind, Sharing};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,

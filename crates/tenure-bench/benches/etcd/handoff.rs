@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Locker, TokioHost, core::Host};
+use tenure::{Host, Locker, TokioHost};
 use tenure_testkit::etcd::EtcdServer;
 use tokio::{runtime::Runtime, task::JoinSet};
 

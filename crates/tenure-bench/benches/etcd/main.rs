@@ -10,7 +10,7 @@ mod handoff;
 
 use std::time::Duration;
 
-use tenure::{Locker, TokioHost, core::Host};
+use tenure::{Host, Locker, TokioHost};
 use tenure_bench::{Rounds, Spread};
 use tenure_testkit::etcd::EtcdServer;
 use tokio::{

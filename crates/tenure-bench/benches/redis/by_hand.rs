@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::{Client, PushInfo, PushKind, Value, aio::MultiplexedConnection};
-use tenure::{TokioHost, core::Host};
+use tenure::{Host, TokioHost};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::{

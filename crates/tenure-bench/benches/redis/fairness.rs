@@ -7,10 +7,7 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 use rslock::LockManager;
-use tenure::{
-    Lock, TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Host, Lock, Moment, TokioHost};
 use tenure_bench::jain;
 use tokio::{net::unix::pipe::Receiver, runtime::Runtime, task::LocalSet};
 

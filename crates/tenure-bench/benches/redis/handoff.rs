@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{
-    Lock, TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Host, Lock, Moment, TokioHost};
 use tenure_bench::jain;
 use tokio::{runtime::Runtime, task::JoinSet};
 

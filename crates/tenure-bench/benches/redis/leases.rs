@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Guard, TokioHost, core::Host};
+use tenure::{Guard, Host, TokioHost};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{meter::Meter, server::Server};

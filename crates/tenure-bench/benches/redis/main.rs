@@ -15,7 +15,7 @@ mod table;
 
 use std::{error::Error, time::Duration};
 
-use tenure::{TokioHost, core::Host};
+use tenure::{Host, TokioHost};
 use tenure_bench::Rounds;
 use tokio::runtime::{Builder, Runtime};
 

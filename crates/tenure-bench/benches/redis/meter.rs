@@ -7,10 +7,7 @@ use nix::{
     time::{ClockId, clock_gettime},
     unistd::Pid,
 };
-use tenure::{
-    TokioHost,
-    core::{Host, Moment},
-};
+use tenure::{Host, Moment, TokioHost};
 
 use crate::server::Server;
 

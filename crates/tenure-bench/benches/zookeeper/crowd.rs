@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Lock, TokioHost, core::Host};
+use tenure::{Host, Lock, TokioHost};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{recipe::Recipe, server::Server};

@@ -9,7 +9,7 @@ mod server;
 
 use std::time::Duration;
 
-use tenure::{Lock, TokioHost, core::Host};
+use tenure::{Host, Lock, TokioHost};
 use tenure_bench::Rounds;
 use tokio::{
     runtime::{Builder, Runtime},

@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{
-    AcquireError, Lock, LockName, Locker, Progress, ReleaseError, TokioHost,
-    core::{Host, Timing},
-};
+use tenure::{AcquireError, Host, Lock, LockName, Locker, Progress, ReleaseError, Timing, TokioHost};
 use tokio::task::{JoinSet, yield_now};
 
 use crate::{

@@ -40,9 +40,12 @@ impl Visit<'_> {
     }
 
     fn failed_look(&self, (verb, error): (&'static str, RedisError)) -> Finding {
-        let found = self.refused(&format!("look at the keys ({verb})"), &self.failed(error));
+        let mut found = self.refused(&format!("look at the keys ({verb})"), &self.failed(error));
         // No lock needs TYPE, only this look around.
-        if verb == "TYPE" { Finding { severity: Severity::Note, ..found } } else { found }
+        if verb == "TYPE" {
+            found.severity = Severity::Note;
+        }
+        found
     }
 
     /// All keys under our prefix. Answers the locks that somebody waits for.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{AcquireError, core::HolderView};
+use tenure::{AcquireError, HolderView};
 use tenure_testkit::patience::slowness;
 
 use crate::{

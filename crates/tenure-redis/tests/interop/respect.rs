@@ -1,9 +1,6 @@
 //! What is theirs stays as it is: value and end while we wait, and the lock itself when one of us comes late.
 
-use tenure::{
-    ReleaseError,
-    core::{Released, Renewal, Timing},
-};
+use tenure::{ReleaseError, Released, Renewal};
 use tenure_testkit::patience::eventually;
 
 use crate::{
@@ -91,8 +88,7 @@ pub(crate) fn our_late_release_does_not_free_its_lock(library: Library) {
     eventually("our lease ends", PATIENCE, || client.try_lock(Some(LONG)).then_some(()));
     let value = stage.value();
 
-    let ttl = Timing::new(2 * LONG).unwrap();
-    assert_eq!(stage.wait(stage.locks.renew(&name(), owner, ttl)).unwrap(), Renewal::Gone);
+    assert_eq!(stage.wait(stage.locks.renew(&name(), owner, 2 * LONG)).unwrap(), Renewal::Gone);
     assert_eq!(stage.wait(stage.locks.release(&name(), owner)).unwrap(), Released::WasGone);
     assert_eq!(stage.value(), value);
     let left = stage.pttl();

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{
-    Guard, Lock, LockName, Locker,
-    core::{HolderView, LockView, Mode},
-};
+use tenure::{Guard, HolderView, Lock, LockName, LockView, Locker, Mode};
 use tenure_testkit::{
     patience::{eventually, slowness},
     redis::RedisServer,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Guard, Lock, Locker, core::LockView};
+use tenure::{Guard, Lock, LockView, Locker};
 use tenure_testkit::{
     patience::{eventually, slowness},
     zookeeper::ZooKeeperServer,
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     pub(crate) fn view(&self) -> LockView {
-        self.wait(self.locks.inspect(&NAME.parse().unwrap())).unwrap()
+        self.wait(self.locks.inspect(NAME)).unwrap()
     }
 
     /// Waits until so many stand in the line behind those who hold.

@@ -7,7 +7,7 @@ use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
 use crate::{
     engine::{Engine, cell::HoldCell, lines::InLine, waiters::Seat},
     error::AcquireError,
-    machine::acquisition::{Acquisition, Failure, Todo, Verdict},
+    machine::acquisition::{Acquisition, Action, Failure, Verdict},
     options::{Options, PATIENCE, Waiting},
 };
 
@@ -35,10 +35,10 @@ pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc
     let mut now = attempt.stand_in_line(began, request.budget).await?;
     loop {
         now = match attempt.machine.poll(now) {
-            Todo::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
-            Todo::Wait { until } => attempt.wait(until).await,
-            Todo::Return => attempt.give_back(now).await,
-            Todo::Finish(verdict) => return attempt.finish(now, verdict, &request),
+            Action::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
+            Action::Wait { until } => attempt.wait(until).await,
+            Action::Return => attempt.give_back(now).await,
+            Action::Finish(verdict) => return attempt.finish(now, verdict, &request),
         };
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::{
     error::{Loss, Lost},
-    machine::hold::{Hold, Todo},
+    machine::hold::{Action, Hold},
 };
 
 /// One held lease. The machine inside is the only truth; whoever looks first finds the loss.
@@ -73,18 +73,20 @@ impl HoldCell {
         self.hold().is_at_risk()
     }
 
-    /// Ends belief by our own will; the loss, if it came before.
+    /// Ends belief by our own will, and tells those who still have the lease; the loss, if it came before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
-        self.hold().release(now)
+        let released = self.hold().release(now);
+        self.news.notify_waiters();
+        released
     }
 
     /// Looks at the clock and tells the guard if the lease is lost.
-    pub(crate) fn poll(&self, now: Moment) -> Todo {
-        let todo = self.hold().poll(now);
-        if todo == Todo::Over {
+    pub(crate) fn poll(&self, now: Moment) -> Action {
+        let action = self.hold().poll(now);
+        if action == Action::Over {
             self.news.notify_waiters();
         }
-        todo
+        action
     }
 
     pub(crate) fn on_sent(&self, now: Moment) {

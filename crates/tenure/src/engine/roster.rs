@@ -12,7 +12,7 @@ use std::{
 use tenure_core::{Moment, OwnerId, Wake};
 use tokio::sync::Notify;
 
-use crate::{engine::cell::HoldCell, machine::hold::Todo};
+use crate::{engine::cell::HoldCell, machine::hold::Action};
 
 /// A wall clock that moved by more than this against the other one has stepped: look at everything.
 const STEP: Duration = Duration::from_millis(5);
@@ -61,10 +61,10 @@ impl Roster {
     /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
     pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
         let due = match cell.poll(now) {
-            Todo::Wait { until } => until.boot,
+            Action::Wait { until } => until.boot,
             // The grant came so late that its renewal is due.
-            Todo::Renew => now.boot,
-            Todo::Over => return,
+            Action::Renew => now.boot,
+            Action::Over => return,
         };
         let mut entries = self.entries();
         entries.insert(due, cell);
@@ -117,16 +117,16 @@ impl Roster {
         let horizon = if stepped { Duration::MAX } else { now.boot };
         let mut renew: Vec<Vec<Arc<HoldCell>>> = Vec::new();
         for cell in entries.take_due(horizon) {
-            let mut todo = cell.poll(now);
-            if todo == Todo::Renew {
+            let mut action = cell.poll(now);
+            if action == Action::Renew {
                 cell.on_sent(now);
                 match renew.last_mut() {
                     Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
                     _ => renew.push(vec![cell.clone()]),
                 }
-                todo = cell.poll(now);
+                action = cell.poll(now);
             }
-            if let Todo::Wait { until } = todo {
+            if let Action::Wait { until } = action {
                 entries.insert(until.boot, cell);
             }
         }
@@ -144,9 +144,9 @@ impl Roster {
         let mut entries = self.entries();
         let Some(cell) = entries.take(cell.owner()) else { return };
         match cell.poll(now) {
-            Todo::Wait { until } => entries.insert(until.boot, cell),
-            Todo::Renew => entries.insert(now.boot, cell),
-            Todo::Over => {}
+            Action::Wait { until } => entries.insert(until.boot, cell),
+            Action::Renew => entries.insert(now.boot, cell),
+            Action::Over => {}
         }
     }
 }

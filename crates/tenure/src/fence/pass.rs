@@ -4,11 +4,11 @@ use std::{env, ffi::OsString};
 
 use tenure_core::{FencingToken, Mode};
 
-use crate::guard::Guard;
+use crate::{guard::Guard, lease::Lease};
 
 /// What a holder shows to a resource: its token, and whether the resource's mark rises to it.
 ///
-/// Made by [`Guard::pass`], or of a token that came another way. An exclusive holder's pass **raises** the mark, a
+/// Made by [`Lease::pass`], or of a token that came another way. An exclusive holder's pass **raises** the mark, a
 /// shared one's is only **checked** against it.
 ///
 /// ```
@@ -77,6 +77,12 @@ impl Pass {
     }
 }
 
+impl From<&Lease> for Pass {
+    fn from(lease: &Lease) -> Self {
+        lease.pass()
+    }
+}
+
 impl From<&Guard> for Pass {
     fn from(guard: &Guard) -> Self {
         guard.pass()
@@ -86,6 +92,7 @@ impl From<&Guard> for Pass {
 /// A later holder has been at the resource: who shows this token is over. Do not try again with the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is refused: a later holder with token {mark} has been here")]
+#[non_exhaustive]
 pub struct Refused {
     /// What was shown.
     pub token: FencingToken,

@@ -11,7 +11,7 @@ const TOO_LATE_MAX: u32 = 3;
 
 /// What the engine must do next.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Todo {
+pub(crate) enum Action {
     /// Send the claim; under a new owner if an earlier one was given back.
     Ask { fresh_owner: bool },
     /// Wait until then, or until woken.
@@ -120,9 +120,9 @@ impl Acquisition {
     }
 
     /// What to do at `now`. Asking twice without an event in between answers the same.
-    pub(crate) fn poll(&mut self, now: Moment) -> Todo {
+    pub(crate) fn poll(&mut self, now: Moment) -> Action {
         match &self.state {
-            State::Asking { .. } => Todo::Ask { fresh_owner: self.fresh_owner },
+            State::Asking { .. } => Action::Ask { fresh_owner: self.fresh_owner },
             State::Waiting { .. } if self.is_out_of_time(now) => {
                 let verdict = self.timed_out(now);
                 self.finish(verdict);
@@ -133,10 +133,10 @@ impl Acquisition {
                 self.poll(now)
             }
             State::Waiting { until } => {
-                Todo::Wait { until: self.deadline.map_or(*until, |deadline| until.earlier(deadline)) }
+                Action::Wait { until: self.deadline.map_or(*until, |deadline| until.earlier(deadline)) }
             }
-            State::Returning { .. } => Todo::Return,
-            State::Done(verdict) => Todo::Finish(verdict.clone()),
+            State::Returning { .. } => Action::Return,
+            State::Done(verdict) => Action::Finish(verdict.clone()),
         }
     }
 

@@ -8,7 +8,7 @@ use tenure_core::{
 };
 
 use crate::machine::{
-    acquisition::{Acquisition, Todo, Verdict},
+    acquisition::{Acquisition, Action, Verdict},
     trail::Trail,
 };
 
@@ -121,9 +121,9 @@ impl World {
         self.too_late >= 3
     }
 
-    fn events(&self, todo: &Todo) -> Vec<Event> {
-        match todo {
-            Todo::Ask { .. } => {
+    fn events(&self, action: &Action) -> Vec<Event> {
+        match action {
+            Action::Ask { .. } => {
                 let busy = if self.asks_once() { Answer::Busy } else { Answer::Queued };
                 let mut answers = vec![Answer::Granted, busy, Answer::Split];
                 for kind in [ErrorKind::Unavailable, ErrorKind::Denied] {
@@ -132,21 +132,21 @@ impl World {
                 let after = |delay| answers.clone().into_iter().map(move |a| Event::Answered(a, delay));
                 after(QUICK).chain(after(TTL)).collect()
             }
-            Todo::Wait { .. } => vec![Event::Waited(None), Event::Waited(Some(PATIENCE)), Event::Woken],
-            Todo::Return => vec![Event::Returned(QUICK), Event::Returned(TTL)],
-            Todo::Finish(_) => Vec::new(),
+            Action::Wait { .. } => vec![Event::Waited(None), Event::Waited(Some(PATIENCE)), Event::Woken],
+            Action::Return => vec![Event::Returned(QUICK), Event::Returned(TTL)],
+            Action::Finish(_) => Vec::new(),
         }
     }
 
-    fn apply(&mut self, todo: &Todo, event: Event) {
-        match (event, todo) {
-            (Event::Answered(answer, delay), Todo::Ask { fresh_owner }) => {
+    fn apply(&mut self, action: &Action, event: Event) {
+        match (event, action) {
+            (Event::Answered(answer, delay), Action::Ask { fresh_owner }) => {
                 self.owner += u8::from(*fresh_owner);
                 self.asked_late += u32::from(self.is_late());
                 self.machine.on_sent(self.now);
                 self.answered(answer, delay);
             }
-            (Event::Waited(by), Todo::Wait { until }) => {
+            (Event::Waited(by), Action::Wait { until }) => {
                 self.now = self.now + by.unwrap_or_else(|| until.boot.saturating_sub(self.now.boot));
             }
             (Event::Woken, _) => self.machine.on_wake(),
@@ -156,7 +156,7 @@ impl World {
                 self.returned = true;
                 self.machine.on_returned();
             }
-            _ => unreachable!("{event:?} does not follow {todo:?}"),
+            _ => unreachable!("{event:?} does not follow {action:?}"),
         }
     }
 
@@ -197,15 +197,15 @@ impl World {
     }
 
     /// Everything that must be true of what it wants now.
-    fn judge(&self, todo: &Todo) {
-        assert_eq!(self.machine.may_be_there(), self.there.contains(&self.owner), "at {todo:?}");
+    fn judge(&self, action: &Action) {
+        assert_eq!(self.machine.may_be_there(), self.there.contains(&self.owner), "at {action:?}");
         assert!(self.there.range(..self.owner).next().is_none(), "an earlier owner was left behind (L8)");
         let wait = if self.asks_once() { Wait::No } else { Wait::Turn };
         assert_eq!(self.machine.wait(), wait);
-        self.judge_noise(todo);
+        self.judge_noise(action);
         let is_good = self.last == Some(Answer::Granted) && self.until.is_some_and(|u| !u.is_over(self.now));
-        match todo {
-            Todo::Ask { fresh_owner } => {
+        match action {
+            Action::Ask { fresh_owner } => {
                 assert_eq!(
                     *fresh_owner, self.returned,
                     "a new owner after every release, ours or the store's, and only then (H3.4)"
@@ -214,14 +214,14 @@ impl World {
                 // Woken at the last moment, or a grant that was too late: asked once more each time.
                 assert!(self.asks_once() || self.asked_late <= 1 + self.too_late, "the deadline is not kept");
             }
-            Todo::Wait { until } => {
+            Action::Wait { until } => {
                 assert!(!self.asks_once() && !self.is_late() && !self.is_fed_up() && !self.failed_for_good());
                 assert!(until.boot > self.now.boot, "would spin");
                 let deadline = self.budget.map(|budget| START.boot + budget);
                 assert!(deadline.is_none_or(|deadline| until.boot <= deadline));
             }
-            Todo::Return => assert!(self.machine.may_be_there() && !is_good, "gave back what was ours"),
-            Todo::Finish(verdict) => self.judge_verdict(verdict),
+            Action::Return => assert!(self.machine.may_be_there() && !is_good, "gave back what was ours"),
+            Action::Finish(verdict) => self.judge_verdict(verdict),
         }
     }
 
@@ -253,28 +253,28 @@ impl World {
     }
 
     /// What comes at the wrong time changes nothing.
-    fn judge_noise(&self, todo: &Todo) {
+    fn judge_noise(&self, action: &Action) {
         let mut machine = self.machine.clone();
-        assert_eq!(machine.poll(self.now), *todo, "two answers to one question");
-        if !matches!(todo, Todo::Return) {
+        assert_eq!(machine.poll(self.now), *action, "two answers to one question");
+        if !matches!(action, Action::Return) {
             machine.on_returned();
         }
-        if !matches!(todo, Todo::Ask { .. }) {
+        if !matches!(action, Action::Ask { .. }) {
             machine.on_sent(self.now);
         }
         machine.on_answer(self.now, Ok(granted(99)));
-        if !matches!(todo, Todo::Wait { .. }) {
+        if !matches!(action, Action::Wait { .. }) {
             machine.on_wake();
         }
-        assert_eq!(machine.poll(self.now), *todo, "a stray event was heard");
+        assert_eq!(machine.poll(self.now), *action, "a stray event was heard");
     }
 
     /// Plays every continuation, and counts the sequences.
     fn explore(&self, depth: usize, trail: &mut Trail<Event>) -> usize {
         let mut here = self.clone();
-        let todo = here.machine.poll(here.now);
-        here.judge(&todo);
-        let events = if depth == 0 { Vec::new() } else { here.events(&todo) };
+        let action = here.machine.poll(here.now);
+        here.judge(&action);
+        let events = if depth == 0 { Vec::new() } else { here.events(&action) };
         if events.is_empty() {
             return 1;
         }
@@ -282,7 +282,7 @@ impl World {
         for event in events {
             trail.0.push(event);
             let mut next = here.clone();
-            next.apply(&todo, event);
+            next.apply(&action, event);
             sequences += next.explore(depth - 1, trail);
             trail.0.pop();
         }
@@ -308,11 +308,11 @@ fn a_wall_clock_that_steps_does_not_end_the_waiting() {
     waiting.on_sent(START);
     waiting.on_answer(START, Ok(queued()));
     let stepped = Moment { wall: START.wall + Duration::from_secs(3600), ..START };
-    assert_eq!(waiting.poll(stepped), Todo::Ask { fresh_owner: false }, "asking early does no harm");
+    assert_eq!(waiting.poll(stepped), Action::Ask { fresh_owner: false }, "asking early does no harm");
     assert_eq!(waiting.request_timeout(stepped), timing().request_timeout());
     waiting.on_sent(stepped);
     waiting.on_answer(stepped, Ok(queued()));
-    assert!(matches!(waiting.poll(stepped), Todo::Wait { .. }));
+    assert!(matches!(waiting.poll(stepped), Action::Wait { .. }));
 }
 
 /// L6: between our own delay and 2 s.
@@ -323,7 +323,7 @@ fn a_store_that_says_when_to_ask_again_is_asked_then() {
         waiting.on_sent(START);
         let hint = Duration::from_millis(hint);
         waiting.on_answer(START, Err(error(ErrorKind::Unavailable, Outcome::NotApplied).retry_after(hint)));
-        let Todo::Wait { until } = waiting.poll(START) else { panic!("does not wait") };
+        let Action::Wait { until } = waiting.poll(START) else { panic!("does not wait") };
         let wait = until.boot - START.boot;
         match expected {
             Some(ms) => assert_eq!(wait, Duration::from_millis(ms)),
@@ -345,11 +345,11 @@ fn a_store_that_says_when_it_will_serve_is_not_failing_until_then() {
         waiting.poll(START + at)
     };
     let hinted = |left: u64| refusal().retry_after(Duration::from_secs(left));
-    assert!(matches!(ask(&mut waiting, Duration::ZERO, hinted(32)), Todo::Wait { .. }));
-    assert!(matches!(ask(&mut waiting, Duration::from_secs(30), hinted(2)), Todo::Wait { .. }));
-    assert!(matches!(ask(&mut waiting, Duration::from_secs(34), refusal()), Todo::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::ZERO, hinted(32)), Action::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(30), hinted(2)), Action::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(34), refusal()), Action::Wait { .. }));
     let over = Duration::from_secs(32) + PATIENCE;
-    assert!(matches!(ask(&mut waiting, over, refusal()), Todo::Finish(Verdict::Failed(_))));
+    assert!(matches!(ask(&mut waiting, over, refusal()), Action::Finish(Verdict::Failed(_))));
 }
 
 /// A store that hangs must not hold a caller back who wanted to wait for less.

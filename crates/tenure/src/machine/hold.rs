@@ -8,7 +8,7 @@ use crate::error::{Loss, Lost};
 
 /// What the engine must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Todo {
+pub(crate) enum Action {
     /// Send a renewal now.
     Renew,
     /// Nothing until then; look at the clock again.
@@ -27,7 +27,8 @@ enum State {
         sent_at: Moment,
         hinted: bool,
     },
-    Released,
+    /// What whoever still looks is told.
+    Released(Lost),
     Lost(Lost),
 }
 
@@ -39,7 +40,7 @@ enum State {
 ///     │ now ≥ until        │  Gone ───────────► Lost(Taken)
 ///     ▼                    ▼
 ///   Lost(Expired)       Lost(Expired)
-/// release ─► Released, after which nothing is a loss
+/// release ─► Released: nothing is a loss any more, and nothing is believed
 /// ```
 ///
 /// * `until` counts from before the request was sent; it never moves back (H2.2).
@@ -76,13 +77,13 @@ impl Hold {
     }
 
     /// Looks at the clock, then says what to do.
-    pub(crate) fn poll(&mut self, now: Moment) -> Todo {
+    pub(crate) fn poll(&mut self, now: Moment) -> Action {
         self.look(now);
         match self.state {
-            State::Believing { renew_at } if renew_at.is_over(now) => Todo::Renew,
+            State::Believing { renew_at } if renew_at.is_over(now) => Action::Renew,
             State::Believing { renew_at } => self.wait(now, renew_at),
             State::Renewing { .. } => self.wait(now, self.until),
-            State::Released | State::Lost(_) => Todo::Over,
+            State::Released(_) | State::Lost(_) => Action::Over,
         }
     }
 
@@ -91,8 +92,8 @@ impl Hold {
         if self.is_capped() { self.until } else { sent_at + self.timing.renewal_period() }
     }
 
-    fn wait(&self, now: Moment, until: Moment) -> Todo {
-        Todo::Wait { until: until.earlier(self.until).earlier(now + self.timing.look()) }
+    fn wait(&self, now: Moment, until: Moment) -> Action {
+        Action::Wait { until: until.earlier(self.until).earlier(now + self.timing.look()) }
     }
 
     /// A renewal is about to be sent.
@@ -132,11 +133,11 @@ impl Hold {
         match &mut self.state {
             State::Believing { renew_at } => *renew_at = now,
             State::Renewing { hinted, .. } => *hinted = true,
-            State::Released | State::Lost(_) => {}
+            State::Released(_) | State::Lost(_) => {}
         }
     }
 
-    /// The holder gives it back: from here on nothing is a loss, and nothing is renewed.
+    /// The holder gives it back: from here on nothing is a loss, nothing is renewed and nothing is believed.
     ///
     /// Answers the loss if it was lost before.
     pub(crate) fn release(&mut self, now: Moment) -> Result<(), Lost> {
@@ -144,7 +145,9 @@ impl Hold {
         if let State::Lost(lost) = self.state {
             return Err(lost);
         }
-        self.state = State::Released;
+        if !matches!(self.state, State::Released(_)) {
+            self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
+        }
         Ok(())
     }
 
@@ -152,16 +155,16 @@ impl Hold {
     pub(crate) fn check(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
         match self.state {
-            State::Lost(lost) => Err(lost),
-            _ => Ok(()),
+            State::Lost(lost) | State::Released(lost) => Err(lost),
+            State::Believing { .. } | State::Renewing { .. } => Ok(()),
         }
     }
 
     /// How long it may still be believed.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match self.state {
-            State::Lost(_) => Duration::ZERO,
-            _ => self.until.remaining(now),
+            State::Lost(_) | State::Released(_) => Duration::ZERO,
+            State::Believing { .. } | State::Renewing { .. } => self.until.remaining(now),
         }
     }
 

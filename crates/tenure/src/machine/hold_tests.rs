@@ -7,7 +7,7 @@ use tenure_core::{FencingToken, Moment, Renewal, Timing};
 use crate::{
     error::{Loss, Lost},
     machine::{
-        hold::{Hold, Todo},
+        hold::{Action, Hold},
         trail::Trail,
     },
 };
@@ -107,7 +107,7 @@ impl World {
         ];
         if self.in_flight.is_some() {
             events.extend([Some(Renewal::Renewed), Some(Renewal::Gone), None].map(Event::Answer));
-        } else if self.hold.clone().poll(self.now) == Todo::Renew {
+        } else if self.hold.clone().poll(self.now) == Action::Renew {
             events.push(Event::Send);
         }
         events
@@ -139,11 +139,14 @@ impl World {
             }
         }
         // What somebody saw is remembered, and never taken back (H2.3, L5).
-        if let (Event::Look, Err(lost)) = (event, self.hold.clone().check(self.now)) {
+        if let (Event::Look, false, Err(lost)) = (event, self.released, self.hold.clone().check(self.now)) {
             assert_eq!(*self.lost.get_or_insert(lost), lost);
         }
         let gone = event == Event::Answer(Some(Renewal::Gone));
-        assert!(gone || self.hold.remaining(self.now) >= before, "the end of belief moved back");
+        assert!(
+            gone || self.released || self.hold.remaining(self.now) >= before,
+            "the end of belief moved back"
+        );
     }
 
     fn answer(&mut self, answer: Option<Renewal>) {
@@ -170,13 +173,23 @@ impl World {
 
     /// Everything that must be true of it now, whoever looked before.
     fn judge(&self) {
-        let (check, todo) = (self.hold.clone().check(self.now), self.hold.clone().poll(self.now));
+        let (check, action) = (self.hold.clone().check(self.now), self.hold.clone().poll(self.now));
         if self.released {
-            assert_eq!((check, todo), (Ok(()), Todo::Over), "after a release nothing is a loss");
+            assert_eq!(
+                check.map_err(|lost| lost.cause()),
+                Err(Loss::Released),
+                "a clone of the lease goes on"
+            );
+            assert_eq!(action, Action::Over, "never renewed after a release");
+            assert_eq!(
+                self.hold.remaining(self.now),
+                Duration::ZERO,
+                "nothing is left of what was given back"
+            );
             return;
         }
         let Ok(()) = check else {
-            assert_eq!(todo, Todo::Over, "never renewed after loss");
+            assert_eq!(action, Action::Over, "never renewed after loss");
             assert_eq!(self.hold.remaining(self.now), Duration::ZERO);
             let taken = self.lost.is_some_and(|lost| lost.cause() == Loss::Taken);
             assert!(taken || self.stepped || self.now.boot >= self.end(), "lost without a reason");
@@ -186,15 +199,15 @@ impl World {
         assert!(self.now.boot < self.end(), "believed for longer than allowed (H2.2), or beyond the cap");
         assert!(self.allowed.iter().any(|until| !until.is_over(self.now)), "a clock was not heard (H2.1)");
         let is_due = self.in_flight.is_none() && self.due.is_some_and(|due| due.is_over(self.now));
-        match todo {
-            Todo::Renew => assert!(is_due, "renewed though not due: due {:?}", self.due),
-            Todo::Wait { until } => {
+        match action {
+            Action::Renew => assert!(is_due, "renewed though not due: due {:?}", self.due),
+            Action::Wait { until } => {
                 assert!(!is_due, "a renewal was due at {:?}", self.due);
                 assert!(!until.is_over(self.now), "would spin");
                 let planned = self.due.filter(|_| self.in_flight.is_none()).map_or(Duration::MAX, |d| d.boot);
                 assert!(until.boot <= (self.now.boot + timing(TTL).look()).min(self.end()).min(planned));
             }
-            Todo::Over => panic!("over while held"),
+            Action::Over => panic!("over while held"),
         }
     }
 

@@ -7,7 +7,7 @@ use tenure_core::{Moment, Renewal, Timing};
 use crate::{
     error::Loss,
     machine::{
-        hold::{Hold, Todo},
+        hold::{Action, Hold},
         hold_tests::{START, TOKEN, step, timing},
     },
 };
@@ -59,9 +59,9 @@ impl Scene {
     fn pass_until(&mut self, then: Moment, line: &str) {
         while let Some(hold) = self.hold.as_mut().filter(|_| !self.asleep) {
             let next = match hold.poll(self.now) {
-                Todo::Wait { until } => until.boot,
-                Todo::Over => break,
-                Todo::Renew => {
+                Action::Wait { until } => until.boot,
+                Action::Over => break,
+                Action::Renew => {
                     assert!(self.now.boot == then.boot && line.contains("→ renew"), "renew before: {line}");
                     break;
                 }
@@ -72,7 +72,7 @@ impl Scene {
             self.now = self.now + next.saturating_sub(self.now.boot);
             let said = hold.poll(self.now);
             assert!(
-                matches!(said, Todo::Wait { .. }),
+                matches!(said, Action::Wait { .. }),
                 "{said:?} at {:?}, before: {line}",
                 self.now.boot - START.boot
             );
@@ -92,7 +92,7 @@ impl Scene {
         let hold = self.hold.as_mut().unwrap();
         match event {
             "→ renew" => {
-                assert_eq!(hold.poll(now), Todo::Renew, "{line}");
+                assert_eq!(hold.poll(now), Action::Renew, "{line}");
                 hold.on_sent(now);
             }
             "renewed" => hold.on_renewal(now, Some(Renewal::Renewed)),
@@ -102,8 +102,11 @@ impl Scene {
             "released" => assert_eq!(hold.release(now), Ok(()), "{line}"),
             "asleep" => self.asleep = true,
             "→ held" => assert_eq!(hold.check(now), Ok(()), "{line}"),
+            "→ given back" => {
+                assert_eq!(hold.check(now).map_err(|lost| lost.cause()), Err(Loss::Released), "{line}");
+            }
             "→ at risk" => assert!(hold.is_at_risk(), "{line}"),
-            "→ over" => assert_eq!(hold.poll(now), Todo::Over, "{line}"),
+            "→ over" => assert_eq!(hold.poll(now), Action::Over, "{line}"),
             _ if event.starts_with("wall") => {
                 self.now = step(now, event.trim_start_matches("wall").trim().parse().unwrap());
             }
@@ -115,7 +118,7 @@ impl Scene {
                     _ => panic!("what is {event:?}?"),
                 };
                 assert_eq!(hold.check(now).map_err(|lost| lost.cause()), Err(loss), "{line}");
-                assert_eq!(hold.poll(now), Todo::Over, "{line}");
+                assert_eq!(hold.poll(now), Action::Over, "{line}");
             }
         }
     }
@@ -279,8 +282,9 @@ fn after_a_release_an_answer_changes_nothing() {
              0s     granted
              3s     → renew
              3.1s   released
+             3.1s   → given back
              3.2s   {answer}
-             3.2s   → held
+             3.2s   → given back
              30s    → over"
         ));
     }

@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure::core::{BackendError, LockView};
 use tenure::{AcquireError, FencingToken, Guard, Lock, LockName, Locker};
+use tenure::{BackendError, LockView};
 use tenure_testkit::{
     patience::{eventually, slowness},
     proxy::Proxy,

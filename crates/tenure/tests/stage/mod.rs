@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure::core::{
+use tenure::{
     Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant,
     HolderView, Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake,
     Wakes,

@@ -1,0 +1,45 @@
+//! `tenure run` inside of `tenure run`: a lock that the outer one holds is not waited for, for it would be for ever.
+
+use tenure::{LockName, Locker, Mode, OwnerId};
+
+use crate::exit::Stop;
+
+/// Where a command finds the owners of all the runs around it, the outermost first.
+pub(crate) const VARIABLE: &str = "TENURE_HELD";
+
+const BETWEEN: char = ':';
+
+/// What a command gets that runs under this owner's lock.
+pub(crate) fn with(owner: OwnerId) -> String {
+    let mut owners: Vec<String> = around().iter().map(ToString::to_string).collect();
+    owners.push(owner.to_string());
+    owners.join(&BETWEEN.to_string())
+}
+
+fn around() -> Vec<OwnerId> {
+    let text = std::env::var(VARIABLE).unwrap_or_default();
+    // OK to skip what is no owner: somebody else set it, and it holds nothing.
+    text.split(BETWEEN).filter_map(|owner| owner.parse().ok()).collect()
+}
+
+/// Refuses a claim that can never be granted, because runs around this one hold the lock and do not end before it.
+///
+/// The store is asked whether they hold this very lock: an owner is unlike every other one, so that it does not matter how its
+/// URL is spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a
+/// reader beside readers are let in.
+pub(crate) async fn refuse(locks: &Locker, name: &LockName, mode: Mode) -> Result<(), Stop> {
+    let around: Vec<String> = around().iter().map(ToString::to_string).collect();
+    if around.is_empty() {
+        return Ok(());
+    }
+    // A store that fails says so when it is asked for the lock.
+    let Ok(view) = locks.inspect(name).await else { return Ok(()) };
+    let held = view.holders.iter().filter(|holder| around.contains(&holder.owner));
+    if mode.fits_beside(held.map(|holder| holder.mode)) {
+        return Ok(());
+    }
+    Err(Stop::usage(format!(
+        "{name}: the `tenure run` around this command holds this lock already, and waiting for it would never end; \
+         run the inner command without `tenure`, or under a lock of another name"
+    )))
+}

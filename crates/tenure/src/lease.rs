@@ -1,0 +1,153 @@
+//! `Lease`: what a holder passes on to those who work for it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tenure_core::{FencingToken, LockName, Mode, OwnerId};
+
+use crate::{engine::cell::HoldCell, error::Lost, fence::Pass};
+
+/// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
+///
+/// A [`Guard`](crate::Guard) owns the release and is dereferenced to its lease; [`Lock::hold`](crate::Lock::hold) hands
+/// one to the work. A clone neither keeps the lock nor gives it back. Once the guard has, every clone says
+/// [`Loss::Released`](crate::Loss::Released), from the moment *before* the release is sent.
+///
+/// # Reentrancy
+/// There are no reentrant locks here. A function that needs the lock takes a `&Lease`: its caller then proves that it holds
+/// the lock, instead of acquiring it a second time and waiting for itself.
+///
+/// ```
+/// use tenure::Lease;
+///
+/// /// Needs the lock of the books: whoever calls it shows the proof.
+/// fn book(lease: &Lease, amount: u64) -> Result<(u64, u64), tenure::Lost> {
+///     lease.check()?;
+///     Ok((lease.token().get(), amount))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = tenure::connect("memory:").await?;
+/// let guard = locks.mutex("books").acquire().await?;
+/// book(&guard, 12)?;
+/// let lease = guard.lease();
+/// guard.release().await?;
+/// assert_eq!(book(&lease, 30).unwrap_err().cause(), tenure::Loss::Released);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Lease {
+    cell: Arc<HoldCell>,
+    mode: Mode,
+}
+
+impl Lease {
+    pub(crate) fn new(cell: Arc<HoldCell>, mode: Mode) -> Self {
+        Self { cell, mode }
+    }
+
+    pub(crate) fn cell(&self) -> &Arc<HoldCell> {
+        &self.cell
+    }
+
+    /// The name of the lock. Where a store makes a semaphore of so many mutexes, it is that of the slot.
+    pub fn name(&self) -> &LockName {
+        &self.cell.grant().name
+    }
+
+    /// The owner as the store knows it: new for every acquisition, so that it names this one and no other.
+    pub fn owner(&self) -> OwnerId {
+        self.cell.owner()
+    }
+
+    /// The fencing token of this grant: give it to the resource with every write.
+    ///
+    /// # Fencing
+    /// Larger than every token granted before for this lock (L2). An exclusive holder's write is safe where the
+    /// resource refuses smaller tokens than the largest it has seen. Co-holders of a semaphore or a read lock are
+    /// not fenced from each other (H6.2).
+    pub fn token(&self) -> FencingToken {
+        self.cell.grant().token
+    }
+
+    /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See [`fence`](crate::fence).
+    ///
+    /// Does not look at the clock, not even when the lease is lost: the resource refuses a former holder as soon as a
+    /// later one has been there. Call [`check`](Self::check) first to save the way.
+    pub fn pass(&self) -> Pass {
+        Pass::new(self.token(), self.mode)
+    }
+
+    /// Whether the lease may be believed now. Reads the clock itself, so that it is right also after a suspend of the machine
+    /// and while the runtime is blocked. Sends nothing.
+    ///
+    /// True between this call and the end of [`remaining`](Self::remaining), as long as nobody breaks the lock. A write that
+    /// takes longer needs the [token](Self::token).
+    ///
+    /// # Errors
+    /// [`Lost`], and from then on always.
+    pub fn check(&self) -> Result<(), Lost> {
+        self.cell.check()
+    }
+
+    /// How long the lease may be believed if no renewal succeeds any more; zero once it is lost or released.
+    ///
+    /// # Timing
+    /// ttl − drift, counted from before the last successful request was sent; drift is ttl/100 + 2 ms.
+    pub fn remaining(&self) -> Duration {
+        self.cell.remaining()
+    }
+
+    /// True if the last renewal failed: the lease holds, but may be about to be lost.
+    pub fn is_at_risk(&self) -> bool {
+        self.cell.is_at_risk()
+    }
+
+    /// Ends when a renewal has failed: the first of the two signals, the time to finish quickly.
+    ///
+    /// The lease still holds, and a later renewal may mend it; [`lost`](Self::lost) is the second signal. Ends also when the
+    /// lease is lost or released.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping the future.
+    pub async fn at_risk(&self) {
+        self.cell.at_risk().await;
+    }
+
+    /// Ends when the lease is lost or released; never while it is held.
+    ///
+    /// # Timing
+    /// At the end of validity at the latest, also when the store hangs. A runtime that is blocked delays this
+    /// future, but not [`check`](Self::check).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping the future.
+    pub async fn lost(&self) -> Lost {
+        loop {
+            if let Err(lost) = self.cell.nearly_lost(Duration::ZERO).await {
+                return lost;
+            }
+        }
+    }
+
+    /// Ends when no more than `margin` of validity is left: the time to stop work that needs as long to stop.
+    ///
+    /// Renewals keep more than half of the ttl ahead, so that with a margin of ttl/3 it ends only when they fail.
+    ///
+    /// # Errors
+    /// [`Lost`] if nothing is left at all.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping the future.
+    pub async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
+        self.cell.nearly_lost(margin).await
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .finish_non_exhaustive()
+    }
+}
