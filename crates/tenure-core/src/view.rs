@@ -51,7 +51,8 @@ pub struct HolderView {
     /// Time left on the server; `None` for a foreign holder whose lock never ends by itself. In JSON `expires_in_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "expires_in_ms", serialize_with = "json::millis_if_any"))]
     pub expires_in: Option<Duration>,
-    /// True if this very process holds it. Only the crate `tenure` knows, and no store: `false` in what a backend says.
+    /// True if it was acquired in this process, through the `Locker` that answers or a clone of it. Only the crate `tenure`
+    /// knows, and no store: `false` in what a backend says.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_this_process: bool,
 }

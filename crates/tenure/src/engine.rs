@@ -8,20 +8,24 @@ mod link;
 mod reaper;
 mod request;
 mod roster;
+mod self_wait;
+mod spans;
 mod waiters;
 mod watchdog;
 
 use std::{io, sync::Arc};
 
-use tenure_core::{BackendError, BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
+use tenure_core::{BackendError, BackendHandle, HolderView, Host, LockName, Moment, OwnerId, ProcessId};
 
-use crate::engine::{cell::HoldCell, keeper::Keeper, lines::Lines, waiters::Waiters};
+use crate::engine::{cell::HoldCell, keeper::Keeper, lines::Lines, spans::Spans, waiters::Waiters};
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
     pub(crate) backend: BackendHandle,
     pub(crate) host: Arc<dyn Host>,
     process: ProcessId,
+    /// A fork has all that we have, and holds nothing (hazard 27).
+    pid: u32,
     waiters: Waiters,
     lines: Lines,
     keeper: Keeper,
@@ -34,7 +38,19 @@ impl Engine {
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
         let lines = Lines::new(backend.promises().places);
-        Self { backend, host, process, waiters, lines, keeper: Keeper::default() }
+        let pid = std::process::id();
+        Self { backend, host, process, pid, waiters, lines, keeper: Keeper::default() }
+    }
+
+    /// Says of a holder whether it is this process: whether it was acquired through this engine.
+    pub(crate) fn recognise(&self, holder: &mut HolderView) {
+        let owner = holder.owner.parse::<OwnerId>();
+        let is_ours = owner.is_ok_and(|owner| owner.process() == self.process);
+        holder.is_this_process = is_ours && self.pid == std::process::id();
+    }
+
+    pub(crate) fn spans(&self) -> Spans {
+        Spans { backend: self.backend.promises().backend }
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).

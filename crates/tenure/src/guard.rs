@@ -3,6 +3,7 @@
 use std::{fmt, ops::Deref, sync::Arc};
 
 use tenure_core::{FencingToken, OwnerId, Released};
+use tracing::{Instrument, Span};
 
 use crate::{
     engine::{Engine, cell::HoldCell},
@@ -33,13 +34,20 @@ use crate::{
 pub struct Guard {
     engine: Arc<Engine>,
     lease: Lease,
+    span: Span,
     /// Somebody else ends the lease: a release that was answered, or the caller of `detach`.
     done: bool,
 }
 
 impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, lease: Lease) -> Self {
-        Self { engine, lease, done: false }
+        let span = engine.spans().hold(lease.cell().grant());
+        Self { engine, lease, span, done: false }
+    }
+
+    /// What a trace shows of this hold.
+    pub(crate) fn span(&self) -> Span {
+        self.span.clone()
     }
 
     fn cell(&self) -> &HoldCell {
@@ -63,6 +71,11 @@ impl Guard {
     /// # Cancel safety
     /// If the future is dropped, the release goes on in the background, as if the guard had been dropped.
     pub async fn release(self) -> Result<(), ReleaseError> {
+        let span = self.span();
+        self.give_back().instrument(span).await
+    }
+
+    async fn give_back(self) -> Result<(), ReleaseError> {
         if !self.cell().is_ours() {
             self.check().map_err(ReleaseError::AlreadyLost)?;
         }

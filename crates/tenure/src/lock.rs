@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tenure_core::{Label, LockName, Mode, Sharing, Timing};
+use tracing::Instrument;
 
 use crate::{
     engine::{Engine, acquire},
@@ -227,7 +228,7 @@ async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, H
         tokio::select! {
             biased;
             lost = guard.lost() => return Err(HoldError::Lost(lost)),
-            out = work => out,
+            out = work.instrument(guard.span()) => out,
         }
     };
     guard.check().map_err(HoldError::Lost)?;

@@ -69,7 +69,9 @@ impl Locker {
     /// Nothing is changed.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
         let name = checked(name.as_ref())?;
-        self.ask(TIMEOUT, || self.engine.backend.inspect(&name)).await
+        let mut view = self.ask(TIMEOUT, || self.engine.backend.inspect(&name)).await?;
+        self.recognise(&mut view);
+        Ok(view)
     }
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
@@ -85,7 +87,9 @@ impl Locker {
     /// Nothing is changed.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
         let prefix = prefix.as_ref();
-        self.ask(WALK, || self.engine.backend.list(prefix)).await
+        let mut views = self.ask(WALK, || self.engine.backend.list(prefix)).await?;
+        views.iter_mut().for_each(|view| self.recognise(view));
+        Ok(views)
     }
 
     /// Takes the lock from its holders, who are told at once, and says who they were.
@@ -159,6 +163,10 @@ impl Locker {
     pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
         let name = checked(name.as_ref())?;
         self.ask(TIMEOUT, || self.engine.backend.release(&name, owner)).await
+    }
+
+    fn recognise(&self, view: &mut LockView) {
+        view.holders.iter_mut().for_each(|holder| self.engine.recognise(holder));
     }
 
     /// One request, asked again only while the store is busy for a moment.

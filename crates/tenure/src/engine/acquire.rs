@@ -3,9 +3,10 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
+use tracing::{Instrument, Span, field};
 
 use crate::{
-    engine::{Engine, cell::HoldCell, lines::InLine, waiters::Seat},
+    engine::{Engine, cell::HoldCell, lines::InLine, self_wait::SelfWait, waiters::Seat},
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
     options::{Options, PATIENCE, Waiting},
@@ -26,19 +27,35 @@ pub(crate) struct Request<'a> {
 
 /// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
 pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
+    let span = engine.spans().acquire(request.name);
+    drive(engine, request, &span).instrument(span.clone()).await
+}
+
+async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc<HoldCell>, AcquireError> {
     // A store that always answers at once must not keep the caller's other tasks from running.
     tokio::task::coop::consume_budget().await;
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let began = engine.host.now();
     let mut attempt = Attempt::new(engine, began, &request);
+    span.record("owner", field::display(attempt.claim.owner));
     let mut now = attempt.stand_in_line(began, request.budget).await?;
     loop {
         now = match attempt.machine.poll(now) {
-            Action::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
+            Action::Ask { fresh_owner } => {
+                if fresh_owner {
+                    attempt.renew_owner(span);
+                }
+                attempt.ask(now).await
+            }
             Action::Wait { until } => attempt.wait(until).await,
             Action::Return => attempt.give_back(now).await,
-            Action::Finish(verdict) => return attempt.finish(now, verdict, &request),
+            Action::Finish(verdict) => {
+                if let Verdict::Granted { grant, .. } = &verdict {
+                    span.record("token", field::display(grant.token));
+                }
+                return attempt.finish(now, verdict, &request);
+            }
         };
     }
 }
@@ -53,6 +70,7 @@ struct Attempt<'a> {
     seat: Option<Seat<'a>>,
     /// Its line in this process, where the store takes only a few waiters of one.
     line: Option<InLine<'a>>,
+    self_wait: SelfWait,
     granted: bool,
     /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
     granted_as: Option<LockName>,
@@ -75,7 +93,8 @@ impl<'a> Attempt<'a> {
         };
         let seat = (claim.wait != Wait::No).then(|| engine.waiters.seat(claim.owner));
         let line = seat.as_ref().and_then(|_| engine.lines.join(&claim.name, now));
-        Self { engine, machine, claim, options, seat, line, granted: false, granted_as: None }
+        let self_wait = SelfWait::default();
+        Self { engine, machine, claim, options, seat, line, self_wait, granted: false, granted_as: None }
     }
 
     /// Waits behind others of this process, of whom the store is to hear first.
@@ -114,11 +133,14 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, sent_at: Moment, fresh_owner: bool) -> Moment {
-        if fresh_owner {
-            self.claim.owner = self.engine.new_owner();
-            self.seat = self.seat.take().map(|_| self.engine.waiters.seat(self.claim.owner));
-        }
+    /// What was given back late must not be taken for what is asked for next (H3.4).
+    fn renew_owner(&mut self, span: &Span) {
+        self.claim.owner = self.engine.new_owner();
+        self.seat = self.seat.take().map(|_| self.engine.waiters.seat(self.claim.owner));
+        span.record("owner", field::display(self.claim.owner));
+    }
+
+    async fn ask(&mut self, sent_at: Moment) -> Moment {
         let timeout = self.machine.request_timeout(sent_at);
         self.machine.on_sent(sent_at);
         let answer = self.engine.request(sent_at, timeout, || self.engine.backend.claim(&self.claim)).await;
@@ -130,7 +152,11 @@ impl<'a> Attempt<'a> {
         }
         let failing = answer.as_ref().err().cloned();
         let now = self.engine.host.now();
+        let answer = answer.map(|answer| self.recognised(answer));
         self.machine.on_answer(now, answer);
+        if failing.is_none() {
+            self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
+        }
         if let Some(line) = &self.line {
             line.on_answer(now, failing.is_none().then(|| self.machine.standing().1));
         }
@@ -139,6 +165,19 @@ impl<'a> Attempt<'a> {
             progress.show(Waiting { ahead, holder: holder.cloned(), failing });
         }
         now
+    }
+
+    /// The answer, with a word about whether the holder is this process.
+    fn recognised(&self, mut answer: ClaimAnswer) -> ClaimAnswer {
+        match &mut answer {
+            ClaimAnswer::Queued { holder, .. }
+            | ClaimAnswer::Split { holder, .. }
+            | ClaimAnswer::Busy { holder, .. } => {
+                holder.iter_mut().for_each(|holder| self.engine.recognise(holder));
+            }
+            ClaimAnswer::Granted(_) => {}
+        }
+        answer
     }
 
     async fn wait(&mut self, until: Moment) -> Moment {

@@ -3,6 +3,8 @@
 use tenure_core::{BackendError, BackendHandle};
 use tokio::sync::OnceCell;
 
+use crate::engine::spans::Spans;
+
 /// The keeper's own handle to the store, made on its thread when first needed.
 pub(crate) struct Link {
     main: BackendHandle,
@@ -12,6 +14,10 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(main: BackendHandle) -> Self {
         Self { main, own: OnceCell::new() }
+    }
+
+    pub(crate) fn spans(&self) -> Spans {
+        Spans { backend: self.main.promises().backend }
     }
 
     pub(crate) async fn backend(&self) -> Result<BackendHandle, BackendError> {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::{Audience, BoxFuture, ErrorKind, Grant, Host, ProcessId, Renewal, Timing, Wake, Wakes};
+use tracing::{Instrument, Span};
 
 use crate::engine::{cell::HoldCell, link::Link, request::request, roster::Roster};
 
@@ -74,13 +75,15 @@ async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finis
             _ => Ok(answers),
         }
     };
-    let answers = match request(host, host.now(), timeout, ask).await {
+    let spans: Vec<Span> = grants.iter().map(|grant| link.spans().renewal(grant)).collect();
+    let around = if let [only] = &spans[..] { only.clone() } else { Span::none() };
+    let answers = match request(host, host.now(), timeout, ask).instrument(around).await {
         Ok(answers) => answers,
         Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
     };
-    let settled = batch.into_iter().zip(answers).map(|(cell, answer)| {
+    let settled = batch.into_iter().zip(spans).zip(answers).map(|((cell, span), answer)| {
         if let Err(error) = &answer {
-            tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed");
+            span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
         }
         (cell, answer.ok())
     });
