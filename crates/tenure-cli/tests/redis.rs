@@ -17,6 +17,8 @@ use stage::{
     now,
 };
 
+const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+
 /// Says when it was let in.
 const ENTERED: &str = "date +%s%N >entered.$0";
 
@@ -39,6 +41,19 @@ fn the_first_wait_of_a_server_is_announced_unless_quiet() {
     let both = (stage.start(&loud), stage.start(&quiet));
     announced(&both.0.ended());
     both.1.ended().silent(0);
+}
+
+/// `tenure run` without a `--ttl` was refused on a store that accepts less than 10 s at most.
+#[test]
+fn who_names_no_ttl_gets_the_longest_that_the_server_accepts() {
+    let stage = Stage::on_redis_with("?max_ttl=2s");
+    stage.run(&["run", "--ttl", "10s", "job", "--", "true"]).complained(64, "takes 2.0 s at most");
+    stage.run(&["run", "--ttl", "2001ms", "job", "--", "true"]).complained(64, "takes 2.0 s at most");
+    let ended = stage.run(&["-q", "run", "job", "--", TENURE, "show", "--json", "job"]);
+    ended.silent(0);
+    let view: Value = serde_json::from_str(&ended.out).unwrap();
+    let left = view["holders"][0]["expires_in_ms"].as_u64().unwrap();
+    assert!(left > 0 && left <= 2_000, "{left}");
 }
 
 /// L1, hazard 60. A hung server ends leases by its clock all the same.

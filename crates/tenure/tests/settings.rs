@@ -7,7 +7,7 @@ mod stage;
 use std::{sync::Arc, time::Duration};
 
 use stage::{Actor, Deaf, Stage, ms};
-use tenure::{AcquireError, ConfigError, HoldError, Lock, Sharing};
+use tenure::{AcquireError, ConfigError, ErrorKind, HoldError, Lock, Outcome, Sharing};
 use tenure_testkit::gate::Verb;
 
 /// The refusal, which every way to acquire gives.
@@ -63,6 +63,50 @@ async fn a_semaphore_without_slots_is_refused() {
     let actor = stage.actor();
     let error = refusal(&actor, actor.locks.semaphore("x", 0)).await;
     assert!(matches!(error, ConfigError::NoSlots), "{error:?}");
+}
+
+/// Where a store accepts less than 10 s, every lock without a ttl of its own was refused: the default did not know the store.
+#[tokio::test(start_paused = true)]
+async fn who_names_no_ttl_gets_no_more_than_the_store_accepts() {
+    let stage = Stage::new();
+    for (max_ttl, ttl) in [(ms(3_000), ms(3_000)), (ms(10_000), ms(10_000)), (ms(60_000), ms(10_000))] {
+        let mut store = Deaf::new(&stage.store);
+        store.promises.max_ttl = max_ttl;
+        let actor = stage.actor_on(Arc::new(store));
+        assert_eq!(actor.locks.promises().default_ttl(), ttl);
+        let guard = actor.locks.mutex("x").acquire().await.unwrap();
+        let left = actor.locks.inspect("x").await.unwrap().holders[0].expires_in.unwrap();
+        assert!(left > ttl - ms(100) && left <= ttl, "{left:?}");
+        guard.release().await.unwrap();
+        let longer = actor.locks.mutex("x").ttl(max_ttl + ms(1)).acquire().await;
+        assert!(matches!(longer, Err(AcquireError::Config(ConfigError::TtlAboveMaximum { .. }))));
+    }
+}
+
+/// A name is any text, wherever one is asked for; a bad one is refused before anything is sent.
+#[tokio::test(start_paused = true)]
+async fn a_bad_name_is_refused_by_every_question() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    let (owner, locks) = (guard.owner(), &actor.locks);
+    assert_eq!(
+        locks.inspect(String::from("stage")).await.unwrap(),
+        locks.inspect(guard.name()).await.unwrap()
+    );
+    let refused = [
+        locks.inspect("").await.map(drop),
+        locks.break_lock("a\nb").await.map(drop),
+        locks.renew("", owner, ms(1_000)).await.map(drop),
+        locks.renew("stage", owner, ms(99)).await.map(drop),
+        locks.release("", owner).await.map(drop),
+    ];
+    for answer in refused {
+        let error = answer.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::NotApplied), "{error}");
+    }
+    assert_eq!(actor.gates.asked(Verb::Renew) + actor.gates.asked(Verb::Release), 0);
+    assert_eq!(guard.check(), Ok(()));
 }
 
 /// L8: on a quorum each slot is a lock of its own, and nothing bounded how many were asked for. Where it has as many as are

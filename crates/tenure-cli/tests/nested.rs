@@ -1,0 +1,100 @@
+//! `tenure run` inside of `tenure run`: what would wait for itself is refused, and what may nest does.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod stage;
+
+use stage::Stage;
+
+const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+const REFUSED: &str = "around this command holds this lock already";
+
+/// Runs inside of runs, from the outermost to the innermost, each with these arguments.
+fn nested(stage: &Stage, runs: &[&[&str]]) -> stage::Ended {
+    let (outermost, rest) = runs.split_first().unwrap();
+    let mut arguments = [&["run"], *outermost].concat();
+    for run in rest {
+        arguments.extend([&["--", TENURE, "run"], *run].concat());
+    }
+    arguments.extend(["--", "true"]);
+    stage.run(&arguments)
+}
+
+/// A script under a lock calls another one that takes the same lock: without a word both waited for ever.
+fn a_run_inside_of_a_run_of_the_same_lock_is_refused(stage: &Stage) {
+    nested(stage, &[&["job"], &["job"]]).complained(64, REFUSED);
+    nested(stage, &[&["job"], &["-n", "job"]]).complained(64, REFUSED);
+    nested(stage, &[&["job"], &["other"], &["-q", "job"]]).complained(64, REFUSED);
+    nested(stage, &[&["job"], &["other"], &["third"]]).silent(0);
+    let script = format!("{TENURE} run job -- true; {TENURE} run other -- true");
+    stage.run(&["run", "-c", "job", &script]).complained(0, REFUSED);
+}
+
+/// What may hold together may nest.
+fn readers_and_free_slots_may_nest(stage: &Stage) {
+    nested(stage, &[&["-s", "job"], &["-s", "job"], &["-s", "job"]]).silent(0);
+    nested(stage, &[&["-s", "job"], &["job"]]).complained(64, REFUSED);
+    nested(stage, &[&["job"], &["-s", "job"]]).complained(64, REFUSED);
+    let two: &[&str] = &["--slots", "2", "job"];
+    nested(stage, &[two, two]).silent(0);
+    nested(stage, &[two, two, two]).complained(64, REFUSED);
+}
+
+/// A lease for a script is a claim like any other.
+fn a_lease_for_a_script_inside_of_a_run_is_refused(stage: &Stage) {
+    stage.run(&["run", "job", "--", TENURE, "lock", "job", "--ttl", "1m"]).complained(64, REFUSED);
+}
+
+/// What the environment says counts only while the store says so too: owners that hold nothing refuse nothing.
+fn owners_that_hold_nothing_refuse_nothing(stage: &Stage) {
+    let former = stage.run(&["run", "job", "--", "sh", "-c", "echo $TENURE_HELD"]).out;
+    assert_eq!(former.trim().len(), 48, "{former}");
+    for held in [former.trim(), "", "::", "not an owner", &format!("x:{}:", former.trim())] {
+        let mut command = stage.command(&["run", "job", "--", "true"]);
+        command.env("TENURE_HELD", held);
+        stage.run_command(command).silent(0);
+    }
+}
+
+/// A command that clears its environment is not known to be inside; it fares as any other.
+fn a_command_without_its_environment_fares_as_any_other(stage: &Stage) {
+    let ended = stage.run(&[
+        "run",
+        "job",
+        "--",
+        "env",
+        "-u",
+        "TENURE_HELD",
+        TENURE,
+        "run",
+        "-n",
+        "job",
+        "--",
+        "true",
+    ]);
+    ended.complained(1, "held by");
+}
+
+/// One store has many URLs: what tells is the store, not its name.
+#[test]
+fn one_store_in_two_spellings_is_one_store() {
+    let stage = Stage::new();
+    let [plain, odd, other] = ["locks.db", "./nothing/../locks.db", "other.db"]
+        .map(|path| format!("sqlite:{}", stage.path(path).display()));
+    std::fs::create_dir(stage.path("nothing")).unwrap();
+    let inside = |url: &str| {
+        stage.run(&["--url", &plain, "run", "job", "--", TENURE, "--url", url, "run", "job", "--", "true"])
+    };
+    inside(&odd).complained(64, REFUSED);
+    inside(&other).silent(0);
+}
+
+stage::on_every_store!(
+    a_run_inside_of_a_run_of_the_same_lock_is_refused,
+    owners_that_hold_nothing_refuse_nothing,
+    a_command_without_its_environment_fares_as_any_other;
+    but_quorums:
+    readers_and_free_slots_may_nest;
+    but_sessions:
+    a_lease_for_a_script_inside_of_a_run_is_refused,
+);
