@@ -10,7 +10,7 @@ pub use tenure_core::url::UrlError as ConfigError;
 /// Where etcd is and how it is spoken to.
 ///
 /// `Debug` shows no secret.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     /// `host:port` of each member.
     pub(crate) members: Vec<String>,

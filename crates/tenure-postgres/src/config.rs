@@ -11,7 +11,7 @@ pub use tenure_core::url::UrlError as ConfigError;
 /// Where PostgreSQL is and how its locks behave.
 ///
 /// `Debug` shows no secret.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     pub(crate) hosts: Vec<Place>,
     pub(crate) user: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) enum TlsMode {
 }
 
 /// Over which connection hints come.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Listen {
     /// That of the verbs, if it leads to the server itself.
     Same,

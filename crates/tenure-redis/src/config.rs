@@ -12,7 +12,7 @@ pub use tenure_core::url::UrlError as ConfigError;
 /// Where Redis is and how its locks behave.
 ///
 /// `Debug` shows no secret.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     pub(crate) place: Place,
     pub(crate) tls: bool,

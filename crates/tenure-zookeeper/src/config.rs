@@ -10,7 +10,7 @@ pub use tenure_core::url::UrlError as ConfigError;
 /// Where ZooKeeper is and how its locks look there.
 ///
 /// `Debug` shows no secret.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     pub(crate) hosts: Vec<(String, u16)>,
     /// Where the locks are: an absolute path without a slash at its end.

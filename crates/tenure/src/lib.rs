@@ -41,6 +41,7 @@ mod options;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
 mod rwlock;
+mod store;
 
 pub use connect::connect;
 pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
@@ -52,6 +53,18 @@ pub use lock::Lock;
 pub use locker::Locker;
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
+#[cfg(feature = "etcd")]
+pub use store::EtcdStore;
+#[cfg(feature = "redis")]
+pub use store::RedisStore;
+#[cfg(feature = "redlock")]
+pub use store::RedlockStore;
+#[cfg(feature = "sqlite")]
+pub use store::SqliteStore;
+#[cfg(feature = "zookeeper")]
+pub use store::ZooKeeperStore;
+#[cfg(feature = "postgres")]
+pub use store::{PostgresStore, PostgresTls};
 pub use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
     EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView,
