@@ -1,5 +1,6 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `tidy`, `mutants`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `mutants`.
 
+mod api;
 mod ci;
 mod clients;
 mod mutants;
@@ -22,6 +23,7 @@ Usage: cargo xtask <COMMAND>
 Commands:
   test               Install what the tests need, then run all tests: unit, integration, documentation
   ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
+  api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
   mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
   help               Show this text
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["test"] => run(test::run),
         ["ci"] => run(ci::run),
+        ["api"] => run(api::run),
         ["tidy"] => run(tidy::run),
         ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {

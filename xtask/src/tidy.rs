@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: the house rules, each a function from the tree to its violations.
 
+mod api;
 mod backends;
 mod changelog;
 mod circles;
@@ -58,6 +59,7 @@ const RULES: &[(&str, Rule)] = &[
     ("public names use our words", words::of_public_names),
     ("papers are read as text", lines::of_papers),
     ("the API says what cancelling and dropping do", docs::of_api),
+    ("the public API is listed", api::listed),
     ("no leftovers", leftovers::of_work),
     ("the changelog has this version", changelog::has_version),
     ("the README's commands are the ones that work", readme::commands),

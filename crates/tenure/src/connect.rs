@@ -31,29 +31,29 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
         "memory" => Err(ConfigError::Url("memory: takes no path and no parameters".into())),
         #[cfg(feature = "sqlite")]
         "sqlite" => {
-            let config = tenure_sqlite::Config::from_url(url)?;
+            let config = tenure_sqlite::Config::from_url(url).map_err(ConfigError::of_url)?;
             Ok(Arc::new(tenure_sqlite::Sqlite::new(config, host.clone())))
         }
         #[cfg(feature = "redis")]
         _ if tenure_redis::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_redis::Config::from_url(url)?;
+            let config = tenure_redis::Config::from_url(url).map_err(ConfigError::of_url)?;
             Ok(Arc::new(tenure_redis::Redis::new(config, host.clone())))
         }
         #[cfg(feature = "redlock")]
         "redlock" => redlock(url, host),
         #[cfg(feature = "postgres")]
         _ if tenure_postgres::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_postgres::Config::from_url(url)?;
+            let config = tenure_postgres::Config::from_url(url).map_err(ConfigError::of_url)?;
             Ok(Arc::new(tenure_postgres::Postgres::new(config, host.clone())))
         }
         #[cfg(feature = "zookeeper")]
         _ if tenure_zookeeper::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_zookeeper::Config::from_url(url)?;
+            let config = tenure_zookeeper::Config::from_url(url).map_err(ConfigError::of_url)?;
             Ok(Arc::new(tenure_zookeeper::ZooKeeper::new(config, host.clone())))
         }
         #[cfg(feature = "etcd")]
         _ if tenure_etcd::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_etcd::Config::from_url(url)?;
+            let config = tenure_etcd::Config::from_url(url).map_err(ConfigError::of_url)?;
             Ok(Arc::new(tenure_etcd::Etcd::new(config, host.clone())))
         }
         _ => Err(unknown(url, host)),
@@ -62,16 +62,14 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
 
 #[cfg(feature = "redlock")]
 fn redlock(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
-    let refused = |error: String| ConfigError::Url(error);
-    let urls = tenure_redlock::Config::from_url(url).map_err(|error| refused(error.to_string()))?.nodes;
+    let urls = tenure_redlock::Config::from_url(url).map_err(ConfigError::of_url)?.nodes;
     let node = |url: &String| {
         let config = tenure_redis::Config::from_url(url).and_then(|config| config.in_quorum(urls.len()));
-        let config = config.map_err(|error| refused(format!("redlock: {error}")))?;
+        let config = config.map_err(|error| ConfigError::of_url(format!("redlock: {error}")))?;
         Ok((config.place_name(), Arc::new(tenure_redis::Redis::new(config, host.clone()))))
     };
     let nodes = urls.iter().map(node).collect::<Result<_, ConfigError>>()?;
-    let quorum =
-        tenure_redlock::Redlock::new(nodes, host.clone()).map_err(|error| refused(error.to_string()))?;
+    let quorum = tenure_redlock::Redlock::new(nodes, host.clone()).map_err(ConfigError::of_url)?;
     Ok(Arc::new(quorum))
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError, url::UrlError};
+use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -58,9 +58,10 @@ pub enum ConfigError {
     Url(String),
 }
 
-impl From<UrlError> for ConfigError {
-    fn from(error: UrlError) -> Self {
-        Self::Url(error.to_string())
+impl ConfigError {
+    /// What a backend said of its URL.
+    pub(crate) fn of_url(refused: impl fmt::Display) -> Self {
+        Self::Url(refused.to_string())
     }
 }
 

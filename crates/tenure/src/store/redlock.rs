@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Locker, blocking, error::ConfigError, store::redis::RedisStore};
+use crate::{blocking, error::ConfigError, locker::Locker, store::redis::RedisStore};
 
 /// Locks on a majority of Redis servers. The URL that says the same is `redlock:URL,URL,URL`.
 ///
