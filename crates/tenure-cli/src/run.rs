@@ -59,6 +59,8 @@ impl Stopping {
 }
 
 pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
+    // Before there is a store, which may be a file that is made. A default is never longer than this one.
+    Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
     let locks = store::connect(global).await?;
     let ttl = ttl(&locks.promises(), &args)?;
     let stopping = Stopping::new(&args, ttl)?;

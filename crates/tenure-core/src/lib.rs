@@ -4,6 +4,8 @@
 //! driver, on nothing else of ours; the engine of the crate `tenure` drives any backend through the traits
 //! here. Read [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod bells;
 mod claim;

@@ -21,8 +21,26 @@
 //! moment.
 //!
 //! # Where to begin
-//! [`connect`] → [`Locker`] → [`Lock`] → [`Guard`]; [`blocking`] for programs without a runtime; [`fence`] for what the
-//! lock protects. A backend of your own implements [`Backend`] and goes into [`Locker::new`].
+//! | For | Take |
+//! |---|---|
+//! | a store | [`connect`] with a URL, or its builder: `SqliteStore`, `RedisStore`, `RedlockStore`, `PostgresStore`, `ZooKeeperStore`, `EtcdStore` |
+//! | a lock | [`Locker::mutex`], [`Locker::rwlock`], [`Locker::semaphore`] |
+//! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
+//! | code that works under the lock | a [`Lease`], passed on by its caller |
+//! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
+//! | a program without a runtime | [`blocking`] |
+//! | a backend of your own | [`Backend`], which goes into [`Locker::new`] |
+//!
+//! # Features
+//! `memory` and `sqlite` (on by default), `redis`, `redlock`, `postgres`, `zookeeper`, `etcd`: a store each. `serde`: names,
+//! tokens, owners, views and findings can be written as JSON, in the shapes that `tenure ls --json` prints.
+//!
+//! # What is seen of it
+//! Through `tracing`: a span `acquire` for each acquisition, `hold` for as long as there is a guard, `renewal` for each
+//! renewal, all with the fields `lock`, `owner`, `token` and `backend`, at the level `DEBUG`. Warnings tell of renewals and
+//! releases that failed, and of a task that waits for a lock that its own process holds.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
 pub mod fence;

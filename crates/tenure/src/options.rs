@@ -32,6 +32,7 @@ impl Options {
 
 /// What a waiter last heard.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Waiting {
     /// How many are ahead in the queue; `None` before the first answer.
     pub ahead: Option<usize>,
