@@ -94,7 +94,9 @@ fn every_json_field_is_in_the_manual() {
     fields(&stage.show("job"), &mut found);
     assert!(found.contains("waiting_ms") && found.contains("host"), "{found:?}");
     stage.touch("go");
-    [holder, waiter].map(|process| process.ended().silent(0));
+    for process in [holder, waiter] {
+        process.ended().silent(0);
+    }
     fields(&serde_json::from_str(&stage.run(&["lock", "lease", "--ttl", "1m"]).out).unwrap(), &mut found);
     fields(&stage.json(&["bench", "--duration", "10ms", "--waiters", "2"]), &mut found);
     for field in found {
