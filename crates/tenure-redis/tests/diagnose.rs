@@ -140,7 +140,7 @@ async fn a_closed_gate_is_noted_with_the_time_left() {
     let seen = look(&server, "?max_ttl=10m").await;
     seen.has_grave(0).has(Note, "it grants nothing for another 60", "wait 60").has(
         Note,
-        "was not tried",
+        "were not tried",
         "again",
     );
 }
@@ -150,7 +150,7 @@ async fn other_settings_are_a_problem_with_the_way_out() {
     let (server, _locks) = healthy("?max_ttl=1s").await;
     let seen = look(&server, "?max_ttl=1m30s").await;
     let what = "others use this server with guard=on max_ttl=1s, and this URL has guard=on max_ttl=1m 30s";
-    seen.has_grave(1).has(Problem, what, "?guard=on&max_ttl=1s").has(Note, "was not tried", "mended");
+    seen.has_grave(1).has(Problem, what, "?guard=on&max_ttl=1s").has(Note, "were not tried", "mended");
     seen.has(Problem, what, "tenure doctor --adopt");
 }
 
@@ -211,7 +211,9 @@ async fn memory_that_is_nearly_full_is_a_warning() {
 async fn what_a_restart_forgets_is_noted() {
     let (server, locks) = healthy("?max_ttl=1s").await;
     server.command(&["CONFIG", "SET", "save", "3600 1"]);
-    see(&locks).await.has_grave(0).has(Note, "only snapshots are saved", "nothing for 1s after");
+    let seen = see(&locks).await;
+    seen.has_grave(0).has(Note, "only snapshots are saved", "appendonly yes");
+    seen.has(Note, "that is safe: the server grants nothing for 1s after a restart", "appendfsync always");
     server.command(&["CONFIG", "SET", "appendonly", "yes"]);
     see(&locks).await.has_grave(0).has(Note, "(appendfsync everysec)", "appendfsync always");
     server.command(&["CONFIG", "SET", "appendfsync", "always"]);
@@ -237,17 +239,19 @@ async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
     let replica = Recipe::new().replica_of(server.port()).start();
     let line = || server.command(&["INFO", "replication"]).text();
     until("the replica is in step", || line().contains("state=online"));
-    see(&locks).await.has_grave(0).has(Note, "1 replica may lack the newest locks", "nothing for 11s");
+    let seen = see(&locks).await;
+    seen.has_grave(0).has(Note, "1 replica may lack the newest locks", "check the fencing token");
+    seen.has(Note, "that is safe: the server grants nothing for 11s after a promotion", "?max_ttl=");
     see(&locks).await.has(Note, "min-replicas-to-write is off", "CONFIG SET min-replicas-to-write 1");
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     see(&locks).await.has_grave(0).lacks("min-replicas-to-write");
     let seen = look(&replica, "?max_ttl=1s").await;
-    let remedy = format!("redis://127.0.0.1:{}", server.port());
-    seen.has_grave(1).has(Problem, "this server is a replica of 127.0.0.1", &remedy);
+    let what = format!("this server is a replica of 127.0.0.1:{}:", server.port());
+    seen.has_grave(1).has(Problem, &what, "redis://HOST:PORT");
     replica.stop();
     until("the replica is silent", || line().contains("lag=4"));
-    let remedy = format!("redis-cli -h 127.0.0.1 -p {} INFO replication", replica.port());
-    see(&locks).await.has_grave(1).has(Warning, "1 replica is behind", &remedy);
+    let what = format!("1 replica is behind (127.0.0.1:{}:", replica.port());
+    see(&locks).await.has_grave(1).has(Warning, &what, "redis-cli INFO replication");
     replica.resume();
 }
 
@@ -382,9 +386,9 @@ async fn foreign_holders_that_ours_wait_for_are_noted_and_endless_ones_a_warning
         assert!(matches!(answer, ClaimAnswer::Queued { .. }), "{answer:?}");
     }
     let seen = see(&locks).await;
-    let what = r#"foreign clients hold 1 lock that ours wait for (a holds "evil?[31m-and-a-rather-l…", "#;
+    let what = r#"foreign clients hold, which neither queue nor wake ours: 1 (a holds "evil?[31m-and-a-rather-l…", "#;
     seen.has_grave(1).has(Note, what, "nothing, if they are meant to");
-    let what = r#"foreign clients hold 1 lock that ours wait for (b holds "left over"), without an end"#;
+    let what = r#"foreign clients hold without an end, until the key is deleted: 1 (b holds "left over")"#;
     seen.has(Warning, what, "`tenure break b`").has(Warning, what, "redis-cli DEL b");
 }
 
@@ -399,10 +403,10 @@ async fn under_a_template_of_our_own_other_data_and_endless_keys_are_found() {
     }
     server.command(&["RPUSH", "lock:list", "1"]);
     let seen = see(&locks).await;
-    seen.has_grave(2).has(Warning, "4 keys have no ttl (lock:", "redis-cli DEL");
+    seen.has_grave(2).has(Warning, "waits for ever: 4 (lock:", "redis-cli DEL");
     seen.has(
         Problem,
-        "1 key is no lock (lock:list is a list) under the template `lock:%s`",
+        "under the template `lock:%s` that hold other data, so that locks of these names fail: 1 (lock:list is a list)",
         "another template",
     );
 }
@@ -427,7 +431,9 @@ async fn keys_of_others_under_our_prefix_are_a_problem() {
     server.command(&["SET", "tenure:{a}:queue:a", "x"]);
     server.command(&["ZADD", "tenure:{a}:places:a", "1", "x"]);
     let seen = see(&locks).await;
-    seen.has_grave(1).has(Problem, "2 keys that are not ours", "RENAME").lacks("places");
+    seen.has_grave(1)
+        .has(Problem, "that are not ours, so that locks with such a key fail: 2 (", "RENAME")
+        .lacks("places");
     server.command(&["FLUSHALL"]);
     server.command(&["SET", "tenure:one", "x"]);
     let seen = look(&server, "?max_ttl=1s").await;
@@ -441,7 +447,7 @@ async fn a_queue_on_other_data_is_a_problem() {
     server.command(&["ZADD", "tenure:{a}:queue:a", "1", "x"]);
     see(&locks).await.has_grave(1).has(
         Problem,
-        "1 lock (a) has a key that holds something",
+        "locks whose key holds other data, so that they fail: 1 (a)",
         "?key=lock:%25s",
     );
 }
@@ -453,7 +459,9 @@ async fn a_cluster_is_looked_at_node_by_node() {
     let url = format!("redis-cluster://{}", first.address());
     let seen = see(&redis(&url)).await;
     seen.has_grave(0).has(Note, "a Redis Cluster has no restart guard", "check the token");
-    seen.has(Note, "nothing is saved", "without a restart guard two may hold one").lacks("not tried");
+    let what =
+        "nothing is saved: a restart forgets all locks; without a restart guard two clients may hold one";
+    seen.has(Note, what, "appendonly yes").lacks("not tried");
     for node in cluster.nodes() {
         assert_eq!(node.command(&["DBSIZE"]).int(), 0, "the visit leaves nothing behind");
     }
@@ -463,7 +471,7 @@ async fn a_cluster_is_looked_at_node_by_node() {
     owner.command(&["SET", "tenure:{a}:queue:a", "x"]);
     let seen = see(&redis(&url)).await;
     seen.has_grave(2).has(Problem, &format!("{}: maxmemory-policy is", owner.address()), "noeviction");
-    seen.has(Problem, "1 key that is not ours (tenure:{a}:queue:a is a string)", "RENAME");
+    seen.has(Problem, "such a key fail: 1 (tenure:{a}:queue:a is a string)", "RENAME");
     look(owner, "").await.has_grave(1).has(Problem, "is a node of a Redis Cluster", "redis-cluster://");
 }
 
@@ -473,6 +481,8 @@ async fn behind_sentinels_the_master_is_looked_at() {
     let [first, ..] = sentinels.sentinels() else { panic!("no Sentinel") };
     let url = format!("redis-sentinel://{}?max_ttl=1s&master={}", first.address(), sentinels.name());
     let locks = granting(&url).await;
-    see(&locks).await.has(Note, "2 replicas may lack the newest locks", "nothing for 11s");
+    let what = "2 replicas may lack the newest locks, as replication is asynchronous: a fail-over can lose them; that is \
+                safe: the server grants nothing for 11s after a promotion";
+    see(&locks).await.has(Note, what, "a shorter ?max_ttl=");
     look(first, "").await.has_grave(1).has(Problem, "this server is a Sentinel", "redis-sentinel://");
 }

@@ -8,108 +8,77 @@ use tenure_core::{
     ProcessId, Severity, Wait,
 };
 
-use super::{Visit, finding, shown};
+use super::{Visit, described, finding, word};
 use crate::{keys::Counting, session::Session};
 
-/// How long the lock is left behind if we are cut off; no server has a shorter maximum.
+/// The lock ends after so long if the visit is cut off; no server has a shorter maximum. A claim asks for less, so that a
+/// renewal has something to do.
 const TTL: Duration = Duration::from_secs(1);
-/// A claim is shorter, so that a renewal has something to do.
-const SHORT: Duration = Duration::from_millis(900);
+const CLAIMED: Duration = Duration::from_millis(900);
 
 /// What a user needs, beside the keys.
-const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set +append +del +pttl \
-    +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank +zrem \
-    +zscore +publish +subscribe +scan +type";
+pub(super) const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set \
+    +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank \
+    +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
-const RIGHTS_IN_A_CLUSTER: &str = "+cluster|nodes +cluster|slots";
-
-/// A verb, and why it failed.
-type Refused = (&'static str, BackendError);
+pub(super) const RIGHTS_IN_A_CLUSTER: &str = "+cluster|nodes +cluster|slots";
 
 impl Visit<'_> {
-    /// A lock that nobody can guess. Whatever fails is said with its verb; what is left behind ends after a second.
+    /// A lock whose name nobody can guess.
     pub(super) async fn try_a_lock(&mut self, session: &Session) {
-        let name = match LockName::new(format!("tenure-doctor/{:016x}", self.chance())) {
-            Ok(name) => name,
-            Err(error) => unreachable!("BUG: a name of ours: {error}"),
-        };
-        let process = ProcessId::from_random(self.chance().to_be_bytes());
-        if let Err((verb, error)) = self.hold(&name, process).await {
-            let found = self.refused(verb, &error);
-            self.say([found]);
+        let process = ProcessId::from_random(self.chance());
+        let name = format!("tenure-doctor/{:016x}", u64::from_be_bytes(self.chance()));
+        let name = LockName::new(name).unwrap_or_else(|error| unreachable!("BUG: a name of ours: {error}"));
+        // What is left behind after a refusal ends after a second.
+        let _ = self.verbs(&name, process).await;
+        let _ = self.commands(&name, process).await;
+        // A counter of its own would stay for a day.
+        if let Ok(keys) = self.redis.keys(&name)
+            && self.redis.config().counting() != Counting::One
+        {
+            let mut del = redis::cmd("DEL");
+            let _ = self.redis.sessions.command(session, del.arg(keys.counter())).await;
         }
-        if let Err((verb, error)) = self.around(&name, process).await {
-            let found = self.refused(verb, &error);
-            self.say([found]);
-        }
-        self.forget_counter(session, &name).await;
     }
 
-    fn chance(&self) -> u64 {
-        let mut bytes = [0; 8];
+    fn chance<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
         self.redis.sessions.host().random(&mut bytes);
-        u64::from_be_bytes(bytes)
+        bytes
     }
 
-    /// Leaves nothing behind, if this user may.
-    async fn hold(&self, name: &LockName, process: ProcessId) -> Result<(), Refused> {
-        let claim = |mode, wait| {
-            let mut bits = [0; 16];
-            self.redis.sessions.host().random(&mut bits);
-            Claim {
-                name: name.clone(),
-                owner: OwnerId::from_random(process, bits),
-                mode,
-                ttl: SHORT,
-                label: Arc::new(Label::new("", 0, "", "tenure doctor")),
-                block: 1,
-                wait,
-            }
+    /// Alone, with a waiter, and shared; up to the first verb that is refused.
+    async fn verbs(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
+        let claim = |mode, wait| Claim {
+            name: name.clone(),
+            owner: OwnerId::from_random(process, self.chance()),
+            mode,
+            ttl: CLAIMED,
+            label: Arc::new(Label::new("", 0, "", "tenure doctor")),
+            block: 1,
+            wait,
         };
         let (holder, waiter) = (claim(Mode::Exclusive, Wait::No), claim(Mode::Exclusive, Wait::Wake));
-        let reader = claim(Mode::READ, Wait::No);
-        let held = self.verbs(&holder, &waiter, &reader).await;
-        if held.is_err() {
-            for Claim { owner, .. } in [holder, waiter, reader] {
-                // OK because it ends by itself.
-                let _ = self.redis.release(name, owner).await;
-            }
+        let (reader, redis) = (claim(Mode::READ, Wait::No), self.redis);
+        let granted = self.tried("take a lock", redis.claim(&holder).await)?;
+        // Otherwise we were away for longer than the ttl.
+        if let ClaimAnswer::Granted(grant) = granted {
+            let renewed = redis.renew(&[Grant { ttl: TTL, ..grant }]).await.pop().transpose();
+            self.tried("renew a lock", renewed)?;
         }
-        held
-    }
-
-    /// Alone on the plain path, with a waiter on the long one, and shared.
-    async fn verbs(&self, holder: &Claim, waiter: &Claim, reader: &Claim) -> Result<(), Refused> {
-        let (redis, name) = (self.redis, &holder.name);
-        let grant = self.enter(holder).await?;
-        if let Some(grant) = grant {
-            let renewed = redis.renew(&[Grant { ttl: TTL, ..grant }]).await.pop();
-            // OK if it was gone: we were away for longer than the ttl.
-            renewed.transpose().map_err(|error| ("renew a lock", error))?;
-        }
-        redis.inspect(name).await.map_err(|error| ("inspect a lock", error))?;
-        redis.claim(waiter).await.map_err(|error| ("wait for a lock", error))?;
+        self.tried("inspect a lock", redis.inspect(name).await)?;
+        self.tried("wait for a lock", redis.claim(&waiter).await)?;
         for owner in [holder.owner, waiter.owner] {
-            redis.release(name, owner).await.map_err(|error| ("release a lock", error))?;
+            self.tried("release a lock", redis.release(name, owner).await)?;
         }
-        self.enter(reader).await?;
-        redis.release(name, reader.owner).await.map_err(|error| ("release a shared lock", error))?;
-        Ok(())
+        self.tried("take a shared lock", redis.claim(&reader).await)?;
+        self.tried("release a shared lock", redis.release(name, reader.owner).await)?;
+        Some(())
     }
 
-    async fn enter(&self, claim: &Claim) -> Result<Option<Grant>, Refused> {
-        let verb = if claim.mode == Mode::Exclusive { "take a lock" } else { "take a shared lock" };
-        match self.redis.claim(claim).await {
-            Ok(ClaimAnswer::Granted(grant)) => Ok(Some(grant)),
-            // Nobody else knows the name: we were away for longer than the ttl.
-            Ok(_) => Ok(None),
-            Err(error) => Err((verb, error)),
-        }
-    }
-
-    /// What the lock above did not need, but others will: hints, scripts that the server forgot, `tenure ls`.
-    async fn around(&self, name: &LockName, process: ProcessId) -> Result<(), Refused> {
+    /// What the lock above did not need, but others will: hints, and scripts that the server forgot.
+    async fn commands(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
         let channel = format!("tenure:p:{process}");
         // On the connection that is dropped with this visit.
         let heard = if self.resp3 {
@@ -117,75 +86,39 @@ impl Visit<'_> {
         } else {
             self.wire.listen(std::slice::from_ref(&channel)).await.map(drop)
         };
-        heard.map_err(|error| ("SUBSCRIBE to tenure:*", self.failed(error)))?;
-        let lock = self.redis.keys(name).map_err(|error| ("name a lock", error))?.lock;
-        let commands: [(&str, &[&str]); 3] = [
-            ("PUBLISH to tenure:*", &["PUBLISH", &channel, "a"]),
-            ("EVAL a script", &["EVAL", "return redis.call('EXISTS', KEYS[1])", "1", &lock]),
+        self.read("SUBSCRIBE to tenure:*", heard)?;
+        let keys = self.redis.keys(name);
+        let lock = self.tried("name a lock", keys)?.lock;
+        let script = "return redis.call('EXISTS', KEYS[1])";
+        for (verb, words) in [
+            ("PUBLISH to tenure:*", &["PUBLISH", &channel, "a"][..]),
+            ("EVAL a script", &["EVAL", script, "1", &lock]),
             ("GETRANGE a key", &["GETRANGE", &lock, "0", "1"]),
-        ];
-        for (verb, words) in commands {
-            let mut cmd = Cmd::new();
-            cmd.arg(words);
-            self.wire.ask(&cmd).await.map_err(|error| (verb, self.failed(error)))?;
+        ] {
+            self.asked(verb, Cmd::new().arg(words)).await?;
         }
-        Ok(())
+        Some(())
     }
 
-    /// A counter of its own lasts for a day: not that of a lock which nobody takes again.
-    async fn forget_counter(&self, session: &Session, name: &LockName) {
-        let Ok(keys) = self.redis.keys(name) else { return };
-        if self.redis.config().counting() != Counting::One {
-            let mut del: Cmd = redis::cmd("DEL");
-            // OK because it is gone after a day anyway.
-            let _ = self.redis.sessions.command(session, del.arg(keys.counter())).await;
-        }
-    }
-
-    /// What this user was refused, and the line that gives it.
+    /// What this user was refused, and the line that allows it.
     pub(super) fn refused(&self, verb: &str, error: &BackendError) -> Finding {
-        let words = shown::error(error);
-        if error.kind() == ErrorKind::Denied {
-            return finding(
-                Severity::Problem,
-                format!("this user may not {verb}: {words}"),
-                format!("give it the rights: {}", self.grant_line()),
-            );
-        }
-        let remedy = "do what it says, look into the log of the server, then run `tenure doctor` again";
-        finding(Severity::Problem, format!("it was not possible to {verb}: {words}"), remedy)
+        let (why, remedy) = match error.kind() {
+            ErrorKind::Denied => ("this user may not", format!("give it the rights: {}", self.grant_line())),
+            _ => (
+                "it was not possible to",
+                "do what the message says, read the log of the server, then run `tenure doctor` again".into(),
+            ),
+        };
+        finding(Severity::Problem, format!("{why} {verb}: {}", described(error)), remedy)
     }
 
     fn grant_line(&self) -> String {
         let config = self.redis.config();
-        let user = shown::word(config.login.user.as_deref().unwrap_or("default"), "USER");
-        let keys = match config.key.as_str() {
-            "%s" => "'~*'".to_owned(),
-            template => {
-                let pattern = template.replacen("%s", "*", 1);
-                let plain = shown::word(pattern.trim_matches('*'), "");
-                if plain.is_empty() { "'~*'".to_owned() } else { format!("'~{pattern}' '~tenure:*'") }
-            }
-        };
-        let (rights, more) =
-            if self.redis.is_cluster() { (RIGHTS, RIGHTS_IN_A_CLUSTER) } else { (RIGHTS, "") };
-        format!("redis-cli ACL SETUSER {user} {keys} '&tenure:*' {rights} {more}").trim_end().to_owned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One line of rights, in two places.
-    #[test]
-    fn the_readme_gives_the_rights_that_doctor_gives() {
-        let readme = include_str!("../../README.md");
-        for rights in [RIGHTS, RIGHTS_IN_A_CLUSTER] {
-            assert!(
-                readme.contains(&format!(" {rights}\n")) || readme.contains(&format!("`{rights}`")),
-                "{rights}"
-            );
-        }
+        let user = word(config.login.user.as_deref().unwrap_or("default"), "USER");
+        let pattern = config.key.replacen("%s", "*", 1);
+        let is_plain = !word(pattern.trim_matches('*'), "").is_empty();
+        let keys = if is_plain { format!("'~{pattern}' '~tenure:*'") } else { "'~*'".to_owned() };
+        let more = if self.redis.is_cluster() { RIGHTS_IN_A_CLUSTER } else { "" };
+        format!("redis-cli ACL SETUSER {user} {keys} '&tenure:*' {RIGHTS} {more}").trim_end().to_owned()
     }
 }
