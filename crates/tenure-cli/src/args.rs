@@ -8,10 +8,10 @@ use tenure::{LockName, OwnerId, Timing};
 const EXIT_CODES: &str = "\
 Exit codes:
   that of the command   it ran, and the lock was held throughout (128 + n if signal n ended it)
-  1, or -E              somebody else holds the lock; of `doctor`: something is to be done
+  1, or -E              another owner holds the lock; of `doctor`: there are warnings or problems
   64                    wrong usage
   69                    the store is unavailable, damaged, read-only, or of a newer version
-  70                    a failing system, or a bug of ours
+  70                    the system failed, or tenure has a bug
   79                    the lease was lost, or there was nothing to renew or to unlock
   126, 127              the command cannot be executed, or was not found";
 
@@ -25,11 +25,11 @@ Exit codes:
 const BENCH_PARTS: &str = "\
 Parts:
   round trip       one request: to look at a free lock
-  cycle            acquire and release what nobody else wants: one task, then 64 tasks with 64 locks
+  cycle            acquire and release a lock without contention: one task, then 64 tasks with 64 locks
   change of owner  two, then N waiters pass one lock on, each as soon as it has it
   waiters hold     N waiters hold one lock for 1 ms each; the timer may make 2 ms of it
 Jain's index says how evenly turns were shared: 1 if all had as many, 1/N if one had all.
-Starved is who had no turn while another had two.";
+A waiter starved if it had no turn while another had two.";
 
 /// Distributed locks as leases: a `flock` for a cluster
 #[derive(Parser, Debug)]
@@ -62,11 +62,11 @@ pub(crate) enum Verb {
     Ls(Ls),
     /// Show who holds a lock and who waits
     Show(Show),
-    /// Take a lock from its holders: they are stopped, but exclusion is not promised meanwhile
+    /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
     Break(Break),
-    /// Look at the store and say what weakens its promises, and what to do about it
+    /// Check the store: what weakens its promises, and what to do about it
     Doctor(Doctor),
-    /// Measure how fast the store is, and how fair; nobody's locks are touched
+    /// Measure how fast the store is, and how fair; it uses locks of its own
     Bench(Bench),
     /// Take a lease for a script, and print its owner and token as JSON; nothing renews it
     Lock(Lock),
@@ -84,7 +84,7 @@ pub(crate) enum Verb {
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Run {
-    /// Do not wait: fail at once if somebody else holds the lock
+    /// Do not wait: fail at once if the lock is held
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
     pub(crate) nonblock: bool,
     /// Wait for at most this long [default: for ever]
@@ -156,7 +156,7 @@ pub(crate) struct Break {
 #[derive(Args, Debug)]
 #[command(after_help = DOCTOR_CODES)]
 pub(crate) struct Doctor {
-    /// First have the store's record of settings say what this client's settings are, once that is safe
+    /// First replace the settings recorded in the store by those of this URL, once that is safe
     #[arg(long)]
     pub(crate) adopt: bool,
     /// Print JSON
@@ -231,7 +231,7 @@ fn lasting(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_millis(10), Duration::from_secs(24 * 3600));
     let lasting = duration(text)?;
     if lasting < least || lasting > most {
-        return Err("a part lasts between 10ms and 24h".to_owned());
+        return Err("each part must last between 10ms and 24h".to_owned());
     }
     Ok(lasting)
 }

@@ -144,7 +144,10 @@ impl Child {
                 self.family.watcher = watcher.pid();
                 self.watcher = watcher;
             }
-            Err(error) => exit::warn(&format!("the watcher was killed, and there is no other: {error}")),
+            Err(error) => exit::warn(&format!(
+                "the watcher process, which stops the command if tenure dies, was killed and cannot be started again: \
+                 {error}"
+            )),
         }
     }
 
@@ -198,7 +201,8 @@ impl Child {
     fn hang_up(&mut self) {
         let signal = if self.hung_up { Signal::SIGKILL } else { Signal::SIGHUP };
         exit::warn(&format!(
-            "the command waits for a terminal that nobody can give it: it was sent {signal}"
+            "the command reads from a terminal while tenure runs in the background without a shell: it was sent \
+             {signal}"
         ));
         self.hung_up = true;
         self.family.signal(signal);
@@ -219,7 +223,8 @@ impl Child {
             if !self.family.signal(Signal::SIGKILL) && in_reach {
                 in_reach = false;
                 exit::warn(
-                    "the command runs as another user and cannot be killed: it may run beside the next holder",
+                    "the command runs as another user and tenure may not kill it: it may still run when the next \
+                     holder starts",
                 );
             }
             pause(LOOK).await;

@@ -115,7 +115,7 @@ where
         let left = over.remaining(TokioHost.now());
         if left.is_zero() {
             let (first, what) = (people::seconds(first.wait), plain(&next.what));
-            let line = format!("not adopted after three times the {first} that were said at first: {what}");
+            let line = format!("not adopted within three times the {first} that the store announced: {what}");
             return Err(Stop::new(exit::UNAVAILABLE, line));
         }
         wait = next.wait.min(left);
@@ -127,7 +127,7 @@ async fn count_down(quiet: bool, wait: Duration) {
     let look = || {
         let waited = began.elapsed(TokioHost.now());
         let left = people::seconds(wait.saturating_sub(waited));
-        (waited.as_secs_f64() / wait.as_secs_f64(), format!("until the record may change: {left}"))
+        (waited.as_secs_f64() / wait.as_secs_f64(), format!("until the settings can be adopted: {left}"))
     };
     tokio::select! {
         biased;
@@ -182,7 +182,7 @@ mod tests {
         let began = TokioHost.now();
         let (done, said) = adopting(&[40]).await;
         let why = format!("{:?}", done.unwrap_err());
-        assert!(why.contains("69") && why.contains("not adopted after three times"), "{why}");
+        assert!(why.contains("69") && why.contains("not adopted within three times"), "{why}");
         assert_eq!(said, ["answer 0"]);
         assert!(began.elapsed(TokioHost.now()) >= Duration::from_millis(120));
     }

@@ -37,7 +37,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if parent_id() == 0 {
-        exit::warn("tenure cannot watch over its command: that is in a process namespace of its own");
+        exit::warn("the command would run in another PID namespace, where tenure cannot watch over it");
         return ExitCode::from(exit::INTERNAL);
     }
     // The parent may have died before it could be heard.

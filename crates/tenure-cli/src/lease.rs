@@ -46,7 +46,10 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
 fn outlives_us(locks: &Locker) -> Result<(), Stop> {
     let promises = locks.promises();
     if promises.end == EndOfGrant::Session {
-        let line = format!("a lease of {} ends with its process; use `tenure run`", promises.backend);
+        let line = format!(
+            "a lease of {} ends with the process that took it, so a script cannot keep it; use `tenure run`",
+            promises.backend
+        );
         return Err(Stop::usage(line));
     }
     Ok(())
@@ -66,7 +69,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     outlives_us(&locks)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
-        return Err(Stop::usage(format!("--ttl: this store takes {} at most", people::seconds(max))));
+        return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));
     }
     match locks.renew(&args.name, args.owner, args.ttl.ttl()).await.map_err(|error| Stop::store(&error))? {
         Renewal::Renewed => Ok(0),

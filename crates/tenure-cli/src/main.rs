@@ -64,7 +64,9 @@ fn main_loop(cli: Cli) -> ExitCode {
     init_tracing(cli.global.verbose);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return exit::say(&Stop::internal(format!("no runtime: {error}"))),
+        Err(error) => {
+            return exit::say(&Stop::internal(format!("the async runtime cannot be started: {error}")));
+        }
     };
     let global = cli.global;
     let done = runtime.block_on(async {

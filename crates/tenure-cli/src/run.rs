@@ -83,7 +83,7 @@ fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     let raise =
         promises.max_ttl_parameter.map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
     let max = people::seconds(promises.max_ttl);
-    Err(Stop::usage(format!("--ttl: {} takes {max} at most{raise}", promises.backend)))
+    Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
 }
 
 fn mode(args: &Run) -> Mode {
@@ -169,7 +169,8 @@ impl Held<'_> {
         loop {
             let change = child.look();
             if child.mind(self.stopping.deadline(&self.guard)) {
-                let slept = || "tenure was stopped, and its watcher ended the command in time".to_owned();
+                let slept =
+                    || "tenure was suspended, and its watcher process ended the command in time".to_owned();
                 let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
                 self.kill_after(Duration::ZERO, child).await;
                 return Err(why);
@@ -225,7 +226,7 @@ impl Held<'_> {
         if self.guard.is_at_risk() || self.args.max_hold.is_none() {
             "the lease could not be renewed in time"
         } else {
-            "it was held for as long as --max-hold allows"
+            "--max-hold is over"
         }
     }
 
@@ -265,7 +266,7 @@ fn except(daemons: &[nix::unistd::Pid]) -> String {
         return String::new();
     }
     let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
-    format!(", but not what made a session of its own: pid {}", pids.join(", "))
+    format!(", except daemons, which have a session of their own: pid {}", pids.join(", "))
 }
 
 fn argv(args: &Run) -> Vec<OsString> {

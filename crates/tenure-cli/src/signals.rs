@@ -58,7 +58,8 @@ impl Signals {
 }
 
 fn listen(to: Signal) -> Result<Stream, Stop> {
-    signal(SignalKind::from_raw(to as i32)).map_err(|error| Stop::internal(format!("signals: {error}")))
+    signal(SignalKind::from_raw(to as i32))
+        .map_err(|error| Stop::internal(format!("signal handlers cannot be installed: {error}")))
 }
 
 fn listen_unless_ignored(to: Signal) -> Result<Option<Stream>, Stop> {

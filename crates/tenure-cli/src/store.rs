@@ -24,7 +24,7 @@ pub(crate) fn shown(global: &Global) -> Result<String, Stop> {
 fn url(global: &Global) -> Result<String, Stop> {
     match &global.url {
         Some(url) if url.starts_with("memory:") => Err(Stop::usage(
-            "memory: ends with this process; name a store that others see, such as sqlite:PATH",
+            "a memory: store ends with this process; use one that other processes see, as in --url sqlite:PATH",
         )),
         Some(url) => Ok(url.clone()),
         None => default_url(),

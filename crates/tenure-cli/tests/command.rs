@@ -158,7 +158,7 @@ fn max_hold_stops_the_command_then_and_not_before() {
     // What passed between the grant and the first word of the command counts.
     assert!(started.elapsed() + stage::START / 2 >= max_hold, "{:?}", started.elapsed());
     assert_within(max_hold + SECOND, started.elapsed(), "a hold of at most 600 ms");
-    ended.complained(79, "as long as --max-hold allows");
+    ended.complained(79, "--max-hold is over");
     assert!(stage.path("termed").exists(), "it could tidy up");
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     // A command that ends in time never hears of it.

@@ -91,7 +91,7 @@ fn a_damaged_database_is_refused() {
     let stump = whole[..50].to_vec();
     for content in [half, smeared, stump] {
         fs::write(&file, content).unwrap();
-        is_refused(&stage, &file, 69, "the database is damaged; restore or remove it");
+        is_refused(&stage, &file, 69, "the database is damaged; `tenure doctor` says how to begin anew");
     }
 }
 
@@ -104,7 +104,7 @@ fn a_damaged_lock_is_refused_and_the_others_live() {
     let damage = rusqlite::Connection::open(&file).unwrap();
     damage.execute("UPDATE lock SET state = '{\"fence\":', busy = 1", []).unwrap();
     drop(damage);
-    is_refused(&stage, &file, 69, "not what tenure writes");
+    is_refused(&stage, &file, 69, "is damaged, or another program wrote it");
     stage.run(&["run", "--url", &url, "-n", "other", "--", "true"]).silent(0);
 }
 

@@ -137,7 +137,7 @@ fn bad_input_is_named_and_no_secret_is_shown() {
     let wrong = Certificates::new();
     let cases = [
         (format!("etcd://root:wr0ng-secret@{}", server.address()), 69, "refuses this user or password"),
-        (format!("etcd://{}", server.address()), 69, "wants a user"),
+        (format!("etcd://{}", server.address()), 69, "requires a user"),
         (secured.url(&format!("?ca={}", wrong.ca_file().display())), 69, "is not trusted"),
         (secured.url("?ca=/no/such/file"), 69, "cannot be read"),
         (format!("etcd://root:wr0ng-secret@{}?nope=1", server.address()), 64, "does not know parameter 1"),

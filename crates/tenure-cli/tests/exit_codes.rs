@@ -321,7 +321,7 @@ fn a_standard_output_that_is_full_is_70_and_one_that_is_closed_is_not() {
 fn a_lease_for_scripts_is_refused_where_it_would_end_with_the_process(stage: &Stage) {
     let owner = "0".repeat(48);
     for arguments in [&["lock", "job", "--ttl", "5s"][..], &["renew", "job", &owner, "--ttl", "5s"]] {
-        stage.run(arguments).complained(64, "ends with its process; use `tenure run`");
+        stage.run(arguments).complained(64, "so a script cannot keep it; use `tenure run`");
     }
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
     stage.run(&["unlock", "job", &owner]).complained(79, "has ended");

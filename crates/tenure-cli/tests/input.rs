@@ -88,7 +88,7 @@ fn arguments_of_the_command_may_be_any_bytes() {
 fn bad_ttls_are_refused_by_every_verb() {
     let stage = Stage::new();
     let owner = "0".repeat(48);
-    let outside = "a ttl lies between 100ms and 24h";
+    let outside = "a ttl must be between 100ms and 24h";
     let no_duration = "write a duration like 500ms, 30s or 5m";
     for (ttl, part) in [
         ("0", outside),
@@ -144,8 +144,8 @@ fn an_unknown_scheme_is_refused_and_the_known_are_named() {
         ("sqlite:x.db?nope=1", "does not know parameter 1"),
         ("sqlite:x.db?claim_ttl=soon", "claim_ttl= is no duration"),
         ("sqlite:x.db?claim_ttl=1ms", "outside"),
-        ("memory:", "memory: ends with this process"),
-        ("memory://x", "memory: ends with this process"),
+        ("memory:", "memory: store ends with this process"),
+        ("memory://x", "memory: store ends with this process"),
     ] {
         for arguments in
             [&["run", "job", "--", "touch", "ran"][..], &["ls"], &["show", "job"], &["break", "job"]]

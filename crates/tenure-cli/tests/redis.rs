@@ -185,8 +185,8 @@ fn a_foreign_lock_without_an_end_is_never_repaired() {
 fn a_key_that_is_no_lock_is_refused() {
     let mut stage = Stage::on_redis();
     stage.server().command(&["RPUSH", "job", "data"]);
-    stage.run(&["run", "job", "--", "true"]).complained(69, "holds something that is no lock");
-    stage.run(&["show", "job"]).complained(69, "holds something that is no lock");
+    stage.run(&["run", "job", "--", "true"]).complained(69, "holds data that is not a lock");
+    stage.run(&["show", "job"]).complained(69, "holds data that is not a lock");
     let keys = format!("{:?}", stage.server().command(&["KEYS", "*job*"]));
     assert_eq!(keys.matches("job").count(), 1, "{keys}");
     assert_eq!(stage.server().command(&["LLEN", "job"]).int(), 1);

@@ -79,7 +79,7 @@ fn whole_millis(d: Duration) -> Duration {
 
 /// A ttl outside the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a ttl lies between 100ms and 24h; {ttl:?} does not")]
+#[error("a ttl must be between 100ms and 24h; this one is {ttl:?}")]
 pub struct TimingError {
     /// The ttl that was asked for.
     pub ttl: Duration,

@@ -46,7 +46,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("an etcd URL begins like etcd://"))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad("an etcd URL begins with etcd://, as in etcd://127.0.0.1:2379"))?;
         if !Self::SCHEMES.contains(&scheme) {
             return Err(bad("unknown scheme; use etcd or etcds"));
         }
@@ -57,7 +59,7 @@ impl Config {
         };
         let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
         if hosts.contains('/') {
-            return Err(bad("an etcd URL has no path; name what stands before the locks with ?prefix="));
+            return Err(bad("an etcd URL has no path; set the prefix of the keys with ?prefix="));
         }
         let mut config = Self {
             members: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
@@ -95,12 +97,12 @@ impl Config {
     fn checked(mut self, own: (Option<PathBuf>, Option<PathBuf>)) -> Result<Self, ConfigError> {
         if let Some(tls) = &mut self.tls {
             if tls.ca.as_os_str().is_empty() {
-                return Err(bad("etcds:// needs the file of the cluster's authority, as in ?ca=/etc/ca.pem"));
+                return Err(bad("etcds:// needs the certificate of the cluster's CA, as in ?ca=/etc/ca.pem"));
             }
             tls.identity = match own {
                 (Some(cert), Some(key)) => Some((cert, key)),
                 (None, None) => None,
-                _ => return Err(bad("cert= and key= belong together")),
+                _ => return Err(bad("cert= and key= are needed together")),
             };
         }
         Ok(self)
@@ -177,7 +179,7 @@ mod tests {
             ("etcd://h?nope=1", "does not know parameter 1"),
             ("etcd://h?ca=/x", "etcds"),
             ("etcds://h", "?ca="),
-            ("etcds://h?ca=/x&cert=/y", "belong together"),
+            ("etcds://h?ca=/x&cert=/y", "needed together"),
             ("etcd://h?response_timeout=soon", "response_timeout= is no duration"),
             ("etcd://h?connect_timeout=2h", "outside"),
         ];

@@ -48,8 +48,8 @@ impl Etcd {
         {
             found.push(finding(
                 Severity::Note,
-                "etcd did not ask who we are: whoever reaches it can take and break every lock",
-                "turn authentication on, and give a user to those who lock",
+                "etcd has authentication turned off: every client that reaches it can take and break every lock",
+                "turn authentication on, and give each client of the locks a user",
             ));
         }
         Ok(found)
@@ -114,7 +114,8 @@ impl Etcd {
             finding(
                 Severity::Note,
                 format!(
-                    "the shortest lease here lasts {seconds} s: a holder that dies bars the lock for as long"
+                    "the shortest lease here lasts {seconds} s: after a crash of its holder a lock stays held for as \
+                     long"
                 ),
                 "nothing for a ttl above that; shorter needs a lower --election-timeout",
             )
@@ -178,7 +179,10 @@ fn of_members(members: &[Member]) -> Vec<Finding> {
     for member in members.iter().filter(|member| !member.knows_leader) {
         found.push(finding(
             Severity::Problem,
-            format!("the member {} knows no leader: it reaches no quorum", member.address),
+            format!(
+                "the member {} knows no leader: it does not reach a quorum of the members",
+                member.address
+            ),
             "start the other members, or mend the network between them",
         ));
     }

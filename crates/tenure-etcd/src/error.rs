@@ -43,46 +43,47 @@ pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
 
 /// A key that is named like a place in a line and is none.
 pub(crate) fn no_lock(key: &[u8]) -> BackendError {
-    let message = "a key that is no lock stands where locks are; delete it or lock another name";
+    let message =
+        "a key in the range of this lock was not written by tenure; delete it or use another lock name";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
 }
 
 /// The cluster has forgotten what this process has seen.
 pub(crate) fn put_back() -> BackendError {
-    let message = "the etcd cluster was put back to an earlier state, where tokens would repeat; restore it with \
-                   --bump-revision, or set the marks of your resources back and start this program again";
+    let message = "the etcd cluster was restored to an earlier state, in which fencing tokens would repeat; restore \
+                   it with --bump-revision, or reset the largest token that each of your resources has stored, and \
+                   restart this program";
     BackendError::new(Corrupt, Outcome::NotApplied, message)
 }
 
 /// Another cluster answers than the one that this process began with.
 pub(crate) fn another_cluster() -> BackendError {
-    let message = "another etcd cluster answers at this address than before, and does not know who holds locks in that one; \
-                   if that is meant, start this program again";
+    let message = "another etcd cluster than before answers at this address, and it does not know who holds locks; if \
+                   that is intended, restart this program";
     BackendError::new(Corrupt, Outcome::NotApplied, message)
 }
 
 /// A `Wait::Wake`.
 pub(crate) fn no_turnless_place() -> BackendError {
-    let message = "etcd cannot be a node of a quorum: in its line every place has a turn";
+    let message = "etcd cannot be a node of a quorum: its queue grants to every waiter in turn";
     BackendError::new(Unsupported, Outcome::NotApplied, message)
 }
 
 /// The server keeps a lease for less time than was asked for.
 pub(crate) fn too_short(asked: i64, seconds: i64) -> BackendError {
-    let message =
-        format!("etcd gave a lease of {seconds} s, and {asked} s were asked for; ask for a shorter ttl");
+    let message = format!("etcd gave a lease of {seconds} s instead of {asked} s; use a shorter ttl");
     BackendError::new(Invalid, Outcome::Unknown, message)
 }
 
 /// What was asked was done and undone under our hands, several times over.
 pub(crate) fn unsettled(place: &str) -> BackendError {
-    let message = "the etcd cluster changes its leader again and again; nothing can be said for certain";
+    let message = "the etcd cluster changed its leader during every attempt; try again later";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
 }
 
 /// A release that was sent twice and found nothing: the first may have done it (L9).
 pub(crate) fn left_or_gone(place: &str) -> BackendError {
-    let message = "the lock is left, but whether it was held until then is not known";
+    let message = "the lock was released, but it is not known whether it was held until then";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
 }
 
@@ -144,7 +145,13 @@ const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
     // Said before a request is proposed, and also after it was carried out: by the one that used up the space.
     ("database space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
     ("space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
-    ("corrupt", Fate::Final, Corrupt, Outcome::NotApplied, "the etcd cluster says that its data are corrupt"),
+    (
+        "corrupt",
+        Fate::Final,
+        Corrupt,
+        Outcome::NotApplied,
+        "the etcd cluster reports that its data are corrupt (alarm CORRUPT)",
+    ),
     ("permission denied", Fate::Final, Denied, Outcome::NotApplied, NO_RIGHT),
     ("invalid auth token", Fate::Again, Denied, Outcome::NotApplied, NOT_YOU),
     (
@@ -152,31 +159,36 @@ const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
         Fate::Again,
         Unavailable,
         Outcome::NotApplied,
-        "the rights in etcd just changed",
+        "the users or roles of etcd were just changed; try again",
     ),
     ("authentication failed", Fate::Final, Denied, Outcome::NotApplied, NOT_YOU),
-    ("user name is empty", Fate::Final, Denied, Outcome::NotApplied, "etcd wants a user and a password"),
+    (
+        "user name is empty",
+        Fate::Final,
+        Denied,
+        Outcome::NotApplied,
+        "etcd requires a user and a password, as in etcd://user:password@host",
+    ),
     ("authentication is not enabled", Fate::Final, Denied, Outcome::NotApplied, NO_AUTH),
     (
         "too large lease TTL",
         Fate::Final,
         Invalid,
         Outcome::NotApplied,
-        "etcd does not take a ttl as long as that",
+        "etcd does not accept a ttl as long as this one",
     ),
     (
         "request is too large",
         Fate::Final,
         Invalid,
         Outcome::NotApplied,
-        "etcd does not take a request as large as that",
+        "etcd does not accept a request as large as this one",
     ),
 ];
 
 const NO_SPACE: &str =
     "the database space of etcd is used up (NOSPACE); compact and defragment it, then disarm the alarm";
-const TOO_MANY: &str =
-    "too many keys lie below the name of this lock; choose one that is not above thousands of others";
+const TOO_MANY: &str = "the name of this lock is the prefix of too many other keys; use a name that is not";
 const NO_RIGHT: &str =
     "this etcd user may not read and write the keys of this lock; give a role with both rights to the prefix";
 const NOT_YOU: &str = "etcd refuses this user or password";

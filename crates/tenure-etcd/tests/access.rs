@@ -77,7 +77,7 @@ async fn a_member_without_a_quorum_lets_nobody_in() {
 async fn a_user_that_is_wrong_or_may_not_is_denied() {
     let server = Recipe::new().login(SECRET).start();
     let at = |login: &str| format!("etcd://{login}{}", server.address());
-    says(&refusal(&at(""), "job").await, ErrorKind::Denied, "wants a user");
+    says(&refusal(&at(""), "job").await, ErrorKind::Denied, "requires a user");
     says(&refusal(&at("root:wrong@"), "job").await, ErrorKind::Denied, "user or password");
     says(&refusal(&at("nobody:wrong@"), "job").await, ErrorKind::Denied, "user or password");
 
@@ -203,7 +203,7 @@ async fn what_weakens_our_promises_is_found() {
     };
     let has = |found: &[String], words: &str| found.iter().any(|line| line.contains(words));
     let all = found(cluster.url("")).await;
-    assert!(has(&all, "did not ask who we are") && !has(&all, "the URL names"), "{all:?}");
+    assert!(has(&all, "authentication turned off") && !has(&all, "the URL names"), "{all:?}");
     let one = found(cluster.member(0).url("")).await;
     assert!(has(&one, "3 members and the URL names 1"), "{one:?}");
     cluster.member(2).kill();

@@ -122,7 +122,7 @@ async fn who_has_seen_more_than_a_restored_cluster_lets_nobody_in() {
     server.kill();
     copy(&backup, &data);
     server.start_again();
-    refused(&backend, "put back to an earlier state").await;
+    refused(&backend, "restored to an earlier state").await;
     assert_eq!(stage::left(&server).0, [""; 0], "and leaves nothing: {first:?}");
 }
 

@@ -178,7 +178,7 @@ async fn a_lock_above_thousands_of_others_is_refused_with_a_reason() {
     let [player, beside] = ["job", "beside"].map(|name| Player::new(etcd(&server.url("")), name));
     let error = player.backend.claim(&player.claim).await.expect_err("too much to read");
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::Unknown), "{error:?}");
-    assert!(error.to_string().contains("too many keys"), "{error}");
+    assert!(error.to_string().contains("too many other keys"), "{error}");
     assert_eq!(player.leave().await, Released::Released, "what was written is found and ended");
     beside.enter().await;
     assert_eq!(beside.leave().await, Released::Released);

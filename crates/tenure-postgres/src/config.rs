@@ -185,7 +185,7 @@ impl Config {
             (None | Some(VerifyFull), Some("system")) => VerifyFull,
             (Some(_), Some("system")) => {
                 return Err(bad(
-                    "sslrootcert=system needs sslmode=verify-full: anybody has a certificate of theirs",
+                    "sslrootcert=system needs sslmode=verify-full: a public CA certifies anybody",
                 ));
             }
             (Some(Prefer), Some(_)) => {

@@ -32,7 +32,7 @@ impl Failure {
         match self {
             Self::Overtaken => overtaken(place),
             Self::Missing => {
-                let message = "the table of the locks is not there";
+                let message = "the table of the locks does not exist";
                 BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
             }
             Self::Broken(error) | Self::Refused(error) => error,
@@ -81,13 +81,13 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
 
 /// Many others write to the same row.
 pub(crate) fn overtaken(place: &str) -> BackendError {
-    let message = "others were faster with this lock every time; ask again";
+    let message = "other clients changed this lock during every attempt; try again";
     BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
 }
 
 /// The server was stopped while it waited for a standby: it answers that the write is done, and no standby may have it.
 pub(crate) fn unconfirmed(place: &str) -> BackendError {
-    let message = "the PostgreSQL server was stopped waiting, and a standby may not have what it wrote";
+    let message = "the wait for a synchronous standby was cancelled, so the standby may lack this write";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
 }
 
@@ -100,14 +100,14 @@ pub(crate) fn row_locked(place: &str) -> BackendError {
 /// The row has something else than what was written to it.
 pub(crate) fn altered(place: &str) -> BackendError {
     let message =
-        "a trigger of the table changes what tenure writes, so that nothing can be granted; drop it";
+        "a trigger on the table changes what tenure writes, so that nothing can be granted; drop the trigger";
     BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
 }
 
 /// The row stays as it is, though nobody else writes to it.
 pub(crate) fn swallowed(place: &str) -> BackendError {
-    let message = "the table stays as it is whatever tenure writes: a trigger, a rule or a policy swallows it, \
-                   or what is read is old";
+    let message = "writes to the table of the locks have no effect: a trigger, a rule or a policy drops them, or \
+                   reads are stale";
     BackendError::new(Corrupt, Outcome::NotApplied, message).with("postgres", place)
 }
 
@@ -120,7 +120,8 @@ pub(crate) fn is_without_hints(failure: &Failure) -> bool {
 
 /// It was ours, it is not any more, and nobody can say whether our own request ended it.
 pub(crate) fn unsettled(place: &str) -> BackendError {
-    let message = "the connection to the PostgreSQL server broke while it was asked, and what became of it cannot be told";
+    let message = "the connection to the PostgreSQL server broke during a request; it is not known whether the \
+                   request had an effect";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
 }
 

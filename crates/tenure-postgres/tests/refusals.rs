@@ -193,7 +193,7 @@ async fn a_row_that_holds_no_ledger_is_left_alone() {
     let a = player(&server.url(""), "one");
     a.enter().await;
     server.psql("UPDATE tenure_lock SET state = 'Hello', version = version + 1");
-    refused_as(&server.url(""), ErrorKind::Corrupt, "not what tenure writes").await;
+    refused_as(&server.url(""), ErrorKind::Corrupt, "is damaged, or another program wrote it").await;
     let error = a.backend.release(&a.claim.name, a.claim.owner).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied));
     assert_eq!(server.psql("SELECT state FROM tenure_lock"), "Hello");

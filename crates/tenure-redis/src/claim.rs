@@ -58,7 +58,8 @@ impl Redis {
             Claimed::Closed => Ok(None),
             Claimed::Rewound => self.close(session, gate).await,
             Claimed::Full(waiting) => {
-                let message = format!("{waiting} owners wait for this lock already; the queue takes no more");
+                let message =
+                    format!("the queue of this lock is full: {waiting} owners wait already; try again later");
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
             }
         }

@@ -95,7 +95,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("a Redis URL begins like redis://"))?;
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad("a Redis URL begins with redis://, as in redis://127.0.0.1:6379"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (login, rest) = match rest.rsplit_once('@') {
             Some((login, rest)) => (Login::parse(login)?, rest),

@@ -53,7 +53,7 @@ pub(crate) fn no_answer(place: &str) -> BackendError {
 }
 
 pub(crate) fn unreadable(place: &str, what: &str) -> BackendError {
-    let message = format!("the Redis server answered {what} with something that is no answer to it");
+    let message = format!("the Redis server gave an answer to {what} that cannot be read");
     BackendError::new(Corrupt, Outcome::Unknown, message).with("redis", place)
 }
 
@@ -65,7 +65,7 @@ const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
     ("READONLY", Fate::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
     ("LOADING", Fate::Drop, Unavailable, "the Redis server is still loading its data"),
     ("MASTERDOWN", Fate::Drop, Unavailable, "the Redis server has lost its master"),
-    ("BUSY", Fate::Keep, Unavailable, "the Redis server is busy with somebody's script"),
+    ("BUSY", Fate::Keep, Unavailable, "the Redis server is busy with a script"),
     ("OOM", Fate::Keep, Unavailable, "the memory of the Redis server is full; give it more, or free some"),
     ("MISCONF", Fate::Keep, Unavailable, "the Redis server refuses writes because it cannot save its data"),
     ("NOREPLICAS", Fate::Keep, Unavailable, "the Redis server has too few replicas to take writes"),
@@ -83,11 +83,16 @@ const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
         "this Redis user lacks a right; the README of tenure-redis has the line that gives it",
     ),
     ("SPENT", Fate::Keep, Corrupt, SPENT),
-    ("WRONGTYPE", Fate::Keep, Corrupt, "the key of the lock holds something that is no lock"),
+    (
+        "WRONGTYPE",
+        Fate::Keep,
+        Corrupt,
+        "the key of the lock holds data that is not a lock; use another name or ?key= template",
+    ),
 ];
 
-const SPENT: &str = "the counter of fencing tokens in Redis is at its end, 2^53 - 1, where only a wrong clock or a foreign hand \
-     can have put it; set the clock right, stop all users, and delete the counter";
+const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1: a wrong clock or another \
+                     program has set it; set the clock right, stop all users, and delete the counter";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
 const NOT_YOU: &str = "the Redis server refuses this user or password";

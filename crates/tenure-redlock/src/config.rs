@@ -12,7 +12,7 @@ pub struct Config {
 #[non_exhaustive]
 pub enum ConfigError {
     /// An even number, or fewer than three.
-    #[error("a quorum needs an odd number of nodes, 3 or more, and these are {nodes}: {why}")]
+    #[error("a quorum needs an odd number of nodes, 3 or more; the URL names {nodes}: {why}")]
     Nodes {
         /// How many there are.
         nodes: usize,
@@ -20,7 +20,7 @@ pub enum ConfigError {
         why: &'static str,
     },
     /// One node is named twice.
-    #[error("the node {place} is listed twice: two votes of one server are one")]
+    #[error("the node {place} is listed twice; list every server once, or it would vote twice")]
     Twice {
         /// Its name.
         place: String,
@@ -65,7 +65,8 @@ impl Config {
         };
         let nodes: Vec<&str> = list.split(',').map(str::trim).collect();
         if list.is_empty() || nodes.iter().any(|node| node.is_empty()) {
-            let what = "redlock: wants the URLs of its nodes with commas between, as redlock:redis://a,redis://b,redis://c";
+            let what = "redlock: needs the URLs of its nodes, separated by commas, as in \
+                        redlock:redis://a,redis://b,redis://c";
             return Err(ConfigError::Url(what.into()));
         }
         let whole = |node: &&str| match parameters {

@@ -14,14 +14,14 @@ pub(crate) fn silent(timeout: Duration) -> BackendError {
 
 /// Nobody is left who could tell.
 pub(crate) fn ended() -> BackendError {
-    let message = "the runtime ended while the nodes were asked";
+    let message = "the async runtime was shut down while the nodes were asked";
     BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, message)
 }
 
 /// Two members are one server (A5, H3.5).
 pub(crate) fn twins(one: &str, other: &str) -> BackendError {
     let message = format!(
-        "{one} and {other} are one server under two names: its two votes would be one; list every server once"
+        "{one} and {other} are one server under two names; list every server once, or it would vote twice"
     );
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
 }
@@ -31,7 +31,7 @@ pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
     let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let failed = errors.len();
     let message = format!(
-        "{failed} of {all} nodes have not adopted the settings, the others may have: {}; ask again when they answer",
+        "{failed} of {all} nodes have not adopted the settings, the others may have: {}; try again when they answer",
         what.join("; ")
     );
     let kind = errors.first().map_or(ErrorKind::Unavailable, BackendError::kind);
@@ -48,7 +48,7 @@ pub(crate) fn too_few(all: usize, is_untouched: bool, errors: &[BackendError]) -
     let kind = permanent.map_or(ErrorKind::Unavailable, BackendError::kind);
     let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let message =
-        format!("{failed} of {all} nodes cannot serve, and a quorum is {size}: {}", what.join("; "));
+        format!("{failed} of {all} nodes cannot serve, and a quorum needs {size}: {}", what.join("; "));
     let error = BackendError::new(kind, outcome, message);
     // So many of them must serve again, and some say when.
     let missing = (size + failed).saturating_sub(all);

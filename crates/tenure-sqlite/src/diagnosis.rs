@@ -120,7 +120,7 @@ fn network(mounts: &str, device: &str) -> Option<Finding> {
     NETWORK.split(' ').any(|known| known == kind).then(|| {
         finding(
             Severity::Problem,
-            format!("the file lies on a network file system ({kind}): two machines could hold one lock"),
+            format!("the file is on a network file system ({kind}): two machines could hold one lock"),
             "move it to a local file system; for locks between machines use a store with a server",
         )
     })
@@ -155,7 +155,7 @@ fn open_to_all(folder: &Path, mode: u32) -> Option<Finding> {
         let folder = folder.display();
         finding(
             Severity::Warning,
-            format!("every user may write to {folder}: whoever deletes the file there ends every lease"),
+            format!("every user may write to {folder}, and so delete the file, which ends every lease"),
             format!("give the directory to one group: chmod o-w {folder}"),
         )
     })
@@ -179,7 +179,7 @@ fn closed(left: Duration) -> Option<Finding> {
         finding(
             Severity::Warning,
             format!("the file was deleted or replaced; nothing is granted for another {left:.1?}"),
-            "wait until every lease that was forgotten is over",
+            "wait until every lease in the old file is over",
         )
     })
 }
@@ -207,7 +207,8 @@ fn foreign_states(conn: &Connection, path: &Path) -> rusqlite::Result<Option<Fin
     names.extend(foreign_names(conn, sql::EVERY_PLACE, |state| Place::decode(state, 0).is_ok())?);
     Ok(names.first().map(|first| {
         let count = names.len();
-        let what = format!("{count} locks are stored in a form that is not ours; the first is {first:?}");
+        let what =
+            format!("{count} locks are stored in a form that tenure does not write; the first is {first:?}");
         finding(Severity::Problem, what, start_anew(path))
     }))
 }

@@ -49,7 +49,7 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
             (ErrorKind::Denied, "the database file is read-only; give this user write permission")
         }
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
-            (ErrorKind::Denied, "the database file may not be accessed by this user")
+            (ErrorKind::Denied, "this user may not access the database file")
         }
         Some(ErrorCode::CannotOpen) => (
             ErrorKind::Denied,
@@ -57,11 +57,11 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
         ),
         Some(ErrorCode::NotADatabase) => (ErrorKind::Corrupt, "the file is not an SQLite database"),
         Some(ErrorCode::DatabaseCorrupt) => {
-            (ErrorKind::Corrupt, "the database is damaged; restore or remove it")
+            (ErrorKind::Corrupt, "the database is damaged; `tenure doctor` says how to begin anew")
         }
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full"),
-        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "the disk failed"),
-        _ => (ErrorKind::Corrupt, "SQLite refused"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "the disk reported an I/O error"),
+        _ => (ErrorKind::Corrupt, "SQLite reported an error"),
     };
     BackendError::new(kind, outcome, message).with("file", path.display()).caused_by(error)
 }

@@ -55,8 +55,8 @@ pub(crate) fn open(
 ) -> Result<Option<Open>, BackendError> {
     let path = config.path.as_path();
     if is_link(path) {
-        let message = "the database is named by a symbolic link, and what is remembered beside the file would be \
-                       missed; name the file itself";
+        let message = "the path of the database is a symbolic link, and the files beside its target would be missed; \
+                       use the path of the file itself";
         return Err(error::refused(path, ErrorKind::Invalid, message));
     }
     if FileId::of(path)?.is_none() && !may_create {
@@ -122,20 +122,24 @@ fn open_under(
 /// SQLite keeps its log beside the name by which it opened a file.
 fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
     if has_other_names(path) {
-        let message =
-            "the database file has other names (hard links), and each would be a world of its own; keep one";
+        let message = "the database file has several names (hard links), and each would have locks of its own; keep \
+                       one name";
         return Err(error::refused(path, ErrorKind::Invalid, message));
     }
     if is_mounted(path).map_err(|e| error::io(path, "the database file cannot be reached", e))? {
-        let message = "the database file is a mount of its own (a container's volume), and its log would lie on one \
-                       side only; mount its directory";
+        let message = "the database file alone is mounted here (a container's volume), so its log would not be \
+                       shared; mount its directory";
         return Err(error::refused(path, ErrorKind::Invalid, message));
     }
     Ok(())
 }
 
 fn replaced_meanwhile(path: &Path) -> BackendError {
-    error::refused(path, ErrorKind::Throttled, "the database file was replaced while it was opened")
+    error::refused(
+        path,
+        ErrorKind::Throttled,
+        "the database file was replaced while it was opened; try again",
+    )
 }
 
 /// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
@@ -200,7 +204,7 @@ fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendEr
     }
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
     if mode != "wal" {
-        let message = "no WAL mode here; put the database on a local file system";
+        let message = "SQLite cannot use its WAL mode here; put the database on a local file system";
         return Err(error::refused(path, ErrorKind::Unsupported, message));
     }
     Ok(())

@@ -222,7 +222,7 @@ impl Tx<'_> {
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
         let message = format!(
             "the database file was deleted or replaced; nothing is granted for another {left:.1?}, until every lease \
-             that was forgotten is over",
+             in the old file is over",
         );
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
@@ -245,7 +245,7 @@ impl Tx<'_> {
     /// The file that is open is not the one that stands at the path: nothing was done, ask again.
     fn must_reopen(&mut self) -> BackendError {
         self.store.stale = true;
-        let message = "the database file was replaced meanwhile";
+        let message = "the database file was replaced meanwhile; try again";
         let error = error::refused(self.path(), ErrorKind::Throttled, message);
         self.store.jittered(error, Haste::Waiter)
     }

@@ -46,7 +46,7 @@ enum Known {
 
 pub(crate) async fn claim(store: &Store, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
     if claim.wait == Wait::Wake {
-        let message = "a line has no place that waits without a turn; ZooKeeper cannot be a node of a quorum";
+        let message = "ZooKeeper cannot be a node of a quorum: its queue grants to every waiter in turn";
         return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
     }
     let started = store.sessions.host.now();

@@ -155,7 +155,7 @@ fn parse_base(path: &str) -> Result<String, ConfigError> {
     let is_bad = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
     if path.split('/').any(is_bad) {
         return Err(bad(
-            "the path is none of ZooKeeper: a part of it is empty, a dot or two, or has control characters",
+            "this is not a path of ZooKeeper: a part of it is empty, is . or .., or has control characters",
         ));
     }
     if path.split('/').next() == Some("zookeeper") {
@@ -198,8 +198,8 @@ mod tests {
             ("zookeeper://h:x", "a port is"),
             ("zookeeper://u@h", "user and a password"),
             ("zookeeper://:p@h", "user is not empty"),
-            ("zookeeper://h/a//b", "path is none"),
-            ("zookeeper://h/../b", "path is none"),
+            ("zookeeper://h/a//b", "not a path"),
+            ("zookeeper://h/../b", "not a path"),
             ("zookeeper://h/zookeeper/x", "belongs to ZooKeeper"),
             ("zookeeper://h?nope=1", "does not know parameter 1"),
             ("zookeeper://h?layout=x", "layout="),

@@ -40,14 +40,14 @@ fn judge(config: &Config, longest: Duration, told: &[Told]) -> Vec<Finding> {
     if config.hosts.len() == 1 && told.iter().any(|server| server.is_standalone) {
         findings.push(finding(
             Severity::Note,
-            "there is one server: while it is down, nobody can acquire or renew",
-            "an ensemble of three goes on without one of them",
+            "there is one server: while it is down, no lock can be acquired or renewed",
+            "run an ensemble of three servers, which goes on without one of them",
         ));
     }
     if config.login.is_some() && config.access == Access::Open {
         findings.push(finding(
             Severity::Warning,
-            "acl=open: anybody who can reach the ensemble can delete our nodes, and with them our locks",
+            "acl=open: every client that reaches the ensemble can delete the nodes of the locks",
             "remove acl=open from the URL of all clients",
         ));
     }
@@ -67,7 +67,7 @@ fn ticks(config: &Config, told: &[Told]) -> Option<Finding> {
         Some(tick) if tick > ours => Some(finding(
             Severity::Problem,
             format!(
-                "a server's tickTime is {tick:?}, and the URL says {ours:?}: a holder may believe too long"
+                "a server's tickTime is {tick:?}, and the URL says {ours:?}: a holder may take an ended lease for valid"
             ),
             remedy(tick),
         )),
@@ -115,7 +115,7 @@ async fn rights(session: &Session) -> Result<Option<Finding>, BackendError> {
         Err(Error::NoAuth) => Ok(Some(finding(
             Severity::Problem,
             format!("this user may not read {}", session.config.base),
-            "log in as one who may, or change the ACL",
+            "log in as a user with that right, or change the ACL",
         ))),
         Err(error) => Err(error::looked(&session.place(), error)),
     }

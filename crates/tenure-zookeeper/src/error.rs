@@ -28,32 +28,32 @@ pub(crate) fn opening(place: &str, error: Error) -> BackendError {
         Error::NoHosts | Error::Timeout | Error::ConnectionLoss => {
             "no ZooKeeper server can be reached, or all refuse another connection of this machine (maxClientCnxns)"
         }
-        _ => "no session with ZooKeeper can be begun",
+        _ => "no ZooKeeper session can be opened",
     };
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
 }
 
 /// The session ended before anything was sent.
 pub(crate) fn over(place: &str) -> BackendError {
-    let message = "the session with ZooKeeper is over; ask again for a new one";
+    let message = "the ZooKeeper session has ended; the next attempt opens a new one";
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
 /// A session lives on a thread of its own, and the system gives none.
 pub(crate) fn no_thread(place: &str, error: std::io::Error) -> BackendError {
-    let message = "no thread can be started for a session with ZooKeeper";
+    let message = "no thread can be started for a ZooKeeper session";
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
 }
 
 /// An owner whose node is being deleted asked again, or was not answered before.
 pub(crate) fn lapsed(place: &str) -> BackendError {
-    let message = "the place in the line was not kept and is being given back; ask again";
+    let message = "an earlier node of this claim is still being deleted; try again";
     BackendError::new(Unavailable, Unknown, message).with("zookeeper", place)
 }
 
 /// Others have been answered, and wait no longer for this.
 pub(crate) fn unanswered(place: &str) -> BackendError {
-    let message = "ZooKeeper did not answer in time; ask again";
+    let message = "ZooKeeper did not answer in time; try again";
     BackendError::new(TimedOut, Unknown, message).with("zookeeper", place)
 }
 
@@ -66,15 +66,16 @@ pub(crate) fn too_long(place: &str, ttl: Duration, longest: Duration, session: D
 }
 
 pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
-    let message =
-        format!("{path} holds data that is no lock; choose another name, or another path in the URL");
+    let message = format!(
+        "{path} holds data that tenure did not write; use another lock name, or another path in the URL"
+    );
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
 /// The ensemble has forgotten what this process has seen.
 pub(crate) fn put_back(place: &str) -> BackendError {
-    let message = "the ensemble was put back to an earlier state, or is another one: tokens would repeat; set the marks of your \
-                   resources back and start this program again";
+    let message = "the ensemble was restored to an earlier state, or is another one: fencing tokens would repeat; \
+                   reset the largest token that each of your resources has stored, and restart this program";
     BackendError::new(Corrupt, Unknown, message).with("zookeeper", place)
 }
 
@@ -98,16 +99,14 @@ fn judge(error: &Error) -> (ErrorKind, Outcome, &'static str) {
         }
         Error::Throttled => (Throttled, NotApplied, "ZooKeeper is busy with others' requests"),
         Error::NotReadOnly => {
-            (Unavailable, NotApplied, "this ZooKeeper server has lost the others and takes no writes")
+            (Unavailable, NotApplied, "this ZooKeeper server has lost its quorum and takes no writes")
         }
-        Error::UnmarshalError { .. } => {
-            (Corrupt, Unknown, "ZooKeeper answered with something that is no answer to it")
-        }
+        Error::UnmarshalError { .. } => (Corrupt, Unknown, "ZooKeeper gave an answer that cannot be read"),
         Error::SessionExpired | Error::ClientClosed | Error::SessionMoved => {
-            (Unavailable, Unknown, "the session with ZooKeeper is over")
+            (Unavailable, Unknown, "the ZooKeeper session has ended")
         }
         Error::NoNode | Error::NodeExists | Error::NotEmpty | Error::BadVersion => {
-            (Unavailable, NotApplied, "the nodes of the lock changed meanwhile; ask again")
+            (Unavailable, NotApplied, "the nodes of the lock changed meanwhile; try again")
         }
         _ => (Unavailable, Unknown, "the connection to ZooKeeper broke"),
     }

@@ -53,7 +53,7 @@ async fn a_path_that_holds_something_else_is_refused_and_left_alone() {
     for name in ["tree", "data"] {
         let error = refusal(&server.url(""), name).await;
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
-        assert!(error.to_string().contains("holds data that is no lock"), "{error}");
+        assert!(error.to_string().contains("holds data that tenure did not write"), "{error}");
         let player = Player::new(zookeeper(&server.url("")), name);
         let error = player.backend.break_lock(&player.claim.name).await.expect_err("nor is it broken");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");

@@ -86,7 +86,7 @@ pub enum AcquireError {
     #[error("the store of locks failed")]
     Backend(#[from] BackendError),
     /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
-    #[error("no thread can be started that renews the lease")]
+    #[error("the thread that renews leases cannot be started")]
     NoKeeper(#[source] Arc<io::Error>),
 }
 
@@ -168,7 +168,7 @@ impl std::error::Error for Lost {}
 #[non_exhaustive]
 pub enum ReleaseError {
     /// It had ended before.
-    #[error("nothing was left to release")]
+    #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
     /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it at last.
     #[error("it is not known whether the lock was released; it is free after its ttl at the latest")]
@@ -183,6 +183,6 @@ pub enum HoldError {
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// The lease was lost before the work was done: it was dropped, or its result came too late.
-    #[error("the work was not done under the lock")]
+    #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
 }

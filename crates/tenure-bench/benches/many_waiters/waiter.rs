@@ -62,7 +62,7 @@ async fn wait(locks: Locker, name: String, begun: Instant) -> Result<Duration, S
             let waited = begun.elapsed();
             guard.release().await.map(|()| waited).map_err(|error| format!("release: {error}"))
         }
-        Err(AcquireError::Backend(error)) if error.to_string().contains("the queue takes no more") => {
+        Err(AcquireError::Backend(error)) if error.to_string().contains("the queue of this lock is full") => {
             Err("full".into())
         }
         Err(AcquireError::Backend(error)) => Err(format!("error: {}", without_numbers(&error.to_string()))),

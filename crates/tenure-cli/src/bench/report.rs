@@ -96,7 +96,8 @@ fn notes(answer: &Answer) -> String {
         0 => "nobody starved".to_owned(),
         starved => format!("{starved} starved"),
     };
-    let hasty = if sharing.is_hasty { "; too few turns to judge, let it last longer" } else { "" };
+    let hasty =
+        if sharing.is_hasty { "; too few turns to judge fairness, use a longer --duration" } else { "" };
     let change = people::brief(sharing.change);
     format!("{timed}; {change} per change, Jain {:.3}, {starved}{hasty}", sharing.jain)
 }

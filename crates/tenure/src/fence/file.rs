@@ -179,7 +179,7 @@ pub enum FileError {
     Refused(#[from] Refused),
     /// The mark is no number. Nothing was written: without it nobody knows who is over.
     #[error(
-        "{}: holds no mark; put the largest token in that was ever used here, followed by a line end",
+        "{}: holds no token; write the largest token that was ever used here into it, followed by a line end",
         path.display()
     )]
     Damaged {
