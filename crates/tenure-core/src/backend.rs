@@ -1,4 +1,4 @@
-//! The contract: `Backend`, and `QuorumNode` for what Redlock needs besides.
+//! The contract of a store: `Backend`, and `QuorumNode` for what Redlock needs in addition.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::{
     wake::{Audience, Wakes},
 };
 
-/// A handle that can be shared.
+/// A handle of a store that can be cloned and shared.
 pub type BackendHandle = Arc<dyn Backend>;
 
 /// A store of locks.
 ///
-/// Every verb is **one attempt**: it does not sleep for a turn, does not retry and does not ask a local clock to
-/// decide. Every verb is idempotent and conditional by owner. Expiry is counted by the server's clock; what we
-/// add to it is a duration, never a point in time.
+/// Every verb is **one attempt**: it does not wait for a turn, does not retry, and decides nothing by a local clock.
+/// Every verb is idempotent, and changes only what belongs to the given owner. The server's clock decides when a lease
+/// ends; a client sends durations, never points in time.
 ///
 /// # Cancel safety
 /// Dropping the future of a verb leaves its outcome [`Unknown`](crate::Outcome::Unknown); ask again with the
@@ -32,25 +32,26 @@ pub trait Backend: Send + Sync + 'static {
     /// What this backend promises.
     fn promises(&self) -> Promises;
 
-    /// Another handle to the same store, with what I/O it needs made on the runtime that polls this call.
+    /// Another handle of the same store. Its connections belong to the runtime that polls this call.
     ///
     /// # Contract
     /// 1. Both handles see the same locks and wake each other's waiters.
-    /// 2. A handle that is stuck does not stop the other.
+    /// 2. A handle whose connection hangs does not block the other.
     async fn handle(&self) -> Result<BackendHandle, BackendError>;
 
     /// Takes the lock, or takes or keeps a place.
     ///
     /// # Contract
-    /// 1. Granted if the claim fits beside the holders, and nobody live that waits for a turn is ahead.
-    /// 2. An owner that already holds (a lost reply, a hand-off) is granted again: extended to the full ttl, with
-    ///    a **new** token (H1.2, H1.3, H1.5), or with that of its place where places are let in strictly in the order of
-    ///    their tokens ([`Minting`](crate::Minting)).
-    /// 3. The token is larger than every token granted before, minted in the atomic step that lets in, or that took the
-    ///    place (L2).
-    /// 4. [`Wait::No`](crate::Wait::No) leaves no trace unless granted.
-    /// 5. A place is a lease of its own, kept by asking again; `retry_after` is shorter than it.
-    /// 6. Whoever finds an expiry hands on (L6).
+    /// 1. It is granted if it fits beside the holders, and no live waiter with a turn is ahead.
+    /// 2. An owner that already holds (after a lost reply or a hand-off) is granted again: its lease is extended to the
+    ///    full ttl, with a **new** token (H1.2, H1.3, H1.5). A store that mints when a place is taken
+    ///    ([`Minting`](crate::Minting)) gives the same token again.
+    /// 3. The token is larger than every token granted before. It is minted in the atomic step that grants the lock, or
+    ///    that took the place (L2).
+    /// 4. [`Wait::No`](crate::Wait::No) leaves nothing behind unless it is granted.
+    /// 5. A place in the queue is a lease of its own. Repeating the claim keeps it; `retry_after` is shorter than that
+    ///    lease.
+    /// 6. A claim that finds an expired holder grants the lock to the next waiters (hand-off, L6).
     /// 7. [`Wait::Wake`](crate::Wait::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
     ///    [`Unsupported`](ErrorKind::Unsupported).
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError>;
@@ -58,55 +59,57 @@ pub trait Backend: Send + Sync + 'static {
     /// Extends leases by their ttl from now; one answer per grant, in order.
     ///
     /// # Contract
-    /// 1. Never shortens, never re-creates: who does not hold is [`Gone`](Renewal::Gone) and stays so (L4, L5).
-    /// 2. Touches nothing that is not this owner's.
+    /// 1. It never shortens and never re-creates a lease. An owner that does not hold is answered
+    ///    [`Gone`](Renewal::Gone), and stays so (L4, L5).
+    /// 2. It changes nothing of another owner.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>>;
 
-    /// Leaves, whether holding or waiting, and hands on.
+    /// Gives the lock back, or leaves the queue, and grants to the next waiters (hand-off).
     ///
     /// # Contract
-    /// 1. Touches nothing that is not this owner's (L4).
-    /// 2. All leading live waiters that fit become holders for the claim ttl and are woken, and the first one
-    ///    behind them is woken too.
+    /// 1. It changes nothing of another owner (L4).
+    /// 2. All live waiters at the front that fit together become holders for the claim ttl and are woken; the first
+    ///    waiter behind them is woken too.
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
     /// A new stream of hints for this process.
     ///
     /// # Contract
     /// 1. Hints addressed to owners of `process` arrive on every stream that was made before.
-    /// 2. Correctness never depends on them.
+    /// 2. Correctness never depends on a hint.
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes>;
 
-    /// The state of one lock; without holders and queue if it is free or was never taken.
+    /// The state of one lock. A lock that is free, or was never taken, has no holders and no queue.
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError>;
 
-    /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
+    /// Every lock whose name starts with `prefix` and that has a holder or a waiter, sorted by name.
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError>;
 
-    /// Takes the lock from its holders and says who they were. Overrides exclusion: only the token protects then.
+    /// Takes the lock from its holders, and answers who they were. This overrides exclusion: until they stop, only the
+    /// fencing token protects.
     ///
     /// # Contract
-    /// 1. Raises the fence above every token granted before, also if nobody holds.
-    /// 2. Wakes the robbed, and hands on.
+    /// 1. It raises the fence above every token granted before, even if the lock was free.
+    /// 2. It wakes the former holders, and grants to the next waiters.
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError>;
 
-    /// Waits until what it does in the background is done, as long as the store answers: before a program ends.
+    /// Waits for the background work of this handle, as long as the store answers. To be called before a program ends.
     ///
     /// # Contract
-    /// 1. Does nothing that would not be done without it.
+    /// 1. It starts no work; it only waits.
     async fn drain(&self) {}
 
-    /// Findings about the server and our assumptions.
+    /// What weakens the promises of this store, and what to do about it.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
 
-    /// Rewrites the store's record of settings to those of this client, for a person who changed them on purpose.
+    /// Replaces the settings recorded in the store by those of this client, for an operator who changed them on
+    /// purpose.
     ///
     /// # Contract
-    /// 1. Forgets no lease: what the old record allowed is over before anything is granted under the new one (L1).
-    ///    Does not wait for that, but says how long it takes.
-    /// 2. Asked again with the same settings, it goes on and does not begin anew; `wait` is zero once there is
-    ///    nothing left to do.
-    /// 3. A store that keeps no such record refuses as [`Unsupported`](ErrorKind::Unsupported).
+    /// 1. It forgets no lease: every lease that the old settings allowed is over before one is granted under the new
+    ///    ones (L1). It does not wait for that, but answers how long it takes.
+    /// 2. A repeated call with the same settings continues and does not begin anew; `wait` is zero when all is done.
+    /// 3. A store without such a record refuses as [`Unsupported`](ErrorKind::Unsupported).
     async fn adopt(&self) -> Result<Adoption, BackendError> {
         let message = "this store keeps no record of settings";
         Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message)
@@ -117,19 +120,20 @@ pub trait Backend: Send + Sync + 'static {
 /// A backend that can be one node of a quorum.
 #[async_trait]
 pub trait QuorumNode: Backend {
-    /// What tells this server from every other one, as long as it runs: two nodes with the same are one (H3.5).
+    /// An identity of this server that lasts as long as it runs. Two nodes with the same identity are one server
+    /// (H3.5).
     async fn identity(&self) -> Result<String, BackendError>;
 
-    /// Another handle to the same node, as [`Backend::handle`] makes one, but without asking the node for anything: it may
-    /// be down.
+    /// Another handle of the same node, as [`Backend::handle`] makes one, but without a request: the node may be down.
     async fn another(&self) -> Result<Self, BackendError>
     where
         Self: Sized;
 
-    /// Lifts the token counter of a lock to at least `to`.
+    /// Raises the token counter of a lock to at least `to`.
     ///
     /// # Contract
-    /// 1. Only while this owner holds the lock here; otherwise [`Raised::Gone`] and nothing changes (H3.3).
+    /// 1. Only while this owner holds the lock on this node; otherwise the answer is [`Raised::Gone`] and nothing
+    ///    changes (H3.3).
     /// 2. Every later grant's token is larger than `to`.
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError>;
 }

@@ -1,4 +1,4 @@
-//! What is asked of a backend and what it answers.
+//! Requests to a backend, and its answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,20 +6,20 @@ use crate::{
     label::Label, mode::Mode, name::LockName, owner::OwnerId, token::FencingToken, view::HolderView,
 };
 
-/// A request for a lock by one owner.
+/// The request of one owner for one lock.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Which lock.
     pub name: LockName,
-    /// Who asks: new for every attempt, the same for every retry of that attempt.
+    /// The owner that asks: new for every attempt, the same for every retry of that attempt.
     pub owner: OwnerId,
-    /// Alone or together.
+    /// Exclusive or shared.
     pub mode: Mode,
-    /// Length of the lease that is asked for.
+    /// The requested length of the lease.
     pub ttl: Duration,
-    /// Who that is, for people.
+    /// Host, process and command of the owner, for people.
     pub label: Arc<Label>,
-    /// How many tokens are wanted; at least 1.
+    /// The requested number of tokens; at least 1.
     pub block: u32,
     /// What to do if it cannot be granted at once.
     pub wait: Wait,
@@ -30,7 +30,8 @@ pub struct Claim {
 pub enum Wait {
     /// Nothing: the answer is [`ClaimAnswer::Busy`].
     No,
-    /// A place that is woken but never made holder and that bars nobody (Redlock's nodes, S3.3 g).
+    /// A place that is woken, is never made holder by a hand-off, and blocks no other claim (for the nodes of Redlock,
+    /// S3.3 g).
     Wake,
     /// A place in the FIFO queue, with hand-off.
     Turn,
@@ -41,51 +42,52 @@ pub enum Wait {
 pub enum ClaimAnswer {
     /// The lock is held by this owner.
     Granted(Grant),
-    /// A place was taken or kept; it is a lease of its own and must be kept by asking again.
+    /// The owner has a place in the queue. The place is a lease of its own, which the owner keeps by repeating the
+    /// claim.
     Queued {
-        /// How many live places are ahead.
+        /// The number of live places ahead.
         ahead: usize,
-        /// Ask again after this long, or when woken.
+        /// Repeat the claim after this long, or when woken.
         retry_after: Duration,
-        /// One of those who hold it, for people.
+        /// One of the holders, for people.
         holder: Option<HolderView>,
     },
-    /// Granted in part only, which is being given back: ask again **under a new owner** after this long, so that what
-    /// is given back late cannot be taken from the next attempt (H3.4).
+    /// Only some nodes granted it, which is too few; their grants are being released. Claim again **under a new owner**
+    /// after this long, so that a late release cannot end the next attempt (H3.4).
     Split {
-        /// Ask again after this long.
+        /// Claim again after this long.
         retry_after: Duration,
-        /// One of those who hold it, for people.
+        /// One of the holders, for people.
         holder: Option<HolderView>,
     },
-    /// Not granted, and nothing was left behind.
+    /// Not granted; nothing was left behind.
     Busy {
-        /// When asking again may help.
+        /// After this long, another attempt may succeed.
         retry_after: Duration,
-        /// One of those who hold it, for people.
+        /// One of the holders, for people.
         holder: Option<HolderView>,
     },
 }
 
-/// The server's yes.
+/// A lease that the server gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Which lock.
     pub name: LockName,
-    /// To whom.
+    /// The owner that holds it.
     pub owner: OwnerId,
-    /// The first token of the block, minted in the step that let this owner in.
+    /// The first fencing token of the block.
     pub token: FencingToken,
-    /// How many tokens, counting up from `token`: at least 1, at most what was asked for.
+    /// The number of tokens, counting up from `token`: at least 1, at most the requested number.
     pub block: u32,
-    /// The lease the server gave, from when it answered.
+    /// The length of the lease, counted by the server from its answer.
     pub ttl: Duration,
 }
 
 /// The answer to a renewal of one grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// When it was asked, the server counted this owner as a holder, and will for at least the ttl from then.
+    /// The owner held the lock when the server read the request, and holds it for at least the ttl from then.
     Renewed,
     /// This owner does not hold the lock; nothing was changed.
     Gone,
@@ -94,9 +96,9 @@ pub enum Renewal {
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It held the lock or had a place, and has left.
+    /// The owner held the lock or had a place; it has neither any more.
     Released,
-    /// It neither held nor waited; nothing was changed.
+    /// The owner neither held nor waited; nothing was changed.
     WasGone,
 }
 

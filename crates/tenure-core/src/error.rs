@@ -1,31 +1,31 @@
-//! `BackendError`: what went wrong below, and whether it may have happened all the same.
+//! `BackendError`: a failed request, and whether it may have taken effect all the same.
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::shown::shown;
 
-/// What kind of failure it is; decides whether trying again can help.
+/// The kind of a failure, which decides whether another attempt can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Could not be reached, or cannot serve at present. Try again.
+    /// The store cannot be reached, or cannot serve at present. Try again.
     Unavailable,
-    /// No answer in time. Try again; it may have happened.
+    /// No answer in time. Try again; the request may have taken effect.
     TimedOut,
-    /// Busy with others' requests for a moment: nothing happened, ask again after `retry_after`.
+    /// The store is busy with other requests for a moment. Nothing happened; try again after `retry_after`.
     Throttled,
-    /// Authentication or permission.
+    /// The user is unknown, or lacks a right.
     Denied,
     /// A name, ttl or setting that this backend cannot honour.
     Invalid,
-    /// It cannot do this at all.
+    /// This backend does not have the requested feature.
     Unsupported,
-    /// The stored data is not what we write.
+    /// The stored data is damaged, or another program wrote it.
     Corrupt,
 }
 
 impl ErrorKind {
-    /// True if the same request may succeed later without anybody changing anything.
+    /// True if the same request may succeed later although no setting has changed.
     pub fn is_transient(self) -> bool {
         matches!(self, Self::Unavailable | Self::TimedOut | Self::Throttled)
     }
@@ -34,18 +34,18 @@ impl ErrorKind {
 /// Whether a failed request may have taken effect (L9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Certainly not.
+    /// It certainly has not.
     NotApplied,
-    /// Perhaps: settle it by asking again with the same owner.
+    /// It may have: repeat the request with the same owner to find out.
     Unknown,
 }
 
-/// How much of what is wrong is shown, in characters.
+/// The longest message that is shown, in characters.
 const MOST: usize = 2048;
 
-/// A failure of a backend: kind × outcome, where, and why.
+/// A failed request to a store: its kind, its outcome, where and why.
 ///
-/// `Display` is one lower-case line without the source; walk [`Error::source`] for the driver's own words.
+/// `Display` is one lower-case line without the source; [`Error::source`] is the error of the driver.
 #[derive(Clone)]
 pub struct BackendError(Box<Inner>);
 
@@ -60,41 +60,41 @@ struct Inner {
 }
 
 impl BackendError {
-    /// A failure with a message for people: what is wrong and what to do.
+    /// A failure with a message for people: what is wrong, and what to do.
     pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<String>) -> Self {
         let message = message.into();
         Self(Box::new(Inner { kind, outcome, message, context: Vec::new(), retry_after: None, source: None }))
     }
 
-    /// Adds where it happened: backend, file, node, lock. Never a secret.
+    /// Adds where it happened: backend, file, node, lock. Never pass a secret.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
         self.0.context.push((key, value.to_string()));
         self
     }
 
-    /// Adds the driver's own error.
+    /// Adds the error of the driver.
     #[must_use]
     pub fn caused_by(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.0.source = Some(Arc::new(source));
         self
     }
 
-    /// Adds when asking again makes sense, from now.
+    /// Adds how long to wait before another attempt.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.0.retry_after = Some(wait);
         self
     }
 
-    /// The same failure, but it may have happened all the same.
+    /// The same failure with the outcome [`Outcome::Unknown`].
     #[must_use]
     pub fn of_unknown_outcome(mut self) -> Self {
         self.0.outcome = Outcome::Unknown;
         self
     }
 
-    /// What kind of failure it is.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -104,7 +104,7 @@ impl BackendError {
         self.0.outcome
     }
 
-    /// When the backend says that asking again makes sense.
+    /// How long the backend asks to wait before another attempt, if it says so.
     pub fn retry_hint(&self) -> Option<Duration> {
         self.0.retry_after
     }

@@ -1,4 +1,4 @@
-//! `Host`: the only door to time, tasks and chance.
+//! `Host`: the only source of time, tasks and random numbers.
 
 use std::{future::Future, io, pin::Pin};
 
@@ -7,32 +7,32 @@ use crate::moment::Moment;
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What makes the task of a thread of its own, on that thread.
+/// Makes the task of a new thread, on that thread.
 pub type Start = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
-/// The machine we run on. Production hosts stand on tokio; a simulation brings its own.
+/// The machine that runs Tenure. In production it is tokio; a simulation has its own.
 ///
-/// The engine and the backends use nothing else to read a clock, to wait, to start a task or to draw a number.
+/// The engine and the backends read clocks, wait, start tasks and draw random numbers only through it.
 pub trait Host: Send + Sync + 'static {
-    /// Both clocks, read now.
+    /// Reads both clocks.
     fn now(&self) -> Moment;
 
-    /// Ends when the clock that counts suspend has reached `until`, or a little later.
+    /// Waits until the clock that counts suspend has reached `until`, or a little longer.
     ///
-    /// May be late by as long as the machine was suspended: whoever waits for a deadline looks at the clock
-    /// again afterwards.
+    /// It may be late by as long as the machine was suspended. A caller that waits for a deadline reads the clock again
+    /// afterwards.
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()>;
 
     /// Starts a task beside the caller.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// Starts a task where no code of the user can starve it: a thread of its own (H2.5, hazard 24).
+    /// Starts a task on a thread of its own, where no code of the user can starve it (H2.5, hazard 24).
     ///
-    /// `start` is called there, so that connections it makes belong to that thread. May be called from
-    /// anywhere, also outside a runtime.
+    /// `start` runs on that thread, so that its connections belong to that thread. May be called from anywhere, also
+    /// outside a runtime.
     ///
     /// # Errors
-    /// If the system gives no thread, or nothing that a runtime needs. `start` is not called then, and dropped.
+    /// If the system gives no thread, or lacks a resource that a runtime needs. Then `start` is dropped and not called.
     fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()>;
 
     /// Fills `bytes` with unpredictable bits.

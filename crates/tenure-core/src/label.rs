@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Who an owner is, for people who ask who holds the lock. Never part of a decision.
+/// Host, process, user and command of an owner, for people. No decision depends on it.
 ///
 /// Holds the base name of the command only: arguments hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub struct Label {
 }
 
 impl Label {
-    /// A label, with every part cut to its bound and freed of control characters.
+    /// A label. Every part is cut to its bound; control characters become `?`.
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
         Self { host: tame(host, 63), pid, user: tame(user, 32), command: tame(command, 32) }
     }
 }
 
-/// `web-3 pid 4711 import.sh`: a label that was read from a store may be anything.
+/// `web-3 pid 4711 import.sh`: a label that was read from a store may hold any text.
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pid {} {}", shown(&self.host).within(64), self.pid, shown(&self.command).within(64))

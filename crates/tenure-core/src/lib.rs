@@ -1,8 +1,8 @@
-//! The words of Tenure and the contract between its rooms.
+//! The types of Tenure, and the contract between its parts.
 //!
-//! This crate has no I/O, reads no clock and knows no runtime. A backend depends on it and on its own
-//! driver, on nothing else of ours; the engine of the crate `tenure` drives any backend through the traits
-//! here. Read [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
+//! This crate has no I/O, reads no clock and knows no runtime. A backend depends on this crate, on its driver and on
+//! the shared floors beside it. The engine in the crate `tenure` drives every backend through the traits here. Read
+//! [`Backend`] first: its `# Contract` lists are what the conformance suite holds every backend to.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,4 +1,4 @@
-//! `Mode`: alone, or together with how many.
+//! `Mode`: exclusive, or shared with how many.
 
 use std::{fmt, num::NonZeroU32};
 
@@ -22,7 +22,7 @@ impl Mode {
     /// A reader's mode.
     pub const READ: Self = Self::Shared { limit: None };
 
-    /// How many holders this mode tolerates, itself included.
+    /// The largest number of holders that this mode allows, itself included.
     pub fn limit(self) -> u32 {
         match self {
             Self::Exclusive => 1,
@@ -37,9 +37,9 @@ impl Mode {
         count < smallest
     }
 
-    /// How many of those who stand in a line, in the order in which they came, hold together: the longest run from the
-    /// front in which all fit beside each other. Who leaves makes the run no shorter for those behind it, so whoever holds
-    /// goes on holding, and nobody passes one that waits (L1, L7).
+    /// How many claims at the front of a queue, in the order in which they came, hold together: the longest run from
+    /// the front in which all fit beside each other. A claim that leaves makes the run no shorter for the claims behind
+    /// it. So a holder stays a holder, and no claim passes a waiting one (L1, L7).
     pub fn leading(line: impl IntoIterator<Item = Self>) -> usize {
         let (mut count, mut smallest) = (0_usize, u32::MAX);
         for mode in line {

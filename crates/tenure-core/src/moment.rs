@@ -1,12 +1,12 @@
-//! `Moment`: one reading of a machine's two clocks, and arithmetic that believes the more cautious one.
+//! `Moment`: one reading of the two clocks of a machine. Arithmetic follows the more cautious clock.
 
 use std::{ops::Add, time::Duration};
 
-/// A reading of the clock that counts suspend, and of the wall clock, taken together.
+/// One reading of the clock that counts suspend and of the wall clock.
 ///
-/// Never crosses a machine boundary: only durations do. A deadline is over as soon as *either* clock says so
-/// (H2.1, hazard 26): a laptop that slept, or a virtual machine that was resumed from a snapshot,
-/// must not believe in an old lease.
+/// It never leaves the machine: only durations do. A deadline is over as soon as *either* clock says so (H2.1, hazard
+/// 26), because a laptop that slept, or a virtual machine that was resumed from a snapshot, must not believe in an old
+/// lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Moment {
     /// Since an arbitrary start, counting suspend; never steps.
@@ -31,19 +31,19 @@ impl Moment {
         now.boot.saturating_sub(self.boot)
     }
 
-    /// Earlier by `by` on both clocks; not before their starts.
+    /// A moment earlier by `by` on both clocks, but not before their start.
     #[must_use]
     pub fn minus(self, by: Duration) -> Self {
         Self { boot: self.boot.saturating_sub(by), wall: self.wall.saturating_sub(by) }
     }
 
-    /// Of two moments the one that comes last by the clock that does not step.
+    /// The later of two moments, by the clock that does not step.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if other.boot > self.boot { other } else { self }
     }
 
-    /// Of two moments the one that comes first by the clock that does not step.
+    /// The earlier of two moments, by the clock that does not step.
     #[must_use]
     pub fn earlier(self, other: Self) -> Self {
         if other.boot < self.boot { other } else { self }

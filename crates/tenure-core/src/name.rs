@@ -1,10 +1,10 @@
-//! `LockName`: what a lock may be called, checked once.
+//! `LockName`: the name of a lock, checked once.
 
 use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
-/// Cheap to clone. The bound keeps a name usable as a key, a row and a path element on every backend.
+/// Cheap to clone. The bound keeps a name usable as a key, a column value and a part of a path on every backend.
 ///
 /// ```
 /// use tenure_core::LockName;
@@ -94,11 +94,11 @@ impl fmt::Debug for LockName {
     }
 }
 
-/// Why a text is no [`LockName`].
+/// Why a text is not a [`LockName`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Nothing at all.
+    /// The name is empty.
     #[error("a lock name must not be empty")]
     Empty,
     /// Longer than [`LockName::MAX_BYTES`].

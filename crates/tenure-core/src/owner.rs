@@ -1,4 +1,4 @@
-//! `OwnerId`: who asks, new for every attempt, and the process part that is woken.
+//! `OwnerId`: the identity of one attempt. `ProcessId`: its first part, to which hints are sent.
 
 use std::{fmt, str::FromStr};
 
@@ -39,7 +39,7 @@ impl OwnerId {
         Self { process, claim: u128::from_be_bytes(bits) }
     }
 
-    /// The 48 hex digits that it prints as, without the cost of formatting: stores write them in every request.
+    /// Its 48 hex digits, without the cost of formatting: stores write them in every request.
     pub fn hex(self) -> [u8; 48] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let (process, claim) = (self.process.0.to_be_bytes(), self.claim.to_be_bytes());
@@ -51,13 +51,13 @@ impl OwnerId {
         hex
     }
 
-    /// The process that is told when asking again may help.
+    /// The process to which its hints are sent.
     pub fn process(self) -> ProcessId {
         self.process
     }
 }
 
-/// A text that is no [`OwnerId`] or [`ProcessId`].
+/// A text that is not an [`OwnerId`] or [`ProcessId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an owner is {digits} hex digits, as printed by `tenure lock`")]
 pub struct OwnerError {

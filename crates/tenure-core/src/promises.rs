@@ -8,112 +8,113 @@ use crate::timing::Timing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndOfGrant {
-    /// The ttl we asked for, on the server's clock.
+    /// The requested ttl, by the server's clock.
     Ttl,
-    /// The end of our session with the server: with the process, or the ttl after the server last heard of it. A lease
-    /// that one process leaves to the next, as `tenure lock` does, is not possible.
+    /// The end of the session with the server: when the process ends, or one ttl after the server last heard of it. A
+    /// process cannot leave such a lease to another one, as `tenure lock` does.
     Session,
 }
 
-/// Which locks several owners can hold at a time.
+/// Which locks several owners can hold at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Sharing {
     /// Read-write locks and semaphores: the store counts the holders.
     Counted,
-    /// Semaphores only, each as so many mutexes, its slots `name#1`, `name#2` …: nobody counts (H6.1).
+    /// Semaphores only. Each slot is a mutex, `name#1`, `name#2` …, because no node can count the holders (H6.1).
     Slots {
-        /// How many of them at most: each costs a request of its own.
+        /// The largest number of slots; each costs a request.
         most: u32,
     },
-    /// None.
+    /// No lock: mutexes only.
     No,
 }
 
-/// In which order waiters are let in.
+/// In which order waiters are granted the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Order {
-    /// As they came.
+    /// First come, first served.
     Fifo,
-    /// As luck has it.
+    /// No order is promised.
     Any,
 }
 
-/// What becomes of a turn that its owner does not take, because it died.
+/// What happens to the turn of a waiter that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Absent {
-    /// The turn is handed over for a claim ttl, half a second, and then to the next one.
+    /// It is the next holder for one claim ttl, half a second; then the turn passes to the next waiter.
     Passed,
-    /// It stays first until its place ends, as long as a lease lives that nobody renews.
+    /// It stays first in the queue until its place ends, as a lease does that is not renewed.
     WaitedFor,
 }
 
-/// In which step a token is minted.
+/// In which step a fencing token is minted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minting {
-    /// Letting in: whoever asks again while it holds has a larger one.
+    /// When the lock is granted: a holder that repeats its claim gets a larger token.
     Entry,
-    /// Taking a place in the line, in whose order all enter: whoever asks again has the same.
+    /// When the claim takes its place in the queue: a holder that repeats its claim has the same token.
     Place,
 }
 
-/// What becomes of leases and tokens when the server restarts, or when another one takes its place.
+/// What happens to leases and tokens when the server restarts, or when another server replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restart {
-    /// They may be forgotten, and granted again at once: only the token protects then.
+    /// Leases may be forgotten and granted again at once. Then only the fencing token protects.
     Lost,
-    /// They may be forgotten, but nothing is granted before all that may have been are over.
+    /// Leases may be forgotten, but nothing is granted until every forgotten lease is over.
     WaitedFor,
-    /// They are still there.
+    /// Leases and tokens survive.
     Survives,
 }
 
-/// How a waiter learns that asking again helps.
+/// How a waiter learns of its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// Told at once.
+    /// The store pushes a hint.
     Pushed,
-    /// Found by a cheap poll of this period at most.
+    /// The client polls the store, at least once in this period.
     Polled(Duration),
 }
 
-/// What a backend promises. The table in the README is checked against it by a test.
+/// What a backend promises. A test compares the table in the README with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Promises {
     /// The scheme of its URL.
     pub backend: &'static str,
-    /// Whether there is more than mutexes.
+    /// Which locks several owners can hold at the same time.
     pub sharing: Sharing,
-    /// In which order waiters are let in.
+    /// In which order waiters are granted the lock.
     pub order: Order,
-    /// What becomes of a turn that its owner does not take.
+    /// What happens to the turn of a waiter that died.
     pub absent: Absent,
-    /// In which step a token is minted.
+    /// In which step a fencing token is minted.
     pub minting: Minting,
-    /// What becomes of leases when the server restarts.
+    /// What happens to leases when the server restarts.
     pub restart: Restart,
-    /// What becomes of leases when another server takes the place of one that fails; `None` where there is no other.
+    /// What happens to leases when another server replaces a failed one; `None` where there is no other server.
     pub fail_over: Option<Restart>,
-    /// Other processes and machines see the same locks.
+    /// Who sees the same locks, as `one host`.
     pub reach: &'static str,
-    /// What ends a grant that nobody releases.
+    /// What ends a grant that is not released.
     pub end: EndOfGrant,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
-    /// Of the waiters of one process for one lock, so many have places in the store's queue at a time. The others stand in line in
-    /// their process, and the store hears of them in the order in which they came. `None`: all have places.
+    /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
+    /// wait in a queue of their process, and the store sees them in the order in which they came. `None`: all have
+    /// places.
     pub places: Option<usize>,
-    /// The longest ttl it accepts.
+    /// The longest ttl that the backend accepts.
     pub max_ttl: Duration,
-    /// The parameter by which that is raised, if there is one.
+    /// The parameter of the URL that raises it, if there is one.
     pub max_ttl_parameter: Option<&'static str>,
-    /// The step in which it counts a ttl.
+    /// The unit to which the store rounds a ttl.
     pub ttl_grain: Duration,
 }
 

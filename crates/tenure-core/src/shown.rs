@@ -1,22 +1,22 @@
-//! `Shown`: text of a stranger, as people may see it.
+//! `Shown`: text from a store, made safe to print.
 
 use std::fmt::{self, Write};
 
-/// Text that came from a store, fit to be printed: one line, of bounded length, with nothing in it that paints a terminal,
-/// turns the direction of what follows, or cannot be seen. JSON does without: there the text is exact.
+/// Text from a store, safe to print: one line of bounded length. Characters that control a terminal, change the
+/// direction of text or are invisible become `?`. JSON output does not use it: there the text is exact.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     text: &'a str,
     most: usize,
 }
 
-/// A stranger's text, at most 512 characters of it: as many as the name of a lock may have.
+/// Text from a store, at most 512 characters of it: as many as the name of a lock may have.
 pub fn shown(text: &str) -> Shown<'_> {
     Shown { text, most: 512 }
 }
 
 impl Shown<'_> {
-    /// With another bound, in characters.
+    /// The same with another bound, in characters.
     #[must_use]
     pub fn within(self, most: usize) -> Self {
         Self { most, ..self }
@@ -39,7 +39,8 @@ impl fmt::Debug for Shown<'_> {
     }
 }
 
-/// Neither a control character (C0, DEL, C1), nor a separator of lines, nor one that is not seen but acts on its neighbours.
+/// Neither a control character (C0, DEL, C1), nor a separator of lines, nor one that is not seen but acts on its
+/// neighbours.
 fn is_plain(c: char) -> bool {
     let acts = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');

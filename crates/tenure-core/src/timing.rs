@@ -1,27 +1,27 @@
-//! `Timing`: the ttl and everything that follows from it.
+//! `Timing`: the ttl, and the durations that follow from it.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The ttl of a lease and the durations derived from it. Relations are checked once, here.
+/// The ttl of a lease, and the durations that follow from it. They are checked once, here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     ttl: Duration,
 }
 
 impl Timing {
-    /// 100 ms: below it a lease is shorter than scheduling noise.
+    /// 100 ms: a shorter lease could end between two runs of the scheduler.
     pub const MIN_TTL: Duration = Duration::from_millis(100);
-    /// 24 h: above it nobody waits for the end of a lease.
+    /// 24 h: after a crash, the lock is free this much later at the latest.
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-    /// 10 s: a crash blocks the lock for no longer, and two renewals may fail before it is lost.
+    /// 10 s: a crash blocks the lock for at most this long, and two renewals may fail before the lease is lost.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
-    /// Checks a ttl. Whole milliseconds count: a fraction is dropped, so that we never believe longer.
+    /// Checks a ttl. A fraction of a millisecond is dropped, so that a holder never believes in its lease for too long.
     ///
     /// # Errors
-    /// [`TimingError`] if it lies outside [`MIN_TTL`](Self::MIN_TTL) to [`MAX_TTL`](Self::MAX_TTL).
+    /// [`TimingError`] if it is outside [`MIN_TTL`](Self::MIN_TTL) to [`MAX_TTL`](Self::MAX_TTL).
     pub fn new(ttl: Duration) -> Result<Self, TimingError> {
         if ttl < Self::MIN_TTL || ttl > Self::MAX_TTL {
             return Err(TimingError { ttl });
@@ -29,7 +29,7 @@ impl Timing {
         Ok(Self { ttl: whole_millis(ttl) })
     }
 
-    /// The length of the lease that is asked for.
+    /// The requested length of the lease.
     pub fn ttl(self) -> Duration {
         self.ttl
     }
@@ -39,29 +39,29 @@ impl Timing {
         self.ttl / 100 + Duration::from_millis(2)
     }
 
-    /// Until when a lease may be believed whose request was sent at `sent_at` and whose length is `ttl`.
+    /// Until when a holder may believe in a lease of length `ttl` whose request was sent at `sent_at`.
     ///
-    /// Counted from *before* the request left: delay only ever shortens belief (H1.1, H2.2).
+    /// Counted from *before* the request was sent, so that a delay can only shorten it (H1.1, H2.2).
     pub fn believed_until(self, sent_at: Moment, ttl: Duration) -> Moment {
         sent_at + ttl.saturating_sub(self.drift())
     }
 
-    /// How long after it was sent a renewal is followed by the next: ttl/3.
+    /// The time from one renewal to the next: ttl/3.
     pub fn renewal_period(self) -> Duration {
         self.ttl / 3
     }
 
-    /// How long a renewal may stay unanswered: ttl/6, so that two tries fit into what is left.
+    /// The timeout of a renewal: ttl/6, so that two more attempts fit into the rest of the lease.
     pub fn renewal_timeout(self) -> Duration {
         self.ttl / 6
     }
 
-    /// How long any other request may stay unanswered: ttl/3, but no less than 250 ms and no more than 5 s.
+    /// The timeout of any other request: ttl/3, but at least 250 ms and at most 5 s.
     pub fn request_timeout(self) -> Duration {
         (self.ttl / 3).clamp(Duration::from_millis(250), Duration::from_secs(5))
     }
 
-    /// How often the watchdog looks at the clock at least: min(ttl/10, 1 s).
+    /// The longest time between two looks of the watchdog at the clock: min(ttl/10, 1 s).
     pub fn look(self) -> Duration {
         (self.ttl / 10).min(Duration::from_secs(1))
     }
@@ -77,11 +77,11 @@ fn whole_millis(d: Duration) -> Duration {
     Duration::new(d.as_secs(), d.subsec_millis() * 1_000_000)
 }
 
-/// A ttl outside the bounds.
+/// A ttl that is outside the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a ttl must be between 100ms and 24h; this one is {ttl:?}")]
 pub struct TimingError {
-    /// The ttl that was asked for.
+    /// The requested ttl.
     pub ttl: Duration,
 }
 

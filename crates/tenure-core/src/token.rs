@@ -1,4 +1,4 @@
-//! `FencingToken`: the number that grows with every grant.
+//! `FencingToken`: a number that grows with every grant.
 
 use std::fmt;
 
@@ -12,17 +12,17 @@ use std::fmt;
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// 2^53 − 1, the largest that a store which counts its tokens mints: beyond it JSON and Lua count the same number twice.
-    /// Such a store refuses there, and does not repeat (L2).
+    /// 2^53 − 1, the largest token of a store that counts its tokens itself: JSON and Lua cannot count further. Such a
+    /// store then refuses to grant, and never repeats a token (L2).
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// A token read back from where it was stored.
+    /// A token that was stored before.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number. At most [`MAX`](Self::MAX), which is the year 2255, so that it passes through JSON and Lua unharmed;
-    /// the numbers of ZooKeeper and etcd are theirs, up to 2^63 − 1.
+    /// The number: at most [`MAX`](Self::MAX), which is a time in the year 2255 in µs, so that JSON and Lua keep it
+    /// exactly. On ZooKeeper and etcd it is a number of theirs, up to 2^63 − 1.
     pub const fn get(self) -> u64 {
         self.0
     }

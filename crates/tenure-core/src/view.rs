@@ -1,21 +1,21 @@
-//! What can be seen of a lock: holders, queue, time left.
+//! The visible state of a lock: holders, queue, time left.
 
 use std::time::Duration;
 
 use crate::{label::Label, mode::Mode, name::LockName, shown::shown, token::FencingToken};
 
-/// The state of one lock, as the server saw it when asked.
+/// The state of one lock when the server answered.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockView {
     /// Which lock.
     pub name: LockName,
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<HolderView>,
-    /// Who waits, in order.
+    /// The waiters, in the order of the queue.
     pub queue: Vec<WaiterView>,
-    /// No smaller than any token granted.
+    /// At least as large as every token granted.
     pub fence: FencingToken,
 }
 
@@ -36,14 +36,14 @@ impl LockView {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HolderView {
-    /// The owner as stored.
+    /// The owner, as the store has it.
     pub owner: String,
     /// Alone or together.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
-    /// `None` until it has entered, and for foreign holders.
+    /// Its fencing token. `None` while a hand-off waits for the owner's claim, and for a client that is not Tenure.
     pub token: Option<FencingToken>,
-    /// Who that is.
+    /// Host, process and command of the owner.
     pub label: Option<Label>,
     /// Since when, in time since the Unix epoch, for people; `None` for foreign holders. In JSON RFC 3339, in UTC.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::rfc3339"))]
@@ -92,23 +92,23 @@ fn who(label: Option<&Label>, owner: &str) -> String {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WaiterView {
-    /// The owner as stored.
+    /// The owner, as the store has it.
     pub owner: String,
     /// Alone or together.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
-    /// Who that is.
+    /// Host, process and command of the owner.
     pub label: Option<Label>,
     /// How long it has waited. In JSON `waiting_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "waiting_ms", serialize_with = "json::millis"))]
     pub waiting: Duration,
 }
 
-/// How grave a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 pub enum Severity {
-    /// Good to know.
+    /// For information.
     Note,
     /// A promise is weaker than it could be.
     Warning,
@@ -116,12 +116,12 @@ pub enum Severity {
     Problem,
 }
 
-/// Something about the server or our assumptions that a person should know.
+/// A fact about a store that weakens its promises, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Finding {
-    /// How grave.
+    /// The severity.
     pub severity: Severity,
     /// What was seen.
     pub what: String,
@@ -140,9 +140,9 @@ impl Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adoption {
-    /// How long to wait before asking again; zero once the record is what this client's settings say.
+    /// How long to wait before the next call; zero once the recorded settings are those of this client.
     pub wait: Duration,
-    /// What was done, or what is waited for.
+    /// What was done, or what the store waits for.
     pub what: String,
 }
 

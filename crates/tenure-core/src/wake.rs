@@ -1,4 +1,4 @@
-//! Hints that asking again may help.
+//! Hints that another attempt may succeed.
 
 use async_trait::async_trait;
 
@@ -7,18 +7,18 @@ use crate::owner::OwnerId;
 /// To whom a hint is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Audience {
-    /// Owners that wait for a turn.
+    /// Waiters.
     Waiters,
-    /// Owners that hold, and may have been robbed.
+    /// Holders, whose lock may have been broken.
     Holders,
 }
 
-/// A hint. It makes us faster, never right: it may be lost, late, doubled or wrong.
+/// A hint. It saves time, and nothing else depends on it: it may be lost, late, doubled or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wake {
-    /// This owner should ask again.
+    /// This owner should repeat its request.
     Owner(OwnerId),
-    /// Everybody should ask again: hints may have been missed.
+    /// Every owner should repeat its request: hints may have been lost.
     All,
 }
 

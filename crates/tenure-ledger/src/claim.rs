@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Ledger {
-    /// Takes the lock, or takes or keeps a place. See the contract of `Backend::claim`.
+    /// Takes the lock, or takes or keeps a place in the queue. See the contract of `Backend::claim`.
     ///
     /// # Errors
-    /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; nothing but expiry was applied then, and need not be
+    /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; then only expiry was applied, which need not be
     /// stored.
     pub fn claim(
         &mut self,
@@ -26,7 +26,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
         if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
-            // Handed the lock, or its reply was lost: extend *and* mint anew, since the retry's validity counts
+            // A hand-off, or its reply was lost: extend *and* mint anew, because the validity of a retry counts
             // from the retry (H1.2, H1.3, H1.5).
             let minted = self.mint(now, rules.floor, claim.block)?;
             let answer = self.enter(at, minted, now, claim);
@@ -60,8 +60,8 @@ impl Ledger {
         Ok(Change { answer, wakes, changed: true })
     }
 
-    /// What an owner with a place is answered if its claim would change nothing but that the place lasts longer, and it lasts for
-    /// longer than `rest` anyway: who waits only reads then (L6).
+    /// The answer to a waiter whose claim would only extend its place, while the place lasts for longer than `rest`
+    /// anyway. Then the store need not write (L6).
     pub fn standing(&self, now: Moment, rules: &Rules, claim: &Claim, rest: Duration) -> Option<ClaimAnswer> {
         let lasts = |ends_us: u64, rest| ends_us > micros(now.boot.saturating_add(rest));
         let is_over = self.holders.iter().any(|h| !lasts(h.ends_us, Duration::ZERO))
@@ -78,12 +78,12 @@ impl Ledger {
         Some(ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) })
     }
 
-    /// How many wait, whether they were read or not.
+    /// The number of waiters, read or not.
     pub fn waiting(&self) -> usize {
         self.queue.len() + self.unseen.places
     }
 
-    /// Extends the holder at `at` to the full ttl, never shortening.
+    /// Extends the lease of the holder at `at` to the full ttl; never shortens it.
     fn enter(
         &mut self,
         at: usize,
@@ -103,10 +103,10 @@ impl Ledger {
         })
     }
 
-    /// How many places that wait for a turn stand in front of the place `at`, or in the whole queue (L7).
+    /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).
     ///
-    /// Anyone waiting bars, whatever its mode: else a waiter with a smaller limit is passed for ever (model
-    /// `shared.mixed limits overtake`), and readers starve a writer.
+    /// Every waiter blocks the claims behind it, whatever its mode. Otherwise a waiter with a smaller limit is passed
+    /// for ever (model `shared.mixed limits overtake`), and readers starve a writer.
     fn barring(&self, at: Option<usize>) -> usize {
         let seen = self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count();
         seen + self.unseen.ahead

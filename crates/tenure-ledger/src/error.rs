@@ -1,16 +1,16 @@
-//! `LedgerError`: the ways in which a ledger refuses.
+//! `LedgerError`: why a ledger refuses a verb.
 
-/// Why a ledger refused.
+/// Why a ledger refused a verb.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// The queue is at its bound; nothing was changed.
+    /// The queue is full; nothing was changed.
     #[error("the queue of this lock is full: {waiting} owners wait already; try again later")]
     QueueFull {
-        /// How many wait.
+        /// The number of waiters.
         waiting: usize,
     },
-    /// No token is left: the counter is at [`FencingToken::MAX`](tenure_core::FencingToken::MAX); nothing was changed.
+    /// The counter of fencing tokens is at [`FencingToken::MAX`](tenure_core::FencingToken::MAX); nothing was changed.
     #[error(
         "the counter of fencing tokens is at its maximum, 2^53 - 1: a wrong clock or another program has set it; \
          nothing is granted"

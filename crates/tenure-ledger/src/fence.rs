@@ -9,13 +9,13 @@ use crate::{
 };
 
 impl Ledger {
-    /// Mints up to `block` tokens; answers the first and how many.
+    /// Mints up to `block` tokens; answers the first one and their number.
     ///
-    /// Floored, so that a counter that was lost does not go back, and never ahead of the clock by more than a single
-    /// token, so that the floor of a later life is never below what was granted (A10).
+    /// Tokens are never below the floor, so that a lost counter does not go back. They are never ahead of the clock by
+    /// more than one token, so that after a loss the floor is not below a granted token (A10).
     ///
     /// # Errors
-    /// [`LedgerError::TokensSpent`]; nothing was changed then.
+    /// [`LedgerError::TokensSpent`]; then nothing was changed.
     pub(crate) fn mint(
         &mut self,
         now: Moment,
@@ -88,7 +88,8 @@ mod tests {
         assert_eq!(mint(&mut Ledger::new(500), 900, Floor::Count(700), 8), (700, 8));
     }
 
-    /// L2: a server that was put back to an earlier state counted the same tokens again, under the same run and history. Only
+    /// L2: a server that was put back to an earlier state counted the same tokens again, under the same run and
+    /// history. Only
     /// its clock went on, so no token is smaller than the clock at its mint, with a quorum's nodes than its last grain.
     #[test]
     fn a_counter_that_was_put_back_repeats_no_token() {

@@ -1,11 +1,14 @@
-//! A ledger of which a store has read only the front of the queue.
+//! A ledger of which the store has read only the front of the queue.
 //!
 //! A verb looks at the queue from the front and stops at the first place that waits for a turn and does not fit. So a
-//! store that keeps a place in a row of its own reads some rows from the front, and the row of the owner who asks. It runs the
+//! store that keeps each place in a row of its own reads some rows from the front, and the row of the owner that asks.
+//! It
+//! runs the
 //! verb on these and counts the rest ([`Unseen`]). The answer and the new state are those of the whole queue if
-//! [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb looked further.
-//! Places behind it that are over may stay in the store until they come to the front. They enable nobody: the place in
-//! front of them does not fit.
+//! [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb has looked
+//! further.
+//! Expired places behind it may stay in the store until they come to the front. They change no answer, because the
+//! place in front of them does not fit.
 
 use std::collections::VecDeque;
 
@@ -19,7 +22,7 @@ use crate::{
 };
 
 impl Ledger {
-    /// With these places as its queue, in their order.
+    /// The same ledger with these places as its queue, in this order.
     #[must_use]
     pub fn with_queue(self, places: impl IntoIterator<Item = Place>, unseen: Unseen) -> Self {
         Self { queue: places.into_iter().collect(), unseen, ..self }
@@ -31,18 +34,18 @@ impl Ledger {
         std::mem::take(&mut self.queue)
     }
 
-    /// With so many left out of the queue that there is.
+    /// Notes how many places the store left out of the queue.
     pub fn leave_out(&mut self, unseen: Unseen) {
         self.unseen = unseen;
     }
 
-    /// Takes the last place out: a store that has no room for it in the row of the lock puts it behind.
+    /// Takes the last place out of the queue, for a store whose row of the lock has no room for it.
     pub fn take_last(&mut self) -> Option<Place> {
         self.queue.pop_back()
     }
 
-    /// Those who stood behind the queue move up into it, in their order. If nobody waited before them, those who fit are handed the
-    /// lock, as by a release; answers who is woken.
+    /// Adds the places that were kept behind the queue, in their order. If the queue was empty, a hand-off follows, as
+    /// after a release. Answers the owners to wake.
     pub fn move_up(
         &mut self,
         now: Moment,
@@ -52,7 +55,7 @@ impl Ledger {
         let mut wakes = WakeList::new();
         let was_empty = self.queue.is_empty();
         self.queue.extend(places);
-        // Where somebody waited, the first of them does not fit, and none behind it is let in (L7).
+        // If the queue was not empty, its first place does not fit, and no place behind it may pass (L7).
         let fits = |place: &Place| place.turn && self.has_room_for(place.mode);
         if was_empty && self.queue.front().is_some_and(fits) {
             self.hand_on(now, rules, &mut wakes);

@@ -32,11 +32,12 @@ impl Ledger {
         changed
     }
 
-    /// Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind.
+    /// Makes all waiters at the front that fit together holders for the claim ttl; wakes them and the first waiter
+    /// behind.
     ///
-    /// They enter only by their own claim (H1.1); until then they count as holders, so that the limit holds
-    /// (mutant `handed_not_counted`). The one behind is woken because nobody else would notice
-    /// that those in front are dead (H1.6).
+    /// They get a token only by their own claim (H1.1). Until then they count as holders, so that the limit holds
+    /// (mutant `handed_not_counted`). The waiter behind them is woken, because it is the one that notices
+    /// if they are dead (H1.6).
     pub(crate) fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
         let mut bells = BELLS;
         let mut at = 0;
@@ -70,13 +71,13 @@ impl Ledger {
         mode.fits_beside(self.holders.iter().map(|h| h.mode))
     }
 
-    /// When asking again may help someone with `ahead` live places in front: a safety timer (H1.6, H1.7).
+    /// How long a waiter with `ahead` live places in front sleeps before it asks again: a safety timer (H1.6, H1.7).
     pub(crate) fn retry_after(&self, now: Moment, rules: &Rules, ahead: usize) -> Duration {
         let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
         let left = Duration::from_micros(ends_us.saturating_sub(micros(now.boot)));
         let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
-        // A place that nobody keeps any more ends before the 2 s are over: those behind it go on then, not later.
-        // Whoever stands far back need not know: else all of them would ask at that moment (L6).
+        // The place of a dead waiter ends before the 2 s are over; the waiters behind it must ask then, not later. A
+        // waiter far back need not know: otherwise all of them would ask at that moment (L6).
         let seen = if ahead < NEAR { self.queue.len() } else { 0 };
         let dies_us = self.queue.iter().take(seen).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
         let dies = Duration::from_micros(dies_us.saturating_sub(micros(now.boot)));

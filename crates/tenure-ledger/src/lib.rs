@@ -1,9 +1,10 @@
 //! The state of one lock as a pure value: its holders, its FIFO queue, its fence.
 //!
-//! [`Ledger::claim`], [`Ledger::renew`], [`Ledger::release`] and [`Ledger::break_lock`] take the time and answer
-//! with a [`Change`]: what to tell the caller, whom to wake, whether anything must be stored. There is no I/O and
-//! no clock here. A store keeps a ledger wherever it likes and runs one verb per atomic step; the backends that
-//! speak to their server in scripts are tested against this one answer by answer.
+//! [`Ledger::claim`], [`Ledger::renew`], [`Ledger::release`] and [`Ledger::break_lock`] take the time and answer with a
+//! [`Change`]: the answer to the caller, the owners to wake, and whether the new state must be stored. There is no I/O
+//! and
+//! no clock here. A store keeps a ledger in a row, a key or in memory, and runs one verb in one atomic step. Backends
+//! that run scripts in their server are compared with it in tests, answer by answer.
 
 mod claim;
 mod error;

@@ -7,35 +7,37 @@ use tenure_core::Mode;
 /// The durations and bounds of the queue. Safety does not depend on them, and stores need not agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How long a waiter may take to enter when its turn has come: 500 ms, several slow round trips.
+    /// How long a waiter may take to claim the lock when its turn has come: 500 ms, several slow round trips.
     pub claim_ttl: Duration,
-    /// Behind so many others a waiter may look for its turn as rarely as once in a claim ttl, and gets two claim ttls to
-    /// enter; `None` where everybody is told at once.
+    /// Behind so many others a waiter may look for its turn as rarely as once in a claim ttl, and gets two claim ttls
+    /// to claim the lock; `None` where every waiter is told at once.
     pub far: Option<usize>,
-    /// How long a place is kept without asking again: 6 s, three times [`retry_max`](Self::retry_max).
+    /// How long a place lasts if its claim is not repeated: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,
     /// How long a waiter sleeps at most before it asks again: 2 s.
     pub retry_max: Duration,
-    /// How many may wait for one lock: 4096.
+    /// The largest number of waiters for one lock: 4096.
     pub places_max: usize,
-    /// On what tokens are floored: the clock.
+    /// The floor of the tokens: the clock.
     pub floor: Floor,
 }
 
-/// What a token is never below, so that a counter that was lost does not go back.
+/// The lower bound of the next token, so that a lost counter does not go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Floor {
     /// The wall clock, in µs, at every mint.
     Clock,
-    /// The same, above what was counted beside this ledger: one counter serves many locks.
+    /// The same, and above this count: one counter serves many locks.
     Above(u64),
-    /// This, and the wall clock in whole [`GRAIN`](Self::GRAIN)s: nodes of a quorum count alike within one, as their clocks
-    /// do not, and seldom need a second round to agree. Where there is no counter yet, the exact clock.
+    /// This count, and the wall clock in whole [`GRAIN`](Self::GRAIN)s. Within one grain the nodes of a quorum count
+    /// alike, although their clocks differ, and so seldom need a second round to agree. Where there is no counter yet,
+    /// the exact clock.
     Count(u64),
 }
 
 impl Floor {
-    /// 100 ms: long beside the difference of well-kept clocks, short beside the time that it takes to put a server back to an
+    /// 100 ms: long beside the difference of well-kept clocks, short beside the time that it takes to put a server back
+    /// to an
     /// earlier state.
     pub const GRAIN: Duration = Duration::from_millis(100);
 }
@@ -43,7 +45,7 @@ impl Floor {
 impl Rules {
     /// Whether a waiter that came when so many were ahead may look for its turn rarely.
     ///
-    /// Only one that enters alone: of those who enter together, the last one's turn comes with the first one's.
+    /// Only an exclusive claim: of claims that hold together, the last one's turn comes with the first one's.
     pub fn is_far(&self, mode: Mode, ahead: usize) -> bool {
         mode == Mode::Exclusive && self.far.is_some_and(|far| ahead >= far)
     }

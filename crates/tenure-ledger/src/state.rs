@@ -16,7 +16,7 @@ pub struct Ledger {
     pub(crate) fence: u64,
     pub(crate) holders: Vec<Holder>,
     pub(crate) queue: VecDeque<Place>,
-    /// What a store left out of `queue`.
+    /// The places that the store left out of `queue`.
     #[serde(skip)]
     pub(crate) unseen: Unseen,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Holder {
     pub(crate) owner: OwnerId,
     pub(crate) mode: Mode,
     pub(crate) ends_us: u64,
-    /// `None` while it was handed the lock but has not entered by its own claim (H1.1).
+    /// `None` after a hand-off, until the owner's own claim (H1.1).
     pub(crate) token: Option<u64>,
     pub(crate) since_ms: u64,
     pub(crate) label: Label,
@@ -38,12 +38,12 @@ pub(crate) struct Holder {
 pub struct Place {
     pub(crate) owner: OwnerId,
     pub(crate) mode: Mode,
-    /// False: it is woken but never made holder.
+    /// False: it is woken, but a hand-off never makes it a holder.
     pub(crate) turn: bool,
     pub(crate) ends_us: u64,
     pub(crate) since_ms: u64,
     pub(crate) label: Label,
-    /// It came behind many, and may look for its turn rarely ([`Rules::far`](crate::Rules::far)).
+    /// It came behind many others, and may look for its turn rarely ([`Rules::far`](crate::Rules::far)).
     #[serde(default, skip_serializing_if = "is_near")]
     pub(crate) far: bool,
 }
@@ -53,24 +53,24 @@ fn is_near(far: &bool) -> bool {
     !far
 }
 
-/// What a store left out of the queue of a ledger.
+/// The places that a store left out of the queue of a ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
-    /// Live places that wait for a turn, behind the front and ahead of the place of the owner who asks, or of the end.
+    /// Live places with a turn, behind the front and ahead of the place of the owner that asks, or of the end.
     pub ahead: usize,
     /// All live places that were left out. Counts for the bound of the queue.
     pub places: usize,
 }
 
-/// What a verb did.
+/// The result of a verb.
 #[derive(Debug)]
 #[must_use = "a change that is not stored did not happen"]
 pub struct Change<A> {
-    /// What to tell the caller.
+    /// The answer to the caller.
     pub answer: A,
-    /// Whom to tell that asking again may help, once the change is stored.
+    /// The owners to wake once the change is stored.
     pub wakes: Vec<(Audience, OwnerId)>,
-    /// False if the ledger is as it was and need not be stored.
+    /// False if the ledger is unchanged and need not be stored.
     pub changed: bool,
 }
 
@@ -88,7 +88,7 @@ impl Ledger {
         Self { fence: floor, ..Self::default() }
     }
 
-    /// True if nobody holds and nobody waits: only the fence is worth keeping.
+    /// True if there is no holder and no waiter: only the counter of tokens must be kept.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
     }
@@ -98,7 +98,8 @@ impl Ledger {
         self.fence
     }
 
-    /// Forgets holders and places that end after `furthest` on the lease clock: none of this boot does. The fence stays.
+    /// Forgets holders and places that end after `furthest` on the lease clock: they are of an earlier boot. The
+    /// counter of tokens stays.
     pub fn forget_leases_beyond(&mut self, furthest: Duration) {
         self.holders.retain(|holder| holder.ends_us <= micros(furthest));
         self.queue.retain(|place| place.ends_us <= micros(furthest));
@@ -120,7 +121,7 @@ impl Ledger {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// What can be seen of it at `now`; expired holders and places are left out.
+    /// Its visible state at `now`; expired holders and places are left out.
     pub fn view(&self, name: LockName, now: Moment) -> LockView {
         let live = |ends_us: u64| ends_us > micros(now.boot);
         let holders = self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect();

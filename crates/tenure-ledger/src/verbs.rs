@@ -14,7 +14,7 @@ use crate::{
 impl Ledger {
     /// Extends the lease of a holder to `ttl` from now; never shortens, never re-creates (L5, hazard 23).
     ///
-    /// A waiter that was handed the lock has not entered and is `Gone` to a renewal.
+    /// After a hand-off, a waiter is `Gone` to a renewal until its own claim.
     pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -25,7 +25,7 @@ impl Ledger {
         Change { answer: Renewal::Renewed, wakes, changed: true }
     }
 
-    /// Takes an owner out of holders and queue, and hands on (L4, L8).
+    /// Removes an owner from holders and queue; a hand-off follows (L4, L8).
     pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -36,12 +36,12 @@ impl Ledger {
             return Change { answer: Released::WasGone, wakes, changed: settled };
         }
         self.hand_on(now, rules, &mut wakes);
-        // A handed lock that is given back by its own withdrawal needs no wake-up.
+        // An owner that leaves needs no hint of its own.
         wakes.retain(|&(_, woken)| woken != owner);
         Change { answer: Released::Released, wakes, changed: true }
     }
 
-    /// Lifts the fence to at least `to` while this owner holds (H3.3).
+    /// Raises the counter of tokens to at least `to` while this owner holds (H3.3).
     pub fn raise(&mut self, now: Moment, rules: &Rules, owner: OwnerId, to: FencingToken) -> Change<Raised> {
         let mut wakes = WakeList::new();
         let settled = self.settle(now, rules, &mut wakes);
@@ -54,15 +54,15 @@ impl Ledger {
         Change { answer: Raised::Raised, wakes, changed: settled || raised }
     }
 
-    /// Raises the fence, robs those who have entered, wakes the robbed and hands on.
+    /// Raises the counter of tokens, takes the lock from its holders and wakes them; a hand-off follows.
     ///
     /// # Errors
-    /// [`LedgerError::TokensSpent`]; nobody was robbed then.
+    /// [`LedgerError::TokensSpent`]; then the holders keep the lock.
     pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Result<Change<Vec<HolderView>>, LedgerError> {
         let mut wakes = WakeList::new();
         self.mint(now, rules.floor, 1)?;
         self.settle(now, rules, &mut wakes);
-        // Who was handed the lock but has not entered is no holder yet, and keeps its turn.
+        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn.
         let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
             std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
         self.holders = handed;
