@@ -16,9 +16,8 @@ use crate::{
         part::{Answer, Part},
     },
     exit::Stop,
-    line,
     signals::Signals,
-    view,
+    spinner, view,
 };
 
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
@@ -30,7 +29,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
         biased;
         signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
         measured = run(&course, &parts, &stand, &mut tasks) => measured,
-        never = line::fill(global.quiet, || stand.look(&course)) => match never {},
+        never = spinner::fill(global.quiet, || stand.look(&course)) => match never {},
     };
     // Whoever is stopped half way gives back what it has.
     tasks.shutdown().await;

@@ -19,10 +19,10 @@ use tenure::{Guard, Host, Moment, TokioHost};
 use crate::{
     exec, exit,
     family::{self, Family},
-    line::pause,
     nested,
     orders::{Charge, Deadline},
     processes,
+    spinner::pause,
     terminal::Terminal,
     watcher::Watcher,
 };

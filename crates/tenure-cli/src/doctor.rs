@@ -7,9 +7,9 @@ use tenure::{Adoption, BackendError, Finding, Host, Locker, Severity, TokioHost,
 use crate::{
     args::{Doctor, Global},
     exit::{self, Stop},
-    line, people,
+    people,
     signals::Signals,
-    store, terminal, view,
+    spinner, store, terminal, view,
 };
 
 /// The shortest pause before the store is asked again whether its record is adopted.
@@ -28,7 +28,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     if args.adopt {
         adopt(global, args, &locks).await?;
     }
-    let looking = line::spin_while(global.quiet, "looking at the store", locks.diagnose());
+    let looking = spinner::spin_while(global.quiet, "looking at the store", locks.diagnose());
     let mut findings = looking.await.map_err(|error| Stop::store(&error))?;
     #[cfg(target_os = "linux")]
     findings.extend(crate::drift::look().await);
@@ -131,8 +131,8 @@ async fn count_down(quiet: bool, wait: Duration) {
     };
     tokio::select! {
         biased;
-        () = line::pause(wait) => {}
-        never = line::fill(quiet, look) => match never {},
+        () = spinner::pause(wait) => {}
+        never = spinner::fill(quiet, look) => match never {},
     }
 }
 

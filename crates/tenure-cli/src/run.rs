@@ -10,11 +10,11 @@ use crate::{
     args::{Global, Run},
     child::{Change, Child},
     exit::{self, Stop},
-    line::pause,
     nested,
     orders::Deadline,
     people,
     signals::Signals,
+    spinner::pause,
     store,
     waiting::{RELEASE_PATIENCE, Waiting},
 };

@@ -10,7 +10,7 @@ use tenure::{LockView, shown};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
-    line, people, store,
+    people, spinner, store,
 };
 
 /// Prints to the standard output.
@@ -45,7 +45,7 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let views = line::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
+    let views = spinner::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
     let views = views.await.map_err(|error| Stop::store(&error))?;
     if args.json {
         print(&json(&views))?;

@@ -8,7 +8,7 @@ use std::{
 
 use tenure::{AcquireError, BackendError, Guard, Host, Lock, LockName, Locker, Moment, Progress, TokioHost};
 
-use crate::{exit::Stop, line, people, signals::Signals};
+use crate::{exit::Stop, people, signals::Signals, spinner};
 
 /// How long a release may take before we go on without its answer.
 pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ impl<'a> Waiting<'a> {
                 biased;
                 acquired = acquire => Ok(acquired),
                 signal = signals.asked_to_end() => Err(signal),
-                never = line::spin(self.quiet, || self.message()) => match never {},
+                never = spinner::spin(self.quiet, || self.message()) => match never {},
                 never = self.announce() => match never {},
             }
         };
@@ -83,7 +83,7 @@ impl<'a> Waiting<'a> {
     /// What the store said when it refused for a long time.
     async fn long_wait(&self) -> BackendError {
         loop {
-            line::pause(ANNOUNCING).await;
+            spinner::pause(ANNOUNCING).await;
             let failing = self.progress.latest().and_then(|waiting| waiting.failing);
             if let Some(error) = failing.filter(|it| it.retry_hint().is_some_and(|left| left >= LONG)) {
                 return error;

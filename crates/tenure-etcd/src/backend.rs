@@ -11,10 +11,10 @@ use tenure_core::{
 
 use crate::{
     config::Config,
-    horizon::Horizon,
     members::Members,
-    seats::Seats,
+    owners::Owners,
     watch::{Watcher, Watchers, Watching},
+    watermark::Watermark,
 };
 
 /// Locks in etcd.
@@ -28,8 +28,8 @@ pub struct Etcd {
 pub(crate) struct Shared {
     config: Arc<Config>,
     host: Arc<dyn Host>,
-    horizon: Arc<Horizon>,
-    pub(crate) seats: Seats,
+    watermark: Arc<Watermark>,
+    pub(crate) owners: Owners,
     watchers: Watchers,
     bells: Bells,
 }
@@ -45,13 +45,13 @@ impl Etcd {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
-        let (horizon, seats) = (Arc::default(), Seats::default());
+        let (watermark, owners) = (Arc::default(), Owners::default());
         let (watchers, bells) = (Watchers::default(), Bells::default());
-        Self::sharing(Arc::new(Shared { config, host, horizon, seats, watchers, bells }))
+        Self::sharing(Arc::new(Shared { config, host, watermark, owners, watchers, bells }))
     }
 
     fn sharing(shared: Arc<Shared>) -> Self {
-        let members = Members::new(shared.config.clone(), shared.host.clone(), shared.horizon.clone());
+        let members = Members::new(shared.config.clone(), shared.host.clone(), shared.watermark.clone());
         let members = Arc::new(members);
         let watching = Watching(Watcher::new(members.clone(), shared.bells.clone()));
         shared.watchers.add(&watching.0);
@@ -108,7 +108,7 @@ impl Backend for Etcd {
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        self.lines(prefix).await
+        self.queues(prefix).await
     }
 
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {

@@ -1,4 +1,4 @@
-//! The verb `claim`: taking a place in the line, keeping it, and entering when its turn has come.
+//! The verb `claim`: taking a place in the queue, keeping it, and entering when its turn has come.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::{
     error,
     keys::{Value, folder, key},
     lease::Purpose,
-    line::{Line, Place, token},
+    owners::KeyAt,
+    queue::{Place, Queue, token},
     requests::Change,
-    seats::Stand,
     view,
     wake::Awaited,
 };
@@ -63,7 +63,7 @@ impl Etcd {
         match claim.wait {
             Wait::Wake => Err(error::no_turnless_place()),
             Wait::No => asking.ask_in_passing().await,
-            Wait::Turn => match self.shared.seats.stand(claim.owner) {
+            Wait::Turn => match self.shared.owners.stand(claim.owner) {
                 // What was done before stays done, whatever fails now (L9).
                 Some(stand) => asking.ask_again(stand).await.map_err(BackendError::of_unknown_outcome),
                 None => asking.arrive().await,
@@ -75,35 +75,35 @@ impl Etcd {
 impl Asking<'_> {
     /// Looks first: who does not fit leaves no trace.
     async fn ask_in_passing(&self) -> Result<ClaimAnswer, BackendError> {
-        let line = self.etcd.members.line(&self.folder, self.patience).await?;
-        if line.find(self.claim.owner).is_none() && !line.has_room_for(self.claim.mode) {
-            return self.busy(&line).await;
+        let queue = self.etcd.members.queue(&self.folder, self.patience).await?;
+        if queue.find(self.claim.owner).is_none() && !queue.has_room_for(self.claim.mode) {
+            return self.busy(&queue).await;
         }
         self.arrive().await
     }
 
     /// A place was taken before: keeps it, and looks whether its turn has come.
-    async fn ask_again(&self, stand: Stand) -> Result<ClaimAnswer, BackendError> {
+    async fn ask_again(&self, stand: KeyAt) -> Result<ClaimAnswer, BackendError> {
         let members = &self.etcd.members;
         let kept = members.keep_place(stand.lease, self.patience);
-        let (kept, line) = join(kept, members.line(&self.folder, self.patience)).await;
-        let (kept, line) = (kept?, line?);
-        let at = line.find(self.claim.owner).filter(|&at| line.places[at].created == stand.created);
+        let (kept, queue) = join(kept, members.queue(&self.folder, self.patience)).await;
+        let (kept, queue) = (kept?, queue?);
+        let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == stand.created);
         match at {
-            Some(at) if at < line.leading() => {
-                self.settle(Step::new(Purpose::Ttl, line.places[at].modified)).await
+            Some(at) if at < queue.leading() => {
+                self.settle(Step::new(Purpose::Ttl, queue.places[at].modified)).await
             }
-            Some(at) if kept && line.places[at].lease == stand.lease => {
-                Ok(self.queued(&line, at, true).await)
+            Some(at) if kept && queue.places[at].lease == stand.lease => {
+                Ok(self.queued(&queue, at, true).await)
             }
             _ => self.arrive().await,
         }
     }
 
-    /// Takes a place in the line, unless there is one. Where others wait, it will wait too: it begins with the lease that it
+    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with the lease that it
     /// would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
-        let is_contended = self.has_place_lease() && self.etcd.shared.seats.is_contended(&self.claim.name);
+        let is_contended = self.has_place_lease() && self.etcd.shared.owners.is_contended(&self.claim.name);
         let purpose = if is_contended { Purpose::Place } else { Purpose::Ttl };
         self.settle(Step::new(purpose, 0)).await
     }
@@ -134,7 +134,7 @@ impl Asking<'_> {
         }
     }
 
-    /// A lease, and the key on it, if nothing has come in between; and the line as it was then. That read alone says whether it
+    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read alone says whether it
     /// holds: a lease may end while its owner waits (hazard 47, etcd #11456).
     async fn take(&self, step: &mut Step) -> Result<Option<ClaimAnswer>, BackendError> {
         let lease = match step.unused {
@@ -142,20 +142,20 @@ impl Asking<'_> {
             None => self.lease(step.purpose).await?,
         };
         step.unused = Some(lease);
-        let Some(line) = self.write(step, lease).await? else {
+        let Some(queue) = self.write(step, lease).await? else {
             // The lease has ended.
             step.unused = None;
             return Ok(None);
         };
-        let Some(at) = line.find(self.claim.owner) else {
+        let Some(at) = queue.find(self.claim.owner) else {
             // Its place has.
             step.from = 0;
             return Ok(None);
         };
-        let answer = self.look(&line, at, step.purpose, lease).await;
+        let answer = self.look(&queue, at, step.purpose, lease).await;
         let answer = answer.map_err(BackendError::of_unknown_outcome)?;
         if answer.is_none() {
-            let (place, purpose) = (&line.places[at], self.purpose(&line, at));
+            let (place, purpose) = (&queue.places[at], self.purpose(&queue, at));
             step.unused = step.unused.filter(|_| place.lease != lease && purpose == step.purpose);
             step.left = step.left.or_else(|| self.is_strange(place).then_some(place.lease));
             (step.purpose, step.from) = (purpose, place.modified);
@@ -165,34 +165,34 @@ impl Asking<'_> {
 
     /// Its lease was not asked for in this process, as far as is remembered.
     fn is_strange(&self, place: &Place) -> bool {
-        let seat = self.etcd.shared.seats.get(self.claim.owner);
-        seat.is_none_or(|seat| !seat.leases.contains(&place.lease))
+        let known = self.etcd.shared.owners.get(self.claim.owner);
+        known.is_none_or(|known| !known.leases.contains(&place.lease))
     }
 
     /// What is to be said of its place; nothing yet if its key is not on the lease that it should be on.
     async fn look(
         &self,
-        line: &Line,
+        queue: &Queue,
         at: usize,
         purpose: Purpose,
         lease: i64,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
-        let (place, holds) = (&line.places[at], at < line.leading());
+        let (place, holds) = (&queue.places[at], at < queue.leading());
         if !holds && self.claim.wait == Wait::No {
             self.leave_line(place).await?;
-            return self.busy(line).await.map(Some);
+            return self.busy(queue).await.map(Some);
         }
-        self.etcd.shared.seats.set_contended(&self.claim.name, line.places.len() > 1);
-        match place.lease == lease && purpose == self.purpose(line, at) {
-            true if holds => Ok(Some(self.granted(place, line.revision))),
-            true => Ok(Some(self.queued(line, at, false).await)),
+        self.etcd.shared.owners.set_contended(&self.claim.name, queue.places.len() > 1);
+        match place.lease == lease && purpose == self.purpose(queue, at) {
+            true if holds => Ok(Some(self.granted(place, queue.revision))),
+            true => Ok(Some(self.queued(queue, at, false).await)),
             false => Ok(None),
         }
     }
 
     /// What its lease must be for.
-    fn purpose(&self, line: &Line, at: usize) -> Purpose {
-        if at >= line.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
+    fn purpose(&self, queue: &Queue, at: usize) -> Purpose {
+        if at >= queue.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
     }
 
     /// The key was certainly not written: then nothing was, if the lease goes as well (L9).
@@ -203,18 +203,18 @@ impl Asking<'_> {
         if self.etcd.members.revoke(lease, self.patience).await.is_err() {
             return error.of_unknown_outcome();
         }
-        self.etcd.shared.seats.forget_lease(self.claim.owner, lease);
+        self.etcd.shared.owners.forget_lease(self.claim.owner, lease);
         error
     }
 
     /// It waits for nothing, and leaves no trace.
     async fn leave_line(&self, place: &Place) -> Result<(), BackendError> {
-        let seats = &self.etcd.shared.seats;
-        let mut leases = seats.get(self.claim.owner).unwrap_or_default().leases;
+        let owners = &self.etcd.shared.owners;
+        let mut leases = owners.get(self.claim.owner).unwrap_or_default().leases;
         leases.retain(|lease| *lease != place.lease);
         leases.push(place.lease);
         try_join_all(leases.iter().map(|lease| self.etcd.members.revoke(*lease, self.patience))).await?;
-        seats.forget(self.claim.owner);
+        owners.forget(self.claim.owner);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Asking<'_> {
         self.etcd.new_lease(self.claim.owner, seconds, self.patience).await
     }
 
-    async fn write(&self, step: &Step, lease: i64) -> Result<Option<Line>, BackendError> {
+    async fn write(&self, step: &Step, lease: i64) -> Result<Option<Queue>, BackendError> {
         let (members, waits) = (&self.etcd.members, step.purpose == Purpose::Place);
         let value = Value::of(self.claim, members.host.now().wall, lease, waits).write();
         let change =
@@ -241,34 +241,34 @@ impl Asking<'_> {
 
     fn granted(&self, place: &Place, revision: i64) -> ClaimAnswer {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
-        let stand = Stand { created: place.created, lease: place.lease };
-        self.etcd.shared.seats.stands(owner, stand);
+        let stand = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.stands(owner, stand);
         self.etcd.watching.0.listen(owner, Awaited::end_of(self.key.clone()), revision + 1);
         ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
     }
 
-    async fn queued(&self, line: &Line, at: usize, again: bool) -> ClaimAnswer {
-        let place = &line.places[at];
-        let stand = Stand { created: place.created, lease: place.lease };
-        self.etcd.shared.seats.stands(self.claim.owner, stand);
-        if let Some(awaited) = Awaited::by(line, at) {
-            self.etcd.watching.0.listen(self.claim.owner, awaited, line.revision + 1);
+    async fn queued(&self, queue: &Queue, at: usize, again: bool) -> ClaimAnswer {
+        let place = &queue.places[at];
+        let stand = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.stands(self.claim.owner, stand);
+        if let Some(awaited) = Awaited::by(queue, at) {
+            self.etcd.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
         }
         let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
         let place_ttl = Duration::from_secs(seconds.unsigned_abs());
         // How long it still lasts is said to those who have waited for a while: it costs a request.
-        let holder = self.first_holder(line, again).await;
-        ClaimAnswer::Queued { ahead: at - line.leading(), retry_after: RETRY_MAX.min(place_ttl / 3), holder }
+        let holder = self.first_holder(queue, again).await;
+        ClaimAnswer::Queued { ahead: at - queue.leading(), retry_after: RETRY_MAX.min(place_ttl / 3), holder }
     }
 
-    async fn busy(&self, line: &Line) -> Result<ClaimAnswer, BackendError> {
-        let holder = self.first_holder(line, true).await;
+    async fn busy(&self, queue: &Queue) -> Result<ClaimAnswer, BackendError> {
+        let holder = self.first_holder(queue, true).await;
         let left = holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or(RETRY_MAX);
         Ok(ClaimAnswer::Busy { retry_after: left.clamp(Duration::from_millis(100), RETRY_MAX), holder })
     }
 
-    async fn first_holder(&self, line: &Line, with_time_left: bool) -> Option<HolderView> {
-        let first = line.holders().first()?;
+    async fn first_holder(&self, queue: &Queue, with_time_left: bool) -> Option<HolderView> {
+        let first = queue.holders().first()?;
         // It is for people: who holds is worth knowing without it.
         let left = match with_time_left {
             true => self.etcd.members.time_left(first.lease, self.patience).await.ok().flatten(),

@@ -41,7 +41,7 @@ pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, message).with("etcd", place)
 }
 
-/// A key that is named like a place in a line and is none.
+/// A key that is named like a place in a queue and is none.
 pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     let message =
         "a key in the range of this lock was not written by tenure; delete it or use another lock name";

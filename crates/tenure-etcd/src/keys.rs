@@ -35,7 +35,7 @@ pub(crate) fn key(folder: &str, owner: OwnerId) -> Vec<u8> {
     format!("{folder}{:x}", number(owner)).into_bytes()
 }
 
-/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a line: it belongs
+/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a queue: it belongs
 /// to a lock whose name goes on, or to somebody else's data.
 pub(crate) fn named(rest: &[u8]) -> Option<u64> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

@@ -23,7 +23,7 @@ use crate::{backend::Etcd, error};
 /// What a lease is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A place in the line, kept alive by asking again: a dead waiter must not bar those behind it for a long ttl.
+    /// A place in the queue, kept alive by asking again: a dead waiter must not bar those behind it for a long ttl.
     Place,
     /// The ttl: to hold, or to wait where that is short.
     Ttl,
@@ -42,13 +42,13 @@ impl Etcd {
         patience: Duration,
     ) -> Result<i64, BackendError> {
         let lease = self.fresh_id();
-        self.shared.seats.set_out(owner, lease);
+        self.shared.owners.set_out(owner, lease);
         match self.members.grant_lease(lease, seconds, patience).await {
             Ok(granted) if granted >= seconds => Ok(lease),
             Ok(granted) => Err(error::too_short(seconds, granted)),
             Err(error) => {
                 if error.outcome() == tenure_core::Outcome::NotApplied {
-                    self.shared.seats.forget_lease(owner, lease);
+                    self.shared.owners.forget_lease(owner, lease);
                 }
                 Err(error)
             }

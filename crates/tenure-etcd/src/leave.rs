@@ -10,8 +10,8 @@ use crate::{
     backend::Etcd,
     error,
     keys::{folder, key},
-    line::Place,
     members::Answer,
+    queue::Place,
 };
 
 /// How often a key is followed that goes to another lease under our hands.
@@ -23,27 +23,27 @@ impl Etcd {
     pub(crate) async fn leave(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
         self.shared.forget(owner);
-        let Some(seat) = self.shared.seats.get(owner) else {
+        let Some(known) = self.shared.owners.get(owner) else {
             return self.leave_unseen(name, owner, patience).await;
         };
-        let on = match seat.stand {
+        let on = match known.stand {
             Some(stand) => Some(stand.lease),
             None => self.place_of(name, owner, patience).await?.map(|place| place.lease),
         };
-        let others: Vec<i64> = seat.leases.into_iter().filter(|lease| Some(*lease) != on).collect();
+        let others: Vec<i64> = known.leases.into_iter().filter(|lease| Some(*lease) != on).collect();
         let leases = on.iter().chain(&others);
         let revoked = join_all(leases.map(|lease| self.members.revoke(*lease, patience))).await;
         let is_one = revoked.len() == 1;
         let revoked: Result<Vec<_>, _> = revoked.into_iter().collect();
         let revoked = revoked.map_err(|error| if is_one { error } else { error.of_unknown_outcome() })?;
-        self.shared.seats.forget(owner);
+        self.shared.owners.forget(owner);
         match (on, revoked.first()) {
             (Some(_), Some(Answer { value: true, .. })) => Ok(Released::Released),
             (Some(_), Some(Answer { was_repeated: true, .. })) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
             // It was about to enter, and which of its leases had the key is not known.
-            (Some(_), _) if seat.stand.is_none() && revoked.iter().any(|revoked| revoked.value) => {
+            (Some(_), _) if known.stand.is_none() && revoked.iter().any(|revoked| revoked.value) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
             // Another process may have made it longer, or claimed for the same owner.
@@ -112,8 +112,8 @@ impl Etcd {
     pub(crate) async fn rob(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
         let patience = self.config().response_timeout;
         let folder = folder(&self.config().prefix, name);
-        let line = self.members.line(&folder, patience).await?;
-        let holders = line.holders();
+        let queue = self.members.queue(&folder, patience).await?;
+        let holders = queue.holders();
         if holders.is_empty() {
             self.raise(&folder, patience).await?;
             return Ok(Vec::new());
@@ -131,7 +131,7 @@ impl Etcd {
         }
     }
 
-    /// Writes a key that is no place in the line, and deletes it.
+    /// Writes a key that is no place in the queue, and deletes it.
     async fn raise(&self, folder: &str, patience: Duration) -> Result<(), BackendError> {
         let marker = format!("{folder}!");
         let marker = marker.as_str();

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::{
     config::{Config, Tls},
     error::{self, Fate},
-    horizon::Horizon,
+    watermark::Watermark,
 };
 
 /// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
@@ -40,7 +40,7 @@ const ROUNDS: usize = 3;
 pub(crate) struct Members {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) horizon: Arc<Horizon>,
+    pub(crate) watermark: Arc<Watermark>,
     members: Vec<Member>,
     /// Which one is asked first: the one that answered last.
     current: watch::Sender<usize>,
@@ -75,11 +75,11 @@ struct Refusal {
 }
 
 impl Members {
-    pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, horizon: Arc<Horizon>) -> Self {
+    pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
         let member = |address: &String| Member { address: address.clone(), connection: Mutex::default() };
         let members = config.members.iter().map(member).collect();
         let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
-        Self { config, host, horizon, members, current, is_known }
+        Self { config, host, watermark, members, current, is_known }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -14,9 +14,9 @@ use crate::{
     claim::whole_seconds,
     error,
     keys::{Value, folder, key, millis},
-    line::{Place, token},
+    owners::KeyAt,
+    queue::{Place, token},
     requests::{Change, Kept},
-    seats::Stand,
 };
 
 /// Keys that one transaction reads: a member takes 128 operations.
@@ -58,7 +58,7 @@ impl Etcd {
     /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
     /// etcd #15247).
     pub(crate) async fn renew_all(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let lease = |grant: &Grant| self.shared.seats.stand(grant.owner).map(|stand| stand.lease);
+        let lease = |grant: &Grant| self.shared.owners.stand(grant.owner).map(|stand| stand.lease);
         let begin = |grant| Renewing { grant, lease: lease(grant), answer: None };
         let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
         for _ in 0..ROUNDS {
@@ -121,8 +121,8 @@ impl Etcd {
 
     /// A renewal by hand comes without a token: its owner may still wait.
     async fn holds(&self, grant: &Grant, patience: Duration) -> Result<Renewal, BackendError> {
-        let line = self.members.line(&folder(&self.config().prefix, &grant.name), patience).await?;
-        let holds = line.find(grant.owner).is_some_and(|at| at < line.leading());
+        let queue = self.members.queue(&folder(&self.config().prefix, &grant.name), patience).await?;
+        let holds = queue.find(grant.owner).is_some_and(|at| at < queue.leading());
         Ok(if holds { Renewal::Renewed } else { Renewal::Gone })
     }
 
@@ -140,20 +140,20 @@ impl Etcd {
         let folder = folder(&self.config().prefix, &grant.name);
         let change =
             Change { folder: &folder, key: &place.key, modified: place.modified, value: &value, lease };
-        let Some(line) = self.members.change(&change, patience).await? else { return Ok(None) };
-        let at = line.find(grant.owner).filter(|&at| line.places[at].lease == lease);
+        let Some(queue) = self.members.change(&change, patience).await? else { return Ok(None) };
+        let at = queue.find(grant.owner).filter(|&at| queue.places[at].lease == lease);
         let Some(at) = at else { return Ok(None) };
         // No key hangs on it any more, nor will one.
         self.members.revoke(place.lease, patience).await?;
-        self.shared.seats.forget_lease(grant.owner, place.lease);
-        self.stands(grant.owner, &line.places[at]);
-        Ok(Some(if at < line.leading() { Renewal::Renewed } else { Renewal::Gone }))
+        self.shared.owners.forget_lease(grant.owner, place.lease);
+        self.stands(grant.owner, &queue.places[at]);
+        Ok(Some(if at < queue.leading() { Renewal::Renewed } else { Renewal::Gone }))
     }
 
     /// This process finds its owner there from now on.
     fn stands(&self, owner: OwnerId, place: &Place) {
-        let stand = Stand { created: place.created, lease: place.lease };
-        self.shared.seats.stands(owner, stand);
+        let stand = KeyAt { created: place.created, lease: place.lease };
+        self.shared.owners.stands(owner, stand);
     }
 
     /// Whether the keys are those of the grants, through the quorum.

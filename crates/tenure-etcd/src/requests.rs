@@ -10,8 +10,8 @@ use tenure_core::BackendError;
 
 use crate::{
     error,
-    line::Line,
     members::{Answer, Members},
+    queue::Queue,
 };
 
 /// A lease that was kept alive.
@@ -23,7 +23,7 @@ pub(crate) struct Kept {
     pub(crate) term: u64,
 }
 
-/// A change of a lock's line: what must be true, what is written then, and which line is read in the same step.
+/// A change of a lock's queue: what must be true, what is written then, and which queue is read in the same step.
 pub(crate) struct Change<'a> {
     pub(crate) folder: &'a str,
     pub(crate) key: &'a [u8],
@@ -101,41 +101,41 @@ impl Members {
         self.ask(patience, request).await
     }
 
-    /// The line of a lock, linearizable.
-    pub(crate) async fn line(&self, folder: &str, patience: Duration) -> Result<Line, BackendError> {
+    /// The queue of a lock, linearizable.
+    pub(crate) async fn queue(&self, folder: &str, patience: Duration) -> Result<Queue, BackendError> {
         let request = async |mut client: Client| client.get(folder, Some(in_order())).await;
-        let before = self.horizon.now();
+        let before = self.watermark.now();
         let read = self.ask(patience, request).await?.value;
-        self.horizon.judge(before, read.header())?;
-        Line::read(folder, read.kvs(), header(read.header()).0)
+        self.watermark.judge(before, read.header())?;
+        Queue::read(folder, read.kvs(), header(read.header()).0)
     }
 
-    /// Writes the key on a lease, if nobody has written it since it was read, and reads the line in the same step: whether the
+    /// Writes the key on a lease, if nobody has written it since it was read, and reads the queue in the same step: whether the
     /// key is on that lease now says whether it was written, by this request or its copy at another member. `None` if
     /// there is no such lease.
     pub(crate) async fn change(
         &self,
         change: &Change<'_>,
         patience: Duration,
-    ) -> Result<Option<Line>, BackendError> {
+    ) -> Result<Option<Queue>, BackendError> {
         let request = async |mut client: Client| {
             let as_expected = Compare::mod_revision(change.key, CompareOp::Equal, change.modified);
             let put = PutOptions::new().with_lease(change.lease);
-            let line = || TxnOp::get(change.folder, Some(in_order()));
+            let queue = || TxnOp::get(change.folder, Some(in_order()));
             let txn = Txn::new()
                 .when([as_expected])
-                .and_then([TxnOp::put(change.key, change.value, Some(put)), line()])
-                .or_else([line()]);
+                .and_then([TxnOp::put(change.key, change.value, Some(put)), queue()])
+                .or_else([queue()]);
             match client.txn(txn).await {
                 Ok(done) => Ok(Some(done)),
                 Err(error) if error::is_no_lease(&error) => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        let before = self.horizon.now();
+        let before = self.watermark.now();
         let Some(done) = self.ask(patience, request).await?.value else { return Ok(None) };
-        self.horizon.judge(before, done.header())?;
-        line_of(change.folder, &done).map(Some)
+        self.watermark.judge(before, done.header())?;
+        queue_of(change.folder, &done).map(Some)
     }
 
     /// Deletes the key if it is still the one of this create revision.
@@ -164,12 +164,12 @@ impl Members {
     }
 }
 
-/// The line stands in the last answer of the transaction.
-fn line_of(folder: &str, done: &TxnResponse) -> Result<Line, BackendError> {
+/// The queue stands in the last answer of the transaction.
+fn queue_of(folder: &str, done: &TxnResponse) -> Result<Queue, BackendError> {
     let (revision, _) = header(done.header());
     let answers = done.op_responses();
     let Some(TxnOpResponse::Get(read)) = answers.last() else {
-        return Line::read(folder, &[], revision);
+        return Queue::read(folder, &[], revision);
     };
-    Line::read(folder, read.kvs(), revision)
+    Queue::read(folder, read.kvs(), revision)
 }

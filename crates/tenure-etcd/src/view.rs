@@ -1,4 +1,4 @@
-//! What can be seen of a line: holders, waiters, time left.
+//! What can be seen of a queue: holders, waiters, time left.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tenure_core::{BackendError, HolderView, LockName, LockView, WaiterView};
 use crate::{
     backend::Etcd,
     keys::folder,
-    line::{Line, Place, token},
+    queue::{Place, Queue, token},
 };
 
 /// Keys that one request of `list` reads.
@@ -45,16 +45,16 @@ fn owner(place: &Place) -> String {
 impl Etcd {
     pub(crate) async fn look(&self, name: &LockName) -> Result<LockView, BackendError> {
         let patience = self.config().response_timeout;
-        let line = self.members.line(&folder(&self.config().prefix, name), patience).await?;
-        self.view(name.clone(), line).await
+        let queue = self.members.queue(&folder(&self.config().prefix, name), patience).await?;
+        self.view(name.clone(), queue).await
     }
 
-    /// A line for people. Whoever has left since it was read is not shown.
-    async fn view(&self, name: LockName, line: Line) -> Result<LockView, BackendError> {
-        let holders = self.with_time_left(line.holders()).await?;
+    /// A queue for people. Whoever has left since it was read is not shown.
+    async fn view(&self, name: LockName, queue: Queue) -> Result<LockView, BackendError> {
+        let holders = self.with_time_left(queue.holders()).await?;
         let now = self.members.host.now().wall;
-        let queue = line.places[line.leading()..].iter().map(|place| waiter(place, now)).collect();
-        Ok(LockView::new(name, holders, queue, token(line.revision)))
+        let waiters = queue.places[queue.leading()..].iter().map(|place| waiter(place, now)).collect();
+        Ok(LockView::new(name, holders, waiters, token(queue.revision)))
     }
 
     pub(crate) async fn with_time_left(&self, holders: &[Place]) -> Result<Vec<HolderView>, BackendError> {
@@ -68,9 +68,9 @@ impl Etcd {
         holders.iter().zip(left).filter_map(view).collect()
     }
 
-    /// Every line whose name begins so. Keys that are no places in a line are passed over: they may be anybody's.
-    pub(crate) async fn lines(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        let mut lines = std::collections::BTreeMap::<LockName, Vec<Place>>::new();
+    /// Every queue whose name begins so. Keys that are no places in a queue are passed over: they may be anybody's.
+    pub(crate) async fn queues(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let mut queues = std::collections::BTreeMap::<LockName, Vec<Place>>::new();
         let start = format!("{}{prefix}", self.config().prefix).into_bytes();
         let end = end_of(&start);
         let (mut from, mut revision) = (start, 0);
@@ -79,7 +79,7 @@ impl Etcd {
             revision = page.header().map_or(0, |header| header.revision()).max(revision);
             for kv in page.kvs() {
                 if let Some((name, place)) = self.named(kv) {
-                    lines.entry(name).or_default().push(place);
+                    queues.entry(name).or_default().push(place);
                 }
             }
             match page.kvs().last().filter(|_| page.more()) {
@@ -87,10 +87,10 @@ impl Etcd {
                 None => break,
             }
         }
-        let mut views = Vec::with_capacity(lines.len());
-        for (name, mut places) in lines {
+        let mut views = Vec::with_capacity(queues.len());
+        for (name, mut places) in queues {
             places.sort_by_key(|place| place.created);
-            let view = self.view(name, Line { places, revision }).await?;
+            let view = self.view(name, Queue { places, revision }).await?;
             if !view.holders.is_empty() || !view.queue.is_empty() {
                 views.push(view);
             }

@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use tenure_core::{Audience, Mode};
 
-use crate::line::{Line, Place};
+use crate::queue::{Place, Queue};
 
 /// Many are watched as a whole, few each by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ pub(crate) struct Awaited {
 pub(crate) const HOLDERS_LISTEN_AFTER: Duration = Duration::from_millis(100);
 
 impl Awaited {
-    /// What the waiter at this place of the line waits for: that room is made, or, unless it is the first one that waits,
+    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first one that waits,
     /// that the one before it moves. So one change of owner wakes the next one and no herd.
-    pub(crate) fn by(line: &Line, at: usize) -> Option<Self> {
-        let (holders, me) = (line.holders(), line.places.get(at)?);
+    pub(crate) fn by(queue: &Queue, at: usize) -> Option<Self> {
+        let (holders, me) = (queue.holders(), queue.places.get(at)?);
         if at > holders.len() {
-            let before = &line.places[at - 1];
+            let before = &queue.places[at - 1];
             // Where both are shared, they may enter together: the entry of the one is the cue of the other.
             let entries = before.mode() != Mode::Exclusive && me.mode() != Mode::Exclusive;
             return Some(Self::of(Sight::Key(before.key.clone()), entries));
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::keys::Value;
 
-    fn line(modes: &[Mode]) -> Line {
+    fn queue(modes: &[Mode]) -> Queue {
         let place = |(n, mode): (usize, &Mode)| Place {
             key: format!("l/{n}").into_bytes(),
             created: i64::try_from(n).unwrap(),
@@ -94,11 +94,11 @@ mod tests {
                 waits: false,
             }),
         };
-        Line { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
+        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
     }
 
     fn sight(modes: &[Mode], at: usize) -> (String, bool) {
-        let awaited = Awaited::by(&line(modes), at).unwrap();
+        let awaited = Awaited::by(&queue(modes), at).unwrap();
         let seen = match awaited.sight {
             Sight::Key(key) => String::from_utf8(key).unwrap(),
             Sight::Folder(folder, keys) => format!("{} {}", String::from_utf8(folder).unwrap(), keys.len()),

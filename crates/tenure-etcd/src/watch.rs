@@ -167,7 +167,7 @@ impl Watcher {
         }
     }
 
-    /// The store has gone on since the line was read: rings if what is awaited happened before the watch began.
+    /// The store has gone on since the queue was read: rings if what is awaited happened before the watch began.
     async fn look_back(&self, owner: OwnerId, wish: Wish) {
         let Sight::Key(key) = &wish.awaited.sight else {
             self.bells.ring(wish.awaited.audience, owner);

@@ -123,7 +123,7 @@ impl Backend for Sqlite {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let mut store = self.store();
-        store.seats.leave(name, owner);
+        store.places.leave(name, owner);
         let answer = store.transact(false, Haste::Holder, |tx| {
             tx.step(name, Some(owner), |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
         })?;

@@ -41,18 +41,18 @@ impl Store {
                 // Who may enter together with others must look as often as one of them that is near.
                 let is_near = !self.config.rules.is_far(claim.mode, *ahead);
                 let ahead = if is_near { (*ahead).min(FAR - 1) } else { *ahead };
-                if self.seats.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
+                if self.places.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
                     self.seated.notify_one();
                 }
             }
-            _ => self.seats.leave(&claim.name, claim.owner),
+            _ => self.places.leave(&claim.name, claim.owner),
         }
     }
 
     /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place lives
     /// for longer than it will sleep. If not, the claim must be made, in such haste.
     pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
-        if claim.wait == Wait::No || !self.seats.has(&claim.name, claim.owner) {
+        if claim.wait == Wait::No || !self.places.has(&claim.name, claim.owner) {
             return Err(Haste::Waiter);
         }
         let rules = self.config.rules;

@@ -13,8 +13,8 @@ use crate::{
     file::FileId,
     folder::FolderLock,
     guard::Guard,
+    places::Places,
     schema::{self, Open},
-    seats::Seats,
     sql,
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct Store {
     pub(crate) generation: u64,
     /// What is open must be opened anew.
     stale: bool,
-    pub(crate) seats: Seats,
+    pub(crate) places: Places,
     /// Rung when a place is taken: whoever polls may have to look sooner.
     pub(crate) seated: Arc<Notify>,
     /// How often in a row the file was busy with others.
@@ -72,7 +72,7 @@ impl Store {
             open: None,
             generation: 0,
             stale: false,
-            seats: Seats::default(),
+            places: Places::default(),
             seated: Arc::default(),
             busy: 0,
             inserts: chance[0],

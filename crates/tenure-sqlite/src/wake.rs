@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes};
 use tokio::sync::Notify;
 
-use crate::{pauses::Pauses, seats::Foremost, sql, store::Store};
+use crate::{pauses::Pauses, places::Foremost, sql, store::Store};
 
 /// The stream of hints. Polls only while somebody listens.
 pub(crate) struct Hints {
@@ -85,7 +85,7 @@ impl Hints {
         }
         let now = store.now();
         let waits = self.audience == Audience::Waiters;
-        let mut foremost = if waits { store.seats.foremost(now) } else { None };
+        let mut foremost = if waits { store.places.foremost(now) } else { None };
         let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
         let seen = Seen::read(conn, foremost.as_mut());
         let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
@@ -95,7 +95,7 @@ impl Hints {
             return self.pauses.begin();
         }
         let Some(foremost) = foremost else { return self.pauses.lengthen(0) };
-        store.seats.advance(&foremost);
+        store.places.advance(&foremost);
         self.approach(foremost, seen.front, now)
     }
 
@@ -136,7 +136,7 @@ impl Hints {
     fn hurry(&mut self) {
         let mut store = locked(&self.store);
         let now = store.now();
-        let ahead = store.seats.foremost(now).map_or(0, |foremost| foremost.ahead);
+        let ahead = store.places.foremost(now).map_or(0, |foremost| foremost.ahead);
         self.due = self.due.earlier(self.host.now() + self.pauses.longest(ahead));
     }
 }
@@ -158,20 +158,20 @@ struct Seen {
 impl Seen {
     /// Also adjusts how many are ahead of the foremost one.
     fn read(conn: &Connection, foremost: Option<&mut Foremost>) -> rusqlite::Result<Self> {
-        let name = foremost.as_ref().map_or("", |seat| seat.name.as_str());
+        let name = foremost.as_ref().map_or("", |place| place.name.as_str());
         let seen = conn.prepare_cached(sql::GLANCE)?.query_row([name], |row| {
             Ok(Self { newest: row.get::<_, Option<i64>>(0)?.unwrap_or(0), front: row.get(1)? })
         })?;
-        let Some(seat) = foremost else { return Ok(seen) };
-        if seat.number.is_none() {
+        let Some(place) = foremost else { return Ok(seen) };
+        if place.number.is_none() {
             let mut number = conn.prepare_cached(sql::READ_NUMBER)?;
-            let ours = (seat.name.as_str(), seat.owner.to_string());
-            seat.number = number.query_row(ours, |row| row.get(0)).optional()?;
+            let ours = (place.name.as_str(), place.owner.to_string());
+            place.number = number.query_row(ours, |row| row.get(0)).optional()?;
         }
         // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it must
         // ask.
-        let (own, front) = (seat.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
-        seat.ahead = seat.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
+        let (own, front) = (place.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
+        place.ahead = place.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
         Ok(seen)
     }
 }

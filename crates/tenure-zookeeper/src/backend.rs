@@ -13,8 +13,8 @@ use tenure_core::{
 };
 
 use crate::{
-    claim, config::Config, diagnose, directory::Directories, faces::Faces, leave, renew, sessions::Sessions,
-    store::Store, view, wake::Hints,
+    claim, config::Config, diagnose, directory::Directories, holders::KnownHolders, leave, renew,
+    sessions::Sessions, store::Store, view, wake::Hints,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -28,8 +28,8 @@ impl ZooKeeper {
     /// Nothing is sent yet: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
-        let (directories, faces) = (Directories::default(), Faces::default());
-        Self(Arc::new(Store { sessions, directories, faces, newest: AtomicI64::default() }))
+        let (directories, known_holders) = (Directories::default(), KnownHolders::default());
+        Self(Arc::new(Store { sessions, directories, known_holders, newest: AtomicI64::default() }))
     }
 }
 
@@ -102,7 +102,7 @@ impl Backend for ZooKeeper {
         let host = &self.0.sessions.host;
         let is_at_it = || {
             let now = host.now();
-            self.0.sessions.living().iter().any(|session| session.roster().has_overdue(now))
+            self.0.sessions.living().iter().any(|session| session.own_nodes().has_overdue(now))
         };
         while is_at_it() {
             host.sleep_until(host.now() + DRAINING).await;

@@ -1,4 +1,4 @@
-//! Claiming: a node is made once, and the line tells whether it holds.
+//! Claiming: a node is made once, and the queue tells whether it holds.
 
 use std::{
     pin::pin,
@@ -14,11 +14,11 @@ use tenure_core::{BackendError, Claim, ClaimAnswer, ErrorKind, Grant, Mode, Mome
 use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
-    error, faces, leave,
-    line::{Line, Standing},
+    error, holders, leave,
     node::{Contender, token},
+    own_nodes::{Entry, Leaver, Node, Part},
+    queue::{Queue, Standing},
     record::Record,
-    roster::{Entry, Leaver, Node, Part},
     session::Session,
     store::Store,
     wake::Lookout,
@@ -83,7 +83,7 @@ impl Attempt<'_> {
 
     async fn run(&self) -> Result<ClaimAnswer, BackendError> {
         for _ in 0..TRIES {
-            let line = match self.known()? {
+            let queue = match self.known()? {
                 Known::Node { name, may_hold } => self.look(&name, may_hold).await?,
                 Known::Perhaps => self.settle().await?,
                 Known::Nothing if self.claim.wait == Wait::No && !self.is_free().await? => {
@@ -91,8 +91,8 @@ impl Attempt<'_> {
                 }
                 Known::Nothing => self.take_place().await?,
             };
-            let Some((line, name, is_proven)) = line else { continue };
-            match line.standing(&name) {
+            let Some((queue, name, is_proven)) = queue else { continue };
+            match queue.standing(&name) {
                 Some(Standing::Holds) if is_proven => return self.granted(&name),
                 Some(Standing::Holds) => {
                     // It was only looked at: the ensemble is asked now.
@@ -100,12 +100,12 @@ impl Attempt<'_> {
                 }
                 Some(Standing::Waits(_)) if self.claim.wait == Wait::No => return self.step_back().await,
                 Some(Standing::Waits(ahead)) => {
-                    if let Some(queued) = self.wait_behind(&line, ahead).await? {
+                    if let Some(queued) = self.wait_behind(&queue, ahead).await? {
                         return Ok(queued);
                     }
                 }
                 // Somebody took it away.
-                None => drop(self.session.roster().remove(self.claim.owner)),
+                None => drop(self.session.own_nodes().remove(self.claim.owner)),
             }
         }
         let holder = None;
@@ -136,8 +136,8 @@ impl Attempt<'_> {
         known.unwrap_or(Ok(Known::Nothing))
     }
 
-    /// The line as it is now, and whether the ensemble has said so; `None` if the node is gone.
-    async fn look(&self, name: &str, may_hold: bool) -> Result<Option<(Line, String, bool)>, BackendError> {
+    /// The queue as it is now, and whether the ensemble has said so; `None` if the node is gone.
+    async fn look(&self, name: &str, may_hold: bool) -> Result<Option<(Queue, String, bool)>, BackendError> {
         let looked = |error| error::looked(&self.session.place(), error);
         let children = if may_hold {
             let node = format!("{}/{name}", self.lock);
@@ -146,18 +146,18 @@ impl Attempt<'_> {
             leave::seen_now(&self.session, &self.lock).await.map_err(looked)?
         };
         if children.is_none() {
-            self.session.roster().remove(self.claim.owner);
+            self.session.own_nodes().remove(self.claim.owner);
         }
-        Ok(children.map(|children| (Line::read(&children), name.to_owned(), may_hold)))
+        Ok(children.map(|children| (Queue::read(&children), name.to_owned(), may_hold)))
     }
 
     /// The reply to its making was lost: it is there under a name that tells whose it is, or it was never made (H6.5,
     /// hazard 57).
-    async fn settle(&self) -> Result<Option<(Line, String, bool)>, BackendError> {
+    async fn settle(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
         let (owner, session) = (self.claim.owner, &self.session);
         let looked = |error| error::looked(&session.place(), error);
         let Some(found) = leave::find(session, &self.lock, owner).await.map_err(looked)? else {
-            session.roster().remove(owner);
+            session.own_nodes().remove(owner);
             return Ok(None);
         };
         let path = format!("{}/{}", self.lock, found.name);
@@ -178,15 +178,15 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// Makes the node, and looks at the line behind that.
-    async fn take_place(&self) -> Result<Option<(Line, String, bool)>, BackendError> {
+    /// Makes the node, and looks at the queue behind that.
+    async fn take_place(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
         let session = &self.session;
         self.store.directories.ready(session, &self.lock).await?;
         let owner = self.claim.owner;
         let entry = Entry::new(self.claim, self.lock.clone(), session.host.now());
         let data = entry.record.written();
         // Before it is sent: if this is broken off, the session's thread finds the node and deletes it.
-        if !session.roster().add(owner, entry) {
+        if !session.own_nodes().add(owner, entry) {
             return Err(error::over(&session.place()));
         }
         let prefix = session.config.layout.prefix(owner, self.claim.mode);
@@ -202,7 +202,7 @@ impl Attempt<'_> {
         };
         let name = format!("{prefix}{sequence}");
         let listed = listed.map_err(|error| error::wrote(&session.place(), error));
-        // Since it was made somebody came or went: it may have been seen in a line that was longer.
+        // Since it was made somebody came or went: it may have been seen in a queue that was longer.
         let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
         self.made(node_of(name.clone(), &stat), was_seen)?;
         if stat.czxid <= newest {
@@ -211,12 +211,12 @@ impl Attempt<'_> {
             return Err(error::put_back(&session.place()));
         }
         self.store.newest.fetch_max(stat.czxid, Ordering::AcqRel);
-        Ok(Some((Line::read(&listed?.0), name, true)))
+        Ok(Some((Queue::read(&listed?.0), name, true)))
     }
 
     fn made(&self, node: Node, was_seen: bool) -> Result<(), BackendError> {
-        let (owner, mut roster) = (self.claim.owner, self.session.roster());
-        if let Some(entry) = roster.get(owner) {
+        let (owner, mut own_nodes) = (self.claim.owner, self.session.own_nodes());
+        if let Some(entry) = own_nodes.get(owner) {
             entry.node = Some(node);
             if was_seen {
                 entry.was_seen();
@@ -228,7 +228,7 @@ impl Attempt<'_> {
         let mut entry = Entry::new(self.claim, self.lock.clone(), now);
         entry.node = Some(node);
         entry.leave(now);
-        roster.add(owner, entry);
+        own_nodes.add(owner, entry);
         Err(error::lapsed(&self.session.place()))
     }
 
@@ -237,7 +237,7 @@ impl Attempt<'_> {
         let vanished = error == Error::NoNode;
         let error = error::wrote(&self.session.place(), error);
         if error.outcome() == Outcome::NotApplied {
-            self.session.roster().remove(self.claim.owner);
+            self.session.own_nodes().remove(self.claim.owner);
         }
         if vanished {
             self.store.directories.forget(&self.lock);
@@ -249,7 +249,7 @@ impl Attempt<'_> {
     async fn is_free(&self) -> Result<bool, BackendError> {
         let children = leave::seen_now(&self.session, &self.lock).await;
         let children = children.map_err(|error| error::looked(&self.session.place(), error))?;
-        Ok(children.is_none_or(|children| Line::read(&children).fits(self.claim.mode)))
+        Ok(children.is_none_or(|children| Queue::read(&children).fits(self.claim.mode)))
     }
 
     /// Lets it in, unless its time ran out meanwhile: then its node is being deleted, and the next one enters (L1, L5).
@@ -276,8 +276,8 @@ impl Attempt<'_> {
         Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
     }
 
-    /// Watches those whose going may let it in; `None` if the line has changed meanwhile.
-    async fn wait_behind(&self, line: &Line, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
+    /// Watches those whose going may let it in; `None` if the queue has changed meanwhile.
+    async fn wait_behind(&self, queue: &Queue, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
         let is_kept = self.session.with_entry(self.claim.owner, |entry| {
             entry.part = Part::Waits;
             !entry.is_leaving()
@@ -287,14 +287,14 @@ impl Attempt<'_> {
             Some(false) => return Err(error::lapsed(&self.session.place())),
             None => return Ok(None),
         }
-        let (session, faces) = (&*self.session, &self.store.faces);
-        let lookout = Lookout { session, faces, lock: &self.lock, owner: self.claim.owner };
-        let holder = self.holder(line.holders());
+        let (session, known_holders) = (&*self.session, &self.store.known_holders);
+        let lookout = Lookout { session, known_holders, lock: &self.lock, owner: self.claim.owner };
+        let holder = self.holder(queue.holders());
         let (is_watched, holder) = if ahead == 0 {
             // It is read while it is watched.
-            (lookout.watch(line, ahead).await, holder.await)
+            (lookout.watch(queue, ahead).await, holder.await)
         } else {
-            join!(lookout.watch(line, ahead), holder)
+            join!(lookout.watch(queue, ahead), holder)
         };
         if !is_watched? {
             self.session.with_entry(self.claim.owner, Entry::rung);
@@ -304,7 +304,7 @@ impl Attempt<'_> {
     }
 
     async fn holder(&self, holders: &[Contender]) -> Option<tenure_core::HolderView> {
-        faces::first_holder(&self.store.faces, &self.session, &self.lock, holders.first()?).await
+        holders::first_holder(&self.store.known_holders, &self.session, &self.lock, holders.first()?).await
     }
 
     /// Without having left anything.
@@ -314,7 +314,7 @@ impl Attempt<'_> {
             Err(Error::NoNode) => Vec::new(),
             children => children.map_err(looked)?,
         };
-        let holder = self.holder(Line::read(&children).holders()).await;
+        let holder = self.holder(Queue::read(&children).holders()).await;
         Ok(ClaimAnswer::Busy { retry_after: RETRY, holder })
     }
 
@@ -331,6 +331,6 @@ fn node_of(name: String, stat: &Stat) -> Node {
 
 /// After which whoever waits asks again, if nobody told it before.
 const RETRY: Duration = Duration::from_secs(2);
-/// The line changes faster than it can be watched.
+/// The queue changes faster than it can be watched.
 const SOON: Duration = Duration::from_millis(20);
 const TRIES: usize = 4;

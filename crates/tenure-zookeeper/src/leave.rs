@@ -4,7 +4,7 @@ use futures_util::join;
 use tenure_core::{BackendError, OwnerId, Released};
 use zookeeper_client::{Error, MultiWriteError};
 
-use crate::{error, line::Line, node::Contender, roster::Leaver, session::Session};
+use crate::{error, node::Contender, own_nodes::Leaver, queue::Queue, session::Session};
 
 /// Deletes the node of one whom nobody wants any more. Fine if it is gone already.
 pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Released, Error> {
@@ -27,7 +27,7 @@ pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Release
 pub(crate) async fn find(session: &Session, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
     let mark = session.config.layout.mark(owner);
     let children = seen_by_quorum(session, lock, lock).await?;
-    Ok(children.and_then(|children| Line::read(&children).marked(&mark).cloned()))
+    Ok(children.and_then(|children| Queue::read(&children).marked(&mark).cloned()))
 }
 
 /// The children of a lock's directory behind a quorum write that changes nothing and checks that a node is there. `None` if
@@ -49,7 +49,7 @@ pub(crate) async fn seen_by_quorum(
 }
 
 /// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower that is
-/// behind its leader shows a line that somebody has left long ago. `None` if there is no directory.
+/// behind its leader shows a queue that somebody has left long ago. `None` if there is no directory.
 pub(crate) async fn seen_now(session: &Session, lock: &str) -> Result<Option<Vec<String>>, Error> {
     // Both are sent at once, in this order.
     let (synced, listed) = join!(session.client.sync(lock), session.client.list_children(lock));
@@ -75,7 +75,7 @@ pub(crate) async fn release(
     });
     let leaver = Leaver { owner, lock, node: node.flatten() };
     let released = delete(session, &leaver).await.map_err(|error| error::wrote(&session.place(), error))?;
-    session.roster().remove(owner);
+    session.own_nodes().remove(owner);
     Ok(released)
 }
 

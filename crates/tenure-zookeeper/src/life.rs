@@ -14,7 +14,7 @@ use zookeeper_client::{Client, Connector, Error, EventType, SessionState, StateW
 use crate::{
     config::Config,
     leave,
-    roster::{Entry, Leaver},
+    own_nodes::{Entry, Leaver},
     session::{Order, Session, Watch},
 };
 
@@ -95,8 +95,9 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
             break;
         }
         let beat = session.config.beat();
-        let again =
-            session.host.sleep_until(now + if session.roster().is_empty() { beat } else { LOOK.min(beat) });
+        let again = session
+            .host
+            .sleep_until(now + if session.own_nodes().is_empty() { beat } else { LOOK.min(beat) });
         tokio::select! {
             biased;
             state = state.changed() => on_state(&session, state),
@@ -131,8 +132,8 @@ fn on_state(session: &Session, state: SessionState) {
 /// Starts to delete what nobody renews, and to watch what is held for a while.
 fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
     let (overdue, unwatched) = {
-        let mut roster = session.roster();
-        (roster.take_overdue(now), roster.take_unwatched(now))
+        let mut own_nodes = session.own_nodes();
+        (own_nodes.take_overdue(now), own_nodes.take_unwatched(now))
     };
     for leaver in overdue {
         let session = session.clone();
@@ -148,8 +149,8 @@ fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
 
 fn settle(session: &Session, done: Done) {
     match done {
-        Done::Left { leaver, is_gone: true } => session.roster().left(&leaver),
-        Done::Left { leaver, is_gone: false } => session.roster().put_back(leaver.owner),
+        Done::Left { leaver, is_gone: true } => session.own_nodes().left(&leaver),
+        Done::Left { leaver, is_gone: false } => session.own_nodes().put_back(leaver.owner),
         Done::Unwatched { owner } => drop(session.with_entry(owner, Entry::on_unwatched)),
         Done::Rung { owner, audience: Audience::Waiters } => {
             session.with_entry(owner, |entry| entry.rung());
@@ -205,7 +206,7 @@ fn watch_own(session: Arc<Session>, owner: OwnerId, node: String) -> BoxFuture<'
 async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
     session.end();
     session.ring_all();
-    let entries = session.roster().close();
+    let entries = session.own_nodes().close();
     drop((entries, tasks));
     let host = session.host.clone();
     // The driver closes the session when the last one who could use it is gone.

@@ -1,4 +1,4 @@
-//! What a contender's node is called: its owner's claim, its mode, and its number in the line.
+//! What a contender's node is called: its owner's claim, its mode, and its number in the queue.
 
 use std::num::NonZeroU32;
 

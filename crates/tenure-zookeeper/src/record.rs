@@ -13,7 +13,7 @@ pub(crate) struct Record {
     /// When it took its place, since the Unix epoch.
     pub(crate) since_ms: u64,
     pub(crate) ttl_ms: u64,
-    /// It waited, and holds now together with others: the next one in the line should look again.
+    /// It waited, and holds now together with others: the next one in the queue should look again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) entered: bool,
 }

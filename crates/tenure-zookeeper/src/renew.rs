@@ -124,7 +124,7 @@ async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, Backe
         match writer.commit().await {
             Ok(_) => return Ok(gone),
             Err(MultiWriteError::OperationFailed { index, source: Error::NoNode }) if index < left.len() => {
-                session.roster().remove(held[left[index]].grant.owner);
+                session.own_nodes().remove(held[left[index]].grant.owner);
                 gone.push(left[index]);
             }
             Err(error) => return Err(error::looked(&session.place(), error.into())),

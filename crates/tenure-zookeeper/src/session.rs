@@ -15,8 +15,8 @@ use zookeeper_client::{Acls, Client, OneshotWatcher, SessionState};
 use crate::{
     config::{Access, Config},
     error,
+    own_nodes::{Entry, OwnNodes},
     pulse::Pulse,
-    roster::{Entry, Roster},
 };
 
 /// A session and its nodes, which vanish with it. Its time-out is what lets leases end when their process is gone.
@@ -33,7 +33,7 @@ pub(crate) struct Session {
     /// The time-out that the ensemble gave it.
     span: Duration,
     pulse: Mutex<Pulse>,
-    roster: Mutex<Roster>,
+    own_nodes: Mutex<OwnNodes>,
     used: Mutex<Moment>,
     is_over: AtomicBool,
     /// The pulse or the state changed.
@@ -79,7 +79,7 @@ impl Session {
             client,
             config,
             bells,
-            roster: Mutex::default(),
+            own_nodes: Mutex::default(),
             used: Mutex::new(host.now()),
             host,
             is_over: AtomicBool::new(false),
@@ -151,18 +151,18 @@ impl Session {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn roster(&self) -> MutexGuard<'_, Roster> {
-        locked(&self.roster)
+    pub(crate) fn own_nodes(&self) -> MutexGuard<'_, OwnNodes> {
+        locked(&self.own_nodes)
     }
 
     /// Does something with an owner's entry, if it is still there.
     pub(crate) fn with_entry<T>(&self, owner: OwnerId, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        self.roster().get(owner).map(act)
+        self.own_nodes().get(owner).map(act)
     }
 
     /// Whether nobody used it for so long and it has no nodes.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
-        self.roster().is_empty() && locked(&self.used).elapsed(now) > IDLE
+        self.own_nodes().is_empty() && locked(&self.used).elapsed(now) > IDLE
     }
 
     pub(crate) fn on_beat(&self, sent: Moment, answered: Moment) {
@@ -176,7 +176,7 @@ impl Session {
 
     /// Tells everybody here to look again: hints may have been missed.
     pub(crate) fn ring_all(&self) {
-        let everybody = self.roster().everybody();
+        let everybody = self.own_nodes().everybody();
         for (audience, owner) in everybody {
             self.bells.ring(audience, owner);
         }

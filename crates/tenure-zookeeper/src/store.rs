@@ -4,13 +4,13 @@ use std::sync::atomic::AtomicI64;
 
 use tenure_core::LockName;
 
-use crate::{directory::Directories, faces::Faces, node, sessions::Sessions};
+use crate::{directory::Directories, holders::KnownHolders, node, sessions::Sessions};
 
 /// What all handles share.
 pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     pub(crate) directories: Directories,
-    pub(crate) faces: Faces,
+    pub(crate) known_holders: KnownHolders,
     /// The latest transaction that made a node of this process: no later one has a smaller number.
     pub(crate) newest: AtomicI64,
 }

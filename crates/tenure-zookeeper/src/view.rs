@@ -9,10 +9,10 @@ use zookeeper_client::{Error, Stat};
 use crate::{
     directory::{self, DATA},
     error,
-    faces::holder_view,
+    holders::holder_view,
     leave,
-    line::Line,
     node::{self, Contender, token},
+    queue::Queue,
     record::Record,
     session::Session,
     store::Store,
@@ -49,10 +49,10 @@ async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockV
         }
         seen => seen.map_err(looked)?,
     };
-    let line = Line::read(&children);
+    let queue = Queue::read(&children);
     let now = session.host.now();
-    let holders = read_all(session, &lock, line.holders()).await.map_err(looked)?;
-    let waiters = read_all(session, &lock, line.waiters()).await.map_err(looked)?;
+    let holders = read_all(session, &lock, queue.holders()).await.map_err(looked)?;
+    let waiters = read_all(session, &lock, queue.waiters()).await.map_err(looked)?;
     let holders = holders.iter().map(|(node, data, stat)| holder_view(node, data, stat)).collect();
     let queue = waiters.iter().map(|(node, data, stat)| waiter_view(node, data, stat, now)).collect();
     let fence = token(stat.czxid.max(stat.mzxid).max(stat.pzxid));
@@ -117,8 +117,8 @@ pub(crate) async fn break_lock(
         // It was empty, and removed just now.
         return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
     };
-    let line = Line::read(&children);
-    let held = read_all(session, &lock, line.holders()).await.map_err(wrote)?;
+    let queue = Queue::read(&children);
+    let held = read_all(session, &lock, queue.holders()).await.map_err(wrote)?;
     raise(session, &lock).await.map_err(wrote)?;
     let mut robbed = Vec::new();
     for (node, data, stat) in &held {

@@ -7,9 +7,9 @@ use zookeeper_client::Error;
 
 use crate::{
     error,
-    faces::Faces,
-    line::Line,
+    holders::KnownHolders,
     node::Contender,
+    queue::Queue,
     record::Record,
     session::{Session, Watch},
 };
@@ -17,7 +17,7 @@ use crate::{
 /// From where an owner watches the nodes of a lock.
 pub(crate) struct Lookout<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) faces: &'a Faces,
+    pub(crate) known_holders: &'a KnownHolders,
     /// The directory of the lock.
     pub(crate) lock: &'a str,
     pub(crate) owner: OwnerId,
@@ -27,8 +27,8 @@ impl Lookout<'_> {
     /// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
     ///
     /// A watch is set by reading the node, so nothing is missed between the look and the watch.
-    pub(crate) async fn watch(&self, line: &Line, ahead: usize) -> Result<bool, BackendError> {
-        let targets = line.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
+    pub(crate) async fn watch(&self, queue: &Queue, ahead: usize) -> Result<bool, BackendError> {
+        let targets = queue.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
         let watched = try_join_all(targets).await?;
         Ok(watched.into_iter().all(|is_watched| is_watched))
     }
@@ -49,7 +49,7 @@ impl Lookout<'_> {
             return Ok(false);
         }
         if let Some(holder) = Contender::read(node).filter(|_| !waits) {
-            self.faces.read(path, &holder, &data, &stat);
+            self.known_holders.read(path, &holder, &data, &stat);
         }
         let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
         if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {

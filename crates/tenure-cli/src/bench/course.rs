@@ -12,7 +12,7 @@ use crate::{
         tally::Tally,
     },
     exit::{Stop, UNAVAILABLE, chain},
-    line, store,
+    spinner, store,
     waiting::RELEASE_PATIENCE,
 };
 
@@ -140,7 +140,7 @@ async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<Tally, Stop>
             // Else a store that answers without ever waiting would let it go before anybody could ask for it.
             yield_now().await;
         } else {
-            line::pause(hold).await;
+            spinner::pause(hold).await;
         }
         guard.release().await.map_err(|error| not_released(&error))?;
         if is_over(over).await {

@@ -1,4 +1,4 @@
-//! `Seats`: what this process remembers of its owners. It saves requests; who is not remembered is looked up.
+//! `Owners`: what this process remembers of its owners. It saves requests; who is not remembered is looked up.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,54 +17,54 @@ const LEASES: usize = 8;
 
 /// What is known of an owner of this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct OwnLeases {
     /// Every lease that was asked for and may be there, with a key or without.
     pub(crate) leases: Vec<i64>,
     /// Where its key stands; `None` while it may be on its way to another lease.
-    pub(crate) stand: Option<Stand>,
+    pub(crate) stand: Option<KeyAt>,
 }
 
-/// A key in a line.
+/// A key in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stand {
+pub(crate) struct KeyAt {
     pub(crate) created: i64,
     pub(crate) lease: i64,
 }
 
 /// Shared by the handles of one process: who claims through one may be released through another.
 #[derive(Default)]
-pub(crate) struct Seats {
-    owners: Mutex<HashMap<OwnerId, Seat>>,
+pub(crate) struct Owners {
+    owners: Mutex<HashMap<OwnerId, OwnLeases>>,
     /// Locks at which somebody had to wait a moment ago.
     contended: Mutex<HashSet<LockName>>,
 }
 
-impl Seats {
-    pub(crate) fn get(&self, owner: OwnerId) -> Option<Seat> {
+impl Owners {
+    pub(crate) fn get(&self, owner: OwnerId) -> Option<OwnLeases> {
         locked(&self.owners).get(&owner).cloned()
     }
 
-    pub(crate) fn stand(&self, owner: OwnerId) -> Option<Stand> {
-        locked(&self.owners).get(&owner).and_then(|seat| seat.stand)
+    pub(crate) fn stand(&self, owner: OwnerId) -> Option<KeyAt> {
+        locked(&self.owners).get(&owner).and_then(|known| known.stand)
     }
 
     /// This lease is about to be asked for, and the key to be put on it: whatever becomes of that, the release ends it.
     pub(crate) fn set_out(&self, owner: OwnerId, lease: i64) {
-        self.change(owner, |seat| {
-            seat.stand = None;
-            if seat.leases.len() >= LEASES {
-                seat.leases.remove(0);
+        self.change(owner, |known| {
+            known.stand = None;
+            if known.leases.len() >= LEASES {
+                known.leases.remove(0);
             }
-            seat.leases.push(lease);
+            known.leases.push(lease);
         });
     }
 
     /// Its key was seen there.
-    pub(crate) fn stands(&self, owner: OwnerId, stand: Stand) {
-        self.change(owner, |seat| {
-            seat.stand = Some(stand);
-            if !seat.leases.contains(&stand.lease) {
-                seat.leases.push(stand.lease);
+    pub(crate) fn stands(&self, owner: OwnerId, stand: KeyAt) {
+        self.change(owner, |known| {
+            known.stand = Some(stand);
+            if !known.leases.contains(&stand.lease) {
+                known.leases.push(stand.lease);
             }
         });
     }
@@ -72,9 +72,9 @@ impl Seats {
     /// There is no such lease any more, nor will there be.
     pub(crate) fn forget_lease(&self, owner: OwnerId, lease: i64) {
         let mut owners = locked(&self.owners);
-        let Some(seat) = owners.get_mut(&owner) else { return };
-        seat.leases.retain(|other| *other != lease);
-        if seat.leases.is_empty() {
+        let Some(known) = owners.get_mut(&owner) else { return };
+        known.leases.retain(|other| *other != lease);
+        if known.leases.is_empty() {
             owners.remove(&owner);
         }
     }
@@ -83,7 +83,7 @@ impl Seats {
         locked(&self.owners).remove(&owner);
     }
 
-    fn change(&self, owner: OwnerId, change: impl FnOnce(&mut Seat)) {
+    fn change(&self, owner: OwnerId, change: impl FnOnce(&mut OwnLeases)) {
         let mut owners = locked(&self.owners);
         if owners.len() >= KEPT && !owners.contains_key(&owner) {
             owners.clear();
@@ -117,18 +117,18 @@ mod tests {
 
     #[test]
     fn a_seat_is_uncertain_while_its_key_may_move_and_remembers_so_many_leases() {
-        let seats = Seats::default();
+        let owners = Owners::default();
         let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [1; 16]);
-        seats.set_out(owner, 1);
-        assert_eq!(seats.get(owner), Some(Seat { leases: vec![1], stand: None }));
-        let stand = Stand { created: 5, lease: 1 };
-        seats.stands(owner, stand);
-        assert_eq!(seats.stand(owner), Some(stand));
+        owners.set_out(owner, 1);
+        assert_eq!(owners.get(owner), Some(OwnLeases { leases: vec![1], stand: None }));
+        let stand = KeyAt { created: 5, lease: 1 };
+        owners.stands(owner, stand);
+        assert_eq!(owners.stand(owner), Some(stand));
         for lease in 2..=20 {
-            seats.set_out(owner, lease);
+            owners.set_out(owner, lease);
         }
-        assert_eq!(seats.get(owner), Some(Seat { leases: (13..=20).collect(), stand: None }));
-        (13..=20).for_each(|lease| seats.forget_lease(owner, lease));
-        assert_eq!(seats.get(owner), None, "nothing is kept for nothing");
+        assert_eq!(owners.get(owner), Some(OwnLeases { leases: (13..=20).collect(), stand: None }));
+        (13..=20).for_each(|lease| owners.forget_lease(owner, lease));
+        assert_eq!(owners.get(owner), None, "nothing is kept for nothing");
     }
 }

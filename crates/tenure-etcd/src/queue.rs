@@ -1,4 +1,4 @@
-//! `Line`: those who hold a lock and those who wait for it, in the order in which they came.
+//! `Queue`: those who hold a lock and those who wait for it, in the order in which they came.
 
 use etcd_client::KeyValue;
 use tenure_core::{BackendError, FencingToken, Mode, OwnerId};
@@ -10,18 +10,18 @@ use crate::{
 
 /// One lock as a linearizable read saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct Queue {
     /// By create revision.
     pub(crate) places: Vec<Place>,
     /// Of the whole store when it was read; no smaller than any create revision before.
     pub(crate) revision: i64,
 }
 
-/// One key of a line.
+/// One key of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) key: Vec<u8>,
-    /// The create revision: its place in the line, and its token.
+    /// The create revision: its place in the queue, and its token.
     pub(crate) created: i64,
     /// The modify revision: who writes the key anew names it.
     pub(crate) modified: i64,
@@ -32,7 +32,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Reads a key; `None` if it is no place in a line.
+    /// Reads a key; `None` if it is no place in a queue.
     ///
     /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other key counts if it
     /// hangs on the lease that it is named after, as the keys of etcd's own clients do.
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-impl Line {
+impl Queue {
     /// Reads all keys that begin with `folder`.
     ///
     /// # Errors
@@ -89,8 +89,8 @@ impl Line {
 
     /// Whether one more in this mode would hold at once.
     pub(crate) fn has_room_for(&self, mode: Mode) -> bool {
-        let line = self.places.iter().map(Place::mode).chain([mode]);
-        Mode::leading(line) > self.places.len()
+        let queue = self.places.iter().map(Place::mode).chain([mode]);
+        Mode::leading(queue) > self.places.len()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `Roster`: the nodes of one session, and until when each of them is wanted.
+//! `OwnNodes`: the nodes of one session, and until when each of them is wanted.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -85,7 +85,7 @@ impl Entry {
         }
     }
 
-    /// Others may have seen it in the line before it entered.
+    /// Others may have seen it in the queue before it entered.
     pub(crate) fn was_seen(&mut self) {
         if self.part == Part::New {
             self.part = Part::Waits;
@@ -155,7 +155,7 @@ impl Entry {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Roster {
+pub(crate) struct OwnNodes {
     entries: HashMap<OwnerId, Entry>,
     is_closed: bool,
 }
@@ -168,7 +168,7 @@ pub(crate) struct Leaver {
     pub(crate) node: Option<Node>,
 }
 
-impl Roster {
+impl OwnNodes {
     /// False if the session is over.
     pub(crate) fn add(&mut self, owner: OwnerId, entry: Entry) -> bool {
         if !self.is_closed {
@@ -279,82 +279,82 @@ mod tests {
         }
     }
 
-    fn with_one() -> (Roster, OwnerId) {
-        let (mut roster, claim) = (Roster::default(), claim(1));
-        assert!(roster.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
-        (roster, claim.owner)
+    fn with_one() -> (OwnNodes, OwnerId) {
+        let (mut own_nodes, claim) = (OwnNodes::default(), claim(1));
+        assert!(own_nodes.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        (own_nodes, claim.owner)
     }
 
     /// L5, L8: what is over stays over, and is handed out once for deletion.
     #[test]
     fn who_is_overdue_holds_nothing_and_is_deleted_by_one() {
-        let (mut roster, owner) = with_one();
-        roster.get(owner).unwrap().enter(at(1), at(11));
-        assert!(roster.take_overdue(at(10)).is_empty());
-        assert_eq!(roster.take_overdue(at(11)).len(), 1);
-        assert!(!roster.get(owner).unwrap().holds());
-        assert!(roster.take_overdue(at(12)).is_empty(), "it is in hand");
-        assert!(roster.has_overdue(at(12)));
-        roster.put_back(owner);
-        assert_eq!(roster.take_overdue(at(12)).len(), 1, "until it is done");
-        roster.remove(owner);
-        assert!(!roster.has_overdue(at(12)));
+        let (mut own_nodes, owner) = with_one();
+        own_nodes.get(owner).unwrap().enter(at(1), at(11));
+        assert!(own_nodes.take_overdue(at(10)).is_empty());
+        assert_eq!(own_nodes.take_overdue(at(11)).len(), 1);
+        assert!(!own_nodes.get(owner).unwrap().holds());
+        assert!(own_nodes.take_overdue(at(12)).is_empty(), "it is in hand");
+        assert!(own_nodes.has_overdue(at(12)));
+        own_nodes.put_back(owner);
+        assert_eq!(own_nodes.take_overdue(at(12)).len(), 1, "until it is done");
+        own_nodes.remove(owner);
+        assert!(!own_nodes.has_overdue(at(12)));
     }
 
     /// H2.4.
     #[test]
     fn a_lease_is_never_shortened() {
-        let (mut roster, owner) = with_one();
-        let entry = roster.get(owner).unwrap();
+        let (mut own_nodes, owner) = with_one();
+        let entry = own_nodes.get(owner).unwrap();
         entry.enter(at(1), at(11));
         entry.keep_until(at(5));
         assert!(!entry.enter(at(2), at(6)), "it held already");
-        assert!(roster.take_overdue(at(10)).is_empty());
+        assert!(own_nodes.take_overdue(at(10)).is_empty());
     }
 
     #[test]
     fn a_holder_is_watched_once_and_not_at_once() {
-        let (mut roster, owner) = with_one();
-        let entry = roster.get(owner).unwrap();
+        let (mut own_nodes, owner) = with_one();
+        let entry = own_nodes.get(owner).unwrap();
         entry.node = Some(Node { name: "n".into(), token: FencingToken::new(1) });
         entry.enter(at(1), at(11));
-        assert!(roster.take_unwatched(at(1)).is_empty());
-        assert_eq!(roster.take_unwatched(at(2)), [(owner, "/t/a/n".to_owned())]);
-        assert!(roster.take_unwatched(at(3)).is_empty());
-        roster.get(owner).unwrap().on_unwatched();
-        assert_eq!(roster.take_unwatched(at(3)).len(), 1, "it could not be watched");
+        assert!(own_nodes.take_unwatched(at(1)).is_empty());
+        assert_eq!(own_nodes.take_unwatched(at(2)), [(owner, "/t/a/n".to_owned())]);
+        assert!(own_nodes.take_unwatched(at(3)).is_empty());
+        own_nodes.get(owner).unwrap().on_unwatched();
+        assert_eq!(own_nodes.take_unwatched(at(3)).len(), 1, "it could not be watched");
     }
 
     /// Claim 5: also one that was over, as long as nobody deletes it.
     #[test]
     fn a_place_is_kept_by_asking_and_one_that_is_given_up_stays_so() {
-        let (mut roster, owner) = with_one();
-        roster.get(owner).unwrap().ask(at(5));
-        assert!(roster.take_overdue(at(10)).is_empty());
-        assert_eq!(roster.take_overdue(at(11)).len(), 1);
-        roster.get(owner).unwrap().ask(at(11));
-        assert!(roster.get(owner).unwrap().is_leaving());
-        assert!(roster.has_overdue(at(11)));
+        let (mut own_nodes, owner) = with_one();
+        own_nodes.get(owner).unwrap().ask(at(5));
+        assert!(own_nodes.take_overdue(at(10)).is_empty());
+        assert_eq!(own_nodes.take_overdue(at(11)).len(), 1);
+        own_nodes.get(owner).unwrap().ask(at(11));
+        assert!(own_nodes.get(owner).unwrap().is_leaving());
+        assert!(own_nodes.has_overdue(at(11)));
     }
 
     /// L8: its making was answered, or its owner came back, while what was known of it was deleted.
     #[test]
     fn who_left_is_forgotten_unless_there_is_another_node() {
-        let (mut roster, owner) = with_one();
-        let leaver = roster.take_overdue(at(6)).remove(0);
+        let (mut own_nodes, owner) = with_one();
+        let leaver = own_nodes.take_overdue(at(6)).remove(0);
         let node = Node { name: "n".into(), token: FencingToken::new(1) };
-        roster.get(owner).unwrap().node = Some(node);
-        roster.left(&leaver);
-        let again = roster.take_overdue(at(6)).remove(0);
+        own_nodes.get(owner).unwrap().node = Some(node);
+        own_nodes.left(&leaver);
+        let again = own_nodes.take_overdue(at(6)).remove(0);
         assert!(again.node.is_some(), "it is deleted too");
-        roster.left(&again);
-        assert!(roster.is_empty());
+        own_nodes.left(&again);
+        assert!(own_nodes.is_empty());
     }
 
     #[test]
     fn what_nobody_waits_for_is_not_watched() {
-        let (mut roster, owner) = with_one();
-        let entry = roster.get(owner).unwrap();
+        let (mut own_nodes, owner) = with_one();
+        let entry = own_nodes.get(owner).unwrap();
         drop((entry.watch("a"), entry.watch("b")));
         entry.unwatch("a");
         assert!(!entry.watches("a") && entry.watches("b"));
@@ -364,10 +364,10 @@ mod tests {
 
     #[test]
     fn nothing_is_added_to_a_session_that_is_over() {
-        let (mut roster, _) = with_one();
-        assert_eq!(roster.close().len(), 1);
+        let (mut own_nodes, _) = with_one();
+        assert_eq!(own_nodes.close().len(), 1);
         let claim = claim(2);
-        assert!(!roster.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
-        assert!(roster.is_empty());
+        assert!(!own_nodes.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        assert!(own_nodes.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! `Horizon`: what this process has seen of its cluster. A cluster that keeps its data never answers from before that.
+//! `Watermark`: what this process has seen of its cluster. A cluster that keeps its data never answers from before that.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,9 +16,9 @@ pub(crate) struct Seen {
 
 /// The latest that any handle of this process has seen.
 #[derive(Debug, Default)]
-pub(crate) struct Horizon(Mutex<Option<Seen>>);
+pub(crate) struct Watermark(Mutex<Option<Seen>>);
 
-impl Horizon {
+impl Watermark {
     /// What is known before a request is sent: no answer through the quorum may be older.
     pub(crate) fn now(&self) -> Option<Seen> {
         *self.latest()

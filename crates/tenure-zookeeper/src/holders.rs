@@ -1,4 +1,4 @@
-//! `Faces`: who holds, for people.
+//! `KnownHolders`: who holds, for people.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -13,35 +13,35 @@ use crate::{
 
 /// Holders that were looked at before, by their paths: what is said of them does not change.
 #[derive(Default)]
-pub(crate) struct Faces(Mutex<HashMap<String, HolderView>>);
+pub(crate) struct KnownHolders(Mutex<HashMap<String, HolderView>>);
 
 /// One who holds, for people; `None` if it is gone, or cannot be read.
 pub(crate) async fn first_holder(
-    faces: &Faces,
+    known_holders: &KnownHolders,
     session: &Session,
     lock: &str,
     holder: &Contender,
 ) -> Option<HolderView> {
     let path = format!("{lock}/{}", holder.name);
-    if let Some(known) = locked(&faces.0).get(&path) {
+    if let Some(known) = locked(&known_holders.0).get(&path) {
         return Some(known.clone());
     }
     let (data, stat) = session.client.get_data(&path).await.ok()?;
-    Some(faces.remember(path, holder_view(holder, &data, &stat)))
+    Some(known_holders.remember(path, holder_view(holder, &data, &stat)))
 }
 
-impl Faces {
+impl KnownHolders {
     /// What was read of one who holds, while it was watched.
     pub(crate) fn read(&self, path: String, holder: &Contender, data: &[u8], stat: &Stat) {
         self.remember(path, holder_view(holder, data, stat));
     }
 
     fn remember(&self, path: String, seen: HolderView) -> HolderView {
-        let mut faces = locked(&self.0);
-        if faces.len() >= FACES {
-            faces.clear();
+        let mut known_holders = locked(&self.0);
+        if known_holders.len() >= KEPT {
+            known_holders.clear();
         }
-        faces.insert(path, seen.clone());
+        known_holders.insert(path, seen.clone());
         seen
     }
 }
@@ -57,4 +57,4 @@ pub(crate) fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderV
     holder
 }
 
-const FACES: usize = 1024;
+const KEPT: usize = 1024;

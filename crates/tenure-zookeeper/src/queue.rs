@@ -1,19 +1,19 @@
-//! The line before a lock: who holds and who watches whom, from the names of the nodes alone.
+//! The queue before a lock: who holds and who watches whom, from the names of the nodes alone.
 
 use tenure_core::Mode;
 
 use crate::node::Contender;
 
-/// All who want a lock, in the order in which they came. Everybody reads the same line and comes to the same conclusion
+/// All who want a lock, in the order in which they came. Everybody reads the same queue and comes to the same conclusion
 /// (L1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct Queue {
     contenders: Vec<Contender>,
     /// How many of them hold.
     leading: usize,
 }
 
-impl Line {
+impl Queue {
     /// From the children of a lock's directory, in any order.
     pub(crate) fn read<'a>(children: impl IntoIterator<Item = &'a String>) -> Self {
         let mut contenders: Vec<_> = children.into_iter().filter_map(|name| Contender::read(name)).collect();
@@ -38,8 +38,8 @@ impl Line {
 
     /// Whether one more in this mode would hold at once.
     pub(crate) fn fits(&self, mode: Mode) -> bool {
-        let line = self.contenders.iter().map(|c| c.mode).chain([mode]);
-        Mode::leading(line) == self.contenders.len() + 1
+        let queue = self.contenders.iter().map(|c| c.mode).chain([mode]);
+        Mode::leading(queue) == self.contenders.len() + 1
     }
 
     pub(crate) fn standing(&self, name: &str) -> Option<Standing> {
@@ -67,7 +67,7 @@ impl Line {
     }
 }
 
-/// Where somebody stands in the line.
+/// Where somebody stands in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Holds,
@@ -84,9 +84,9 @@ const WATCHED: usize = 64;
 mod tests {
     use super::*;
 
-    fn line(names: &[&str]) -> Line {
+    fn queue(names: &[&str]) -> Queue {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Line::read(&names)
+        Queue::read(&names)
     }
 
     fn shared(limit: u32, number: i32) -> String {
@@ -97,42 +97,42 @@ mod tests {
         format!("x-lock-{number:010}")
     }
 
-    fn order(line: &Line) -> Vec<i32> {
-        line.contenders.iter().map(|c| c.sequence).collect()
+    fn order(queue: &Queue) -> Vec<i32> {
+        queue.contenders.iter().map(|c| c.sequence).collect()
     }
 
     /// L1, L7.
     #[test]
     fn the_first_that_fit_together_hold_in_the_order_of_their_numbers() {
         let names = [shared(0, 12), alone(3), shared(0, 13), alone(20), "config".to_owned()];
-        let line = Line::read(&names);
-        assert_eq!(order(&line), [3, 12, 13, 20]);
-        assert_eq!(line.standing(&alone(3)), Some(Standing::Holds));
-        assert_eq!(line.standing(&shared(0, 13)), Some(Standing::Waits(1)));
-        assert_eq!(line.standing("gone"), None);
-        let line = Line::read(&names[2..]);
-        assert_eq!(line.holders().len(), 1);
-        assert!(!line.fits(Mode::READ), "a writer waits");
-        assert!(Line::read(&[shared(0, 12)]).fits(Mode::READ));
-        assert!(!Line::read(&[shared(1, 12)]).fits(Mode::READ));
+        let queue = Queue::read(&names);
+        assert_eq!(order(&queue), [3, 12, 13, 20]);
+        assert_eq!(queue.standing(&alone(3)), Some(Standing::Holds));
+        assert_eq!(queue.standing(&shared(0, 13)), Some(Standing::Waits(1)));
+        assert_eq!(queue.standing("gone"), None);
+        let queue = Queue::read(&names[2..]);
+        assert_eq!(queue.holders().len(), 1);
+        assert!(!queue.fits(Mode::READ), "a writer waits");
+        assert!(Queue::read(&[shared(0, 12)]).fits(Mode::READ));
+        assert!(!Queue::read(&[shared(1, 12)]).fits(Mode::READ));
     }
 
     /// L1: the counter of a directory is 32 bits wide.
     #[test]
     fn the_order_survives_the_wrap_of_the_counter() {
-        assert_eq!(order(&line(&["a-lock--2147483648", "a-lock-2147483647"])), [i32::MAX, i32::MIN]);
-        assert_eq!(order(&line(&["a-lock-0000000000", "a-lock--000000001"])), [-1, 0]);
+        assert_eq!(order(&queue(&["a-lock--2147483648", "a-lock-2147483647"])), [i32::MAX, i32::MIN]);
+        assert_eq!(order(&queue(&["a-lock-0000000000", "a-lock--000000001"])), [-1, 0]);
     }
 
     /// One change of owner wakes few.
     #[test]
     fn who_waits_watches_the_one_before_it_or_those_who_hold() {
         let names = [shared(0, 1), shared(0, 2), alone(3), shared(0, 4)];
-        let line = Line::read(&names);
-        assert_eq!(line.watched_by(0), [shared(0, 2)], "the last of the readers");
-        assert_eq!(line.watched_by(1), [alone(3)]);
+        let queue = Queue::read(&names);
+        assert_eq!(queue.watched_by(0), [shared(0, 2)], "the last of the readers");
+        assert_eq!(queue.watched_by(1), [alone(3)]);
         let slots = [shared(2, 1), shared(2, 2), shared(2, 3)];
-        assert_eq!(Line::read(&slots).watched_by(0), [shared(2, 1), shared(2, 2)], "any of them");
-        assert!(line.watched_by(9).is_empty());
+        assert_eq!(Queue::read(&slots).watched_by(0), [shared(2, 1), shared(2, 2)], "any of them");
+        assert!(queue.watched_by(9).is_empty());
     }
 }
