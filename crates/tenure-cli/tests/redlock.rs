@@ -116,7 +116,7 @@ fn two_dead_nodes_are_survived() {
 fn three_dead_nodes_are_too_many_and_it_says_so() {
     let stage = Stage::on_quorum();
     stage.nodes()[..3].iter().for_each(RedisServer::kill);
-    let few = "3 of 5 nodes cannot serve, and a quorum is 3: ";
+    let few = "3 of 5 nodes cannot serve, and a quorum needs 3: ";
     for (wait, patience) in [(&["-n"][..], Duration::ZERO), (&["-w", "1s"], Duration::from_secs(1))] {
         let asked = Instant::now();
         let ended = stage.run(&[&["run"], wait, &["job", "--", "touch", "ran"]].concat());

@@ -167,7 +167,7 @@ fn a_mark_that_is_no_number_refuses_everybody() {
         fs::write(shelf.path("report.mark"), garbage).unwrap();
         let refused = shelf.file.write(LATER, b"new").unwrap_err();
         assert!(matches!(refused, FileError::Damaged { .. }), "{garbage:?}: {refused:?}");
-        assert!(refused.to_string().contains("report.mark: holds no mark; put"), "{refused}");
+        assert!(refused.to_string().contains("report.mark: holds no token; write"), "{refused}");
         assert!(matches!(shelf.file.touch(Pass::shared(LATER.token())), Err(FileError::Damaged { .. })));
         assert_eq!(shelf.text(), "old");
         assert_eq!(fs::read(shelf.path("report.mark")).unwrap(), garbage);
