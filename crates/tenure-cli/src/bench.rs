@@ -31,7 +31,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
         measured = run(&course, &parts, &stand, &mut tasks) => measured,
         never = spinner::fill(global.quiet, || stand.look(&course)) => match never {},
     };
-    // Whoever is stopped half way gives back what it has.
+    // A task that is stopped half way releases its lock.
     tasks.shutdown().await;
     course.clear().await;
     let answers = measured?;

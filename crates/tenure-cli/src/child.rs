@@ -1,4 +1,4 @@
-//! The command under the lock: started in a group of its own, watched, stopped with all that it started.
+//! The command under the lock: started in a process group of its own, watched, and stopped with all that it started.
 
 use std::{
     ffi::OsString,
@@ -27,10 +27,10 @@ use crate::{
     watcher::Watcher,
 };
 
-/// How often those who are being stopped are looked at.
+/// How often ending processes are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How many watchers one command gets if they are killed.
+/// How many watcher processes are started for one command if they are killed.
 const WATCHERS: u8 = 8;
 
 /// A running command.
@@ -38,24 +38,24 @@ pub(crate) struct Child {
     family: Family,
     /// The terminal, while the command has its foreground.
     terminal: Option<Terminal>,
-    /// We were asked to stop, and have asked the command.
+    /// We were asked to suspend (TSTP), and have passed that on to the command.
     stopping: bool,
-    /// It wanted a terminal that nobody can give it, and was told so.
+    /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
     charge: Charge,
     watchers: u8,
-    /// The watcher has begun to end it.
+    /// The watcher process has begun to end it.
     was_ended: bool,
     /// The exit code, once it has ended.
     code: Option<u8>,
 }
 
-/// What became of a child.
+/// A change of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Ended(u8),
-    /// Stopped by job control, with this signal.
+    /// Suspended by job control, with this signal.
     Suspended(i32),
     None,
 }
@@ -63,8 +63,8 @@ pub(crate) enum Change {
 impl Child {
     /// Starts `argv`. Call on the main thread: the death signal comes when the starting *thread* ends.
     ///
-    /// First there is the watcher, and the command waits at a gate until the watcher knows of it: at no time would it
-    /// outlive us.
+    /// The watcher process starts first. The command waits at a pipe until the watcher knows its pid, so that it can
+    /// never outlive us.
     pub(crate) fn start(argv: &[OsString], guard: &Guard, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
@@ -119,12 +119,12 @@ impl Child {
         Change::Ended(code)
     }
 
-    /// Or somebody else stopped it, who will let it go on without us: then we go on as well.
+    /// Or another process suspended the command and will continue it: then we continue as well.
     fn is_job_control(&self, why: i32) -> bool {
         self.terminal.is_some() || self.stopping || is_for_a_terminal(why)
     }
 
-    /// Tells the watcher until when it may leave everything to us. True once it has begun to end the command.
+    /// Tells the watcher process the next deadline. True once it has begun to end the command.
     pub(crate) fn mind(&mut self, deadline: Deadline) -> bool {
         // In this order: what it said before it ended is still there.
         let is_dead = self.watcher.is_dead();
@@ -196,8 +196,8 @@ impl Child {
         }
     }
 
-    /// It wants a terminal, and no shell is there that could ever give it to us. What the system does to those who are
-    /// stopped when that happens: HUP. To try again is to be stopped again, for ever.
+    /// The command waits for a terminal, and no shell is left that could give it to us. The system sends HUP to
+    /// suspended processes in this case, and so do we: another attempt would suspend it again, for ever.
     fn hang_up(&mut self) {
         let signal = if self.hung_up { Signal::SIGKILL } else { Signal::SIGHUP };
         exit::warn(&format!(
@@ -208,8 +208,8 @@ impl Child {
         self.family.signal(signal);
     }
 
-    /// Stops everybody: TERM, and KILL at `kill_at`. Ends when nobody is left. Should we be stopped meanwhile, the watcher
-    /// does the rest at `deadline`.
+    /// Ends all processes: TERM, and KILL at `kill_at`; returns when none is left. If we are suspended meanwhile, the
+    /// watcher process does the rest at `deadline`.
     pub(crate) async fn stop(&mut self, kill_at: Moment, deadline: Deadline) {
         self.mind(deadline);
         self.family.signal(Signal::SIGTERM);
@@ -231,12 +231,12 @@ impl Child {
         }
     }
 
-    /// Whether the command has ended and everybody else who worked under the lock.
+    /// Whether the command and all other processes that worked under the lock have ended.
     pub(crate) fn is_gone(&mut self) -> bool {
         matches!(self.look(), Change::Ended(_)) && self.family.is_gone()
     }
 
-    /// Who was started by the command and has left its session, so that nobody stops them.
+    /// The daemons: processes that the command started and that have left its session. They are not stopped.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         self.family.daemons()
     }
@@ -272,7 +272,7 @@ fn is_for_a_terminal(why: i32) -> bool {
     [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().any(|signal| signal as i32 == why)
 }
 
-/// Its own code, or 128 and the number of the signal, which may be one of those without a name.
+/// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
 fn code(status: WaitStatus) -> Option<u8> {
     let code =
         status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;

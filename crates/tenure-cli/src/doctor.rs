@@ -12,7 +12,7 @@ use crate::{
     spinner, store, terminal, view,
 };
 
-/// The shortest pause before the store is asked again whether its record is adopted.
+/// The shortest pause before the store is asked again.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
 
 fn word(severity: Severity) -> &'static str {
@@ -61,7 +61,7 @@ fn list(findings: &[&Finding], is_colourful: bool) -> String {
     findings.iter().map(entry).collect()
 }
 
-/// A finding may have what a server says in it.
+/// A finding may quote a server.
 fn plain(text: &str) -> String {
     shown(text).within(4096).to_string()
 }
@@ -75,7 +75,7 @@ fn painted(word: &str, severity: Severity) -> String {
     format!("\x1b[{colour}m{word}\x1b[0m")
 }
 
-/// Has the store's record say what our settings are. A signal ends it; asking again goes on.
+/// Replaces the settings recorded in the store by ours. A signal ends it; the next call continues.
 async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
     let mut signals = Signals::listen()?;
     let say = |what: &str| match (global.quiet, args.json) {
@@ -92,7 +92,7 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
     }
 }
 
-/// Asks until nothing is left to do, but for no longer than three times what was said at first.
+/// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.
 async fn until_adopted<F>(quiet: bool, say: impl Fn(&str), ask: impl Fn() -> F) -> Result<(), Stop>
 where
     F: Future<Output = Result<Adoption, BackendError>>,

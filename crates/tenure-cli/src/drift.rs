@@ -7,9 +7,9 @@ use tenure::{Finding, Severity};
 
 use crate::spinner::pause;
 
-/// How long it is measured: 300 ms, in which a reading is exact to a millionth.
+/// The length of the measurement: 300 ms, in which a reading is exact to a millionth.
 const MEASURED: Duration = Duration::from_millis(300);
-/// Half of what holder and store may differ by (A1), in millionths.
+/// Half of the difference that A1 allows between holder and store, in millionths.
 const MOST_PPM: f64 = 5_000.0;
 
 /// The clock that is adjusted, and the one that nothing adjusts.
@@ -18,7 +18,7 @@ fn read() -> Option<(Duration, Duration)> {
     Some((read(ClockId::CLOCK_MONOTONIC)?, read(ClockId::CLOCK_MONOTONIC_RAW)?))
 }
 
-/// A warning if this machine's clock is being adjusted by more than it may.
+/// A warning if the time service adjusts this machine's clock by more than A1 allows.
 pub(crate) async fn look() -> Option<Finding> {
     let began = read()?;
     pause(MEASURED).await;

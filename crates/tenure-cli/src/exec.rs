@@ -1,4 +1,4 @@
-//! The small re-exec between fork and the command: dies with its parent, takes the foreground, becomes the command.
+//! The step between fork and the command: asks to die with its parent, takes the foreground, then executes the command.
 
 use std::{
     ffi::OsString,
@@ -25,7 +25,7 @@ use crate::{
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__exec";
 
-/// This very program, also when its file was replaced meanwhile.
+/// The path of this program, even if its file was replaced meanwhile.
 pub(crate) fn ourselves() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
@@ -40,7 +40,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         exit::warn("the command would run in another PID namespace, where tenure cannot watch over it");
         return ExitCode::from(exit::INTERNAL);
     }
-    // The parent may have died before it could be heard.
+    // The parent may have died before the death signal was set.
     if parent_id().to_string() != parent {
         return ExitCode::from(exit::LOST);
     }
@@ -55,7 +55,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match keyboard.as_str() {
         GIVEN => Terminal::give_to(getpid()),
         REFUSED => {
-            // Who blocks this signal gets an error when it reads in the background, and is not stopped.
+            // A process that blocks this signal gets an error when it reads in the background, and is not suspended.
             let mut refused = SigSet::empty();
             refused.add(Signal::SIGTTIN);
             let _ = refused.thread_block();
@@ -72,11 +72,10 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Waits until we may go on: from then on somebody knows us who kills us if our parent cannot. False if it never comes to
-/// that.
+/// Waits until the watcher process knows our pid, and so can kill us if our parent cannot. False if that never happens.
 fn opens(gate: &str) -> io::Result<bool> {
     let number: RawFd = gate.parse().map_err(io::Error::other)?;
-    // Only a name: a descriptor that we did not open ourselves cannot be had by its number without `unsafe`.
+    // By name, because an inherited descriptor cannot be used by its number without `unsafe`.
     let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
     let said = File::open(format!("{folder}/{number}")).and_then(|mut gate| gate.read(&mut [0]));
     let _ = close(number);

@@ -1,4 +1,4 @@
-//! Exit codes, in one table, and the one line that goes with them.
+//! The exit codes, and the one line of error that goes with each.
 
 use std::{error::Error, process::ExitCode};
 
@@ -10,7 +10,7 @@ pub(crate) const CONFLICT: u8 = 1;
 pub(crate) const FINDINGS: u8 = 1;
 /// The command was used wrongly.
 pub(crate) const USAGE: u8 = 64;
-/// The store is unavailable, damaged, read-only, or a newer tenure's.
+/// The store is unavailable, damaged, read-only, or was written by a newer version of tenure.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// A bug or a failing system.
 pub(crate) const INTERNAL: u8 = 70;
@@ -23,11 +23,11 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Plus the number of a signal.
 pub(crate) const SIGNAL: u8 = 128;
 
-/// Why we stop, other than with a child's own code.
+/// Why `tenure` ends, other than with the command's own exit code.
 #[derive(Debug)]
 pub(crate) struct Stop {
     code: u8,
-    /// Nothing is said if empty.
+    /// Printed unless it is empty.
     line: String,
 }
 
@@ -53,7 +53,7 @@ impl Stop {
         Self::new(UNAVAILABLE, chain(error))
     }
 
-    /// Not acquired; `conflict` is the code for a lock that somebody else holds.
+    /// Not acquired; `conflict` is the code for a lock that another owner holds.
     pub(crate) fn not_acquired(error: &AcquireError, conflict: u8, line: impl FnOnce() -> String) -> Self {
         match error {
             AcquireError::TimedOut { .. } => Self::new(conflict, line()),
@@ -92,7 +92,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     shown(&line.replace(['\n', '\r'], " ")).within(4096).to_string()
 }
 
-/// Clap's message without its tips and its usage block, and with nothing in it that paints the terminal.
+/// The message of clap without its tips and its usage block, and without control characters.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = match error.kind() {
         clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
@@ -103,7 +103,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
-    // A URL that stands where none belongs may hold a password, which may hold blanks: clap ends what it quotes with `' `.
+    // A URL that stands where none belongs may hold a password, which may hold blanks: clap ends what it quotes with `'
+    // `.
     let message = match message.split_once("://") {
         Some((before, url)) => format!("{before}://…{}", url.rfind("' ").map_or("", |end| &url[end..])),
         None => message.to_owned(),

@@ -1,4 +1,4 @@
-//! All who work under the lock: the command's process group, and what the command started in other groups.
+//! The processes that work under the lock: the command's process group, and what the command started in other groups.
 
 use std::{collections::HashSet, io};
 
@@ -10,21 +10,22 @@ use nix::{
 
 use crate::processes::{self, Process};
 
-/// The command, its group, and its descendants in our session. Who makes a session of its own is a daemon and none of it.
+/// The command, its process group, and its descendants in our session. A process with a session of its own is a daemon,
+/// and does not belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
-    /// The command, which led its group at the start.
+    /// The command. It is the leader of its group at the start.
     pub(crate) command: Pid,
-    /// `tenure`, whose child it is.
+    /// `tenure`, the parent of the command.
     pub(crate) tenure: Pid,
-    /// A child of `tenure` that is none of it.
+    /// The watcher: a child of `tenure` that does not belong to the family.
     pub(crate) watcher: Pid,
-    /// All other children of `tenure` are of it: orphans come to `tenure`, and it had no children before.
+    /// All other children of `tenure` belong to the family: `tenure` adopts orphans, and had no children before.
     pub(crate) adopts: bool,
 }
 
 impl Family {
-    /// To the command's group, and to the command where it has left that: what somebody sent to us.
+    /// Passes a signal that we received on to the command's group, and to the command if it has left that group.
     pub(crate) fn forward(&self, signal: Signal) {
         let _ = killpg(self.command, signal);
         if let Some(command) = self.command().filter(|process| process.group != self.command) {
@@ -32,7 +33,7 @@ impl Family {
         }
     }
 
-    /// To everybody. False if there is somebody whom we may not signal, as after a change of user.
+    /// Sends a signal to all processes. False if we may not signal one of them, as after a change of user.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
@@ -42,8 +43,8 @@ impl Family {
         in_reach
     }
 
-    /// True once nobody is left who could do anything. The dead stay in a group until their parent waits for them, which
-    /// it may never do: they do not count.
+    /// True once no process is left that can run. A dead process stays in its group until its parent waits for it,
+    /// perhaps for ever: it does not count.
     pub(crate) fn is_gone(&self) -> bool {
         let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
         // Where we adopt it could be read, and will be again: until then it says nothing of who left the group.
@@ -56,7 +57,7 @@ impl Family {
         self.adopts || is_empty || all.iter().any(|process| process.group == self.command)
     }
 
-    /// Waits for orphans that have ended, so that they are not in anybody's way.
+    /// Waits for orphans that have ended, so that no zombies stay.
     pub(crate) fn bury_orphans(&self) {
         for pid in processes::children(self.tenure).unwrap_or_default() {
             let raw = rustix::process::Pid::from_raw(pid.as_raw());
@@ -66,7 +67,7 @@ impl Family {
         }
     }
 
-    /// Daemons: who came to us as an orphan and has a session of its own.
+    /// Daemons: orphans that we adopted and that have a session of their own.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
         let mut children = processes::children(self.tenure).unwrap_or_default();
         children.retain(|pid| {
@@ -77,12 +78,12 @@ impl Family {
         if self.adopts { children } else { Vec::new() }
     }
 
-    /// The command, until it has been waited for.
+    /// The command, until we have waited for it.
     fn command(&self) -> Option<Process> {
         Process::look(self.command).filter(|process| process.parent == Some(self.tenure))
     }
 
-    /// Everybody, also the dead.
+    /// All processes, also dead ones.
     fn all(&self) -> io::Result<Vec<Process>> {
         let session = getsid(None)?;
         let mut all = processes::of_session(session)?;
@@ -99,8 +100,8 @@ impl Family {
         Ok(all)
     }
 
-    /// The children of `tenure`. Where we adopt they are what counts: everybody of the family who lives has one of them among
-    /// his ancestors, or is one. So if they cannot be read, nothing is known.
+    /// The children of `tenure`. If we adopt orphans, each living process of the family is one of them or has one of
+    /// them as an ancestor. So if they cannot be read, nothing is known.
     fn children(&self) -> io::Result<Vec<Pid>> {
         let tenure_lives = || kill(self.tenure, None) != Err(Errno::ESRCH);
         match processes::children(self.tenure) {
@@ -109,7 +110,7 @@ impl Family {
         }
     }
 
-    /// A child of ours, also one that was not listed, or whose parent could not be read.
+    /// A child of ours, even if it was not listed or its parent could not be read.
     fn count_child(&self, pid: Pid, all: &mut Vec<Process>) {
         match all.iter_mut().find(|process| process.pid == pid) {
             Some(listed) => listed.parent = Some(self.tenure),
@@ -138,8 +139,8 @@ impl Family {
     }
 }
 
-/// Has orphans among our descendants come to us, and not to the first process. False if they cannot be told from others:
-/// the shell that became `tenure` may have had children before.
+/// Makes us, instead of process 1, the parent of orphans among our descendants. False if they cannot be told from
+/// others: the shell that became `tenure` may have had children before.
 pub(crate) fn adopt(tenure: Pid) -> bool {
     #[cfg(target_os = "linux")]
     let adopts = nix::sys::prctl::set_child_subreaper(true).is_ok();

@@ -1,4 +1,4 @@
-//! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
+//! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically.
 
 use serde::Serialize;
 use tenure::{EndOfGrant, Label, Locker, Mode, Released, Renewal};
@@ -42,7 +42,7 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     Ok(0)
 }
 
-/// Where a lease is a session, it would end with this process, or shortly after it: no script could rely on it.
+/// A lease that is a session ends with this process or shortly after it, so a script cannot use it.
 fn outlives_us(locks: &Locker) -> Result<(), Stop> {
     let promises = locks.promises();
     if promises.end == EndOfGrant::Session {
@@ -55,7 +55,7 @@ fn outlives_us(locks: &Locker) -> Result<(), Stop> {
     Ok(())
 }
 
-/// The lease outlives this process: what people want to see is the script that asked for it.
+/// The lease outlives this process, so its label names the script that asked for it.
 fn caller() -> Label {
     let ours = tenure::this_process();
     let parent = std::os::unix::process::parent_id();

@@ -1,4 +1,4 @@
-//! The command `tenure`: run a program under a lock, see who holds what, break it.
+//! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
 mod bench;
@@ -89,7 +89,8 @@ fn main_loop(cli: Cli) -> ExitCode {
     }
 }
 
-/// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more: without
+/// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more:
+/// without
 /// them there is no store either.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let _room = [UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?];

@@ -1,4 +1,4 @@
-//! What `tenure` says to its watcher: whom to watch, and until when.
+//! Messages from `tenure` to its watcher process: which processes to watch, and until when.
 
 use std::{
     io::{self, ErrorKind, Stdin, stdin},
@@ -18,21 +18,21 @@ use tenure::Moment;
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Watch(Charge),
-    /// When to act, unless another order comes before.
+    /// When to act, unless another message comes before.
     Until(Deadline),
 }
 
-/// Whom to watch.
+/// The processes to watch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) command: i32,
     pub(crate) tenure: i32,
     pub(crate) adopts: bool,
-    /// Stands in the environment of all that the command starts.
+    /// The owner, which is in the environment of all that the command starts.
     pub(crate) owner: String,
 }
 
-/// When the command must be ended by whoever still can: a little later than `tenure` does it itself.
+/// When the watcher process ends the command: a little later than `tenure` does it itself.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     /// TERM; `None` if that has been sent.
@@ -40,7 +40,7 @@ pub(crate) struct Deadline {
     kill: Reading,
 }
 
-/// A moment on the way to another process of this machine.
+/// A moment in a message to another process of this machine.
 type Reading = (Duration, Duration);
 
 fn moment((boot, wall): Reading) -> Moment {
@@ -65,7 +65,7 @@ impl Deadline {
         moment(self.kill)
     }
 
-    /// Differs by so little that it is the same one, measured again.
+    /// True if the difference is only that of two measurements.
     pub(crate) fn is_about(self, other: Self) -> bool {
         let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_millis(1);
         self.wants_term() == other.wants_term()
@@ -74,7 +74,7 @@ impl Deadline {
     }
 }
 
-/// Where orders come in: the standard input of the watcher.
+/// The receiving end of the messages: the standard input of the watcher process.
 pub(crate) struct Ear {
     line: Stdin,
     heard: Vec<u8>,
@@ -85,7 +85,7 @@ impl Ear {
         Self { line: stdin(), heard: Vec::new() }
     }
 
-    /// The next order; `None` if none comes for as long. An error if the line is cut.
+    /// Waits for the next message; `None` if none comes within `patience`. An error if the pipe was closed.
     pub(crate) fn hear(&mut self, patience: Duration) -> io::Result<Option<Order>> {
         loop {
             if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {

@@ -1,4 +1,4 @@
-//! Text for people: who holds it, since when, for how long.
+//! Text for people: the holder, since when, for how long.
 
 use std::time::Duration;
 

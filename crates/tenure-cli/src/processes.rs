@@ -1,4 +1,4 @@
-//! The processes of our session as the system shows them: whose child, in which group, alive or not.
+//! The processes of our session, from `/proc`: parent, group, alive or dead.
 
 use std::{
     fs,
@@ -13,20 +13,20 @@ use nix::{
     unistd::{Pid, getpgid, getsid},
 };
 
-/// One process, as it was when it was looked at.
+/// One process, when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     pub(crate) group: Pid,
     /// `None` if the system hides it, or if it is of another PID namespace.
     pub(crate) parent: Option<Pid>,
-    /// When it was started: another process that gets its pid has another one.
+    /// Its start time, which differs if another process gets the same pid.
     pub(crate) born: u64,
-    /// Nothing of it runs any more; only its parent has not waited for it.
+    /// A zombie: none of its threads runs, and its parent has not waited for it.
     pub(crate) is_dead: bool,
 }
 
-/// All of a session. A process cannot join a group of another session, so nobody of a group is missing.
+/// All processes of a session. A process cannot join a group of another session, so each group is complete.
 pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -40,15 +40,15 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// The children of a process whose main thread starts and adopts all of them; also those whom `/proc` hides otherwise.
-/// One may be missing while another ends.
+/// The children of a process whose main thread starts and adopts all of them, also those that `/proc` hides otherwise.
+/// One may be missing while another one ends.
 pub(crate) fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
     Ok(list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
 }
 
-/// True if nobody would continue our group if it were stopped: nobody in it has a parent in another group of the session.
-/// Then the system gives an error to whoever would have been stopped for using the terminal.
+/// True if our process group is orphaned: no process in it has a parent in another group of the session. Then the
+/// system does not suspend a process that uses the terminal, but gives it an error.
 pub(crate) fn are_orphaned() -> bool {
     let (Ok(group), Ok(session)) = (getpgid(None), getsid(None)) else { return false };
     let cares = |parent: Pid| getsid(Some(parent)) == Ok(session) && getpgid(Some(parent)) != Ok(group);
@@ -57,7 +57,7 @@ pub(crate) fn are_orphaned() -> bool {
 }
 
 impl Process {
-    /// `None` if there is no such process. Whatever else keeps us from reading counts as a living one.
+    /// `None` if there is no such process. After any other error it counts as alive.
     pub(crate) fn look(pid: Pid) -> Option<Self> {
         let group = getpgid(Some(pid)).ok()?;
         let stat = match fs::read(format!("/proc/{pid}/stat")) {
@@ -80,7 +80,7 @@ impl Process {
         })
     }
 
-    /// Sends a signal to this process and to no other that has got its pid since. False if we may not.
+    /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let handle = open(self.pid);
         if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
@@ -111,7 +111,8 @@ fn has_exited(pid: Pid) -> Option<bool> {
     Some(poll(&mut ready, PollTimeout::ZERO).ok()? == 1)
 }
 
-/// A handle that never means another process; `Ok(None)` if there is no such process, an error where there are no handles.
+/// A handle that never means another process; `Ok(None)` if there is no such process, an error where there are no
+/// handles.
 #[cfg(target_os = "linux")]
 fn open(pid: Pid) -> Result<Option<OwnedFd>, ()> {
     use rustix::process::{PidfdFlags, pidfd_open};
@@ -139,7 +140,7 @@ fn send(_handle: &OwnedFd, _signal: Signal) -> bool {
     true
 }
 
-/// What we want to know of `/proc/PID/stat`.
+/// The fields that we use of `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,

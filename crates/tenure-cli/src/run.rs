@@ -19,7 +19,8 @@ use crate::{
     waiting::{RELEASE_PATIENCE, Waiting},
 };
 
-/// How often we look at the command and tell the watcher of renewals, at least: every twentieth of a short ttl.
+/// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
+/// ttl.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The durations of a stop.
@@ -241,7 +242,7 @@ impl Held<'_> {
         }
     }
 
-    /// At most two seconds in all; what fails is a warning, for the work is done.
+    /// At most two seconds in all. A failure is only a warning, because the work is done.
     async fn release(self) {
         let (name, quiet, locks) = (self.args.name.clone(), self.quiet, self.locks);
         let over = TokioHost.now() + RELEASE_PATIENCE;
@@ -255,12 +256,12 @@ impl Held<'_> {
         if let Some(why) = failed.filter(|_| !quiet) {
             exit::warn(&format!("{name}: {why}"));
         }
-        // What failed goes on in the background for what is left of the time, then its ttl ends it.
+        // A failed release is repeated in the background for the rest of the time; then the ttl ends the lease.
         locks.drain(over.remaining(TokioHost.now())).await;
     }
 }
 
-/// What is true of those who cannot be stopped because they have left the command's session.
+/// The end of the message if there are daemons, which are not stopped.
 fn except(daemons: &[nix::unistd::Pid]) -> String {
     if daemons.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! The signals we listen to.
+//! The signals that `tenure` handles.
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -7,14 +7,15 @@ use crate::exit::Stop;
 
 type Stream = tokio::signal::unix::Signal;
 
-/// INT, TERM and HUP, which end a wait and are passed on to a child; CHLD, which says that a child changed.
+/// INT, TERM and HUP end a wait and are passed on to the command. CHLD says that a child has changed.
 ///
-/// What was ignored when we started stays so, for us and for the child: HUP under `nohup`, INT behind `&` in a script.
+/// A signal that was ignored when we started stays ignored, for us and for the command: HUP under `nohup`, INT after
+/// `&` in a script.
 pub(crate) struct Signals {
     interrupt: Option<Stream>,
     terminate: Option<Stream>,
     hangup: Option<Stream>,
-    /// TSTP, from when there is a command that must not run on while we are stopped.
+    /// TSTP, once there is a command that must not run while we are suspended.
     stop: Option<Stream>,
     child: Stream,
 }
@@ -30,12 +31,12 @@ impl Signals {
         })
     }
 
-    /// Listens to TSTP as well. Until then it stops us as any other program.
+    /// Handles TSTP as well. Until then it suspends us like any other program.
     pub(crate) fn listen_to_stop(&mut self) {
         self.stop = listen_unless_ignored(Signal::SIGTSTP).unwrap_or(None);
     }
 
-    /// The next signal that asks us to end.
+    /// Waits for the next signal that asks us to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
         tokio::select! {
             _ = next(&mut self.interrupt) => Signal::SIGINT,
@@ -44,7 +45,7 @@ impl Signals {
         }
     }
 
-    /// The next signal of either kind; `None` if a child changed.
+    /// Waits for the next signal; `None` if a child has changed.
     pub(crate) async fn next(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
@@ -73,7 +74,7 @@ async fn next(stream: &mut Option<Stream>) {
     }
 }
 
-/// Where there is no `/proc`, nothing is known to be.
+/// Without `/proc`, no signal is taken for ignored.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

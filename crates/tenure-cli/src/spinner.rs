@@ -1,4 +1,4 @@
-//! The line that a person sees while something takes its time; on a terminal only.
+//! The progress line on a terminal during a long step.
 
 use std::{
     convert::Infallible,
@@ -9,23 +9,23 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use tenure::{Host, TokioHost, shown};
 
-/// How often the line is drawn anew.
+/// How often the line is redrawn.
 const FRAME: Duration = Duration::from_millis(100);
-/// What takes less than this shows nothing.
+/// A step that is shorter than this shows no line.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// A bar has so many steps.
+/// The number of steps of a progress bar.
 const STEPS: u64 = 1000;
 
 const SPINNER: &str = "{spinner} {wide_msg}";
 const BAR: &str = "{bar:24} {wide_msg}";
 
-/// Draws what `message` says until dropped, but not if `quiet`; wipes the line then.
+/// Draws the text of `message` until dropped, and then clears the line. Draws nothing if `quiet`.
 pub(crate) async fn spin(quiet: bool, message: impl Fn() -> String) -> Infallible {
     let bar = ProgressBar::new_spinner();
     draw(quiet, PATIENCE, &bar, SPINNER, || bar.set_message(shown(&message()).to_string())).await
 }
 
-/// Draws how far it is, from 0 to 1, and what `look` says of it, until dropped; as [`spin`] else, and from the beginning.
+/// Draws a bar from 0 to 1 and a text, both from `look`, from the start until dropped; otherwise as [`spin`].
 pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infallible {
     let bar = ProgressBar::new(STEPS);
     let show = || {
@@ -37,7 +37,7 @@ pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infal
     draw(quiet, Duration::ZERO, &bar, BAR, show).await
 }
 
-/// Does the work, and says `what` it is if that takes longer than a moment.
+/// Does the work, and shows `what` it is if it takes longer than a moment.
 pub(crate) async fn spin_while<A>(quiet: bool, what: &str, work: impl Future<Output = A>) -> A {
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! The terminal: whose it is, and giving it to a child and back.
+//! The terminal: which process group has its foreground, and passing that to the command and back.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ use nix::{
 
 use crate::processes;
 
-/// The terminal's keyboard: given to the command, refused to it, or to be asked for.
+/// The input of the terminal: given to the command, refused to it, or given when it asks.
 pub(crate) const GIVEN: &str = "given";
 pub(crate) const REFUSED: &str = "refused";
 pub(crate) const ASKED_FOR: &str = "asked-for";
@@ -25,7 +25,7 @@ pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// The terminal on the standard input, if we have its foreground to give away.
+/// The terminal on the standard input, if our process group has its foreground.
 pub(crate) struct Terminal {
     settings: Option<Termios>,
 }
@@ -36,7 +36,8 @@ impl Terminal {
         ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
     }
 
-    /// What a command gets of the keyboard: it, or nothing but errors as we would, or the way to ask for it.
+    /// How the command gets the input of the terminal: at once, never (a read is an error, as it would be for us), or
+    /// when it asks.
     pub(crate) fn keyboard(given: Option<&Self>) -> &'static str {
         // Whatever the standard input is: a command finds the terminal by this name.
         let is_elsewhere =
@@ -58,7 +59,7 @@ impl Terminal {
         let _ = blocked.thread_unblock();
     }
 
-    /// Takes the terminal back, and makes it usable if the child was killed in the middle of something.
+    /// Takes the terminal back, and resets it if the command was killed.
     pub(crate) fn take_back(&self, child_was_killed: bool) {
         Self::give_to(getpgrp());
         if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {

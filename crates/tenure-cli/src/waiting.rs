@@ -1,4 +1,4 @@
-//! Waiting for a lock: what a person sees of it, and how a signal ends it.
+//! Waiting for a lock: what is shown meanwhile, and how a signal ends it.
 
 use std::{
     convert::Infallible,
@@ -10,11 +10,11 @@ use tenure::{AcquireError, BackendError, Guard, Host, Lock, LockName, Locker, Mo
 
 use crate::{exit::Stop, people, signals::Signals, spinner};
 
-/// How long a release may take before we go on without its answer.
+/// The longest time to wait for the answer to a release.
 pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
-/// A wait that is announced.
+/// A wait of at least this length is announced.
 const LONG: Duration = Duration::from_secs(1);
-/// How often it is looked whether there is one.
+/// How often we check for such a wait.
 const ANNOUNCING: Duration = Duration::from_millis(100);
 
 /// Waits for one lock.
@@ -68,7 +68,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// A store that says when it will serve is waited for in silence otherwise, where no line is drawn.
+    /// Says so once if the store announces a long wait, where no progress line is drawn.
     async fn announce(&self) -> Infallible {
         if !self.quiet && !stderr().is_terminal() {
             let error = self.long_wait().await;
@@ -80,7 +80,7 @@ impl<'a> Waiting<'a> {
         std::future::pending().await
     }
 
-    /// What the store said when it refused for a long time.
+    /// The error with which the store announced a long wait.
     async fn long_wait(&self) -> BackendError {
         loop {
             spinner::pause(ANNOUNCING).await;

@@ -1,6 +1,6 @@
-//! The watcher: ends the command and what it started if `tenure` cannot, because it was killed or is stopped.
+//! The watcher process. It ends the command, and what the command started, if `tenure` was killed or is suspended.
 //!
-//! The death signal set by the re-exec reaches the command only, and a process that is stopped stops nobody.
+//! The parent-death signal reaches only the command, and a suspended `tenure` can stop nothing.
 
 use std::{
     io::{Write, stdout},
@@ -25,15 +25,16 @@ use crate::{
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__watch";
 
-/// How often the clocks are looked at: `poll` does not count the time in which the machine was suspended.
+/// How often the clocks are read: `poll` does not count the time in which the machine was suspended.
 const CLOCKS: Duration = Duration::from_secs(1);
 
-/// How often the dying are looked at, and for how long after KILL: whoever is in an uninterruptible wait of the kernel ends
-/// with it, and needs nobody.
+/// How often ending processes are looked at, and for how long after KILL. A process in an uninterruptible wait of the
+/// kernel ends when that wait ends.
 const LOOK: Duration = Duration::from_millis(5);
 const DYING: Duration = Duration::from_secs(10);
 
-/// `__watch`: hears on the standard input whom to watch and until when, and that `tenure` is dead.
+/// `__watch`: reads from the standard input which processes to watch and until when. The end of the input says that
+/// `tenure` is dead.
 pub(crate) fn watch() -> ExitCode {
     // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
     let _ = SigSet::all().thread_block();
@@ -69,7 +70,7 @@ fn family(charge: &Charge) -> Family {
     }
 }
 
-/// `tenure` lives but does nothing: what it would have done. It hears of it first, for when it goes on.
+/// `tenure` lives but is suspended: does what it would have done, and tells it first, for when it continues.
 fn end(family: &Family, deadline: Deadline) {
     let _ = stdout().write_all(b"!").and_then(|()| stdout().flush());
     if deadline.wants_term() {
@@ -95,7 +96,7 @@ fn wait(family: &Family, until: Moment) {
     }
 }
 
-/// `tenure` is dead, and nobody's parent any more: whom the command started outside its group is known by its environment.
+/// `tenure` is dead and has no children any more: processes outside the command's group are found by their environment.
 fn kill_all(charge: &Charge) {
     let orphans = Family { adopts: false, ..family(charge) };
     let mark = format!("TENURE_OWNER={}", charge.owner);
@@ -115,7 +116,7 @@ fn kill_all(charge: &Charge) {
     }
 }
 
-/// There is no runtime here that could wait.
+/// This process has no async runtime.
 fn rest() {
     let _ = poll(&mut [], PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
 }

@@ -1,4 +1,4 @@
-//! The watcher as `tenure` sees it: started before the command, told every new deadline, killed when all is well.
+//! The watcher process as `tenure` uses it: started before the command, told every new deadline, killed in the end.
 
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write},
@@ -17,7 +17,7 @@ use crate::{
     watch::VERB,
 };
 
-/// A process that ends the command if we cannot. It goes when this is dropped.
+/// A process that ends the command if we cannot. Dropping this ends it.
 pub(crate) struct Watcher {
     process: Child,
     line: PipeWriter,
@@ -26,8 +26,8 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts one, in a group of its own so that signals to ours do not reach it. If there is somebody to watch already, it
-    /// finds that on its line, whatever becomes of us meanwhile.
+    /// Starts it, in a process group of its own, so that signals to our group do not reach it. If the command runs
+    /// already, its pid waits in the pipe, whatever happens to us meanwhile.
     pub(crate) fn start(charge: Option<&Charge>) -> io::Result<Self> {
         let (ear, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
@@ -54,12 +54,12 @@ impl Watcher {
         Pid::from_raw(i32::try_from(self.process.id()).expect("BUG: a pid is positive and fits"))
     }
 
-    /// Tells it whom to watch.
+    /// Tells it which processes to watch.
     pub(crate) fn watch(&mut self, charge: &Charge) -> io::Result<()> {
         say(&mut self.line, &Order::Watch(charge.clone()))
     }
 
-    /// Tells it when to act, if that is news.
+    /// Tells it when to act, if that has changed.
     pub(crate) fn until(&mut self, deadline: Deadline) -> io::Result<()> {
         if self.told.is_some_and(|told| told.is_about(deadline)) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Whether it has begun to end the command, and said so before.
+    /// Whether it has begun to end the command; it says so before it acts.
     pub(crate) fn has_acted(&mut self) -> bool {
         matches!(self.answer.read(&mut [0]), Ok(1))
     }

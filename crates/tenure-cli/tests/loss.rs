@@ -322,7 +322,9 @@ fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
     stage.beats("holder");
     stage.run(&["-q", "break", "job"]).silent(0);
     let daemon: i32 = stage.number("pid.daemon");
-    holder.ended().complained(79, &format!("except daemons, which have a session of their own: pid {daemon}"));
+    holder
+        .ended()
+        .complained(79, &format!("except daemons, which have a session of their own: pid {daemon}"));
     assert!(is_alive(daemon));
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
 }

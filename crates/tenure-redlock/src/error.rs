@@ -74,7 +74,10 @@ mod tests {
     fn it_says_when_a_quorum_will_serve() {
         let error = too_few(5, true, &[waiting(9), waiting(3), waiting(7), waiting(5)]);
         assert_eq!(error.retry_hint(), Some(Duration::from_secs(5)));
-        assert!(error.to_string().starts_with("4 of 5 nodes cannot serve, and a quorum needs 3: "), "{error}");
+        assert!(
+            error.to_string().starts_with("4 of 5 nodes cannot serve, and a quorum needs 3: "),
+            "{error}"
+        );
     }
 
     /// A node that is down does not say when it comes back; without it the others may not suffice.

@@ -16,7 +16,7 @@ use crate::{
     waiting::RELEASE_PATIENCE,
 };
 
-/// How long the store may fail in a row: whoever measures does not want to measure that.
+/// How long the store may fail without interruption before the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The tasks of the part that runs. They stop when it is dropped.
@@ -137,7 +137,7 @@ async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<Tally, Stop>
         let guard = lock.acquire().await.map_err(|error| not_acquired(&error))?;
         tally.add(asked, now());
         if hold.is_zero() {
-            // Else a store that answers without ever waiting would let it go before anybody could ask for it.
+            // Otherwise a store that answers without waiting would release it before another task could ask for it.
             yield_now().await;
         } else {
             spinner::pause(hold).await;

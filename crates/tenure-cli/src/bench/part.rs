@@ -20,17 +20,17 @@ pub(crate) enum Part {
 /// How long a waiter of [`Part::Hold`] holds; the timer may make it twice as long.
 pub(crate) const HOLD: Duration = Duration::from_millis(1);
 
-/// With fewer turns for each, a last round that not all had part in counts too much.
+/// With fewer turns per waiter, an incomplete last round counts too much.
 const ENOUGH: u64 = 10;
 
-/// What a part came to.
+/// The result of a part.
 pub(crate) struct Answer {
     pub(crate) part: Part,
     pub(crate) per_second: f64,
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) worst: Duration,
-    /// Where somebody waits for somebody else.
+    /// For parts in which tasks wait for each other.
     pub(crate) sharing: Option<Sharing>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Sharing {
     pub(crate) change: Duration,
     /// Jain's index of fairness: 1 if all had as many turns, 1/n if one had them all.
     pub(crate) jain: f64,
-    /// How many had no turn while another had two.
+    /// The number of waiters without a turn while another one had two.
     pub(crate) starved: usize,
     /// The turns were too few to judge by.
     pub(crate) is_hasty: bool,
@@ -84,7 +84,7 @@ impl Part {
         }
     }
 
-    /// Whose times are shown.
+    /// The times that are shown.
     pub(crate) fn timed(self) -> &'static str {
         match self {
             Self::RoundTrip => "request",
@@ -93,7 +93,7 @@ impl Part {
         }
     }
 
-    /// Whether one waits for the other.
+    /// Whether tasks wait for each other.
     pub(crate) fn is_shared(self) -> bool {
         matches!(self, Self::Change(_) | Self::Hold(_))
     }
@@ -126,13 +126,13 @@ impl Answer {
     }
 }
 
-/// A round in which some had no turn yet is none of starving.
+/// A round in which some waiters had no turn yet does not count as starving.
 fn starved(turns: &[u64]) -> usize {
     let had_two = turns.iter().any(|turns| *turns > 1);
     if had_two { turns.iter().filter(|turns| **turns == 0).count() } else { 0 }
 }
 
-/// (Σx)² / (n Σx²); 0 if nobody had a turn.
+/// (Σx)² / (n Σx²); 0 if there was no turn.
 fn jain(turns: &[u64]) -> f64 {
     let (sum, squares) = turns.iter().fold((0.0, 0.0), |(sum, squares), turns| {
         let turns = *turns as f64;

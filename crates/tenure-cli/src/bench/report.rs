@@ -29,7 +29,7 @@ struct PartJson {
     p50_us: f64,
     p99_us: f64,
     worst_us: f64,
-    /// These are `null` where nobody waits for anybody.
+    /// These are `null` for parts without waiting.
     us_per_change: Option<f64>,
     jain: Option<f64>,
     starved: Option<usize>,

@@ -1,4 +1,4 @@
-//! What was counted and how long it took, in little memory however much it was.
+//! A histogram of times in bounded memory.
 
 use std::time::{Duration, Instant};
 
