@@ -20,7 +20,7 @@ use crate::{
     exec, exit,
     family::{self, Family},
     nested,
-    orders::{Charge, Deadline},
+    messages::{Deadline, Watched},
     processes,
     spinner::pause,
     terminal::Terminal,
@@ -43,7 +43,7 @@ pub(crate) struct Child {
     /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
-    charge: Charge,
+    watched: Watched,
     watchers: u8,
     /// The watcher process has begun to end it.
     was_ended: bool,
@@ -75,19 +75,19 @@ impl Child {
         let command = spawn(argv, guard, &gate, Terminal::keyboard(terminal.as_ref()))?;
         let (tenure, owner) = (getpid(), guard.owner().to_string());
         let family = Family { command, tenure, watcher: watcher.pid(), adopts };
-        let charge = Charge { command: command.as_raw(), tenure: tenure.as_raw(), adopts, owner };
+        let watched = Watched { command: command.as_raw(), tenure: tenure.as_raw(), adopts, owner };
         let mut child = Self {
             family,
             terminal,
             stopping: false,
             hung_up: false,
             watcher,
-            charge,
+            watched,
             watchers: WATCHERS,
             was_ended: false,
             code: None,
         };
-        let told = child.watcher.watch(&child.charge).and_then(|()| child.watcher.until(deadline));
+        let told = child.watcher.watch(&child.watched).and_then(|()| child.watcher.until(deadline));
         if let Err(error) = told {
             drop(open);
             // It finds the gate gone and ends.
@@ -139,7 +139,7 @@ impl Child {
 
     fn replace_watcher(&mut self) {
         self.watchers -= 1;
-        match Watcher::start(Some(&self.charge)) {
+        match Watcher::start(Some(&self.watched)) {
             Ok(watcher) => {
                 self.family.watcher = watcher.pid();
                 self.watcher = watcher;

@@ -11,7 +11,7 @@ mod exit;
 mod family;
 mod lease;
 mod nested;
-mod orders;
+mod messages;
 mod people;
 mod processes;
 mod run;

@@ -11,7 +11,7 @@ use crate::{
     child::{Change, Child},
     exit::{self, Stop},
     nested,
-    orders::Deadline,
+    messages::Deadline,
     people,
     signals::Signals,
     spinner::pause,

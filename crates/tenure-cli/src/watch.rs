@@ -18,7 +18,7 @@ use tenure::{Host, Moment, TokioHost};
 use crate::{
     exit,
     family::Family,
-    orders::{Charge, Deadline, Ear, Order},
+    messages::{Deadline, Inbox, Message, Watched},
     processes::{self, Process},
 };
 
@@ -38,35 +38,35 @@ const DYING: Duration = Duration::from_secs(10);
 pub(crate) fn watch() -> ExitCode {
     // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
     let _ = SigSet::all().thread_block();
-    let (mut ear, mut charge, mut deadline) = (Ear::new(), None, None::<Deadline>);
+    let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
         // In this order: whoever was stopped finds a deadline that is over, and news of a later one behind it.
         let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
-        match ear.hear(left.min(CLOCKS)) {
-            Ok(Some(Order::Watch(whom))) => charge = Some(whom),
-            Ok(Some(Order::Until(when))) => deadline = Some(when),
+        match inbox.receive(left.min(CLOCKS)) {
+            Ok(Some(Message::Watch(whom))) => watched = Some(whom),
+            Ok(Some(Message::Until(when))) => deadline = Some(when),
             Ok(None) => {
-                if let (Some(charge), Some(deadline), true) = (&charge, deadline, is_over) {
-                    end(&family(charge), deadline);
+                if let (Some(watched), Some(deadline), true) = (&watched, deadline, is_over) {
+                    end(&family(watched), deadline);
                     return ExitCode::from(exit::LOST);
                 }
             }
             Err(_) => {
-                charge.as_ref().inspect(|charge| kill_all(charge));
+                watched.as_ref().inspect(|watched| kill_all(watched));
                 return ExitCode::SUCCESS;
             }
         }
     }
 }
 
-fn family(charge: &Charge) -> Family {
+fn family(watched: &Watched) -> Family {
     let pid = Pid::from_raw;
     Family {
-        command: pid(charge.command),
-        tenure: pid(charge.tenure),
+        command: pid(watched.command),
+        tenure: pid(watched.tenure),
         watcher: getpid(),
-        adopts: charge.adopts,
+        adopts: watched.adopts,
     }
 }
 
@@ -97,9 +97,9 @@ fn wait(family: &Family, until: Moment) {
 }
 
 /// `tenure` is dead and has no children any more: processes outside the command's group are found by their environment.
-fn kill_all(charge: &Charge) {
-    let orphans = Family { adopts: false, ..family(charge) };
-    let mark = format!("TENURE_OWNER={}", charge.owner);
+fn kill_all(watched: &Watched) {
+    let orphans = Family { adopts: false, ..family(watched) };
+    let mark = format!("TENURE_OWNER={}", watched.owner);
     let over = TokioHost.now() + DYING;
     loop {
         orphans.signal(Signal::SIGKILL);

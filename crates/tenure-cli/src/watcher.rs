@@ -13,7 +13,7 @@ use nix::{
 
 use crate::{
     exec,
-    orders::{Charge, Deadline, Order},
+    messages::{Deadline, Message, Watched},
     watch::VERB,
 };
 
@@ -28,14 +28,14 @@ pub(crate) struct Watcher {
 impl Watcher {
     /// Starts it, in a process group of its own, so that signals to our group do not reach it. If the command runs
     /// already, its pid waits in the pipe, whatever happens to us meanwhile.
-    pub(crate) fn start(charge: Option<&Charge>) -> io::Result<Self> {
-        let (ear, mut line) = io::pipe()?;
+    pub(crate) fn start(watched: Option<&Watched>) -> io::Result<Self> {
+        let (inbox, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
         fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        if let Some(charge) = charge {
-            say(&mut line, &Order::Watch(charge.clone()))?;
+        if let Some(watched) = watched {
+            say(&mut line, &Message::Watch(watched.clone()))?;
         }
         let process = Command::new(exec::ourselves()?)
             .arg0("tenure")
@@ -43,7 +43,7 @@ impl Watcher {
             // It does not work under the lock of a `tenure` around us: that one must not take it for somebody who does.
             .env_remove("TENURE_OWNER")
             .process_group(0)
-            .stdin(ear)
+            .stdin(inbox)
             .stdout(mouth)
             .stderr(Stdio::null())
             .spawn()?;
@@ -55,8 +55,8 @@ impl Watcher {
     }
 
     /// Tells it which processes to watch.
-    pub(crate) fn watch(&mut self, charge: &Charge) -> io::Result<()> {
-        say(&mut self.line, &Order::Watch(charge.clone()))
+    pub(crate) fn watch(&mut self, watched: &Watched) -> io::Result<()> {
+        say(&mut self.line, &Message::Watch(watched.clone()))
     }
 
     /// Tells it when to act, if that has changed.
@@ -64,7 +64,7 @@ impl Watcher {
         if self.told.is_some_and(|told| told.is_about(deadline)) {
             return Ok(());
         }
-        say(&mut self.line, &Order::Until(deadline))?;
+        say(&mut self.line, &Message::Until(deadline))?;
         self.told = Some(deadline);
         Ok(())
     }
@@ -87,8 +87,8 @@ impl Drop for Watcher {
     }
 }
 
-fn say(line: &mut PipeWriter, order: &Order) -> io::Result<()> {
-    let mut words = serde_json::to_vec(order)?;
+fn say(line: &mut PipeWriter, message: &Message) -> io::Result<()> {
+    let mut words = serde_json::to_vec(message)?;
     words.push(b'\n');
     match line.write_all(&words) {
         // It is stopped, and has not read for hundreds of deadlines: it will act too early, but not too late.

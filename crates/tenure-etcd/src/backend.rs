@@ -24,7 +24,7 @@ pub struct Etcd {
     pub(crate) watching: Watching,
 }
 
-/// What the handles of one process share.
+/// The state that the handles of one process share.
 pub(crate) struct Shared {
     config: Arc<Config>,
     host: Arc<dyn Host>,
@@ -35,7 +35,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// This owner wants to hear nothing any more, through any handle.
+    /// This owner needs no more hints, through any handle.
     pub(crate) fn forget(&self, owner: OwnerId) {
         self.watchers.forget(owner);
     }

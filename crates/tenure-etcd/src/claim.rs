@@ -1,4 +1,4 @@
-//! The verb `claim`: taking a place in the queue, keeping it, and entering when its turn has come.
+//! The verb `claim`: takes a place in the queue, keeps it, and takes the lock when its turn has come.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     wake::Awaited,
 };
 
-/// How long the place of a dead waiter bars those behind it at most, in seconds.
+/// How long the place of a dead waiter blocks the places behind it at most, in seconds.
 const PLACE_SECONDS: i64 = 6;
 
 /// A waiter asks again after this long at the latest.
@@ -73,7 +73,7 @@ impl Etcd {
 }
 
 impl Asking<'_> {
-    /// Looks first: who does not fit leaves no trace.
+    /// Reads first: a claim that does not fit leaves nothing behind.
     async fn ask_in_passing(&self) -> Result<ClaimAnswer, BackendError> {
         let queue = self.etcd.members.queue(&self.folder, self.patience).await?;
         if queue.find(self.claim.owner).is_none() && !queue.has_room_for(self.claim.mode) {
@@ -100,7 +100,8 @@ impl Asking<'_> {
         }
     }
 
-    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with the lease that it
+    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with the lease
+    /// that it
     /// would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
         let is_contended = self.has_place_lease() && self.etcd.shared.owners.is_contended(&self.claim.name);
@@ -108,7 +109,8 @@ impl Asking<'_> {
         self.settle(Step::new(purpose, 0)).await
     }
 
-    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of the ttl to hold.
+    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of the ttl to
+    /// hold.
     async fn settle(&self, mut step: Step) -> Result<ClaimAnswer, BackendError> {
         let is_new = step.from == 0;
         for number in 0..STEPS {
@@ -134,7 +136,8 @@ impl Asking<'_> {
         }
     }
 
-    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read alone says whether it
+    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read alone says
+    /// whether it
     /// holds: a lease may end while its owner waits (hazard 47, etcd #11456).
     async fn take(&self, step: &mut Step) -> Result<Option<ClaimAnswer>, BackendError> {
         let lease = match step.unused {
@@ -169,7 +172,7 @@ impl Asking<'_> {
         known.is_none_or(|known| !known.leases.contains(&place.lease))
     }
 
-    /// What is to be said of its place; nothing yet if its key is not on the lease that it should be on.
+    /// The answer about its place; `None` if its key is not on the lease that it should be on.
     async fn look(
         &self,
         queue: &Queue,
@@ -190,12 +193,12 @@ impl Asking<'_> {
         }
     }
 
-    /// What its lease must be for.
+    /// The purpose that its lease must have.
     fn purpose(&self, queue: &Queue, at: usize) -> Purpose {
         if at >= queue.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
     }
 
-    /// The key was certainly not written: then nothing was, if the lease goes as well (L9).
+    /// The key was certainly not written. If the lease is ended as well, nothing was applied (L9).
     async fn undo(&self, step: &Step, error: BackendError) -> BackendError {
         let Some(lease) = step.unused.filter(|_| error.outcome() == Outcome::NotApplied) else {
             return error;
@@ -207,7 +210,7 @@ impl Asking<'_> {
         error
     }
 
-    /// It waits for nothing, and leaves no trace.
+    /// It does not wait, and leaves nothing behind.
     async fn leave_line(&self, place: &Place) -> Result<(), BackendError> {
         let owners = &self.etcd.shared.owners;
         let mut leases = owners.get(self.claim.owner).unwrap_or_default().leases;

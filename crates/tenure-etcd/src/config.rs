@@ -1,10 +1,10 @@
-//! `Config`: which members, who we are, and where the locks lie; from a URL.
+//! `Config`: members, login, and prefix of the keys, from a URL.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use tenure_core::url::{self, address, bad, decode, settings, shown};
 
-/// What is wrong with a URL.
+/// Why a URL is refused.
 pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where etcd is and how it is spoken to.
@@ -34,7 +34,7 @@ pub(crate) struct Tls {
 
 const PARAMETERS: &[&str] = &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"];
 
-/// The port of a member whose URL says none.
+/// The default port of a member.
 const PORT: u16 = 2379;
 
 impl Config {

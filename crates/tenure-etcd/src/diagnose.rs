@@ -1,4 +1,4 @@
-//! `diagnose`: what about the cluster weakens what we promise, and what to do about it.
+//! `diagnose`: what weakens the promises of a cluster, and what to do about it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::{
     members::Members,
 };
 
-/// What one member says of itself.
+/// The facts that one member tells.
 struct Member {
     address: String,
     cluster: u64,
@@ -80,7 +80,7 @@ impl Etcd {
         Ok(if known < size { vec![unknown] } else { Vec::new() })
     }
 
-    /// Takes and leaves a lock that nobody else can want.
+    /// Takes and releases a lock with a random name.
     async fn rights(&self) -> Result<Option<Finding>, BackendError> {
         let mut bits = [0; 24];
         self.members.host.random(&mut bits);

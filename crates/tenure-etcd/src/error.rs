@@ -9,7 +9,7 @@ use tenure_core::{
     Outcome,
 };
 
-/// What a failed request means for the next step.
+/// The next step after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The member has answered; another one would answer the same.
@@ -18,7 +18,7 @@ pub(crate) enum Fate {
     Again,
     /// Another member may do better.
     Next,
-    /// So may another one, and over this connection nothing comes any more.
+    /// Another member may do better, and this connection is dead.
     Lost,
 }
 
@@ -28,27 +28,27 @@ pub(crate) fn asked(place: &str, error: Error) -> (Fate, BackendError) {
     (fate, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
 }
 
-/// A connection that could not be made: nothing was asked yet but who we are.
+/// A connection that could not be made: no request but the login was sent.
 pub(crate) fn connecting(place: &str, error: Error) -> (Fate, BackendError) {
     let (fate, kind, _, message) = judge(&error);
     let refused = BackendError::new(kind, Outcome::NotApplied, message).with("etcd", place);
     (fate, refused.caused_by(error))
 }
 
-/// Nobody answered in time.
+/// No member answered in time.
 pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
     let message = format!("no etcd member answered within {patience:.1?}");
     BackendError::new(TimedOut, Outcome::Unknown, message).with("etcd", place)
 }
 
-/// A key that is named like a place in a queue and is none.
+/// A key that is named like a place in a queue, but was not written by tenure.
 pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     let message =
         "a key in the range of this lock was not written by tenure; delete it or use another lock name";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("key", String::from_utf8_lossy(key))
 }
 
-/// The cluster has forgotten what this process has seen.
+/// The cluster has lost data that this process has seen.
 pub(crate) fn put_back() -> BackendError {
     let message = "the etcd cluster was restored to an earlier state, in which fencing tokens would repeat; restore \
                    it with --bump-revision, or reset the largest token that each of your resources has stored, and \
@@ -75,13 +75,13 @@ pub(crate) fn too_short(asked: i64, seconds: i64) -> BackendError {
     BackendError::new(Invalid, Outcome::Unknown, message)
 }
 
-/// What was asked was done and undone under our hands, several times over.
+/// The requested change was made and undone several times.
 pub(crate) fn unsettled(place: &str) -> BackendError {
     let message = "the etcd cluster changed its leader during every attempt; try again later";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
 }
 
-/// A release that was sent twice and found nothing: the first may have done it (L9).
+/// A release that was sent twice, and the second found nothing: the first may have done it (L9).
 pub(crate) fn left_or_gone(place: &str) -> BackendError {
     let message = "the lock was released, but it is not known whether it was held until then";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("etcd", place)
@@ -117,7 +117,8 @@ fn text(error: &Error) -> Option<&str> {
 
 type Verdict = (Fate, ErrorKind, Outcome, &'static str);
 
-/// What a server's words mean. All of these but those of an unknown outcome are said before anything is proposed.
+/// The meaning of the server's messages. Except for those of unknown outcome, the server sends them before it proposes
+/// a change.
 const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
     // What the driver had started died with the runtime that it was first used on: this was not even sent.
     (

@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_core::{Claim, Label, LockName, Mode, OwnerId};
 
-/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of the owner's 128
+/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of the
+/// owner's 128
 /// random bits, folded. Any process that knows the owner finds the key.
 pub(crate) fn number(owner: OwnerId) -> u64 {
     let hex = owner.hex();
@@ -25,7 +26,7 @@ fn value_of(digit: u8) -> u8 {
     }
 }
 
-/// What all keys of one lock begin with.
+/// The common prefix of all keys of one lock.
 pub(crate) fn folder(prefix: &str, name: &LockName) -> String {
     format!("{prefix}{name}/")
 }
@@ -35,7 +36,8 @@ pub(crate) fn key(folder: &str, owner: OwnerId) -> Vec<u8> {
     format!("{folder}{:x}", number(owner)).into_bytes()
 }
 
-/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a queue: it belongs
+/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a queue: it
+/// belongs
 /// to a lock whose name goes on, or to somebody else's data.
 pub(crate) fn named(rest: &[u8]) -> Option<u64> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -45,7 +47,7 @@ pub(crate) fn named(rest: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(rest).ok()?, 16).ok().filter(|number| *number <= POSITIVE)
 }
 
-/// What stands in a key of ours.
+/// The value of our keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Value {
     pub(crate) owner: OwnerId,

@@ -18,7 +18,8 @@ use crate::{
 const ROUNDS: usize = 3;
 
 impl Etcd {
-    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key was: nothing else
+    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key was: nothing
+    /// else
     /// takes a key of ours away without its lease but a person (L9).
     pub(crate) async fn leave(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
@@ -84,7 +85,8 @@ impl Etcd {
         Ok(place.filter(|place| place.is_of(owner)))
     }
 
-    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a release
+    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a
+    /// release
     /// that comes later finds nothing, and says so. Whether any was there.
     async fn end(
         &self,
@@ -108,7 +110,7 @@ impl Etcd {
         deleted.map(|()| ended).map_err(BackendError::of_unknown_outcome)
     }
 
-    /// Takes the lock from its holders. What writes to the store raises its revision, and so the fence.
+    /// Takes the lock from its holders. Every write raises the revision of the store, and so the fence.
     pub(crate) async fn rob(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
         let patience = self.config().response_timeout;
         let folder = folder(&self.config().prefix, name);

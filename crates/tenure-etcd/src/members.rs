@@ -1,4 +1,5 @@
-//! `Members`: one connection to each member, and which one is asked: fail-over is ours, for the driver has none (hazard 58).
+//! `Members`: one connection to each member, and which one is asked: fail-over is ours, for the driver has none (hazard
+//! 58).
 
 use std::{
     fs,
@@ -29,7 +30,8 @@ const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs
 /// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not wait for
+/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not
+/// wait for
 /// one that hangs while the others serve.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -60,7 +62,7 @@ struct Connection {
     number: u64,
 }
 
-/// What the first member that answered has answered.
+/// The answer of the first member that answered.
 pub(crate) struct Answer<T> {
     pub(crate) value: T,
     /// It was asked for more than once: the effect may be an earlier request's.
@@ -116,7 +118,8 @@ impl Members {
         self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
     }
 
-    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a sixth of
+    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a
+    /// sixth of
     /// this ttl: all must get their chance in that time.
     pub(crate) fn patience(&self, ttl: Duration) -> Duration {
         let share = ttl / 6 / u32::try_from(self.len()).unwrap_or(u32::MAX).max(1);
@@ -319,7 +322,8 @@ impl<'a> Round<'a> {
         if self.asked < self.members.len() { self.again() } else { None }
     }
 
-    /// Who is asked next because all are silent: a leader that died takes with it what was on its way, and those who passed it on
+    /// Who is asked next because all are silent: a leader that died takes with it what was on its way, and those who
+    /// passed it on
     /// wait for it in vain. So all are asked again, more slowly each time.
     fn again(&mut self) -> Option<usize> {
         if self.asked >= self.members.len() * ROUNDS {

@@ -1,4 +1,4 @@
-//! `Owners`: what this process remembers of its owners. It saves requests; who is not remembered is looked up.
+//! `Owners`: the leases and keys of this process's owners. It saves requests; an owner that is not in it is looked up.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,33 +9,33 @@ use tenure_core::{LockName, OwnerId};
 
 use crate::members::locked;
 
-/// Owners and names that are remembered; more, and all are forgotten.
+/// How many owners and names are remembered; with more, all are forgotten.
 const KEPT: usize = 1 << 16;
 
-/// Leases of one owner that are remembered; the oldest of more have ended by themselves, or soon will.
+/// How many leases of one owner are remembered; older ones have ended by themselves, or soon will.
 const LEASES: usize = 8;
 
-/// What is known of an owner of this process.
+/// The leases and the key of one owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnLeases {
-    /// Every lease that was asked for and may be there, with a key or without.
+    /// Every lease that was requested and may exist, with a key or without.
     pub(crate) leases: Vec<i64>,
-    /// Where its key stands; `None` while it may be on its way to another lease.
+    /// The key; `None` while it may be moving to another lease.
     pub(crate) stand: Option<KeyAt>,
 }
 
-/// A key in a queue.
+/// A key in a queue, and the lease on which it was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyAt {
     pub(crate) created: i64,
     pub(crate) lease: i64,
 }
 
-/// Shared by the handles of one process: who claims through one may be released through another.
+/// Shared by the handles of one process: a claim through one handle may be released through another.
 #[derive(Default)]
 pub(crate) struct Owners {
     owners: Mutex<HashMap<OwnerId, OwnLeases>>,
-    /// Locks at which somebody had to wait a moment ago.
+    /// Locks that had a waiter a moment ago.
     contended: Mutex<HashSet<LockName>>,
 }
 
@@ -48,7 +48,7 @@ impl Owners {
         locked(&self.owners).get(&owner).and_then(|known| known.stand)
     }
 
-    /// This lease is about to be asked for, and the key to be put on it: whatever becomes of that, the release ends it.
+    /// This lease is about to be requested, and the key to be put on it. In any case, the release ends the lease.
     pub(crate) fn set_out(&self, owner: OwnerId, lease: i64) {
         self.change(owner, |known| {
             known.stand = None;
@@ -59,7 +59,7 @@ impl Owners {
         });
     }
 
-    /// Its key was seen there.
+    /// The key was seen on this lease.
     pub(crate) fn stands(&self, owner: OwnerId, stand: KeyAt) {
         self.change(owner, |known| {
             known.stand = Some(stand);
@@ -69,7 +69,7 @@ impl Owners {
         });
     }
 
-    /// There is no such lease any more, nor will there be.
+    /// This lease does not exist any more, and will not again.
     pub(crate) fn forget_lease(&self, owner: OwnerId, lease: i64) {
         let mut owners = locked(&self.owners);
         let Some(known) = owners.get_mut(&owner) else { return };

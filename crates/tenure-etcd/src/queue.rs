@@ -1,4 +1,4 @@
-//! `Queue`: those who hold a lock and those who wait for it, in the order in which they came.
+//! `Queue`: the holders and the waiters of a lock, in the order in which they came.
 
 use etcd_client::KeyValue;
 use tenure_core::{BackendError, FencingToken, Mode, OwnerId};
@@ -13,7 +13,7 @@ use crate::{
 pub(crate) struct Queue {
     /// By create revision.
     pub(crate) places: Vec<Place>,
-    /// Of the whole store when it was read; no smaller than any create revision before.
+    /// The revision of the whole store when it was read; at least as large as every create revision before.
     pub(crate) revision: i64,
 }
 
@@ -23,18 +23,19 @@ pub(crate) struct Place {
     pub(crate) key: Vec<u8>,
     /// The create revision: its place in the queue, and its token.
     pub(crate) created: i64,
-    /// The modify revision: who writes the key anew names it.
+    /// The modify revision, which a new write of the key must name.
     pub(crate) modified: i64,
     /// The lease that the key hangs on.
     pub(crate) lease: i64,
-    /// What one of ours wrote; `None` is a foreign client, which takes the lock alone.
+    /// The value that tenure wrote; `None` for another client, which takes the lock exclusively.
     pub(crate) ours: Option<Value>,
 }
 
 impl Place {
     /// Reads a key; `None` if it is no place in a queue.
     ///
-    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other key counts if it
+    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other key counts
+    /// if it
     /// hangs on the lease that it is named after, as the keys of etcd's own clients do.
     pub(crate) fn read(folder: &[u8], kv: &KeyValue) -> Option<Self> {
         let named = named(kv.key().strip_prefix(folder)?)?;
@@ -60,7 +61,7 @@ impl Queue {
     /// Reads all keys that begin with `folder`.
     ///
     /// # Errors
-    /// `Invalid` for a key that is named like a place and is none: who made it, and when it goes, nobody knows.
+    /// `Invalid` for a key that is named like a place, but is not one.
     pub(crate) fn read(folder: &str, kvs: &[KeyValue], revision: i64) -> Result<Self, BackendError> {
         let mut places = Vec::with_capacity(kvs.len());
         for kv in kvs {

@@ -31,17 +31,17 @@ const ROUNDS: usize = 3;
 /// One grant on its way.
 struct Renewing<'a> {
     grant: &'a Grant,
-    /// The lease that its key hung on when it was last seen; `None` if nobody here has seen it.
+    /// The lease on which its key was last seen; `None` if this process has not seen it.
     lease: Option<i64>,
     answer: Option<Result<Renewal, BackendError>>,
 }
 
-/// What is to be done about one grant next.
+/// The next step for one grant.
 enum Next {
     Answer(Result<Renewal, BackendError>),
     /// Its key is there; ask again, about this lease.
     Again(Place),
-    /// Its lease is shorter than what is asked for.
+    /// Its lease is shorter than the requested ttl.
     Lengthen(Place),
 }
 
@@ -52,8 +52,10 @@ struct Read {
 }
 
 impl Etcd {
-    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it kept this one
-    /// alive means that it will for the ttl from then, and so will its successors, who begin anew with the full ttl. But one
+    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it kept this
+    /// one
+    /// alive means that it will for the ttl from then, and so will its successors, who begin anew with the full ttl.
+    /// But one
     /// that was replaced may not know it yet. So a read through the quorum comes after it: had the leader been replaced
     /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
     /// etcd #15247).

@@ -23,7 +23,7 @@ pub(crate) struct Kept {
     pub(crate) term: u64,
 }
 
-/// A change of a lock's queue: what must be true, what is written then, and which queue is read in the same step.
+/// A change of a lock's queue: the condition, the write, and the queue to read in the same transaction.
 pub(crate) struct Change<'a> {
     pub(crate) folder: &'a str,
     pub(crate) key: &'a [u8],
@@ -53,7 +53,8 @@ impl Members {
             let options = LeaseGrantOptions::new().with_id(id);
             match client.lease_grant(seconds, Some(options)).await {
                 Ok(granted) => Ok(granted.ttl()),
-                // OK because nobody else has this id: it was granted to the same request, sent to another member before.
+                // OK because nobody else has this id: it was granted to the same request, sent to another member
+                // before.
                 Err(error) if error::is_known_lease(&error) => Ok(seconds),
                 Err(error) => Err(error),
             }
@@ -61,7 +62,8 @@ impl Members {
         Ok(self.ask(patience, request).await?.value)
     }
 
-    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: whoever must be certain compares
+    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: whoever must be certain
+    /// compares
     /// the term with that of a linearizable read that came later.
     ///
     /// It is kept alive twice, because the driver keeps what the first answer says to itself.
@@ -110,7 +112,8 @@ impl Members {
         Queue::read(folder, read.kvs(), header(read.header()).0)
     }
 
-    /// Writes the key on a lease, if nobody has written it since it was read, and reads the queue in the same step: whether the
+    /// Writes the key on a lease, if nobody has written it since it was read, and reads the queue in the same step:
+    /// whether the
     /// key is on that lease now says whether it was written, by this request or its copy at another member. `None` if
     /// there is no such lease.
     pub(crate) async fn change(

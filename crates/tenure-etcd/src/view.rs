@@ -1,4 +1,4 @@
-//! What can be seen of a queue: holders, waiters, time left.
+//! The visible state of a queue: holders, waiters, time left.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Etcd {
         self.view(name.clone(), queue).await
     }
 
-    /// A queue for people. Whoever has left since it was read is not shown.
+    /// A queue for display. A holder or waiter that has left since the read is not shown.
     async fn view(&self, name: LockName, queue: Queue) -> Result<LockView, BackendError> {
         let holders = self.with_time_left(queue.holders()).await?;
         let now = self.members.host.now().wall;
@@ -68,7 +68,7 @@ impl Etcd {
         holders.iter().zip(left).filter_map(view).collect()
     }
 
-    /// Every queue whose name begins so. Keys that are no places in a queue are passed over: they may be anybody's.
+    /// Every queue whose name starts with `prefix`. Keys that are not places in a queue are skipped.
     pub(crate) async fn queues(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
         let mut queues = std::collections::BTreeMap::<LockName, Vec<Place>>::new();
         let start = format!("{}{prefix}", self.config().prefix).into_bytes();

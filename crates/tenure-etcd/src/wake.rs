@@ -1,4 +1,4 @@
-//! Hints: for whose leaving or entering an owner waits, and the bell that rings then.
+//! Hints: the changes that an owner waits for, and its wake-up when one happens.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -15,11 +15,11 @@ pub(crate) enum Sight {
     Folder(Vec<u8>, HashSet<Vec<u8>>),
 }
 
-/// What an owner wants to hear of.
+/// The changes that an owner waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Awaited {
     pub(crate) sight: Sight,
-    /// That somebody enters, too; otherwise only that somebody leaves.
+    /// New holders count, too; otherwise only keys that are deleted.
     pub(crate) entries: bool,
     pub(crate) audience: Audience,
 }
@@ -28,7 +28,8 @@ pub(crate) struct Awaited {
 pub(crate) const HOLDERS_LISTEN_AFTER: Duration = Duration::from_millis(100);
 
 impl Awaited {
-    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first one that waits,
+    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first one that
+    /// waits,
     /// that the one before it moves. So one change of owner wakes the next one and no herd.
     pub(crate) fn by(queue: &Queue, at: usize) -> Option<Self> {
         let (holders, me) = (queue.holders(), queue.places.get(at)?);
@@ -45,7 +46,7 @@ impl Awaited {
         Some(Self::of(sight, false))
     }
 
-    /// What a holder wants to hear of: that its own key is gone.
+    /// The change that a holder waits for: the deletion of its own key.
     pub(crate) fn end_of(key: Vec<u8>) -> Self {
         Self { sight: Sight::Key(key), entries: false, audience: Audience::Holders }
     }
@@ -54,7 +55,7 @@ impl Awaited {
         Self { sight, entries, audience: Audience::Waiters }
     }
 
-    /// True if a change of this key is what it wants to hear of.
+    /// True if it waits for a change of this key.
     pub(crate) fn is_about(&self, key: &[u8]) -> bool {
         match &self.sight {
             Sight::Key(_) => true,

@@ -19,16 +19,16 @@ use crate::{
     wake::{Awaited, HOLDERS_LISTEN_AFTER, Sight},
 };
 
-/// The stream is kept so long without anybody who listens.
+/// How long the stream is kept without a listener.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Owners of one handle who listen at most; more do without hints.
+/// The largest number of listening owners of one handle; more get no hints.
 const KEPT: usize = 1 << 16;
 
 /// Pause after a stream that could not be attached anywhere.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What the owners of one handle want to hear of. Everything here makes us faster, never right.
+/// The changes that the owners of one handle wait for. Only hints depend on it.
 pub(crate) struct Watcher {
     members: Arc<Members>,
     bells: Bells,
@@ -40,7 +40,7 @@ pub(crate) struct Watcher {
 struct Wishes {
     of: HashMap<OwnerId, Wish>,
     next_id: i64,
-    /// Wishes that the stream has and nobody wants any more.
+    /// Watches in the stream that are not needed any more.
     given_up: Vec<i64>,
     /// When the task looks for what is due next, if it does.
     next_look: Option<Moment>,
@@ -71,7 +71,7 @@ impl Watchers {
         all.push(Arc::downgrade(watcher));
     }
 
-    /// This owner wants to hear nothing any more.
+    /// This owner needs no more hints.
     pub(crate) fn forget(&self, owner: OwnerId) {
         let all: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|watcher| watcher.forget(owner));
@@ -252,7 +252,7 @@ impl Drop for Served {
 }
 
 impl Served {
-    /// Ends when nobody has listened for a while, or the handle is gone.
+    /// Ends when there was no listener for a while, or the handle is gone.
     async fn serve(mut self) {
         let watcher = self.watcher.clone();
         let host = &watcher.members.host;
@@ -321,7 +321,7 @@ impl Watcher {
         }
     }
 
-    /// Hears until the stream breaks, its member is left, or nobody listens any more.
+    /// Reads the stream until it breaks, its member is left, or there is no listener.
     async fn hear(self: &Arc<Self>, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
         let (mut sender, mut stream) = stream.split();
         let host = &self.members.host;
@@ -365,7 +365,8 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i
 }
 
 impl Wish {
-    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in passing. So one that a
+    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in passing. So one
+    /// that a
     /// waiter needs begins when the member gets it, and what was before is looked up. A holder is not in such a hurry.
     fn begins_now(&self) -> bool {
         self.awaited.audience == Audience::Waiters

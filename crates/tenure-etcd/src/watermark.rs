@@ -1,4 +1,5 @@
-//! `Watermark`: what this process has seen of its cluster. A cluster that keeps its data never answers from before that.
+//! `Watermark`: the latest revision that this process has seen of its cluster. A cluster that keeps its data never
+//! answers with an earlier one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,12 +15,12 @@ pub(crate) struct Seen {
     revision: i64,
 }
 
-/// The latest that any handle of this process has seen.
+/// The latest revision that any handle of this process has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Watermark(Mutex<Option<Seen>>);
 
 impl Watermark {
-    /// What is known before a request is sent: no answer through the quorum may be older.
+    /// The watermark before a request is sent: no answer through the quorum may be older.
     pub(crate) fn now(&self) -> Option<Seen> {
         *self.latest()
     }
@@ -27,7 +28,8 @@ impl Watermark {
     /// Judges an answer through the quorum to a request that was sent when this was known.
     ///
     /// # Errors
-    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is another one, which
+    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is another one,
+    /// which
     /// does not know who holds (L1).
     pub(crate) fn judge(
         &self,

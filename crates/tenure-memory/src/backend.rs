@@ -32,7 +32,7 @@ struct World {
 }
 
 impl Memory {
-    /// An empty world that counts time by `host`.
+    /// An empty store that counts time by the clock of `host`.
     pub fn new(host: Arc<dyn Host>) -> Self {
         Self { host, rules: Rules::default(), world: Arc::default(), bells: Bells::default() }
     }
@@ -43,7 +43,7 @@ impl Memory {
         Self { rules, ..self }
     }
 
-    /// The same of a verb that may refuse, and has changed nothing but what was over then.
+    /// The same for a verb that may refuse; then only expired entries were removed.
     fn attempt<A>(
         &self,
         name: &LockName,

@@ -28,7 +28,7 @@ use crate::{
 
 /// How long a node may take for a question: 2 s.
 const QUESTION: Duration = Duration::from_secs(2);
-/// How long a node may take to walk over its locks: 50 s, less than whoever asks waits.
+/// The timeout of a node that lists its locks: 50 s, which is less than the caller's own.
 const WALK: Duration = Duration::from_secs(50);
 /// A pause after slots that were got in part: 20 ms, some rounds.
 const SLOTS_PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,8 @@ impl<N: QuorumNode> Redlock<N> {
         Ok(Self { quorum, slots: Arc::default() })
     }
 
-    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last one, and goes on
+    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last one, and
+    /// goes on
     /// behind it when it asks again.
     async fn claim_slot(&self, claim: &Claim, slots: NonZeroU32) -> Result<ClaimAnswer, BackendError> {
         let mut bits = [0; 4];

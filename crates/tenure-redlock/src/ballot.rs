@@ -1,4 +1,4 @@
-//! `Ballot`: one claim's way through the nodes, from the first question until nothing is left to do. No I/O, no clock.
+//! `Ballot`: one claim to all nodes, from the first request until all is settled or released. No I/O, no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use tenure_core::{BackendError, ClaimAnswer, HolderView, Outcome, Raised};
 
 use crate::tally::{Tally, Tokens, Verdict, Vote};
 
-/// What is to be sent to a node.
+/// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Claim(usize),
@@ -14,7 +14,7 @@ pub(crate) enum Step {
     Release(usize),
 }
 
-/// What a node answered.
+/// The answer of a node.
 pub(crate) enum Event {
     Vote(usize, Result<ClaimAnswer, BackendError>),
     Raised(usize, u64, Result<Raised, BackendError>),
@@ -28,20 +28,20 @@ pub(crate) enum Outcomes {
     Open,
     /// The lock is ours with these tokens.
     Kept(Tokens),
-    /// Somebody else has it; nothing of ours is anywhere but places in queues.
+    /// Another owner holds the lock; ours has only places in queues.
     Refused,
-    /// Nobody got a quorum, or somebody did while we got some of the nodes: those are being given back.
+    /// A split vote: some nodes granted, but no quorum. Their grants are being released.
     GivenBack,
-    /// Too many nodes failed. What was granted stays: the same owner may ask again, and must release.
+    /// Too many nodes failed. Grants stay: the same owner may claim again, and must release.
     Failed,
-    /// Another ballot of the same attempt goes on with what is there.
+    /// Another ballot of the same attempt continues with the grants that there are.
     Stopped,
 }
 
 /// One claim under way.
 pub(crate) struct Ballot {
     tally: Tally,
-    /// Those asked in the first place; the others only once one of these grants.
+    /// The nodes that are asked first; the others are asked only once one of these grants.
     first: BTreeSet<usize>,
     asked: Vec<bool>,
     raising: Vec<u64>,
@@ -50,13 +50,13 @@ pub(crate) struct Ballot {
     may_be_there: Vec<bool>,
     errors: Vec<Option<BackendError>>,
     holders: BTreeMap<String, BTreeSet<usize>>,
-    /// Those that are to be released here, if the owner has left all by itself.
+    /// The nodes to release here, if the owner has left all nodes.
     left: Option<BTreeSet<usize>>,
     outcome: Outcomes,
 }
 
 impl Ballot {
-    /// Among so many nodes. `silent` ones are not asked; `held` are those that refuse anyway, if that is known.
+    /// A ballot among so many nodes. `silent` nodes are not asked; `held` nodes are known to refuse.
     pub(crate) fn new(nodes: usize, silent: &BTreeSet<usize>, held: Option<BTreeSet<usize>>) -> Self {
         let mut tally = Tally::new(nodes);
         for &node in silent {
@@ -88,7 +88,7 @@ impl Ballot {
         &self.tally
     }
 
-    /// What the nodes that failed said.
+    /// The errors of the nodes that failed.
     pub(crate) fn errors(&self) -> impl Iterator<Item = BackendError> + '_ {
         self.errors.iter().flatten().cloned()
     }
@@ -98,7 +98,7 @@ impl Ballot {
         self.holders.values().find(|nodes| nodes.len() >= self.tally.quorum()).cloned()
     }
 
-    /// The caller has gone: nobody wants what was granted.
+    /// The caller has gone: grants are to be released.
     pub(crate) fn abandon(&mut self) {
         self.outcome = Outcomes::GivenBack;
     }
@@ -114,7 +114,7 @@ impl Ballot {
         (0..self.asked.len()).filter(|&node| self.asked[node] && !self.tally.has_voted(node)).collect()
     }
 
-    /// Nothing is to be done any more, and nothing to be given back.
+    /// All is done: nothing to send, and nothing to release.
     pub(crate) fn stop(&mut self) {
         self.outcome = Outcomes::Stopped;
     }
@@ -164,7 +164,7 @@ impl Ballot {
         }
     }
 
-    /// What is to be sent now. Asked twice without an event in between, nothing.
+    /// The requests to send now; none if there was no event since the last call.
     pub(crate) fn steps(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         if self.outcome == Outcomes::Open {
@@ -196,7 +196,7 @@ impl Ballot {
         steps
     }
 
-    /// Granted somewhere, or not answered, or answered with an error that says nothing.
+    /// Nodes that granted, have not answered, or answered with an error of unknown outcome.
     fn has_left_something(&self) -> bool {
         let is_there = |node| self.tally.has_granted(node) || self.may_be_there[node];
         !self.pending().is_empty() || (0..self.asked.len()).any(is_there)
@@ -222,8 +222,10 @@ impl Ballot {
         }
     }
 
-    /// All nodes, also those that refused, where a place is left, and those that were not asked now, but perhaps in an earlier
-    /// ballot of the same attempt. An answer that is not here yet is waited for, so that the release does not come first.
+    /// All nodes, also those that refused, where a place is left, and those that were not asked now, but perhaps in an
+    /// earlier
+    /// ballot of the same attempt. An answer that is not here yet is waited for, so that the release does not come
+    /// first.
     fn release(&mut self, steps: &mut Vec<Step>) {
         for node in 0..self.asked.len() {
             let is_pending = self.asked[node] && !self.tally.has_voted(node);

@@ -22,7 +22,7 @@ const SPLITS_MAX: u32 = 6;
 
 type Answer = Result<ClaimAnswer, BackendError>;
 
-/// Asks the nodes, tells what came of it, and goes on until nothing is left that nobody wants.
+/// Asks the nodes, answers the caller, and continues until every unwanted grant is released.
 pub(crate) async fn claim<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim) -> Answer {
     quorum.identify().await;
     if let Some(twins) = quorum.twins() {
@@ -117,7 +117,7 @@ impl<N: QuorumNode> Poll<N> {
         }
     }
 
-    /// Tells the caller once it is decided; gives everything back if there is none any more.
+    /// Answers the caller once it is decided; releases everything if the caller has gone.
     fn tell(&mut self) {
         let Some(tell) = self.tell.take() else { return };
         if tell.is_closed() {
@@ -133,7 +133,7 @@ impl<N: QuorumNode> Poll<N> {
         }
     }
 
-    /// Nobody wants it: it is given back, unless the same attempt goes on in another ballot.
+    /// The caller has gone: the grants are released, unless the same attempt continues in another ballot.
     fn abandon(&mut self) {
         if self.quorum.memory.spend(&self.ticket) {
             self.ballot.abandon();

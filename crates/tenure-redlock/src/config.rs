@@ -1,6 +1,6 @@
 //! `Config`: the nodes of a quorum, from a URL.
 
-/// What a `redlock:` URL says.
+/// The settings of a `redlock:` URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     /// The URL of each node, with the parameters that apply to all.
@@ -16,7 +16,7 @@ pub enum ConfigError {
     Nodes {
         /// How many there are.
         nodes: usize,
-        /// What is wrong with that.
+        /// Why that is not allowed.
         why: &'static str,
     },
     /// One node is named twice.
@@ -25,7 +25,7 @@ pub enum ConfigError {
         /// Its name.
         place: String,
     },
-    /// Something else in the URL.
+    /// Another mistake in the URL.
     #[error("{0}")]
     Url(String),
 }
@@ -56,7 +56,7 @@ impl Config {
     /// From `redlock:URL,URL,URL?parameters`; the parameters apply to every node.
     ///
     /// # Errors
-    /// [`ConfigError`] if that is no list of nodes. What a node's own URL says is for its backend to judge.
+    /// [`ConfigError`] if this is not a list of nodes. The URL of each node is checked by its backend.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let list = url.strip_prefix("redlock:").unwrap_or_default();
         let (list, parameters) = match list.split_once('?') {

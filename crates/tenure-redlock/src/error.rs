@@ -1,4 +1,4 @@
-//! What a quorum says when it cannot serve.
+//! The errors of a quorum.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(crate) fn silent(timeout: Duration) -> BackendError {
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message)
 }
 
-/// Nobody is left who could tell.
+/// The tasks that asked the nodes have ended.
 pub(crate) fn ended() -> BackendError {
     let message = "the async runtime was shut down while the nodes were asked";
     BackendError::new(ErrorKind::Unavailable, Outcome::Unknown, message)
@@ -26,7 +26,7 @@ pub(crate) fn twins(one: &str, other: &str) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
 }
 
-/// Some nodes keep the old settings, and refuse everybody who has the new ones.
+/// Some nodes keep the old settings, and refuse every client with the new ones.
 pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
     let what: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let failed = errors.len();

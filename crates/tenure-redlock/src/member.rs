@@ -1,4 +1,4 @@
-//! `Member`: one node as the quorum sees it: who it is, whether it answers, and a time-out on whatever it is asked.
+//! `Member`: one node of the quorum: its identity, whether it answers, and a timeout on every request.
 
 use std::{
     collections::VecDeque,
@@ -25,20 +25,20 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Releases that one member may be owed; more, and the ttl of the oldest ends it.
 const DEBTS_MAX: usize = 1024;
 
-/// One node, and what this process knows of it.
+/// One node, and the knowledge of this process about it.
 pub(crate) struct Member<N> {
     pub(crate) place: String,
     pub(crate) node: Arc<N>,
     known: Arc<Known>,
 }
 
-/// What all handles of a process know of a node.
+/// The knowledge of a process about a node, shared by all handles.
 #[derive(Default)]
 pub(crate) struct Known {
     /// Did not answer in time when it was asked last: not asked for new locks until a probe is answered.
     is_silent: AtomicBool,
     last_probe: Mutex<Option<Moment>>,
-    /// Who it said it was; compared with the others' also when it has failed since.
+    /// Its last known identity, which is compared with those of the other nodes even after a failure.
     identity: Mutex<Option<String>>,
     /// It has not failed since it said so.
     is_identified: AtomicBool,
@@ -53,7 +53,7 @@ pub(crate) struct Debt {
     pub(crate) until: Moment,
 }
 
-/// What a member is owed, in the order in which it came to be.
+/// Releases that a node has not confirmed yet, oldest first.
 #[derive(Default)]
 struct Debts {
     open: VecDeque<Debt>,
@@ -84,12 +84,12 @@ impl<N: QuorumNode> Member<N> {
         self.known.is_silent.store(true, Ordering::Relaxed);
     }
 
-    /// Who it was when it was asked last.
+    /// Its last known identity.
     pub(crate) fn identity(&self) -> Option<String> {
         locked(&self.known.identity).clone()
     }
 
-    /// Asks it who it is, unless it has answered ever since it said so.
+    /// Asks for its identity, unless it has answered every request since it last said so.
     pub(crate) async fn identify(&self) -> Result<(), BackendError> {
         if !self.known.is_identified.load(Ordering::Relaxed) {
             let identity = self.node.identity().await?;
@@ -132,7 +132,7 @@ impl<N: QuorumNode> Member<N> {
         self.known.is_silent.store(failed, Ordering::Relaxed);
     }
 
-    /// Owes it a release; true if nobody is paying yet.
+    /// Adds a release to send; true if no task is sending them yet.
     pub(crate) fn owe(&self, debt: Debt) -> bool {
         let mut debts = locked(&self.known.debts);
         if debts.open.len() >= DEBTS_MAX {
@@ -142,7 +142,7 @@ impl<N: QuorumNode> Member<N> {
         !std::mem::replace(&mut debts.is_being_paid, true)
     }
 
-    /// The first that is not over; nobody pays any more if there is none.
+    /// The first release that is still useful; if there is none, the task that sends them ends.
     fn next_debt(&self, now: Moment) -> Option<Debt> {
         let mut debts = locked(&self.known.debts);
         while let Some(debt) = debts.open.pop_front() {
@@ -154,7 +154,7 @@ impl<N: QuorumNode> Member<N> {
         None
     }
 
-    /// Pays what it is owed, one by one, and waits while it does not answer.
+    /// Sends the releases one by one, and waits while the node does not answer.
     pub(crate) async fn pay(&self, host: &dyn Host) {
         while let Some(debt) = self.next_debt(host.now()) {
             let released = self.node.release(&debt.name, debt.owner);
@@ -178,7 +178,7 @@ impl<N: QuorumNode> Member<N> {
         is_due
     }
 
-    /// Looks whether it answers; nobody waits for this.
+    /// Probes whether it answers; no caller waits for this.
     pub(crate) async fn probe(&self, host: &dyn Host) {
         let asked = async { self.node.identity().await.map(|_| ()) };
         if let Err(error) = self.within(host, PROBE_TIMEOUT, asked).await {

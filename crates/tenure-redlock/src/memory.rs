@@ -1,5 +1,5 @@
-//! `Memory`: what a process remembers of its attempts: which ballot is the one of an attempt, which owners are spent, and
-//! hints that save round trips. Shared by all handles.
+//! `Memory`: the attempts of this process: the current ballot of each, the owners that must not be used again (spent
+//! owners), and hints that save round trips. Shared by all handles.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -12,22 +12,22 @@ use std::{
 use tenure_core::{LockName, OwnerId};
 use tokio::sync::Notify;
 
-/// Owners of which it is remembered that they are spent; the oldest, whose releases are over for long, are forgotten.
+/// How many spent owners are remembered; the releases of the oldest ended long ago.
 const SPENT_MAX: usize = 65_536;
 
 /// Names of which it is remembered where they are held; more, and all are forgotten.
 const HELD_MAX: usize = 4096;
 
-/// What all handles of one process remember.
+/// The memory of one process, shared by its handles.
 #[derive(Default)]
 pub(crate) struct Memory {
     /// Tasks of all handles, and when the last one has ended.
     under_way: AtomicUsize,
     idle: Notify,
-    /// How often in a row nobody got a quorum. A hint, as `held` is: they save round trips.
+    /// The number of split votes in a row. A hint, as `held` is: both save round trips.
     splits: AtomicU32,
     attempts: Mutex<Attempts>,
-    /// Nodes on which somebody holds a quorum of a lock, while others are free.
+    /// The nodes that a holder of a lock has, while the other nodes are free.
     held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
 }
 
@@ -49,7 +49,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Which ballot is the one of an attempt, and which attempts are spent.
+/// The current ballot of each attempt, and the spent owners.
 #[derive(Default)]
 struct Attempts {
     ballots: u64,
@@ -63,7 +63,8 @@ struct Live {
     number: u64,
     /// Nodes that were asked and have not answered.
     pending: BTreeSet<usize>,
-    /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer late
+    /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer
+    /// late
     /// is the ballot's to give back.
     left: Option<BTreeSet<usize>>,
 }
@@ -140,7 +141,8 @@ impl Memory {
         self.withdraw(attempt)
     }
 
-    /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if the
+    /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if
+    /// the
     /// ballot sees to it when the node answers; otherwise the node has answered meanwhile.
     pub(crate) fn leave_to_ballot(&self, attempt: &Attempt, node: usize) -> bool {
         let mut attempts = self.attempts();
@@ -184,7 +186,7 @@ impl Memory {
         }
     }
 
-    /// A quorum was found, or refused by one holder: nobody collides.
+    /// A quorum was found, or refused by one holder: there was no split vote.
     pub(crate) fn agreed(&self) {
         self.splits.store(0, Ordering::Relaxed);
     }
@@ -219,7 +221,8 @@ mod tests {
         (owner, LockName::new("gpu#1").unwrap())
     }
 
-    /// H3.4, L1: whoever moved its place from one slot to another was granted the first one again while its leaving was under
+    /// H3.4, L1: whoever moved its place from one slot to another was granted the first one again while its leaving was
+    /// under
     /// way, and that freed what it was granted. With no ballot under way, leaving did not spend the owner.
     #[test]
     fn whoever_moved_its_place_does_not_come_back() {

@@ -13,7 +13,7 @@ use crate::{
     tally::quorum_of,
 };
 
-/// How long a node may take to say who it is before it is done without: 100 ms.
+/// The timeout of a node's identity, after which the claim continues without it: 100 ms.
 const INTRODUCTION: Duration = Duration::from_millis(100);
 
 /// The nodes of one configuration, for one handle.
@@ -34,7 +34,7 @@ impl<N: QuorumNode> Quorum<N> {
         quorum_of(self.members.len())
     }
 
-    /// Runs a task that nobody can stop half-way, and waits for what it tells. If the caller goes, the task goes on.
+    /// Runs a task that a dropped caller does not stop, and waits for its answer.
     pub(crate) async fn detached<A: Send + 'static>(
         &self,
         task: impl FnOnce(oneshot::Sender<Result<A, BackendError>>) -> BoxFuture<'static, ()>,
@@ -53,8 +53,8 @@ impl<N: QuorumNode> Quorum<N> {
         }));
     }
 
-    /// Asks all who they are, at the first claim of a process: a server under two names is found before it has two votes.
-    /// Who does not say so at once is left alone until a probe is answered.
+    /// Asks all nodes for their identities at the first claim of a process, so that one server under two names never
+    /// votes twice. A node that does not answer at once is not asked until it answers a probe.
     pub(crate) async fn identify(&self) {
         if self.members.iter().all(|member| member.identity().is_some() || member.is_silent()) {
             return;

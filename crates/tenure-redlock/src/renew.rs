@@ -10,7 +10,8 @@ use crate::quorum::{Quorum, node_timeout};
 /// The answers of one node, a lease each.
 pub(crate) type Renewals = Vec<Result<Renewal, BackendError>>;
 
-/// Extends leases on all nodes. Tells as soon as a quorum has said of each what became of it, and goes on with the others:
+/// Extends leases on all nodes. Answers as soon as a quorum has answered for each lease, and continues with the other
+/// nodes:
 /// a node that is not renewed is one failure less that the lease survives.
 pub(crate) async fn renew_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
@@ -48,7 +49,7 @@ pub(crate) async fn renew_everywhere<N: QuorumNode>(
     let _ = tell.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
 }
 
-/// What a quorum says of one lease; `None` while it may still be either.
+/// The answer of a quorum about one lease; `None` while it is undecided.
 fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: usize) -> Option<Renewal> {
     let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
         Some(Ok(renewals)) => {

@@ -1,6 +1,7 @@
 //! A semaphore of k as k mutexes, its slots `name#1` … `name#k`.
 //!
-//! Why not counted: k permits on each of N nodes are up to N·k/q holders (H6.1: three for k = 2 on three nodes),
+//! Why not counted: k permits on each of N nodes are up to N·k/q holders (safety.md H6.1: three for k = 2 on three
+//! nodes),
 //! since two holders need not share a node. A slot is held by a quorum, so of each there is one holder, with a token
 //! of its own.
 
@@ -12,7 +13,7 @@ use std::{
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome, OwnerId};
 
-/// Owners of which it is remembered where they may be; the oldest go, and the ttl ends what they left.
+/// How many owners are remembered; the oldest are forgotten, and the ttl ends their leases.
 const KNOWN_MAX: usize = 4096;
 
 /// A semaphore has no more slots: each is a lock of its own on every node.
@@ -29,7 +30,7 @@ struct Known {
     by_age: VecDeque<(OwnerId, LockName)>,
 }
 
-/// What is remembered of one owner.
+/// The memory of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trail {
     /// How many slots there are.
@@ -116,7 +117,8 @@ pub(crate) fn slot(name: &LockName, number: u32) -> Result<LockName, BackendErro
 mod tests {
     use super::*;
 
-    /// A release went to every slot there might be, asked for or not: with 400 million of them it took 5 GB and aborted.
+    /// A release went to every slot there might be, asked for or not: with 400 million of them it took 5 GB and
+    /// aborted.
     #[test]
     fn only_the_slots_that_were_asked_for_are_released() {
         let mut trail = Trail { slots: 5, next: 3, tried: 0, place: None };

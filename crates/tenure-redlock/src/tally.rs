@@ -1,26 +1,26 @@
-//! `Tally`: the votes on one claim, and what they come to. Pure: no clock, no I/O.
+//! `Tally`: the votes on one claim, and their result. Pure: no clock, no I/O.
 
 use std::time::Duration;
 
 use tenure_core::{FencingToken, HolderView};
 
-/// What one node answered in the first round.
+/// The answer of one node in the first round.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Vote {
     /// It let us in and minted `block` tokens from `first` on.
     Granted { first: FencingToken, block: u32 },
-    /// Somebody else holds it there.
+    /// Another owner holds it there.
     Refused { retry_after: Duration, holder: Option<HolderView> },
     /// It did not answer, or with an error.
     Failed,
 }
 
-/// What the votes come to.
+/// The result of the votes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Nothing yet.
+    /// Not decided yet.
     Open,
-    /// A quorum granted, and so many of it count up to `tokens.end` already that nobody need be raised.
+    /// A quorum granted, and its counters are at `tokens.end` already, so that no node need be raised.
     Granted(Tokens),
     /// A quorum granted; these nodes must count up to there before the tokens may be used.
     Raise { to: u64, nodes: Vec<usize> },
@@ -47,7 +47,8 @@ impl Tokens {
 ///
 /// # Why a quorum of these tokens is larger than every earlier one (S3.3)
 /// Every earlier grant ended on a token T that a quorum of nodes counted up to, by minting or by a raise that was
-/// refused to anybody but the holder. Of two quorums one node is in both, and it minted for us after T; ours is no smaller
+/// refused to anybody but the holder. Of two quorums one node is in both, and it minted for us after T; ours is no
+/// smaller
 /// than what any counted node minted for us. A block is as long as the shortest that one of them granted: its first
 /// token lies above what each of them had before.
 #[derive(Clone, Debug)]
@@ -67,7 +68,8 @@ impl Tally {
         quorum_of(self.votes.len())
     }
 
-    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts beyond what can be
+    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts beyond what
+    /// can be
     /// counted has failed: the others would be raised to where none can count on (L2).
     pub(crate) fn vote(&mut self, node: usize, vote: Vote) {
         if self.votes[node].is_some() {
@@ -108,12 +110,12 @@ impl Tally {
         self.votes[node].is_some()
     }
 
-    /// What a node counts up to, if it granted.
+    /// The counter of a node that granted.
     pub(crate) fn count_of(&self, node: usize) -> Option<u64> {
         self.has_granted(node).then(|| self.counts[node])
     }
 
-    /// What the votes so far come to.
+    /// The result of the votes so far.
     pub(crate) fn verdict(&self) -> Verdict {
         let quorum = self.quorum();
         let granted: Vec<usize> = self.granted().collect();
@@ -132,7 +134,8 @@ impl Tally {
         }
     }
 
-    /// The largest token that any of them minted is ours, if so many count up to it: nobody who counts minted a larger one
+    /// The largest token that any of them minted is ours, if so many count up to it: nobody who counts minted a larger
+    /// one
     /// for us, else another attempt may have been granted what lies between (H3.3).
     fn of_quorum(&self, granted: &[usize], quorum: usize) -> Verdict {
         let end = granted.iter().filter_map(|&node| self.minted(node)).max().unwrap_or(0);
@@ -161,7 +164,7 @@ impl Tally {
         }
     }
 
-    /// When asking again may help, and somebody who holds it.
+    /// When another attempt may succeed, and one of the holders.
     pub(crate) fn refusal(&self) -> (Option<Duration>, Option<HolderView>) {
         let mut soonest: Option<Duration> = None;
         let mut seen: Option<HolderView> = None;

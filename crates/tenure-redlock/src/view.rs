@@ -1,10 +1,11 @@
-//! What the nodes show, as one view: what a quorum of them shows is so.
+//! The views of the nodes as one view, by quorum.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use tenure_core::{FencingToken, HolderView, LockName, LockView, WaiterView};
 
-/// One view from those of the nodes that answered. Who holds fewer than `quorum` of them does not hold the lock.
+/// One view from those of the nodes that answered. An owner that holds fewer than `quorum` of them does not hold the
+/// lock.
 pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockView {
     let mut holders: BTreeMap<&str, Vec<&HolderView>> = BTreeMap::new();
     let mut queue: BTreeMap<&str, &WaiterView> = BTreeMap::new();

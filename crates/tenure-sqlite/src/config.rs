@@ -10,7 +10,7 @@ use tenure_ledger::Rules;
 
 use crate::front::FAR;
 
-/// What is wrong with a URL.
+/// Why a URL is refused.
 pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where the file is and how its queues behave.

@@ -1,4 +1,4 @@
-//! `diagnose`: what about the file and the place where it lies weakens what we promise.
+//! `diagnose`: what weakens the promises of a database file and of its directory.
 
 use std::{
     collections::BTreeSet,
@@ -50,7 +50,7 @@ pub(crate) fn diagnose(store: &mut Store) -> Result<Vec<Finding>, BackendError> 
     Ok(findings)
 }
 
-/// What a claim would say that cannot make the file.
+/// The error of a claim that cannot make the file.
 fn may_be_made(path: &Path, folder: &Path) -> Result<(), BackendError> {
     access(folder, AccessFlags::W_OK | AccessFlags::X_OK)
         .map_err(|errno| error::cannot_make(path, errno.into()))
@@ -149,7 +149,7 @@ fn little_space(free: u64) -> Option<Finding> {
     })
 }
 
-/// Without the sticky bit, whoever may write to a directory may delete and replace what lies in it.
+/// Without the sticky bit, a user who may write to a directory may delete and replace every file in it.
 fn open_to_all(folder: &Path, mode: u32) -> Option<Finding> {
     (mode & 0o1002 == 0o0002).then(|| {
         let folder = folder.display();

@@ -22,7 +22,7 @@ pub(crate) struct FileId {
 pub(crate) type Changed = (i64, i64);
 
 impl FileId {
-    /// Of what stands at `path` now, if anything.
+    /// The file at `path` now, if there is one.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
         Ok(Self::with_change(path)?.map(|(file, _)| file))
     }
@@ -58,7 +58,8 @@ pub(crate) fn has_other_names(database: &Path) -> bool {
     fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
-/// Whether the name is a symbolic link: what is remembered would lie beside the link, and not be seen by whoever uses the
+/// Whether the path is a symbolic link: the guard file would be beside the link, and not be seen by a program that uses
+/// the
 /// file's own name. A link in the way to its directory makes no difference.
 pub(crate) fn is_link(database: &Path) -> bool {
     fs::symlink_metadata(database).is_ok_and(|file| file.is_symlink())
@@ -87,7 +88,7 @@ fn mount(path: &Path) -> io::Result<Option<String>> {
     Ok(facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(|id| id.trim().to_owned()))
 }
 
-/// Whether there is nothing to open: no file, or one that nobody has written to.
+/// Whether there is nothing to open: no file, or an empty one.
 pub(crate) fn is_blank(path: &Path) -> bool {
     fs::metadata(path).map_or(true, |file| file.is_file() && file.len() == 0)
 }

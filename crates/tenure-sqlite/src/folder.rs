@@ -1,4 +1,4 @@
-//! `FolderLock`: who may make, adopt or tidy a database of a folder.
+//! `FolderLock`: the right to make, adopt or tidy a database in a directory.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -26,7 +26,7 @@ impl FolderLock {
         Self::take(database, false)
     }
 
-    /// For all that changes what stands at the path or beside it. Never waits.
+    /// For every change of the file at the path, or of files beside it. Never waits.
     pub(crate) fn exclusive(database: &Path) -> Result<Self, BackendError> {
         Self::take(database, true)
     }
@@ -51,7 +51,7 @@ impl FolderLock {
         }
     }
 
-    /// The same lock for one alone, if nobody else has it.
+    /// The same lock, exclusive, if it is free.
     fn alone(self) -> Option<Self> {
         let is_alone = self.is_exclusive || self.folder.try_lock().is_ok();
         is_alone.then_some(self)
@@ -83,7 +83,7 @@ impl Link {
         self.lock = None;
     }
 
-    /// Whether nobody else makes, opens or closes a database here.
+    /// Whether no other process makes, opens or closes a database here.
     pub(crate) fn is_alone(&self) -> bool {
         self.lock.as_ref().is_some_and(FolderLock::is_exclusive)
     }

@@ -15,10 +15,10 @@ const COUNTED: usize = 32;
 /// Behind so many a waiter looks rarely. Not more than are counted, so that it is the same as with the whole queue.
 pub(crate) const FAR: usize = COUNTED;
 
-/// What is read of a lock.
+/// The rows that are read of a lock.
 pub(crate) struct Look<'a> {
     pub(crate) name: &'a LockName,
-    /// Whose place is read too, wherever it stands.
+    /// The owner whose place is read too, wherever it is in the queue.
     pub(crate) owner: Option<OwnerId>,
     pub(crate) now: Moment,
     pub(crate) rules: &'a Rules,
@@ -45,7 +45,7 @@ struct PlaceRow {
     ends_us: u64,
 }
 
-/// What a verb changed.
+/// The rows that a verb changed.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     /// Whether anybody holds or waits, and the holders and the fence, if that changed.
@@ -91,7 +91,7 @@ impl Front {
         self.is_whole || self.last_turn.is_some_and(|owner| after.has_place(owner))
     }
 
-    /// What must be written so that the rows say this.
+    /// The writes that make the rows equal to this.
     pub(crate) fn edits(&self, mut after: Ledger) -> Edits {
         let mut edits = Edits::default();
         let is_busy = !after.is_free();
@@ -186,7 +186,7 @@ fn read_places(
     Ok(places)
 }
 
-/// What stands between the last place of the front and the own one, or the end of the queue.
+/// The places between the last place of the front and the own one, or the end of the queue.
 fn unseen(conn: &Connection, look: &Look<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
     let name = look.name.as_str();
     let until = match own {

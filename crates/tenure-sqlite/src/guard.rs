@@ -1,4 +1,4 @@
-//! `Guard`: what is remembered beside the file in case it vanishes.
+//! `Guard`: a file beside the database, for the case that the database vanishes.
 
 use std::{
     ffi::OsString,
@@ -14,7 +14,7 @@ use tenure_core::{BackendError, ErrorKind, Host};
 
 use crate::{error, file::FileId};
 
-/// What `.NAME.guard` remembers of the file beside it, so that a file that takes its place knows how long to wait.
+/// The content of `.NAME.guard`: what a new database at this path must know to wait for the leases of the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Guard {
     pub(crate) world: String,
@@ -36,7 +36,7 @@ impl Guard {
         self.world == other.world && self.file == other.file
     }
 
-    /// `None` if there is none: the file was never used, or somebody removed both on purpose.
+    /// `None` if there is none: the database was never used, or both files were removed on purpose.
     pub(crate) fn read(database: &Path) -> Result<Option<Self>, BackendError> {
         let path = Self::path(database);
         let text = match read_plain(&path) {
@@ -77,7 +77,7 @@ impl Guard {
     }
 }
 
-/// Whoever may use the database may read what is remembered of it, as SQLite does it for its log; nobody else.
+/// The guard file has the permissions of the database, as SQLite's log has.
 fn share_as(file: &fs::File, database: &Path) -> io::Result<()> {
     let main = match fs::metadata(database) {
         // It has just been deleted; who makes the next one looks at this file under the same rules.

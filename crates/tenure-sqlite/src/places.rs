@@ -1,13 +1,13 @@
-//! `Places`: who of this process waits, and how far from the front.
+//! `Places`: the waiters of this process, and how far from the front each one is.
 
 use std::{collections::HashMap, time::Duration};
 
 use tenure_core::{LockName, Moment, OwnerId};
 
-/// From so many answers on, the places are looked through for those that are over.
+/// After so many answers, expired places are removed.
 const FEW: usize = 64;
 
-/// Places that this process keeps. Only a memory: it decides what is read first and how often, never who holds.
+/// The places of this process. Only a memory: it decides what is read first and how often, never who holds.
 pub(crate) struct Places {
     places: HashMap<(LockName, OwnerId), Place>,
     /// Answers since they were looked through, and how many are a reason to do it again.
@@ -18,7 +18,7 @@ pub(crate) struct Places {
 }
 
 struct Place {
-    /// How many are ahead at most: it was so when that was last heard or read, and nobody passes.
+    /// The number of places ahead at most: it was so when it was last read, and no place passes another.
     ahead: usize,
     /// The number of the place, if it was read.
     number: Option<i64>,
@@ -41,8 +41,8 @@ impl Default for Places {
 }
 
 impl Places {
-    /// An answer said that the owner waits, and that its place lives for `left` at most. True if none was known to be nearer to
-    /// its front.
+    /// The owner waits, by an answer of the store, and its place lives for `left` at most. True if no known place is
+    /// nearer to the front.
     pub(crate) fn take(
         &mut self,
         (name, owner): (&LockName, OwnerId),
@@ -62,7 +62,7 @@ impl Places {
         ahead < self.least
     }
 
-    /// A waiter that was dropped has left through another handle, and nobody said so here.
+    /// A dropped waiter leaves through another handle, which does not say so here.
     fn forget_old(&mut self, now: Moment) {
         self.places.retain(|_, place| !place.until.is_over(now));
         (self.taken, self.bound) = (0, self.places.len() * 2);
@@ -84,7 +84,7 @@ impl Places {
         }
     }
 
-    /// Whose turn comes first, as far as is known.
+    /// The place whose turn comes first, as far as is known.
     pub(crate) fn foremost(&mut self, now: Moment) -> Option<Foremost> {
         let live = self.places.iter().filter(|(_, place)| !place.until.is_over(now));
         let first = live.min_by_key(|(_, place)| place.ahead);

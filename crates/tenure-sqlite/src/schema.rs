@@ -28,7 +28,7 @@ pub(crate) struct Open {
     pub(crate) changed: Changed,
     /// It may have been away since we read the guard.
     pub(crate) is_unsure: bool,
-    /// Before this point on the lease clock nothing is granted.
+    /// Nothing is granted before this point on the lease clock.
     pub(crate) opens_us: u64,
 }
 
@@ -38,7 +38,7 @@ struct Meta {
     opens_us: u64,
 }
 
-/// What is being opened, and by whom.
+/// The file that is being opened, and the settings of its client.
 struct Opening<'a> {
     path: &'a Path,
     file: FileId,
@@ -72,7 +72,7 @@ pub(crate) fn open(
     open_under(FolderLock::exclusive(path)?, path, host, clock)
 }
 
-/// What failed on a file that is no longer there is worth trying again.
+/// A failure on a file that has vanished is worth another attempt.
 fn unless_replaced(path: &Path, file: FileId) -> impl Fn(BackendError) -> BackendError + '_ {
     move |error| match FileId::of(path) {
         Ok(there) if there != Some(file) => replaced_meanwhile(path),
@@ -148,7 +148,8 @@ fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendEr
     let &Opening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
-    // Plans do not depend on the values of parameters. Else a cached statement is parsed again for each new value: a sixth of
+    // Plans do not depend on the values of parameters. Else a cached statement is parsed again for each new value: a
+    // sixth of
     // what a cycle costs.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
     // Another program's log is not ours to move into its file; one that only our reading makes is ours to remove.
@@ -240,7 +241,7 @@ fn in_transaction<A>(
     })
 }
 
-/// True if it is empty; an error, with nothing touched, if it is not for us.
+/// True if it is empty; an error, and no change, if it belongs to another program.
 fn check_ownership(conn: &Connection, path: &Path) -> Result<bool, BackendError> {
     let number = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, i64>(0));
     // One snapshot: another process may be making the tables meanwhile.
@@ -331,7 +332,8 @@ fn longest(remembered: Option<&Guard>) -> Duration {
 }
 
 /// Under another boot id: ends what ends later than anything of this boot can. The clock that counts suspend never goes
-/// back in one boot, so it was granted in another, and all who held are over. What could be of this boot is kept until it
+/// back in one boot, so it was granted in another, and all who held are over. What could be of this boot is kept until
+/// it
 /// ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
 fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);

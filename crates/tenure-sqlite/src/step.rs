@@ -13,7 +13,7 @@ use crate::{
     store::{Haste, Store, Tx},
 };
 
-/// A row of which nothing is alive is swept when it was not used for this long.
+/// A row without a holder or waiter is deleted when it was not used for this long.
 const KEEP_FREE: Duration = Duration::from_secs(3600);
 /// One in so many new rows pays for looking at 256 old ones.
 const SWEEP_EVERY: u8 = 32;
@@ -33,7 +33,7 @@ impl Store {
         Ok(answer.expect("BUG: a claim makes the file"))
     }
 
-    /// Remembers who waits: the next claim of this owner begins by reading, and the poll for hints adapts to its place.
+    /// Remembers a waiter: its next claim begins with a read, and the poll for hints adapts to its place.
     pub(crate) fn remember_seat(&mut self, claim: &Claim, answer: &ClaimAnswer) {
         match answer {
             ClaimAnswer::Queued { ahead, .. } => {
@@ -49,7 +49,8 @@ impl Store {
         }
     }
 
-    /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place lives
+    /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place
+    /// lives
     /// for longer than it will sleep. If not, the claim must be made, in such haste.
     pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
         if claim.wait == Wait::No || !self.places.has(&claim.name, claim.owner) {
@@ -79,7 +80,8 @@ impl Store {
         seen.unwrap_or(Err(Haste::Waiter))
     }
 
-    /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters do not
+    /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters
+    /// do not
     /// write at once. It is more than a sleep between two claims.
     fn keeps_place_at(&self, rules: &Rules) -> Duration {
         let mut chance = [0];
@@ -89,7 +91,7 @@ impl Store {
 }
 
 impl Tx<'_> {
-    /// Runs one verb of a ledger and writes what it changed. `owner` is whose place the verb looks at, if any.
+    /// Runs one verb of a ledger and writes the change. `owner` is the owner whose place the verb needs, if any.
     pub(crate) fn step<A>(
         &mut self,
         name: &LockName,
@@ -119,7 +121,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Deletes rows that nobody used for an hour, a few at a time; their fences live on in the floor (H6.4).
+    /// Deletes rows that were not used for an hour, a few at a time; their fences live on in the floor (H6.4).
     fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
         self.store.inserts = self.store.inserts.wrapping_add(1);
         if !self.store.inserts.is_multiple_of(SWEEP_EVERY) {

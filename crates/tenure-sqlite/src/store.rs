@@ -30,12 +30,12 @@ pub(crate) struct Store {
     pub(crate) clock: LeaseClock,
     bells: Bells,
     open: Option<Open>,
-    /// How often a file was opened: hints of another one mean nothing.
+    /// The number of times a file was opened: hints of another file do not count.
     pub(crate) generation: u64,
-    /// What is open must be opened anew.
+    /// The open file must be opened again.
     stale: bool,
     pub(crate) places: Places,
-    /// Rung when a place is taken: whoever polls may have to look sooner.
+    /// Notified when a place is taken: the poll may have to look sooner.
     pub(crate) seated: Arc<Notify>,
     /// How often in a row the file was busy with others.
     busy: u32,
@@ -43,12 +43,12 @@ pub(crate) struct Store {
     pub(crate) inserts: u8,
 }
 
-/// Who asks for the write lock. SQLite gives it to nobody in turn.
+/// The priority of a request for SQLite's write lock, which has no queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Haste {
-    /// One of many perhaps: it comes back later and later while the file is busy.
+    /// Perhaps one of many: it comes back later and later while the file is busy.
     Waiter,
-    /// Who holds a lease, which time ends; who gives it back, and who may enter: for them all others wait (L6).
+    /// A holder, a release, or a waiter whose turn it is: all others wait for these (L6).
     Holder,
 }
 
@@ -118,7 +118,8 @@ impl Store {
         self.open.as_ref().expect("BUG: a transaction runs on an open file")
     }
 
-    /// Runs `read` on one snapshot of the file, and writes nothing; `None` if there is no file, or if it may grant nothing.
+    /// Runs `read` on one snapshot of the file, and writes nothing; `None` if there is no file, or if it may grant
+    /// nothing.
     /// Whether the file was away meanwhile is not asked: nothing is granted here.
     pub(crate) fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
         if !self.reach(false).is_ok_and(|is_there| is_there) {
@@ -187,7 +188,8 @@ impl Store {
         let _ = self.opened().conn.execute_batch(sql::ROLLBACK);
     }
 
-    /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits comes
+    /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits
+    /// comes
     /// back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
     fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
         if error.kind() != ErrorKind::Throttled {
@@ -242,7 +244,7 @@ impl Tx<'_> {
         }
     }
 
-    /// The file that is open is not the one that stands at the path: nothing was done, ask again.
+    /// The open file is not the one at the path: nothing was done, try again.
     fn must_reopen(&mut self) -> BackendError {
         self.store.stale = true;
         let message = "the database file was replaced meanwhile; try again";

@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 
 use crate::{pauses::Pauses, places::Foremost, sql, store::Store};
 
-/// The stream of hints. Polls only while somebody listens.
+/// The stream of hints. Polls only while there is a listener.
 pub(crate) struct Hints {
     store: Arc<Mutex<Store>>,
     host: Arc<dyn Host>,
     ringing: Ringing,
-    /// Rung when somebody here took a place.
+    /// Notified when an owner of this process took a place.
     seated: Arc<Notify>,
     process: ProcessId,
     audience: Audience,
@@ -62,7 +62,8 @@ impl Hints {
         }
     }
 
-    /// Reads what others left for us, and answers how long to wait for the next look. An error is no hint: the timers see to
+    /// Reads what others left for us, and answers how long to wait for the next look. An error is no hint: the timers
+    /// see to
     /// it.
     fn look(&mut self) -> Duration {
         let store = self.store.clone();
@@ -132,7 +133,7 @@ impl Hints {
         }
     }
 
-    /// Somebody here took a place, which may be nearer to the front than those before.
+    /// An owner of this process took a place, which may be nearer to the front than the known ones.
     fn hurry(&mut self) {
         let mut store = locked(&self.store);
         let now = store.now();
@@ -146,7 +147,8 @@ fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
     store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and gives the
+/// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and
+/// gives the
 /// lock back.
 struct Seen {
     /// The last hint; zero if there was none yet.
@@ -168,7 +170,8 @@ impl Seen {
             let ours = (place.name.as_str(), place.owner.to_string());
             place.number = number.query_row(ours, |row| row.get(0)).optional()?;
         }
-        // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it must
+        // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it
+        // must
         // ask.
         let (own, front) = (place.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
         place.ahead = place.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));

@@ -25,7 +25,7 @@ use crate::{
 pub struct ZooKeeper(Arc<Store>);
 
 impl ZooKeeper {
-    /// Nothing is sent yet: the first request connects.
+    /// No request is sent: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
         let (directories, known_holders) = (Directories::default(), KnownHolders::default());
@@ -97,7 +97,7 @@ impl Backend for ZooKeeper {
         view::break_lock(&self.0, &session, name).await
     }
 
-    /// Until nothing waits to be deleted whose time is over.
+    /// Waits until no expired node is left to delete.
     async fn drain(&self) {
         let host = &self.0.sessions.host;
         let is_at_it = || {

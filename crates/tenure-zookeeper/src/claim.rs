@@ -34,9 +34,9 @@ pub(crate) struct Attempt<'a> {
     started: Moment,
 }
 
-/// What an owner's node is to this session.
+/// The state of an owner's node in this session.
 enum Known {
-    /// There is none.
+    /// There is no node.
     Nothing,
     /// It may have been made.
     Perhaps,
@@ -62,7 +62,7 @@ pub(crate) async fn claim(store: &Store, claim: &Claim) -> Result<ClaimAnswer, B
 }
 
 impl Attempt<'_> {
-    /// Keeps the place that the owner may have already for as long as it is asked for, also while nothing answers.
+    /// Keeps the place that the owner may have already, even if ZooKeeper does not answer.
     async fn keeping<T>(&self, asked: impl Future<Output = T>) -> T {
         let host = &self.session.host;
         let mut asked = pin!(asked);
@@ -76,7 +76,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whatever failed: the place of an earlier request, or of this one, may be there (L9).
+    /// After any failure, the place of an earlier request, or of this one, may be there (L9).
     fn may_have_place(&self) -> bool {
         self.session.is_over() || self.session.with_entry(self.claim.owner, |_| ()).is_some()
     }
@@ -151,7 +151,8 @@ impl Attempt<'_> {
         Ok(children.map(|children| (Queue::read(&children), name.to_owned(), may_hold)))
     }
 
-    /// The reply to its making was lost: it is there under a name that tells whose it is, or it was never made (H6.5,
+    /// The reply to its creation was lost. The node exists under a name that has its owner, or it was never created
+    /// (H6.5,
     /// hazard 57).
     async fn settle(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
         let (owner, session) = (self.claim.owner, &self.session);
@@ -252,7 +253,8 @@ impl Attempt<'_> {
         Ok(children.is_none_or(|children| Queue::read(&children).fits(self.claim.mode)))
     }
 
-    /// Lets it in, unless its time ran out meanwhile: then its node is being deleted, and the next one enters (L1, L5).
+    /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next waiter is
+    /// granted (L1, L5).
     fn granted(&self, name: &str) -> Result<ClaimAnswer, BackendError> {
         let Claim { name: lock, owner, ttl, .. } = self.claim;
         let now = self.session.host.now();
@@ -276,7 +278,7 @@ impl Attempt<'_> {
         Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
     }
 
-    /// Watches those whose going may let it in; `None` if the queue has changed meanwhile.
+    /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed meanwhile.
     async fn wait_behind(&self, queue: &Queue, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
         let is_kept = self.session.with_entry(self.claim.owner, |entry| {
             entry.part = Part::Waits;
@@ -318,7 +320,7 @@ impl Attempt<'_> {
         Ok(ClaimAnswer::Busy { retry_after: RETRY, holder })
     }
 
-    /// Somebody was faster: what was left is taken away.
+    /// Another owner was faster: the node is deleted.
     async fn step_back(&self) -> Result<ClaimAnswer, BackendError> {
         leave::release(&self.session, self.lock.clone(), self.claim.owner).await?;
         self.busy().await
@@ -329,7 +331,7 @@ fn node_of(name: String, stat: &Stat) -> Node {
     Node { name, token: token(stat.czxid) }
 }
 
-/// After which whoever waits asks again, if nobody told it before.
+/// After this time a waiter claims again, unless a hint came before.
 const RETRY: Duration = Duration::from_secs(2);
 /// The queue changes faster than it can be watched.
 const SOON: Duration = Duration::from_millis(20);

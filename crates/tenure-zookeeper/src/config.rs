@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use tenure_core::url::{address, bad, decode, duration, settings, shown, without_login};
 
-/// What is wrong with a URL.
+/// Why a URL is refused.
 pub use tenure_core::url::UrlError as ConfigError;
 
 /// Where ZooKeeper is and how its locks look there.
@@ -30,7 +30,7 @@ pub(crate) struct Login {
     pub(crate) password: String,
 }
 
-/// By whose names our nodes are called, so that its locks and ours exclude each other.
+/// The library whose node names are used, so that its locks and ours exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
@@ -40,13 +40,13 @@ pub enum Layout {
     Kazoo,
 }
 
-/// Who may do what with our nodes.
+/// The access rights of our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
     /// Everybody anything.
     Open,
-    /// Whoever made a node anything, and nobody else.
+    /// All rights for the user that made the node, none for others.
     Creator,
 }
 

@@ -16,7 +16,7 @@ use crate::{
     session::Session,
 };
 
-/// What a session can say, and what the servers tell by their four-letter words, which may be turned off.
+/// The findings of a session, and of the servers' four-letter words, which may be turned off.
 pub(crate) async fn diagnose(session: &Session) -> Result<Vec<Finding>, BackendError> {
     let config = &session.config;
     let (rights, told) = futures_util::join!(rights(session), asked(config, &*session.host));
@@ -25,7 +25,7 @@ pub(crate) async fn diagnose(session: &Session) -> Result<Vec<Finding>, BackendE
     Ok(findings)
 }
 
-/// What a server says of itself.
+/// The facts that one server tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Told {
     is_standalone: bool,
@@ -121,7 +121,7 @@ async fn rights(session: &Session) -> Result<Option<Finding>, BackendError> {
     }
 }
 
-/// Makes the directory of a lock that nobody else can want, with all above it that are missing, and takes them away again.
+/// Makes the directory of a lock with a random name, with all missing parents, and removes them again.
 async fn try_to_make(session: &Session) -> Result<Option<Finding>, BackendError> {
     let base = &session.config.base;
     let looked = |error| error::looked(&session.place(), error);
@@ -154,7 +154,7 @@ fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String
     Finding::new(severity, what, remedy)
 }
 
-/// Those that answer.
+/// The servers that answer.
 async fn asked(config: &Config, host: &dyn Host) -> Vec<Told> {
     let servers = config.hosts.iter().map(|server| async move {
         let (srvr, conf) = futures_util::join!(word(server, "srvr", host), word(server, "conf", host));
@@ -163,7 +163,7 @@ async fn asked(config: &Config, host: &dyn Host) -> Vec<Told> {
     join_all(servers).await.into_iter().flatten().collect()
 }
 
-/// What a server answers to a four-letter word.
+/// The answer of a server to a four-letter word.
 async fn word((name, port): &(String, u16), word: &str, host: &dyn Host) -> Option<String> {
     let ask = async {
         let mut stream = TcpStream::connect((name.as_str(), *port)).await.ok()?;

@@ -11,12 +11,12 @@ use crate::{
     session::{Session, locked},
 };
 
-/// The directories that are known to be those of locks.
+/// The directories that are known to belong to locks.
 #[derive(Default)]
 pub(crate) struct Directories(Mutex<HashSet<String>>);
 
 impl Directories {
-    /// Makes the directory if there is none. Unless it is known, looks first whether it is one of a lock.
+    /// Makes the directory if there is none. If it is not known, first checks that it belongs to a lock.
     pub(crate) async fn ready(&self, session: &Session, path: &str) -> Result<(), BackendError> {
         if locked(&self.0).contains(path) {
             return Ok(());
@@ -60,8 +60,10 @@ async fn is_there(session: &Session, path: &str) -> Result<bool, BackendError> {
     Err(error::no_lock(&session.place(), path))
 }
 
-/// With all directories above it that are missing: whoever may use them need not be able to make them. Where the server can, it
-/// removes the lowest one again when nobody has wanted the lock for a while; tokens grow all the same, for they are counted by
+/// With all directories above it that are missing: whoever may use them need not be able to make them. Where the server
+/// can, it
+/// removes the lowest one again when nobody has wanted the lock for a while; tokens grow all the same, for they are
+/// counted by
 /// the ensemble.
 pub(crate) async fn make(session: &Session, path: &str) -> Result<(), Error> {
     match make_lowest(session, path).await {
@@ -88,6 +90,6 @@ async fn make_lowest(session: &Session, path: &str) -> Result<(), Error> {
     }
 }
 
-/// What stands in a directory of ours.
+/// The content of our directories.
 pub(crate) const DATA: &[u8] = b"tenure";
 const KNOWN: usize = 4096;

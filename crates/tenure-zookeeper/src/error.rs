@@ -9,19 +9,19 @@ use tenure_core::{
 };
 use zookeeper_client::Error;
 
-/// A request that only looked: whatever became of it, nothing was changed.
+/// A failed read: nothing was changed.
 pub(crate) fn looked(place: &str, error: Error) -> BackendError {
     let (kind, _, message) = judge(&error);
     BackendError::new(kind, NotApplied, message).with("zookeeper", place).caused_by(error)
 }
 
-/// A request that was to change something.
+/// A failed write.
 pub(crate) fn wrote(place: &str, error: Error) -> BackendError {
     let (kind, outcome, message) = judge(&error);
     BackendError::new(kind, outcome, message).with("zookeeper", place).caused_by(error)
 }
 
-/// A session that could not be begun: nothing was asked.
+/// A session that could not be opened: no request was sent.
 pub(crate) fn opening(place: &str, error: Error) -> BackendError {
     let message = match error {
         Error::AuthFailed => return looked(place, error),
@@ -39,19 +39,19 @@ pub(crate) fn over(place: &str) -> BackendError {
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place)
 }
 
-/// A session lives on a thread of its own, and the system gives none.
+/// A session needs a thread of its own, and the system gives none.
 pub(crate) fn no_thread(place: &str, error: std::io::Error) -> BackendError {
     let message = "no thread can be started for a ZooKeeper session";
     BackendError::new(Unavailable, NotApplied, message).with("zookeeper", place).caused_by(error)
 }
 
-/// An owner whose node is being deleted asked again, or was not answered before.
+/// The owner's earlier node is being deleted, or its earlier request is not answered yet.
 pub(crate) fn lapsed(place: &str) -> BackendError {
     let message = "an earlier node of this claim is still being deleted; try again";
     BackendError::new(Unavailable, Unknown, message).with("zookeeper", place)
 }
 
-/// Others have been answered, and wait no longer for this.
+/// The other requests of the call have been answered, and do not wait for this one.
 pub(crate) fn unanswered(place: &str) -> BackendError {
     let message = "ZooKeeper did not answer in time; try again";
     BackendError::new(TimedOut, Unknown, message).with("zookeeper", place)
@@ -72,7 +72,7 @@ pub(crate) fn no_lock(place: &str, path: &str) -> BackendError {
     BackendError::new(Invalid, NotApplied, message).with("zookeeper", place)
 }
 
-/// The ensemble has forgotten what this process has seen.
+/// The ensemble has lost data that this process has seen.
 pub(crate) fn put_back(place: &str) -> BackendError {
     let message = "the ensemble was restored to an earlier state, or is another one: fencing tokens would repeat; \
                    reset the largest token that each of your resources has stored, and restart this program";

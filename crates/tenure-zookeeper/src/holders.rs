@@ -1,4 +1,4 @@
-//! `KnownHolders`: who holds, for people.
+//! `KnownHolders`: a cache of holders, for display.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
     session::{Session, locked},
 };
 
-/// Holders that were looked at before, by their paths: what is said of them does not change.
+/// Holders that were read before, by their paths. Their text does not change.
 #[derive(Default)]
 pub(crate) struct KnownHolders(Mutex<HashMap<String, HolderView>>);
 
-/// One who holds, for people; `None` if it is gone, or cannot be read.
+/// A holder for display; `None` if it is gone, or cannot be read.
 pub(crate) async fn first_holder(
     known_holders: &KnownHolders,
     session: &Session,
@@ -31,7 +31,7 @@ pub(crate) async fn first_holder(
 }
 
 impl KnownHolders {
-    /// What was read of one who holds, while it was watched.
+    /// Adds a holder whose node was read when it was watched.
     pub(crate) fn read(&self, path: String, holder: &Contender, data: &[u8], stat: &Stat) {
         self.remember(path, holder_view(holder, data, stat));
     }

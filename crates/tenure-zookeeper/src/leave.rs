@@ -1,4 +1,4 @@
-//! Leaving: an owner's node is deleted, also if nobody knows its name.
+//! Leaving: deletes an owner's node, even if its name is not known.
 
 use futures_util::join;
 use tenure_core::{BackendError, OwnerId, Released};
@@ -6,7 +6,7 @@ use zookeeper_client::{Error, MultiWriteError};
 
 use crate::{error, node::Contender, own_nodes::Leaver, queue::Queue, session::Session};
 
-/// Deletes the node of one whom nobody wants any more. Fine if it is gone already.
+/// Deletes a node that is not wanted any more. It may be gone already.
 pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Released, Error> {
     let name = match &leaver.node {
         Some(node) => node.name.clone(),
@@ -22,7 +22,8 @@ pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Release
     }
 }
 
-/// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier connection, has
+/// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier connection,
+/// has
 /// happened by then or never will (H6.5, hazard 57): the write comes behind it, and the list behind the write.
 pub(crate) async fn find(session: &Session, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
     let mark = session.config.layout.mark(owner);
@@ -30,7 +31,8 @@ pub(crate) async fn find(session: &Session, lock: &str, owner: OwnerId) -> Resul
     Ok(children.and_then(|children| Queue::read(&children).marked(&mark).cloned()))
 }
 
-/// The children of a lock's directory behind a quorum write that changes nothing and checks that a node is there. `None` if
+/// The children of a lock's directory behind a quorum write that changes nothing and checks that a node is there.
+/// `None` if
 /// it is not.
 pub(crate) async fn seen_by_quorum(
     session: &Session,
@@ -48,7 +50,8 @@ pub(crate) async fn seen_by_quorum(
     }
 }
 
-/// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower that is
+/// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower
+/// that is
 /// behind its leader shows a queue that somebody has left long ago. `None` if there is no directory.
 pub(crate) async fn seen_now(session: &Session, lock: &str) -> Result<Option<Vec<String>>, Error> {
     // Both are sent at once, in this order.
@@ -80,5 +83,5 @@ pub(crate) async fn release(
 }
 
 pub(crate) const ANY_VERSION: i32 = -1;
-/// After which the session's thread deletes what its owner began to.
+/// After this time the session's thread deletes a node whose owner has begun to delete it.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! The life of a session, on a thread of its own: it is begun, beats, rings, deletes what nobody renews, and ends.
+//! The thread of a session: connects, sends beats, passes on watches, deletes nodes that are not renewed, and ends the
+//! session.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +21,8 @@ use crate::{
 
 /// Connects, and says when it began to: the first of several tries that succeeds.
 ///
-/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has just been started
+/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has just been
+/// started
 /// need not: where nothing is heard, another try begins beside the first.
 pub(crate) async fn begin(
     config: &Config,
@@ -63,7 +65,7 @@ async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
     Connector::connect(connector, &config.place_name()).await
 }
 
-/// What a task of the thread came to.
+/// The result of a task of the thread.
 enum Done {
     /// A beat that was sent at this time.
     Beat { sent: Moment, result: Result<(), Error> },
@@ -79,7 +81,7 @@ enum Done {
 
 type Tasks = FuturesUnordered<BoxFuture<'static, Done>>;
 
-/// Lives until it is told to end, nobody needs it, or the ensemble ended it.
+/// Runs until it is told to end, the session is idle, or the ensemble has ended it.
 pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order>) {
     let mut state = session.client.state_watcher();
     let mut tasks = Tasks::new();
@@ -129,7 +131,7 @@ fn on_state(session: &Session, state: SessionState) {
     session.ring_all();
 }
 
-/// Starts to delete what nobody renews, and to watch what is held for a while.
+/// Starts to delete nodes that are not renewed, and to watch nodes that are held for a while.
 fn look_around(session: &Arc<Session>, now: Moment, tasks: &Tasks) {
     let (overdue, unwatched) = {
         let mut own_nodes = session.own_nodes();
@@ -202,7 +204,7 @@ fn watch_own(session: Arc<Session>, owner: OwnerId, node: String) -> BoxFuture<'
     })
 }
 
-/// Says goodbye, so that what it still has is free at once.
+/// Closes the session, so that its locks are free at once.
 async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
     session.end();
     session.ring_all();
@@ -219,9 +221,9 @@ async fn finish(session: Arc<Session>, tasks: Tasks, mut state: StateWatcher) {
     select(Box::pin(closed), patience).map(drop).await;
 }
 
-/// How often it looks for what is over, if it has any nodes.
+/// How often it checks for expired nodes, if it has nodes.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long nothing may be heard before another try to connect begins beside the others.
+/// How long to wait for an answer before another attempt to connect starts beside the others.
 const SILENCE: Duration = Duration::from_millis(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 const GOODBYE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What a contender's node is called: its owner's claim, its mode, and its number in the queue.
+//! The name of a contender's node: its owner's claim, its mode, and its number in the queue.
 
 use std::num::NonZeroU32;
 
@@ -7,17 +7,18 @@ use tenure_core::{FencingToken, LockName, Mode, OwnerId};
 
 use crate::config::Layout;
 
-/// A node in the directory of a lock that wants it, whoever made it.
+/// A node in the directory of a lock that claims it, of ours or of another library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) mode: Mode,
-    /// What ZooKeeper counted when the node was made.
+    /// The number that ZooKeeper gave to the node.
     pub(crate) sequence: i32,
 }
 
 impl Contender {
-    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says otherwise, it
+    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says otherwise,
+    /// it
     /// wants it alone.
     pub(crate) fn read(name: &str) -> Option<Self> {
         let (rest, sequence) = split(name)?;
@@ -41,7 +42,8 @@ impl Layout {
         }
     }
 
-    /// The name of an owner's node up to its number. Modes that others do not know stand before what they look for, so that
+    /// The name of an owner's node up to its number. Modes that others do not know stand before what they look for, so
+    /// that
     /// they count the node as one of theirs.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode) -> String {
         let mark = self.mark(owner);
@@ -107,9 +109,9 @@ pub(crate) fn decode(element: &str) -> Option<LockName> {
     (encode(&name) == element).then_some(name)
 }
 
-/// What Curator sorts by: the text after the last of these.
+/// Curator sorts by the text after the last of these.
 const CURATOR: &str = "lock-";
-/// What kazoo looks for before the number.
+/// kazoo searches for these before the number.
 const KAZOO: &str = "__lock__";
 const DIGITS: usize = 10;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -133,7 +135,8 @@ mod tests {
         Mode::Shared { limit: NonZeroU32::new(limit) }
     }
 
-    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's `Lock` what its
+    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's `Lock` what
+    /// its
     /// pattern `__lock__(-?\d{10})$` finds.
     #[test]
     fn nodes_are_called_as_curator_and_kazoo_call_theirs() {

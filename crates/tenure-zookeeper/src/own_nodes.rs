@@ -1,4 +1,4 @@
-//! `OwnNodes`: the nodes of one session, and until when each of them is wanted.
+//! `OwnNodes`: the nodes of one session, and until when each one is wanted.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,30 +16,30 @@ pub(crate) struct Entry {
     /// The directory of its lock.
     pub(crate) lock: String,
     pub(crate) mode: Mode,
-    /// `None` until it is known that the node was made, and as what.
+    /// The node; `None` until its creation is confirmed.
     pub(crate) node: Option<Node>,
     pub(crate) record: Record,
     pub(crate) part: Part,
-    /// When nobody wants it any more unless somebody asks for it again.
+    /// When it is not wanted any more, unless its owner claims or renews before.
     due: Moment,
-    /// It is being deleted, and holds nothing any more.
+    /// It is being deleted, and does not hold the lock.
     is_leaving: bool,
     /// The session's own thread deletes it now.
     is_in_hand: bool,
-    /// The nodes whose going is waited for.
+    /// The nodes that it watches.
     watched: HashSet<String>,
     /// Ends the watches when the entry goes.
     watches: Vec<oneshot::Sender<()>>,
 }
 
-/// A node that is there.
+/// A node that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) token: FencingToken,
 }
 
-/// What an owner knows of itself.
+/// The last answer to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// It has not been told that it holds.
@@ -78,14 +78,14 @@ impl Entry {
         if self.holds() { Audience::Holders } else { Audience::Waiters }
     }
 
-    /// Its owner asks for it: a place is kept for a while.
+    /// Its owner claims again: the place is kept for a while.
     pub(crate) fn ask(&mut self, now: Moment) {
         if !self.is_leaving && !self.holds() {
             self.keep_until(now + PLACE_TTL);
         }
     }
 
-    /// Others may have seen it in the queue before it entered.
+    /// Others may have seen it in the queue before it held.
     pub(crate) fn was_seen(&mut self) {
         if self.part == Part::New {
             self.part = Part::Waits;
@@ -110,7 +110,7 @@ impl Entry {
         has_waited
     }
 
-    /// It holds nothing any more. Whoever deletes its node has until then.
+    /// It does not hold the lock any more. The task that deletes its node has until then.
     pub(crate) fn leave(&mut self, due: Moment) {
         self.is_leaving = true;
         self.due = due;
@@ -131,7 +131,7 @@ impl Entry {
         self.watches.clear();
     }
 
-    /// Nobody waits for that node after all.
+    /// Ends the watch of that node.
     pub(crate) fn unwatch(&mut self, node: &str) {
         self.watched.remove(node);
     }
@@ -189,18 +189,18 @@ impl OwnNodes {
         self.entries.is_empty()
     }
 
-    /// Nothing is added any more. What is there is given back.
+    /// Accepts no new node; the present ones are released.
     pub(crate) fn close(&mut self) -> HashMap<OwnerId, Entry> {
         self.is_closed = true;
         std::mem::take(&mut self.entries)
     }
 
-    /// To whom it may matter that the session was cut off for a while.
+    /// The owners to wake after the session was disconnected for a while.
     pub(crate) fn everybody(&self) -> Vec<(Audience, OwnerId)> {
         self.entries.iter().map(|(owner, entry)| (entry.audience(), *owner)).collect()
     }
 
-    /// Those whom nobody wants any more, to be deleted by the caller. They hold nothing from here on (L5).
+    /// The nodes that are not wanted any more, for the caller to delete. They do not hold a lock from here on (L5).
     pub(crate) fn take_overdue(&mut self, now: Moment) -> Vec<Leaver> {
         let overdue =
             self.entries.iter_mut().filter(|(_, entry)| !entry.is_in_hand && entry.due.is_over(now));
@@ -212,7 +212,7 @@ impl OwnNodes {
             .collect()
     }
 
-    /// Whether somebody's time is over and the node may still be there.
+    /// Whether there is an expired entry whose node may still exist.
     pub(crate) fn has_overdue(&self, now: Moment) -> bool {
         self.entries.values().any(|entry| entry.is_leaving || entry.due.is_over(now))
     }
@@ -233,7 +233,8 @@ impl OwnNodes {
         }
     }
 
-    /// Those who hold for a while already and whose nodes nobody watches, to be watched by the caller: a short turn does not
+    /// Those who hold for a while already and whose nodes nobody watches, to be watched by the caller: a short turn
+    /// does not
     /// pay for it.
     pub(crate) fn take_unwatched(&mut self, now: Moment) -> Vec<(OwnerId, String)> {
         let mut found = Vec::new();
@@ -251,7 +252,7 @@ impl OwnNodes {
     }
 }
 
-/// How long a place lasts that nobody asks for.
+/// How long a place lasts if its claim is not repeated.
 const PLACE_TTL: Duration = Duration::from_secs(6);
 const SHORT_TURN: Duration = Duration::from_millis(100);
 

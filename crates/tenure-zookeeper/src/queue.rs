@@ -1,11 +1,11 @@
-//! The queue before a lock: who holds and who watches whom, from the names of the nodes alone.
+//! The queue of a lock: holders, waiters and the nodes that each one watches, from the names of the nodes alone.
 
 use tenure_core::Mode;
 
 use crate::node::Contender;
 
-/// All who want a lock, in the order in which they came. Everybody reads the same queue and comes to the same conclusion
-/// (L1).
+/// All claims of a lock, in the order in which they came. All clients read the same queue and come to the same
+/// conclusion (L1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     contenders: Vec<Contender>,
@@ -47,13 +47,13 @@ impl Queue {
         Some(if at < self.leading { Standing::Holds } else { Standing::Waits(at - self.leading) })
     }
 
-    /// The node whose name begins so.
+    /// The node whose name starts with `mark`.
     pub(crate) fn marked(&self, mark: &str) -> Option<&Contender> {
         self.contenders.iter().find(|c| c.name.starts_with(mark))
     }
 
-    /// Whose going or entering may let in the one that so many wait before. Whoever is further back is told by the one
-    /// before it, so that one change wakes few.
+    /// The nodes that a waiter with so many others ahead must watch: their change may make it a holder. A waiter
+    /// further back watches the one before it, so that one change wakes few.
     pub(crate) fn watched_by(&self, ahead: usize) -> Vec<&str> {
         let Some(own) = self.waiters().get(ahead) else { return Vec::new() };
         match ahead.checked_sub(1) {
@@ -67,7 +67,7 @@ impl Queue {
     }
 }
 
-/// Where somebody stands in the queue.
+/// The position of a claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Holds,

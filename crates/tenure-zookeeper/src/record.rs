@@ -1,4 +1,4 @@
-//! What stands in a contender's node: who that is, for people, and whether it has entered.
+//! The content of a contender's node: its owner's label, and whether it holds.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Record {
         }
     }
 
-    /// `None` for what is not ours.
+    /// `None` for the data of another library.
     pub(crate) fn read(data: &[u8]) -> Option<Self> {
         serde_json::from_slice(data).ok()
     }

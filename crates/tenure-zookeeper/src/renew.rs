@@ -10,9 +10,10 @@ use crate::{error, leave::ANY_VERSION, session::Session, sessions::Sessions};
 
 type Answer = Result<Renewal, BackendError>;
 
-/// One answer per grant, in order. Who holds is known to the session that holds: nobody else could renew.
+/// One answer per grant, in order. Only the session of a node can renew it.
 ///
-/// All sessions are asked at once. One that hangs withholds nobody else's answer: where there are others, it has an eighth of
+/// All sessions are asked at once. One that hangs withholds nobody else's answer: where there are others, it has an
+/// eighth of
 /// the shortest ttl, less than whoever asked waits for all.
 pub(crate) async fn renew(sessions: &Sessions, grants: &[Grant]) -> Vec<Answer> {
     let started = sessions.host.now();
@@ -33,7 +34,7 @@ pub(crate) async fn renew(sessions: &Sessions, grants: &[Grant]) -> Vec<Answer> 
     answers
 }
 
-/// What becomes of the grants of one session, and where in the list each is.
+/// The answers for the grants of one session, with their positions in the list.
 async fn renew_in(
     session: &Session,
     held: &[Held<'_>],

@@ -22,8 +22,10 @@ use crate::{
 /// A session and its nodes, which vanish with it. Its time-out is what lets leases end when their process is gone.
 ///
 /// # Timing
-/// It is asked for with the ttl and some slack (1½ ticks). A quorum write, together with what the [`Pulse`] proved before
-/// it, makes belief true: see [`proven`](Self::proven). Its thread beats four times per tick as long as it lives, so that
+/// It is asked for with the ttl and some slack (1½ ticks). A quorum write, together with what the [`Pulse`] proved
+/// before
+/// it, makes belief true: see [`proven`](Self::proven). Its thread beats four times per tick as long as it lives, so
+/// that
 /// it needs nobody else's runtime (H2.5), and deletes the nodes that nobody renews any more: the ensemble would not.
 pub(crate) struct Session {
     pub(crate) client: Client,
@@ -41,7 +43,7 @@ pub(crate) struct Session {
     orders: mpsc::Sender<Order>,
 }
 
-/// What its thread is told.
+/// A message to its thread.
 pub(crate) enum Order {
     /// Rings for an owner when something happens to a node.
     Watch(Watch),
@@ -49,7 +51,7 @@ pub(crate) enum Order {
     End,
 }
 
-/// Somebody waits for something to happen to a node.
+/// A waiter watches a node.
 pub(crate) struct Watch {
     pub(crate) owner: OwnerId,
     pub(crate) audience: Audience,
@@ -58,7 +60,7 @@ pub(crate) struct Watch {
     pub(crate) end: oneshot::Receiver<()>,
 }
 
-/// What a session is made with.
+/// The settings of a session.
 pub(crate) struct Birth {
     pub(crate) client: Client,
     pub(crate) config: Arc<Config>,
@@ -107,10 +109,12 @@ impl Session {
         Err(error::too_long(&self.place(), ttl, self.longest(), self.span))
     }
 
-    /// Waits until a quorum write that is sent from now on, and succeeds, shows that the ensemble keeps this session for the
+    /// Waits until a quorum write that is sent from now on, and succeeds, shows that the ensemble keeps this session
+    /// for the
     /// ttl from `started` at least. Usually that is so at once.
     ///
-    /// OK because the write is carried out by a leader that has heard of us at [`Pulse::heard`] or later, and keeps us for
+    /// OK because the write is carried out by a leader that has heard of us at [`Pulse::heard`] or later, and keeps us
+    /// for
     /// the span from then: `heard + span ≥ started + ttl` (L1, hazard 58).
     pub(crate) async fn proven(&self, started: Moment, ttl: Duration) -> Result<(), BackendError> {
         self.vouches_for(ttl)?;
@@ -160,7 +164,7 @@ impl Session {
         self.own_nodes().get(owner).map(act)
     }
 
-    /// Whether nobody used it for so long and it has no nodes.
+    /// Whether it has no nodes and was not used for so long.
     pub(crate) fn is_idle(&self, now: Moment) -> bool {
         self.own_nodes().is_empty() && locked(&self.used).elapsed(now) > IDLE
     }
@@ -187,7 +191,7 @@ impl Session {
         self.orders.try_send(Order::Watch(watch)).is_ok()
     }
 
-    /// Who may do what with the nodes that we make.
+    /// The access rights of the nodes that we make.
     pub(crate) fn acls(&self) -> Acls<'static> {
         match self.config.access {
             Access::Open => Acls::anyone_all(),

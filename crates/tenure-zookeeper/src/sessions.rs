@@ -34,7 +34,7 @@ impl Sessions {
     /// The one in which leases of this ttl live; for an owner that has a node already, the one that has it.
     ///
     /// # Cancel safety
-    /// It is begun all the same, and found by whoever asks next.
+    /// The session is opened all the same, and used by the next request.
     pub(crate) async fn of(&self, ttl: Duration, owner: OwnerId) -> Result<Arc<Session>, BackendError> {
         if let Some(session) = self.with(owner).filter(|session| ttl <= session.longest()) {
             return Ok(session);
@@ -44,7 +44,7 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Any, for those who only look.
+    /// Any session, for a read.
     pub(crate) async fn any(&self) -> Result<Arc<Session>, BackendError> {
         match self.living().into_iter().next() {
             Some(session) => Ok(session),
@@ -57,7 +57,7 @@ impl Sessions {
         self.living().into_iter().find(|session| session.with_entry(owner, |_| ()).is_some())
     }
 
-    /// Those that are there now.
+    /// The sessions that exist now.
     pub(crate) fn living(&self) -> Vec<Arc<Session>> {
         let slots = locked(&self.slots);
         let begun = slots.values().filter_map(|slot| slot.borrow().as_ref()?.as_ref().ok()?.upgrade());
@@ -114,7 +114,8 @@ impl Drop for Sessions {
     }
 }
 
-/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a connection of
+/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a connection
+/// of
 /// the 60 that a server allows each machine (`maxClientCnxns`), so that those that few programs use share.
 fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Duration {
     let (mut odd, mut is_begun) = (0, false);
@@ -125,7 +126,8 @@ fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Du
     if is_begun || odd < ODD { ttl } else { rounded(ttl) }
 }
 
-/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that does not allow a
+/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that does not
+/// allow a
 /// session of that length gives the longest that it allows, which serves if the ttl itself is allowed.
 fn rounded(ttl: Duration) -> Duration {
     let common = COMMON_MS.iter().map(|&ms| Duration::from_millis(ms));

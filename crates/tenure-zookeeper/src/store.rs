@@ -1,4 +1,4 @@
-//! `Store`: what all handles share.
+//! `Store`: the state that all handles share.
 
 use std::sync::atomic::AtomicI64;
 
@@ -6,7 +6,7 @@ use tenure_core::LockName;
 
 use crate::{directory::Directories, holders::KnownHolders, node, sessions::Sessions};
 
-/// What all handles share.
+/// The state that all handles share.
 pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     pub(crate) directories: Directories,
@@ -16,7 +16,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Where the contenders of a lock stand.
+    /// The directory of the contenders of a lock.
     pub(crate) fn directory_of(&self, name: &LockName) -> String {
         format!("{}/{}", self.sessions.config.base, node::encode(name))
     }

@@ -1,4 +1,4 @@
-//! What can be seen of a lock, and breaking it.
+//! The visible state of a lock, and breaking it.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn fence_without_directory(session: &Session) -> Result<FencingToken, Erro
 
 type Seen<'a> = (&'a Contender, Vec<u8>, Stat);
 
-/// Those that are still there.
+/// The nodes that still exist.
 async fn read_all<'a>(session: &Session, lock: &str, nodes: &'a [Contender]) -> Result<Vec<Seen<'a>>, Error> {
     let mut seen = Vec::new();
     for batch in nodes.chunks(BATCH) {
@@ -83,7 +83,7 @@ async fn read_all<'a>(session: &Session, lock: &str, nodes: &'a [Contender]) -> 
     Ok(seen)
 }
 
-/// Those that are held or waited for, by name.
+/// The locks with a holder or a waiter, by name.
 pub(crate) async fn list(
     store: &Store,
     session: &Session,
@@ -104,7 +104,7 @@ pub(crate) async fn list(
     Ok(views)
 }
 
-/// Takes the nodes of those who hold, and raises the fence.
+/// Deletes the nodes of the holders, and raises the fence.
 pub(crate) async fn break_lock(
     store: &Store,
     session: &Session,

@@ -1,4 +1,4 @@
-//! Hints: who waits watches the node of somebody before it, and is rung when that goes or enters.
+//! Hints: a waiter watches a node before it, and is woken when that node is deleted or becomes a holder.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -24,7 +24,8 @@ pub(crate) struct Lookout<'a> {
 }
 
 impl Lookout<'_> {
-    /// Watches for one that so many wait before. False if somebody it would have watched is gone already, or has entered.
+    /// Watches for a waiter with so many others ahead. False if a node to watch is gone already, or has become a
+    /// holder.
     ///
     /// A watch is set by reading the node, so nothing is missed between the look and the watch.
     pub(crate) async fn watch(&self, queue: &Queue, ahead: usize) -> Result<bool, BackendError> {

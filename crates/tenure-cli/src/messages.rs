@@ -16,15 +16,15 @@ use tenure::Moment;
 
 /// One line of JSON.
 #[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Watch(Charge),
+pub(crate) enum Message {
+    Watch(Watched),
     /// When to act, unless another message comes before.
     Until(Deadline),
 }
 
 /// The processes to watch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Charge {
+pub(crate) struct Watched {
     pub(crate) command: i32,
     pub(crate) tenure: i32,
     pub(crate) adopts: bool,
@@ -75,18 +75,18 @@ impl Deadline {
 }
 
 /// The receiving end of the messages: the standard input of the watcher process.
-pub(crate) struct Ear {
+pub(crate) struct Inbox {
     line: Stdin,
     heard: Vec<u8>,
 }
 
-impl Ear {
+impl Inbox {
     pub(crate) fn new() -> Self {
         Self { line: stdin(), heard: Vec::new() }
     }
 
     /// Waits for the next message; `None` if none comes within `patience`. An error if the pipe was closed.
-    pub(crate) fn hear(&mut self, patience: Duration) -> io::Result<Option<Order>> {
+    pub(crate) fn receive(&mut self, patience: Duration) -> io::Result<Option<Message>> {
         loop {
             if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.heard.drain(..=end).collect();
@@ -115,16 +115,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_one_short_line_and_read_as_it_was_written() {
+    fn a_message_is_one_short_line_and_read_as_it_was_written() {
         let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::new(seconds, 1) };
-        let charge = Charge { command: 7, tenure: 1, adopts: true, owner: "0".repeat(48) };
-        for order in [Order::Watch(charge), Order::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
-            let line = serde_json::to_string(&order).unwrap();
+        let watched = Watched { command: 7, tenure: 1, adopts: true, owner: "0".repeat(48) };
+        for message in [Message::Watch(watched), Message::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
+            let line = serde_json::to_string(&message).unwrap();
             assert!(
                 line.len() < 512 && !line.contains('\n'),
                 "shorter than what a pipe takes at once: {line}"
             );
-            assert_eq!(serde_json::from_str::<Order>(&line).unwrap(), order);
+            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
         }
     }
 
