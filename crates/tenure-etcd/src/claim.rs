@@ -63,9 +63,9 @@ impl Etcd {
         match claim.wait {
             Wait::Wake => Err(error::no_turnless_place()),
             Wait::No => asking.ask_in_passing().await,
-            Wait::Turn => match self.shared.owners.stand(claim.owner) {
+            Wait::Turn => match self.shared.owners.key_at(claim.owner) {
                 // What was done before stays done, whatever fails now (L9).
-                Some(stand) => asking.ask_again(stand).await.map_err(BackendError::of_unknown_outcome),
+                Some(key_at) => asking.ask_again(key_at).await.map_err(BackendError::of_unknown_outcome),
                 None => asking.arrive().await,
             },
         }
@@ -83,17 +83,17 @@ impl Asking<'_> {
     }
 
     /// A place was taken before: keeps it, and looks whether its turn has come.
-    async fn ask_again(&self, stand: KeyAt) -> Result<ClaimAnswer, BackendError> {
+    async fn ask_again(&self, key_at: KeyAt) -> Result<ClaimAnswer, BackendError> {
         let members = &self.etcd.members;
-        let kept = members.keep_place(stand.lease, self.patience);
+        let kept = members.keep_place(key_at.lease, self.patience);
         let (kept, queue) = join(kept, members.queue(&self.folder, self.patience)).await;
         let (kept, queue) = (kept?, queue?);
-        let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == stand.created);
+        let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == key_at.created);
         match at {
             Some(at) if at < queue.leading() => {
                 self.settle(Step::new(Purpose::Ttl, queue.places[at].modified)).await
             }
-            Some(at) if kept && queue.places[at].lease == stand.lease => {
+            Some(at) if kept && queue.places[at].lease == key_at.lease => {
                 Ok(self.queued(&queue, at, true).await)
             }
             _ => self.arrive().await,
@@ -244,16 +244,16 @@ impl Asking<'_> {
 
     fn granted(&self, place: &Place, revision: i64) -> ClaimAnswer {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
-        let stand = KeyAt { created: place.created, lease: place.lease };
-        self.etcd.shared.owners.stands(owner, stand);
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.saw_key(owner, key_at);
         self.etcd.watching.0.listen(owner, Awaited::end_of(self.key.clone()), revision + 1);
         ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
     }
 
     async fn queued(&self, queue: &Queue, at: usize, again: bool) -> ClaimAnswer {
         let place = &queue.places[at];
-        let stand = KeyAt { created: place.created, lease: place.lease };
-        self.etcd.shared.owners.stands(self.claim.owner, stand);
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.saw_key(self.claim.owner, key_at);
         if let Some(awaited) = Awaited::by(queue, at) {
             self.etcd.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
         }

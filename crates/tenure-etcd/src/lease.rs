@@ -50,7 +50,7 @@ impl Etcd {
         patience: Duration,
     ) -> Result<i64, BackendError> {
         let lease = self.fresh_id();
-        self.shared.owners.set_out(owner, lease);
+        self.shared.owners.will_use(owner, lease);
         match self.members.grant_lease(lease, seconds, patience).await {
             Ok(granted) if granted >= seconds => Ok(lease),
             Ok(granted) => Err(error::too_short(seconds, granted)),

@@ -27,8 +27,8 @@ impl Etcd {
         let Some(known) = self.shared.owners.get(owner) else {
             return self.leave_unseen(name, owner, patience).await;
         };
-        let on = match known.stand {
-            Some(stand) => Some(stand.lease),
+        let on = match known.key_at {
+            Some(key_at) => Some(key_at.lease),
             None => self.place_of(name, owner, patience).await?.map(|place| place.lease),
         };
         let others: Vec<i64> = known.leases.into_iter().filter(|lease| Some(*lease) != on).collect();
@@ -44,7 +44,7 @@ impl Etcd {
                 Err(error::left_or_gone(&self.members.place()))
             }
             // It was about to enter, and which of its leases had the key is not known.
-            (Some(_), _) if known.stand.is_none() && revoked.iter().any(|revoked| revoked.value) => {
+            (Some(_), _) if known.key_at.is_none() && revoked.iter().any(|revoked| revoked.value) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
             // Another process may have made it longer, or claimed for the same owner.

@@ -21,7 +21,7 @@ pub(crate) struct OwnLeases {
     /// Every lease that was requested and may exist, with a key or without.
     pub(crate) leases: Vec<i64>,
     /// The key; `None` while it may be moving to another lease.
-    pub(crate) stand: Option<KeyAt>,
+    pub(crate) key_at: Option<KeyAt>,
 }
 
 /// A key in a queue, and the lease on which it was last seen.
@@ -44,14 +44,14 @@ impl Owners {
         locked(&self.owners).get(&owner).cloned()
     }
 
-    pub(crate) fn stand(&self, owner: OwnerId) -> Option<KeyAt> {
-        locked(&self.owners).get(&owner).and_then(|known| known.stand)
+    pub(crate) fn key_at(&self, owner: OwnerId) -> Option<KeyAt> {
+        locked(&self.owners).get(&owner).and_then(|known| known.key_at)
     }
 
     /// This lease is about to be requested, and the key to be put on it. In any case, the release ends the lease.
-    pub(crate) fn set_out(&self, owner: OwnerId, lease: i64) {
+    pub(crate) fn will_use(&self, owner: OwnerId, lease: i64) {
         self.change(owner, |known| {
-            known.stand = None;
+            known.key_at = None;
             if known.leases.len() >= LEASES {
                 known.leases.remove(0);
             }
@@ -60,11 +60,11 @@ impl Owners {
     }
 
     /// The key was seen on this lease.
-    pub(crate) fn stands(&self, owner: OwnerId, stand: KeyAt) {
+    pub(crate) fn saw_key(&self, owner: OwnerId, key_at: KeyAt) {
         self.change(owner, |known| {
-            known.stand = Some(stand);
-            if !known.leases.contains(&stand.lease) {
-                known.leases.push(stand.lease);
+            known.key_at = Some(key_at);
+            if !known.leases.contains(&key_at.lease) {
+                known.leases.push(key_at.lease);
             }
         });
     }
@@ -119,15 +119,15 @@ mod tests {
     fn a_seat_is_uncertain_while_its_key_may_move_and_remembers_so_many_leases() {
         let owners = Owners::default();
         let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [1; 16]);
-        owners.set_out(owner, 1);
-        assert_eq!(owners.get(owner), Some(OwnLeases { leases: vec![1], stand: None }));
-        let stand = KeyAt { created: 5, lease: 1 };
-        owners.stands(owner, stand);
-        assert_eq!(owners.stand(owner), Some(stand));
+        owners.will_use(owner, 1);
+        assert_eq!(owners.get(owner), Some(OwnLeases { leases: vec![1], key_at: None }));
+        let key_at = KeyAt { created: 5, lease: 1 };
+        owners.saw_key(owner, key_at);
+        assert_eq!(owners.key_at(owner), Some(key_at));
         for lease in 2..=20 {
-            owners.set_out(owner, lease);
+            owners.will_use(owner, lease);
         }
-        assert_eq!(owners.get(owner), Some(OwnLeases { leases: (13..=20).collect(), stand: None }));
+        assert_eq!(owners.get(owner), Some(OwnLeases { leases: (13..=20).collect(), key_at: None }));
         (13..=20).for_each(|lease| owners.forget_lease(owner, lease));
         assert_eq!(owners.get(owner), None, "nothing is kept for nothing");
     }

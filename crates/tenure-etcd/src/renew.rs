@@ -60,7 +60,7 @@ impl Etcd {
     /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
     /// etcd #15247).
     pub(crate) async fn renew_all(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let lease = |grant: &Grant| self.shared.owners.stand(grant.owner).map(|stand| stand.lease);
+        let lease = |grant: &Grant| self.shared.owners.key_at(grant.owner).map(|key_at| key_at.lease);
         let begin = |grant| Renewing { grant, lease: lease(grant), answer: None };
         let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
         for _ in 0..ROUNDS {
@@ -114,7 +114,7 @@ impl Etcd {
             Next::Answer(answer) => Some(answer),
             Next::Again(place) => {
                 one.lease = Some(place.lease);
-                self.stands(one.grant.owner, &place);
+                self.saw_key(one.grant.owner, &place);
                 None
             }
             Next::Lengthen(place) => self.lengthen(one.grant, &place, patience).await.transpose(),
@@ -148,14 +148,14 @@ impl Etcd {
         // No key hangs on it any more, nor will one.
         self.members.revoke(place.lease, patience).await?;
         self.shared.owners.forget_lease(grant.owner, place.lease);
-        self.stands(grant.owner, &queue.places[at]);
+        self.saw_key(grant.owner, &queue.places[at]);
         Ok(Some(if at < queue.leading() { Renewal::Renewed } else { Renewal::Gone }))
     }
 
     /// This process finds its owner there from now on.
-    fn stands(&self, owner: OwnerId, place: &Place) {
-        let stand = KeyAt { created: place.created, lease: place.lease };
-        self.shared.owners.stands(owner, stand);
+    fn saw_key(&self, owner: OwnerId, place: &Place) {
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.shared.owners.saw_key(owner, key_at);
     }
 
     /// Whether the keys are those of the grants, through the quorum.
