@@ -1,7 +1,6 @@
 //! A semaphore of k as k mutexes, its slots `name#1` … `name#k`.
 //!
-//! Why not counted: k permits on each of N nodes are up to N·k/q holders (safety.md H6.1: three for k = 2 on three
-//! nodes),
+//! Why not counted: k permits on each of N nodes are up to N·k/q holders (H6.1: three for k = 2 on three nodes),
 //! since two holders need not share a node. A slot is held by a quorum, so of each there is one holder, with a token
 //! of its own.
 
