@@ -19,9 +19,8 @@ use tenure::{Guard, Host, Moment, TokioHost};
 use crate::{
     exec, exit,
     family::{self, Family},
-    nested,
     messages::{Deadline, Watched},
-    processes,
+    nested, processes,
     spinner::pause,
     terminal::Terminal,
     watcher::Watcher,

@@ -6,7 +6,7 @@ use crate::shown::shown;
 
 /// Host, process, user and command of an owner, for people. No decision depends on it.
 ///
-/// Holds the base name of the command only: arguments hold passwords.
+/// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Label {

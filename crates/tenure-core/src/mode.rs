@@ -2,10 +2,10 @@
 
 use std::{fmt, num::NonZeroU32};
 
-/// How a claim wants to hold the lock.
+/// How a claim holds the lock: exclusive or shared.
 ///
-/// One rule serves mutex, read-write lock and semaphore: a claim is compatible with the holders if their
-/// number and one more is no larger than the smallest limit among them and the claim.
+/// One rule serves mutex, read-write lock and semaphore. A claim fits beside the holders if their number plus one is no
+/// larger than the smallest limit among them and the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Mode {

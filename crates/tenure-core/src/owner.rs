@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// 64 random bits for one connected process: the address to which wake-ups go.
+/// 64 random bits for one connected process: the address of its hints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",

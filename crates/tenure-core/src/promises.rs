@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::timing::Timing;
 
-/// What ends a grant that nobody releases.
+/// What ends a grant that is not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndOfGrant {
@@ -119,7 +119,7 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// The ttl of who names none: [10 s](Timing::DEFAULT_TTL), or the longest that the store accepts where that is less.
+    /// The ttl if the caller names none: [10 s](Timing::DEFAULT_TTL), or the longest ttl of the store if that is less.
     pub fn default_ttl(&self) -> Duration {
         Timing::DEFAULT_TTL.min(self.max_ttl)
     }

@@ -4,9 +4,9 @@ use std::fmt;
 
 /// A number that grows with every grant of one lock, on every backend.
 ///
-/// Hand it to the resource with each write; a resource that remembers the largest it has seen and refuses
-/// smaller ones cannot be harmed by a former holder (L2, L3). Gaps are normal. Tokens of different locks are
-/// not comparable, and those of different backends neither.
+/// Send it to the resource with each write. A resource that stores the largest token it has seen, and refuses smaller
+/// ones, is safe from a former holder (L2, L3). Gaps are normal. Tokens of different locks or of different backends
+/// cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct FencingToken(u64);

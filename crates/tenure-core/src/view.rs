@@ -31,27 +31,29 @@ impl LockView {
     }
 }
 
-/// One holder. A foreign client has neither token nor label.
+/// One holder. A client that is not Tenure has neither token nor label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct HolderView {
     /// The owner, as the store has it.
     pub owner: String,
-    /// Alone or together.
+    /// Exclusive or shared.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
     /// Its fencing token. `None` while a hand-off waits for the owner's claim, and for a client that is not Tenure.
     pub token: Option<FencingToken>,
     /// Host, process and command of the owner.
     pub label: Option<Label>,
-    /// Since when, in time since the Unix epoch, for people; `None` for foreign holders. In JSON RFC 3339, in UTC.
+    /// When it was granted, since the Unix epoch, for people. `None` for a client that is not Tenure. In JSON RFC 3339,
+    /// in UTC.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::rfc3339"))]
     pub since: Option<Duration>,
-    /// Time left on the server; `None` for a foreign holder whose lock never ends by itself. In JSON `expires_in_ms`.
+    /// The time left on the server. `None` if the lease does not end by itself. In JSON `expires_in_ms`.
     #[cfg_attr(feature = "serde", serde(rename = "expires_in_ms", serialize_with = "json::millis_if_any"))]
     pub expires_in: Option<Duration>,
-    /// True if it was acquired in this process, through the `Locker` that answers or a clone of it. Only the crate `tenure`
+    /// True if it was acquired in this process, through the `Locker` that answers or a clone of it. Only the crate
+    /// `tenure`
     /// knows, and no store: `false` in what a backend says.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub is_this_process: bool,
@@ -64,7 +66,7 @@ impl HolderView {
         Self { owner, mode, token: None, label: None, since: None, expires_in: None, is_this_process: false }
     }
 
-    /// Who that is, for people: the label, or the owner of a foreign client. One line, whatever is stored.
+    /// The holder in one line, for people: its label, or its owner if it has none.
     pub fn who(&self) -> String {
         let who = who(self.label.as_ref(), &self.owner);
         if self.is_this_process { format!("this process ({who})") } else { who }
@@ -77,7 +79,7 @@ impl WaiterView {
         Self { owner: owner.into(), mode, label, waiting }
     }
 
-    /// As [`HolderView::who`].
+    /// The waiter in one line, as [`HolderView::who`].
     pub fn who(&self) -> String {
         who(self.label.as_ref(), &self.owner)
     }
@@ -94,7 +96,7 @@ fn who(label: Option<&Label>, owner: &str) -> String {
 pub struct WaiterView {
     /// The owner, as the store has it.
     pub owner: String,
-    /// Alone or together.
+    /// Exclusive or shared.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
     /// Host, process and command of the owner.
@@ -136,7 +138,7 @@ impl Finding {
     }
 }
 
-/// What became of the wish to rewrite a store's record of settings.
+/// The answer to a request to replace the settings recorded in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Adoption {
