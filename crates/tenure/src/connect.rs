@@ -6,10 +6,28 @@ use tenure_core::{BackendHandle, Host};
 
 use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 
-/// Connects to the store that a URL names: `sqlite:PATH`, `redis://HOST` and its kin, `redlock:URL,URL,URL`, `memory:`.
+/// Connects to the store that a URL names.
 ///
-/// Which schemes there are depends on the features of this crate. Nothing is sent yet where the backend can do
-/// without: a store that is down is found by the first request.
+/// | URL | Feature |
+/// |---|---|
+/// | `memory:` | `memory` |
+/// | `sqlite:PATH` | `sqlite` |
+/// | `redis://HOST`, `rediss://HOST`, `redis+unix:///PATH`, `redis-sentinel://HOST,HOST?master=NAME`, `redis-cluster://HOST,HOST` | `redis` |
+/// | `redlock:URL,URL,URL` | `redlock` |
+/// | `postgres://USER@HOST/DATABASE` | `postgres` |
+/// | `zookeeper://HOST,HOST/PATH` | `zookeeper` |
+/// | `etcd://HOST,HOST` | `etcd` |
+///
+/// The README of each backend has its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and `@` as `%40`;
+/// or use the builder of the store, which does so. Nothing is sent yet where the backend can do without: a store that is
+/// down is found by the first request.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = tenure::connect("memory:").await?;
+/// println!("{} keeps locks for {}", locks.promises().backend, locks.promises().reach);
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 /// [`ConfigError`] if the URL names no backend that was compiled in, or has settings that it does not know.

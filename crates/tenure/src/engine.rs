@@ -3,8 +3,8 @@
 pub(crate) mod acquire;
 pub(crate) mod cell;
 mod keeper;
-mod lines;
 mod link;
+mod local_queue;
 mod reaper;
 mod request;
 mod roster;
@@ -17,7 +17,9 @@ use std::{io, sync::Arc};
 
 use tenure_core::{BackendError, BackendHandle, HolderView, Host, LockName, Moment, OwnerId, ProcessId};
 
-use crate::engine::{cell::HoldCell, keeper::Keeper, lines::Lines, spans::Spans, waiters::Waiters};
+use crate::engine::{
+    cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters,
+};
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
@@ -27,7 +29,7 @@ pub(crate) struct Engine {
     /// A fork has all that we have, and holds nothing (hazard 27).
     pid: u32,
     waiters: Waiters,
-    lines: Lines,
+    local_queues: LocalQueues,
     keeper: Keeper,
 }
 
@@ -37,9 +39,9 @@ impl Engine {
         host.random(&mut bits);
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
-        let lines = Lines::new(backend.promises().places);
+        let local_queues = LocalQueues::new(backend.promises().places);
         let pid = std::process::id();
-        Self { backend, host, process, pid, waiters, lines, keeper: Keeper::default() }
+        Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::default() }
     }
 
     /// Says of a holder whether it is this process: whether it was acquired through this engine.

@@ -65,11 +65,11 @@ impl ConfigError {
     }
 }
 
-/// Why a lock was not acquired. Nothing is held then.
+/// Why a lock was not acquired. The caller holds nothing then, and has no place in the queue.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Somebody else held it all the time.
+    /// Other owners held it all the time.
     #[error("not acquired within {waited:.1?}{}", Held(.holder))]
     TimedOut {
         /// How long we waited.

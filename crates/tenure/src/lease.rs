@@ -19,7 +19,7 @@ use crate::{engine::cell::HoldCell, error::Lost, fence::Pass};
 /// ```
 /// use tenure::Lease;
 ///
-/// /// Needs the lock of the books: whoever calls it shows the proof.
+/// /// Needs the lock of the books: the caller shows the proof.
 /// fn book(lease: &Lease, amount: u64) -> Result<(u64, u64), tenure::Lost> {
 ///     lease.check()?;
 ///     Ok((lease.token().get(), amount))

@@ -16,7 +16,21 @@ use crate::{
 /// A lock in one mode, ready to be acquired: made by [`Locker::mutex`](crate::Locker::mutex),
 /// [`Locker::semaphore`](crate::Locker::semaphore) and [`RwLock`](crate::RwLock).
 ///
-/// Holds nothing itself. Settings are checked when it is acquired, before anything is sent.
+/// Holds nothing itself, and can be acquired as often as one likes. Settings are checked when it is acquired, before
+/// anything is sent.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = tenure::connect("memory:").await?;
+/// let import = locks.mutex("import").ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600));
+/// match import.acquire_within(Duration::from_secs(5)).await {
+///     Ok(guard) => guard.release().await?,
+///     Err(busy) => println!("{busy}"), // not acquired within 5.0s: held by web-3 pid 4711 import, 21.2s left
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Lock {
     engine: Arc<Engine>,
@@ -51,15 +65,17 @@ impl Lock {
         self
     }
 
-    /// Ends the lease after this long whatever the holder does (hazard 25). Default: never.
+    /// Ends the lease after this long, counted from the grant, whatever the holder does: renewals stop, and the loss is
+    /// [`Loss::MaxHold`](crate::Loss::MaxHold). For work that may hang (hazard 25). Default: never, because work ends when it
+    /// ends.
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
     }
 
-    /// How long the store may fail in a row while we wait. Default: for as long as we wait, and 30 s if that is for ever,
-    /// longer than a fail-over.
+    /// How long the store may fail in a row while a caller waits. Default: as long as the caller waits, and 30 s if that is
+    /// for ever: longer than a fail-over, and shorter than a person waits without a word.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = Some(patience);
@@ -73,14 +89,23 @@ impl Lock {
         self
     }
 
-    /// A window on the waiting.
+    /// Where the waiting can be watched from elsewhere: how many are ahead, and who holds the lock. See [`Progress`].
     #[must_use]
     pub fn progress(mut self, progress: &Progress) -> Self {
         self.options.progress = Some(progress.clone());
         self
     }
 
-    /// Waits until this process holds the lock, and returns the proof.
+    /// Waits until this process holds the lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guard = locks.mutex("orders/42").acquire().await?;
+    /// println!("token {}, {:?} left without a renewal", guard.token(), guard.remaining());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Timing
     /// Waits for ever, in the order of arrival where the backend promises it. The lease is believed from the moment
@@ -97,7 +122,19 @@ impl Lock {
         self.acquire_for(None).await
     }
 
-    /// Asks once; `None` if somebody else holds the lock. Leaves no place in the queue.
+    /// Asks once; `None` if another owner holds the lock, or waits for it. Leaves no place in the queue.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let Some(guard) = locks.mutex("nightly").try_acquire().await? else { return Ok(()) };
+    /// assert!(locks.mutex("nightly").try_acquire().await?.is_none());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Timing
+    /// One request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but without patience.
@@ -160,7 +197,15 @@ impl Lock {
         run(self.acquire().await?, work).await
     }
 
-    /// As [`hold`](Self::hold), if the lock is free; `None` if somebody else holds it, and the work never begins.
+    /// As [`hold`](Self::hold), if the lock is free; `None` if another owner holds it, and the work never begins.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let done = locks.mutex("nightly").try_hold(async |_lease| "backed up").await?;
+    /// println!("{}", done.unwrap_or("another host does it"));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`hold`](Self::hold), but without patience for a store that fails.

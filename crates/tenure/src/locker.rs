@@ -15,7 +15,14 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// steps.
 const WALK: Duration = Duration::from_secs(60);
 
-/// A connected store of locks. Clones share the connection and the thread that renews.
+/// A connected store of locks, made by [`connect`](crate::connect) or by the builder of a store.
+///
+/// Make one for each store and clone it: clones share the connection, the thread that renews leases, and the local queue of
+/// waiters. Two of one store are like two processes.
+///
+/// # Dropping
+/// The thread ends when the last clone and the last guard are gone and everything that was dropped has been released. A
+/// program that ends at once calls [`drain`](Self::drain) before.
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
@@ -34,17 +41,42 @@ impl Locker {
         Self { engine: self.engine.clone(), label: Arc::new(label) }
     }
 
-    /// A lock that one owner holds at a time.
+    /// A lock that one owner holds at a time. A name is 1 to 512 bytes of UTF-8 without control characters; the lock need
+    /// not be created.
+    ///
+    /// Not reentrant: a task that holds the lock and acquires it again waits for itself. It passes its
+    /// [`Lease`](crate::Lease) on instead.
     pub fn mutex(&self, name: impl AsRef<str>) -> Lock {
         self.lock(name.as_ref(), Ok(Mode::Exclusive))
     }
 
-    /// A lock that many readers or one writer hold.
+    /// A lock that many readers or one writer hold at a time. Not on Redlock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let settings = locks.rwlock("settings");
+    /// let (one, two) = (settings.read().acquire().await?, settings.read().acquire().await?);
+    /// assert!(settings.write().try_acquire().await?.is_none());
+    /// # one.release().await?; two.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.mutex(name))
     }
 
-    /// A lock that up to `slots` owners hold at a time. Everybody should name the same number; the smallest counts.
+    /// A lock that up to `slots` owners hold at a time. All should name the same number; the smallest among the holders and
+    /// the one that asks counts. Holders are not fenced from each other (H6.2).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let gpu = locks.semaphore("gpu", 2);
+    /// let (one, two) = (gpu.acquire().await?, gpu.acquire().await?);
+    /// assert!(gpu.try_acquire().await?.is_none());
+    /// # one.release().await?; two.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         let limit = NonZeroU32::new(slots).ok_or(ConfigError::NoSlots);
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
@@ -55,15 +87,30 @@ impl Locker {
         Lock::new(self.engine.clone(), name, mode, self.label.clone())
     }
 
-    /// What the backend promises.
+    /// What the store promises: modes, order, what a restart does, the longest ttl. Sends nothing.
     pub fn promises(&self) -> Promises {
         self.engine.backend.promises()
     }
 
-    /// Holders, queue and fence of one lock.
+    /// Holders, queue and fence of one lock, as the store saw them when it was asked. For people and programs that look on:
+    /// it may be old when it arrives.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guard = locks.mutex("nightly").acquire().await?;
+    /// for holder in locks.inspect("nightly").await?.holders {
+    ///     println!("{} has {:?} left", holder.who(), holder.expires_in);
+    /// }
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Timing
+    /// Up to 5 s.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
     ///
     /// # Cancel safety
     /// Nothing is changed.
@@ -95,10 +142,10 @@ impl Locker {
     /// Takes the lock from its holders, who are told at once, and says who they were.
     ///
     /// **Overrides exclusion**: a robbed holder may work on until it hears of it. Only its token protects then, which
-    /// is smaller than every later one.
+    /// is smaller than every later one. Those who wait are let in at once.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
     ///
     /// # Cancel safety
     /// The lock may or may not be broken.
@@ -133,7 +180,7 @@ impl Locker {
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
     ///
     /// # Cancel safety
     /// It may or may not be extended.
@@ -156,7 +203,7 @@ impl Locker {
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
     ///
     /// # Errors
-    /// The store's.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
     ///
     /// # Cancel safety
     /// It may or may not have left.

@@ -42,12 +42,25 @@ pub struct Waiting {
     pub failing: Option<BackendError>,
 }
 
-/// A window on the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), look from elsewhere.
+/// Shows the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), and look from elsewhere.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let locks = tenure::connect("memory:").await?;
+/// let guard = locks.mutex("nightly").acquire().await?;
+/// let progress = tenure::Progress::new();
+/// let refused = locks.mutex("nightly").progress(&progress).acquire_within(Duration::from_millis(20)).await;
+/// assert!(refused.is_err() && progress.latest().is_some_and(|waiting| waiting.holder.is_some()));
+/// # guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Mutex<Option<Waiting>>>);
 
 impl Progress {
-    /// A window on nothing yet.
+    /// Shows nothing yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -4,7 +4,11 @@ use tenure_core::Mode;
 
 use crate::lock::Lock;
 
-/// A read-write lock: many readers or one writer. A reader that comes after a waiting writer waits behind it.
+/// A read-write lock: many readers or one writer. A reader that comes after a waiting writer waits behind it, so that writers
+/// are not starved. For the same reason a reader that asks for a second read lock may wait for itself: pass its
+/// [`Lease`](crate::Lease) on instead.
+///
+/// Made by [`Locker::rwlock`](crate::Locker::rwlock).
 #[derive(Clone)]
 pub struct RwLock(Lock);
 

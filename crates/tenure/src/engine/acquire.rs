@@ -6,7 +6,7 @@ use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
 use tracing::{Instrument, Span, field};
 
 use crate::{
-    engine::{Engine, cell::HoldCell, lines::InLine, self_wait::SelfWait, waiters::Seat},
+    engine::{Engine, cell::HoldCell, local_queue::LocalWaiter, self_wait::SelfWait, waiters::Subscription},
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
     options::{Options, PATIENCE, Waiting},
@@ -39,7 +39,7 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     let began = engine.host.now();
     let mut attempt = Attempt::new(engine, began, &request);
     span.record("owner", field::display(attempt.claim.owner));
-    let mut now = attempt.stand_in_line(began, request.budget).await?;
+    let mut now = attempt.wait_locally(began, request.budget).await?;
     loop {
         now = match attempt.machine.poll(now) {
             Action::Ask { fresh_owner } => {
@@ -67,9 +67,9 @@ struct Attempt<'a> {
     claim: Claim,
     options: &'a Options,
     /// Where hints arrive; a claim that does not wait needs none.
-    seat: Option<Seat<'a>>,
-    /// Its line in this process, where the store takes only a few waiters of one.
-    line: Option<InLine<'a>>,
+    hints: Option<Subscription<'a>>,
+    /// In the queue of this process, where the store takes only a few waiters of one.
+    queued: Option<LocalWaiter<'a>>,
     self_wait: SelfWait,
     granted: bool,
     /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
@@ -91,24 +91,24 @@ impl<'a> Attempt<'a> {
             block: 1,
             wait: machine.wait(),
         };
-        let seat = (claim.wait != Wait::No).then(|| engine.waiters.seat(claim.owner));
-        let line = seat.as_ref().and_then(|_| engine.lines.join(&claim.name, now));
+        let hints = (claim.wait != Wait::No).then(|| engine.waiters.subscribe(claim.owner));
+        let queued = hints.as_ref().and_then(|_| engine.local_queues.join(&claim.name, now));
         let self_wait = SelfWait::default();
-        Self { engine, machine, claim, options, seat, line, self_wait, granted: false, granted_as: None }
+        Self { engine, machine, claim, options, hints, queued, self_wait, granted: false, granted_as: None }
     }
 
-    /// Waits behind others of this process, of whom the store is to hear first.
-    async fn stand_in_line(
+    /// Waits behind other waiters of this process, of which the store is to hear first.
+    async fn wait_locally(
         &mut self,
         began: Moment,
         budget: Option<Duration>,
     ) -> Result<Moment, AcquireError> {
-        let Some(line) = &mut self.line else { return Ok(began) };
-        if line.is_in_front() {
+        let Some(queued) = &mut self.queued else { return Ok(began) };
+        if queued.is_admitted() {
             return Ok(began);
         }
         if let Some(progress) = &self.options.progress {
-            progress.show(Waiting { ahead: Some(line.ahead()), holder: line.holder(), failing: None });
+            progress.show(Waiting { ahead: Some(queued.ahead()), holder: queued.holder(), failing: None });
         }
         let host = &self.engine.host;
         let over = async {
@@ -119,16 +119,16 @@ impl<'a> Attempt<'a> {
         };
         let in_time = tokio::select! {
             biased;
-            () = line.come_to_front(&**host) => true,
+            () = queued.admitted(&**host) => true,
             () = over => false,
         };
         let now = host.now();
-        match line.failed(now) {
+        match queued.failed(now) {
             Some(error) => Err(AcquireError::Backend(error)),
             None if in_time => Ok(now),
             None => {
-                let (waited, ahead) = (began.elapsed(now), Some(line.ahead()));
-                Err(AcquireError::TimedOut { waited, ahead, holder: line.holder().map(Box::new) })
+                let (waited, ahead) = (began.elapsed(now), Some(queued.ahead()));
+                Err(AcquireError::TimedOut { waited, ahead, holder: queued.holder().map(Box::new) })
             }
         }
     }
@@ -136,7 +136,7 @@ impl<'a> Attempt<'a> {
     /// What was given back late must not be taken for what is asked for next (H3.4).
     fn renew_owner(&mut self, span: &Span) {
         self.claim.owner = self.engine.new_owner();
-        self.seat = self.seat.take().map(|_| self.engine.waiters.seat(self.claim.owner));
+        self.hints = self.hints.take().map(|_| self.engine.waiters.subscribe(self.claim.owner));
         span.record("owner", field::display(self.claim.owner));
     }
 
@@ -157,8 +157,8 @@ impl<'a> Attempt<'a> {
         if failing.is_none() {
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
-        if let Some(line) = &self.line {
-            line.on_answer(now, failing.is_none().then(|| self.machine.standing().1));
+        if let Some(queued) = &self.queued {
+            queued.on_answer(now, failing.is_none().then(|| self.machine.standing().1));
         }
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
@@ -182,11 +182,11 @@ impl<'a> Attempt<'a> {
 
     async fn wait(&mut self, until: Moment) -> Moment {
         let timer = self.engine.host.sleep_until(until);
-        match &self.seat {
+        match &self.hints {
             None => timer.await,
-            Some(seat) => tokio::select! {
+            Some(hints) => tokio::select! {
                 biased;
-                () = seat.woken() => self.machine.on_wake(),
+                () = hints.woken() => self.machine.on_wake(),
                 () = timer => {}
             },
         }
@@ -224,7 +224,7 @@ impl<'a> Attempt<'a> {
                 Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
             }
             Verdict::Failed(Failure(error)) => {
-                self.line.iter().for_each(|line| line.on_failure(now, &error));
+                self.queued.iter().for_each(|queued| queued.on_failure(now, &error));
                 Err(AcquireError::Backend(error))
             }
         }

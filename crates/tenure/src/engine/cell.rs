@@ -13,7 +13,7 @@ use crate::{
     machine::hold::{Action, Hold},
 };
 
-/// One held lease. The machine inside is the only truth; whoever looks first finds the loss.
+/// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
 pub(crate) struct HoldCell {
     grant: Grant,
     timing: Timing,

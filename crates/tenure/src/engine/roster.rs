@@ -99,7 +99,7 @@ impl Roster {
         }
     }
 
-    /// Whoever renewed before is gone, and with it the answers that it waited for.
+    /// The thread that renewed before is gone, and with it the answers that it waited for.
     pub(crate) fn take_over(&self, now: Moment) {
         self.of_all(now, |cell| cell.on_renewal(now, None));
     }

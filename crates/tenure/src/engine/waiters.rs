@@ -11,12 +11,12 @@ use tokio::sync::Notify;
 /// The waiters of one process. One of them reads the stream of hints for all, while it waits itself: so the stream
 /// needs no task, is read only while somebody waits, and dies with no runtime.
 pub(crate) struct Waiters {
-    seats: Mutex<HashMap<OwnerId, Arc<Notify>>>,
+    bells: Mutex<HashMap<OwnerId, Arc<Notify>>>,
     stream: tokio::sync::Mutex<Box<dyn Wakes>>,
 }
 
-/// A waiter's seat; given back when dropped.
-pub(crate) struct Seat<'a> {
+/// Where the hints for one waiter arrive; it ends when it is dropped.
+pub(crate) struct Subscription<'a> {
     waiters: &'a Waiters,
     owner: OwnerId,
     bell: Arc<Notify>,
@@ -25,36 +25,36 @@ pub(crate) struct Seat<'a> {
 impl Waiters {
     pub(crate) fn new(backend: &dyn Backend, process: ProcessId) -> Self {
         let stream = tokio::sync::Mutex::new(backend.wakes(process, Audience::Waiters));
-        Self { seats: Mutex::default(), stream }
+        Self { bells: Mutex::default(), stream }
     }
 
-    /// To be taken before the claim is sent, so that no hint comes too early.
-    pub(crate) fn seat(&self, owner: OwnerId) -> Seat<'_> {
+    /// To be made before the claim is sent, so that no hint comes too early.
+    pub(crate) fn subscribe(&self, owner: OwnerId) -> Subscription<'_> {
         let bell = Arc::new(Notify::new());
-        self.seats().insert(owner, bell.clone());
-        Seat { waiters: self, owner, bell }
+        self.bells().insert(owner, bell.clone());
+        Subscription { waiters: self, owner, bell }
     }
 
-    fn seats(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Notify>>> {
+    fn bells(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Notify>>> {
         // OK because a map is whole whenever code that can panic runs.
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Brings a hint to those it is for. Not to the `reader`, who knows: a bell that it found later would make it ask
     /// twice.
     fn ring(&self, wake: Wake, reader: OwnerId) {
-        let seats = self.seats();
+        let bells = self.bells();
         match wake {
             Wake::Owner(woken) if woken == reader => {}
-            Wake::Owner(woken) => seats.get(&woken).into_iter().for_each(|bell| bell.notify_one()),
+            Wake::Owner(woken) => bells.get(&woken).into_iter().for_each(|bell| bell.notify_one()),
             Wake::All => {
-                seats.iter().filter(|&(&owner, _)| owner != reader).for_each(|(_, bell)| bell.notify_one());
+                bells.iter().filter(|&(&owner, _)| owner != reader).for_each(|(_, bell)| bell.notify_one());
             }
         }
     }
 }
 
-impl Seat<'_> {
+impl Subscription<'_> {
     /// Waits for a hint to this owner, and meanwhile brings the others theirs.
     ///
     /// # Cancel safety
@@ -78,8 +78,8 @@ impl Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        self.waiters.seats().remove(&self.owner);
+        self.waiters.bells().remove(&self.owner);
     }
 }

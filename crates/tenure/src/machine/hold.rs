@@ -27,7 +27,7 @@ enum State {
         sent_at: Moment,
         hinted: bool,
     },
-    /// What whoever still looks is told.
+    /// What a lease that outlives its guard is told.
     Released(Lost),
     Lost(Lost),
 }

@@ -171,7 +171,7 @@ impl World {
         self.hinted = false;
     }
 
-    /// Everything that must be true of it now, whoever looked before.
+    /// Everything that must be true of it now, also if it was looked at before.
     fn judge(&self) {
         let (check, action) = (self.hold.clone().check(self.now), self.hold.clone().poll(self.now));
         if self.released {
