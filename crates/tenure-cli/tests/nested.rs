@@ -1,6 +1,10 @@
 //! `tenure run` inside of `tenure run`: what would wait for itself is refused, and what may nest does.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
 
 mod stage;
 
