@@ -43,10 +43,10 @@
 //! * A mark protects what is written in the same atomic step, in one place. A resource that is spread over several servers
 //!   must have raised the mark at each of them before it writes at the first.
 //! * A read is not fenced. What was read, or sent out into the world, after a check may be old by the time it is used.
-//! * Until a later holder has been there, a former one is not refused: there is nobody yet whom it could harm.
+//! * Until a later holder has been there, a former one is not refused: it harms no other holder yet.
 //! * Co-holders of a semaphore are not fenced from each other, and a former holder of a permit is not fenced from the one
 //!   that got its permit next. Where that matters, take one mutex for each slot.
-//! * Nobody is kept from writing past the fence. The mark must be as durable as the data, and must never go back.
+//! * A writer that does not ask the fence is not refused. The mark must be as durable as the data, and must never go back.
 
 mod file;
 mod pass;

@@ -13,7 +13,8 @@ static LABEL: LazyLock<Label> = LazyLock::new(|| {
     Label::new(&host, std::process::id(), &user, &command.to_string_lossy())
 });
 
-/// Host, pid, user and program of this process: what others see who ask who holds the lock.
+/// Host, pid, user and program of this process: the label that its locks have by default, which others see when they ask for
+/// the holder. [`Lock::label`](crate::Lock::label) sets another one.
 pub fn this_process() -> Label {
     LABEL.clone()
 }

@@ -17,9 +17,9 @@ use crate::fence::{
 
 /// A file that refuses former holders.
 ///
-/// Beside `report` stand `report.mark`, the largest token of an exclusive holder that has been here, and `report.lock`,
-/// empty, which whoever looks at the mark locks; for a moment also `report.tenure-new`. They are made by the first use.
-/// Clones and other processes may use the same path; everybody who writes must come through here.
+/// Beside `report` are two more files: `report.mark`, the largest token of an exclusive holder that has been here, and
+/// `report.lock`, which is empty and is locked for each look at the mark. For a moment there is also `report.tenure-new`.
+/// The first use makes them. Clones and other processes may use the same path; all writers must come through here.
 ///
 /// ```
 /// use tenure::fence::{FencedFile, Pass};
@@ -40,22 +40,23 @@ use crate::fence::{
 ///
 /// # Fencing
 /// The check, the raise and the write are one step under the lock of `report.lock`. The mark is raised first, on the disk,
-/// and then the data is replaced as a whole: whatever is cut off where, by a crash or a power cut, leaves at worst a raised
-/// mark and the old data, which harms nobody; never new data under an old mark (L3).
+/// and then the data is replaced as a whole. A crash or a power cut leaves at worst a raised mark and the old data, which
+/// does no harm; never new data under an old mark (L3).
 ///
 /// # What is not promised
 /// * **It blocks.** Every call but [`read`](Self::read) waits for others at the same file, for as long as the disk takes for
 ///   up to two files. In an asynchronous program it belongs on a thread for blocking work (`spawn_blocking`).
 /// * **A process that is stopped inside such a call holds up the others** until it goes on or dies.
-/// * Whoever removes the mark, or copies the data without it, lets former holders in again (H6.4); whoever removes the lock
-///   while somebody writes lets the next one in beside it.
-/// * A reader is not told whether it is over. Whoever writes later what it read calls [`touch`](Self::touch) before it
-///   reads, or [`update`](Self::update).
+/// * Without the mark, because it was removed or the data was copied without it, former holders are let in again (H6.4). If
+///   the lock is removed during a write, the next writer is let in beside it.
+/// * A reader is not told that its lease is over. A program that reads and writes later calls [`touch`](Self::touch) before
+///   it reads, or [`update`](Self::update).
 /// * One host. On a network file system this is as good as its locks and its renames.
-/// * The file keeps its permissions, but no set-id bit, which would make it run as whoever wrote it. It keeps its owner and
-///   its group if the writer may give files away, as root may; otherwise they become the writer's, and a group that is not
-///   the old one may no more than everybody. Further names of it (hard links) keep the old data, access lists are lost.
-/// * Whoever may write in its folder may replace anything here. Links and what is no plain file are refused, not followed.
+/// * The file keeps its permissions, but no set-id bit, which would make it run as the user that wrote it. It keeps its
+///   owner and its group if the writer may give files away, as root may. Otherwise they become the writer's, and a group
+///   that is not the old one may do no more than all users. Hard links keep the old data; access lists are lost.
+/// * A user that may write in its folder may replace anything here. Links and what is no plain file are refused, not
+///   followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedFile {
     data: PathBuf,
@@ -177,7 +178,7 @@ pub enum FileError {
     /// A later holder has been here. Nothing was written; do not try again with the same token.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The mark is no number. Nothing was written: without it nobody knows who is over.
+    /// The mark is no number. Nothing was written: without it a former holder cannot be told from the present one.
     #[error(
         "{}: holds no token; write the largest token that was ever used here into it, followed by a line end",
         path.display()

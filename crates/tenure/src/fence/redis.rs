@@ -21,7 +21,7 @@
 //! # What is not promised
 //! * **A Redis that forgets, forgets marks.** After a fail-over or a restart that loses the last writes, the mark may be
 //!   lower than it was, as the value may be older. A server that evicts keys (anything but `noeviction`) may throw away
-//!   the mark and keep the value. Whoever needs more keeps the data in a database.
+//!   the mark and keep the value. Where that is not enough, keep the data in a database.
 //! * **The mark has no end, and must not get one.** Deleting it lets former holders in again (H6.4).
 //! * **Writes that do not come through the script are not fenced.**
 //! * The protected key is not the lock's: on Redis a lock named `report` *is* the key `report`.

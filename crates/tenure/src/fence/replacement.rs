@@ -78,7 +78,7 @@ impl<'a> Replacement<'a> {
 }
 
 /// Gives a file the owner, the group and the permissions of another one, as far as we may: first whose it is, then what
-/// they may do. Never a set-id bit: they would make the file run as whoever wrote it.
+/// they may do. Never a set-id bit: they would make the file run as the user that wrote it.
 fn inherit(file: &File, old: &Metadata) -> io::Result<()> {
     let ours = file.metadata()?;
     let is_owned = old.uid() == ours.uid() || fchown(file, Some(old.uid()), None).is_ok();

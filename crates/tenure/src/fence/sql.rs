@@ -53,30 +53,30 @@
 //! ```
 //!
 //! # Why this is one atomic step
-//! * *PostgreSQL*, in `READ COMMITTED`, or in `SERIALIZABLE` if all transactions are. A raise (and a write to a row with a [`Column`]) locks the row until
-//!   the transaction ends. Whoever comes meanwhile waits, and then its condition is looked at again, on the row as it is by
-//!   then. A check takes `FOR SHARE`: checks run beside each other, a raise waits for them, and they for a raise. Above
+//! * *PostgreSQL*, in `READ COMMITTED`, or in `SERIALIZABLE` if all transactions are. A raise (and a write to a row with a
+//!   [`Column`]) locks the row until the transaction ends. A statement that comes meanwhile waits, and then its condition is
+//!   looked at again, on the row as it is by then. A check takes `FOR SHARE`: checks run beside each other, a raise waits for them, and they for a raise. Above
 //!   `READ COMMITTED` the one that waited may get a serialization failure instead: nothing was written, begin anew.
 //!   **In `REPEATABLE READ` touch in a transaction of its own first**, and again in that of the write. What such a
 //!   transaction sees is what was there when its first statement began. A raise that waits for a check is let in when that
 //!   transaction has committed, and then reads as if it had not (hazard 51). Where both are `SERIALIZABLE`, the server
 //!   notices that they cannot be put in order, and the one that reads so fails.
 //! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. With a plain `BEGIN` a transaction that
-//!   checked, and then finds that somebody wrote meanwhile, cannot write any more: safe, but an error.
+//!   checked, and then finds that another one wrote meanwhile, cannot write any more: safe, but an error.
 //!
 //! In autocommit the statement of a [`Table`] protects nothing: it must be in the transaction of the write. The role needs
 //! `SELECT`, `INSERT` and `UPDATE` on the table.
 //!
-//! A holder that is stopped inside of its transaction holds up whoever comes next, until its connection ends. PostgreSQL's
-//! `idle_in_transaction_session_timeout` bounds that; in SQLite nothing does but the end of the process.
+//! A holder that is stopped inside of its transaction holds up the next one until its connection ends. PostgreSQL's
+//! `idle_in_transaction_session_timeout` bounds that; in SQLite only the end of the process does.
 //!
 //! # Tokens as numbers
 //! A mark is a `BIGINT`. Tokens of all backends fit: `i64::try_from(pass.token().get())`.
 //!
 //! # What is not promised
 //! A row that is deleted takes its mark along (H6.4), and one that is not there yet has none: use a [`Table`] for those, and
-//! delete nothing from it. Reads are not fenced: touch first, then read (hazard 51); in PostgreSQL's `REPEATABLE READ` that is not enough, see above. Nothing is promised of statements that
-//! leave out the condition.
+//! delete nothing from it. Reads are not fenced: touch first, then read (hazard 51); in PostgreSQL's `REPEATABLE READ` that
+//! is not enough, see above. A statement that leaves out the condition is not fenced.
 
 use crate::fence::pass::Pass;
 
