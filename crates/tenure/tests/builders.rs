@@ -20,10 +20,11 @@ const fn ms(ms: u64) -> Duration {
 type Pair = (Result<String, ConfigError>, &'static str);
 
 /// Reads both, and sees that no setting of the store is left out.
-fn compare<C: PartialEq, E: Debug>(read: impl Fn(&str) -> Result<C, E>, pairs: &[Pair], unknown: &str)
-where
-    E: ToString,
-{
+fn compare<C: PartialEq, E: Debug + ToString>(
+    read: impl Fn(&str) -> Result<C, E>,
+    pairs: &[Pair],
+    unknown: &str,
+) {
     for (written, url) in pairs {
         let written = written.as_ref().unwrap();
         let (built, expected) = (read(written).unwrap(), read(url).unwrap());
