@@ -136,6 +136,16 @@ async fn tls_is_spoken_with_whom_the_ca_vouches_for() {
     says(&error, ErrorKind::Unavailable, "broke");
 }
 
+/// Whoever spoke TLS to etcd chose the ciphers of the whole process: a program that chose its own later found them taken.
+#[tokio::test]
+async fn nothing_of_the_process_is_set_by_speaking_tls() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().tls(&certificates).start();
+    let url = server.url(&format!("?ca={}", certificates.ca_file().display()));
+    Player::new(etcd(&url), "job").enter().await;
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
 /// A key that is no lock stands where one would be: it is named, and left as it is. L9.
 #[tokio::test]
 async fn a_key_that_is_no_lock_is_named_and_left_alone() {

@@ -16,6 +16,8 @@ use tenure_core::{ClaimAnswer, ErrorKind, Grant, Outcome, Released, Renewal, Wai
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdCluster, EtcdServer},
+    patience::connections_that_impatience_costs,
+    proxy::Proxy,
 };
 
 /// Pieces that one claim says at most.
@@ -184,4 +186,14 @@ async fn a_lock_above_thousands_of_others_is_refused_with_a_reason() {
     assert_eq!(beside.leave().await, Released::Released);
     let (keys, leases) = left(&server);
     assert_eq!((keys.len(), leases), (15_000, 0));
+}
+
+/// Two requests that were dropped at once, by callers with little patience, left the stall detector armed: after an idle second the
+/// connection, which had answered both, was dropped as dead. It was mended on one store and not on its sibling.
+#[tokio::test]
+async fn callers_with_little_patience_cost_no_connection() {
+    let server = EtcdServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let backend = etcd(&format!("etcd://127.0.0.1:{}", proxy.port()));
+    assert_eq!(connections_that_impatience_costs(&backend, &proxy).await, 0);
 }

@@ -4,15 +4,12 @@ use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
-    pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use tenure_client::{Socket, StallDetector};
 use tenure_core::BackendError;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream},
-};
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
     config::SslMode,
@@ -23,37 +20,6 @@ use crate::{
     config::{Config, Place, TlsMode},
     error, tls,
 };
-
-/// A socket, of whichever kind.
-struct Socket(Box<dyn Wire>);
-
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
 
 /// Moves bytes and tells what the server says unasked; ends with the connection.
 pub(crate) type Driver = Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> + Send>;
@@ -66,11 +32,16 @@ pub(crate) struct Opened {
     pub(crate) own_end: Option<SocketAddr>,
 }
 
-/// Connects and logs in.
-pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, BackendError> {
+/// Connects and logs in. What is sent and heard is told to the detector.
+pub(crate) async fn open(
+    config: &Config,
+    place: &Place,
+    stall: Arc<StallDetector>,
+) -> Result<Opened, BackendError> {
     tls::check(config)?;
     let unreachable = |error| error::unreachable(&place.to_string(), error);
-    let (socket, own_end) = socket(place).await.map_err(unreachable)?;
+    let socket = socket(place, stall).await.map_err(unreachable)?;
+    let own_end = socket.own_end();
     let failed = |error| error::connecting(&place.to_string(), error);
     let settings = settings(config, place);
     let (client, driver) = if settings.get_ssl_mode() == SslMode::Disable {
@@ -85,9 +56,14 @@ pub(crate) async fn open(config: &Config, place: &Place) -> Result<Opened, Backe
 }
 
 /// Asks the server to stop what a connection does.
-pub(crate) async fn cancel(config: &Config, place: &Place, token: CancelToken) -> Result<(), BackendError> {
+pub(crate) async fn cancel(
+    config: &Config,
+    place: &Place,
+    token: CancelToken,
+    stall: Arc<StallDetector>,
+) -> Result<(), BackendError> {
     let unreachable = |error| error::unreachable(&place.to_string(), error);
-    let (socket, _) = socket(place).await.map_err(unreachable)?;
+    let socket = socket(place, stall).await.map_err(unreachable)?;
     let sent = if settings(config, place).get_ssl_mode() == SslMode::Disable {
         token.cancel_query_raw(socket, NoTls).await
     } else {
@@ -140,38 +116,11 @@ fn settings(config: &Config, place: &Place) -> tokio_postgres::Config {
     settings
 }
 
-async fn socket(place: &Place) -> io::Result<(Socket, Option<SocketAddr>)> {
+async fn socket(place: &Place, stall: Arc<StallDetector>) -> io::Result<Socket> {
     match place {
-        Place::Host(host, port) => {
-            let socket = TcpStream::connect((host.as_str(), *port)).await?;
-            socket.set_nodelay(true)?;
-            watch(&socket)?;
-            let own_end = socket.local_addr()?;
-            Ok((Socket(Box::new(socket)), Some(own_end)))
-        }
-        Place::Socket(folder, port) => {
-            let socket = UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).await?;
-            Ok((Socket(Box::new(socket)), None))
-        }
+        Place::Host(host, port) => Socket::tcp(host, *port, stall).await,
+        Place::Socket(folder, port) => Socket::unix(folder.join(format!(".s.PGSQL.{port}")), stall).await,
     }
-}
-
-/// The kernel finds a server that is gone without a word within some 10 s, also where nothing is asked.
-#[cfg(target_os = "linux")]
-fn watch(socket: &TcpStream) -> io::Result<()> {
-    use nix::sys::socket::{setsockopt, sockopt};
-    setsockopt(socket, sockopt::KeepAlive, &true)?;
-    setsockopt(socket, sockopt::TcpKeepIdle, &5)?;
-    setsockopt(socket, sockopt::TcpKeepInterval, &2)?;
-    setsockopt(socket, sockopt::TcpKeepCount, &3)?;
-    setsockopt(socket, sockopt::TcpUserTimeout, &10_000)?;
-    Ok(())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn watch(socket: &TcpStream) -> io::Result<()> {
-    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::KeepAlive, &true)?;
-    Ok(())
 }
 
 /// What the server says unasked, next; nothing once the connection has ended.

@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{Audience, Bells, Host, OwnerId, ProcessId, Ringing};
 
-use crate::memory::locked;
+use tenure_client::locked;
 
 /// Where what the server pushes is heard. Shared by the connections of one handle.
 pub(crate) struct Ears {

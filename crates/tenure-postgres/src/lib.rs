@@ -16,7 +16,6 @@ mod renew;
 mod schema;
 mod shared;
 mod sight;
-mod silence;
 mod sql;
 mod stand;
 mod step;

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use tenure_client::{StallDetector, locked};
 use tenure_core::{BackendError, ProcessId};
 use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
@@ -17,10 +18,8 @@ use crate::{
     connect::{self, Driver, Opened},
     ears::Ears,
     error::{self, Failure},
-    memory::locked,
     schema::{Facts, Table},
     shared::Shared,
-    silence::{Hope, Silence},
     sql,
 };
 
@@ -37,7 +36,7 @@ pub(crate) struct Line {
     name: String,
     client: Client,
     facts: Mutex<Facts>,
-    silence: Arc<Silence>,
+    stall: Arc<StallDetector>,
     end: Arc<End>,
     /// Whose hints it brings.
     heard: Mutex<Vec<ProcessId>>,
@@ -85,7 +84,8 @@ impl Line {
     /// Connects, and looks at what is there.
     pub(crate) async fn open(shared: Arc<Shared>, ears: Arc<Ears>, at: Target) -> Result<Self, BackendError> {
         let Target { config, place } = at;
-        let Opened { client, driver, own_end } = connect::open(&config, &place).await?;
+        let stall = StallDetector::new(shared.host.clone(), STUCK);
+        let Opened { client, driver, own_end } = connect::open(&config, &place, stall.clone()).await?;
         let end = Arc::<End>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
         shared.host.spawn(Box::pin(drive(driver, ears, Ending(end.clone()))));
@@ -94,9 +94,8 @@ impl Line {
         let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         shared.memory.learn(facts.clock, shared.host.now());
-        let (facts, silence) = (Mutex::new(facts), Arc::<Silence>::default());
-        let (heard, listening) = (Mutex::default(), tokio::sync::Mutex::default());
-        Ok(Self { shared, place, name, client, facts, silence, end, heard, listening })
+        let (facts, heard, listening) = (Mutex::new(facts), Mutex::default(), tokio::sync::Mutex::default());
+        Ok(Self { shared, place, name, client, facts, stall, end, heard, listening })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -139,9 +138,9 @@ impl Line {
 
     /// Runs one statement, which is a transaction of its own.
     pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
-        let hope = Hope::new(&self.silence, &*self.shared.host);
+        let awaited = self.stall.ask();
         let answer = self.client.query_typed(sql, arguments).await;
-        hope.fulfil();
+        drop(awaited);
         answer.map_err(|error| {
             let is_demoted = error::is_demoted(&error);
             let failure = error::asked(&self.name, error);
@@ -176,7 +175,7 @@ impl Line {
     }
 
     pub(crate) fn is_stuck(&self) -> bool {
-        self.silence.is_deadly(&*self.shared.host, STUCK)
+        self.stall.is_stalled()
     }
 
     /// It is left to those who wait for its answers. True the first time.
@@ -190,17 +189,18 @@ impl Line {
         // Before the server hears of it, so that no answer that this brought about is taken for another one.
         self.end.is_hasty.store(true, Ordering::Release);
         let (token, host) = (self.client.cancel_token(), self.shared.host.clone());
-        let (end, silence) = (self.end.clone(), self.silence.clone());
+        let (end, stall) = (self.end.clone(), self.stall.clone());
         let patience = self.shared.config.connect_timeout;
         self.shared.host.spawn(Box::pin(async move {
             let (mut pause, mut last) = (AGAIN, None);
             while !end.is_closed() {
-                let answered = silence.answered();
-                if last.replace(answered).is_none_or(|last| last == answered) {
+                let heard = stall.heard();
+                if last.replace(heard).is_none_or(|last| last == heard) {
                     let over = host.sleep_until(host.now() + patience);
+                    let stall = StallDetector::new(host.clone(), patience);
                     let sent = tokio::select! {
                         biased;
-                        sent = connect::cancel(&at.config, &at.place, token.clone()) => sent.is_ok(),
+                        sent = connect::cancel(&at.config, &at.place, token.clone(), stall) => sent.is_ok(),
                         () = over => false,
                     };
                     // A server that hangs is not flooded.
@@ -220,9 +220,9 @@ impl Line {
         let wanted = ears.processes();
         let known = locked(&self.heard).clone();
         for process in wanted.iter().filter(|process| !known.contains(process)) {
-            let hope = Hope::new(&self.silence, &*self.shared.host);
+            let awaited = self.stall.ask();
             let answer = self.client.batch_execute(&format!("LISTEN \"{}\"", Ears::channel(*process))).await;
-            hope.fulfil();
+            drop(awaited);
             answer.map_err(|error| error::asked(&self.name, error))?;
             locked(&self.heard).push(*process);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use tenure_client::locked;
 use tenure_core::{BackendError, BoxFuture, ErrorKind, Moment};
 
 use crate::{
@@ -9,7 +10,6 @@ use crate::{
     ears::Ears,
     error::{self, Failure},
     line::{Line, Target},
-    memory::locked,
     shared::Shared,
 };
 

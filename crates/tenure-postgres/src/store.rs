@@ -8,11 +8,10 @@ use std::{
     time::Duration,
 };
 
+use tenure_client::locked;
 use tenure_core::{BackendError, Moment};
 
-use crate::{
-    config::Listen, ears::Ears, line::Line, lines::Lines, memory::locked, shared::Shared, turn::Turns,
-};
+use crate::{config::Listen, ears::Ears, line::Line, lines::Lines, shared::Shared, turn::Turns};
 
 /// What one handle knows of the store.
 pub(crate) struct Store {

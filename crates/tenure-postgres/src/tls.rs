@@ -3,37 +3,34 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     client::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
-    crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
     server::ParsedCertificate,
 };
-use tenure_core::{BackendError, ErrorKind, Outcome};
+use tenure_client::tls;
+use tenure_core::BackendError;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::{Config, TlsMode};
 
 /// How to speak TLS with the servers of this configuration.
 pub(crate) fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| broken("TLS cannot be set up").caused_by(error))?;
     let lenient = |roots: Option<RootCertStore>| {
-        let verifier = Arc::new(Lenient { roots, provider: provider.clone() });
-        builder.clone().dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        let verifier = Arc::new(Lenient { roots, provider: tls::provider() });
+        let builder = tls::builder()?.dangerous().with_custom_certificate_verifier(verifier);
+        Ok::<_, BackendError>(builder.with_no_client_auth())
     };
-    let tls = match config.tls {
-        TlsMode::VerifyFull if config.root_cert.is_none() => return system(),
-        TlsMode::VerifyFull => builder.with_root_certificates(roots(config)?).with_no_client_auth(),
-        TlsMode::VerifyCa => lenient(Some(roots(config)?)),
-        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => lenient(None),
+    let settings = match config.tls {
+        TlsMode::VerifyFull => tls::believing(config.root_cert.as_deref(), "sslrootcert")?,
+        TlsMode::VerifyCa => lenient(Some(roots(config)?))?,
+        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => lenient(None)?,
     };
-    Ok(MakeRustlsConnect::new(tls))
+    Ok(MakeRustlsConnect::new(settings))
 }
 
 /// # Errors
@@ -42,30 +39,9 @@ pub(crate) fn check(config: &Config) -> Result<(), BackendError> {
     if config.root_cert.is_some() { roots(config).map(drop) } else { Ok(()) }
 }
 
-/// With the authorities that the system trusts.
-fn system() -> Result<MakeRustlsConnect, BackendError> {
-    // OK because an error says that the program has chosen a provider already.
-    let _ = ring::default_provider().install_default();
-    match MakeRustlsConnect::with_native_certs() {
-        Ok((tls, _)) => Ok(tls),
-        Err(_) => Err(broken("the system has no certificates of authorities; name a file with sslrootcert=")),
-    }
-}
-
 fn roots(config: &Config) -> Result<RootCertStore, BackendError> {
     let path = config.root_cert.as_ref().expect("BUG: a mode that needs a CA has one");
-    let unreadable = || broken("the file of the CA cannot be read").with("sslrootcert", path.display());
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unreadable().caused_by(error))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| unreadable().caused_by(error))?;
-        roots.add(certificate).map_err(|error| unreadable().caused_by(error))?;
-    }
-    if roots.is_empty() { Err(unreadable()) } else { Ok(roots) }
-}
-
-fn broken(message: &str) -> BackendError {
-    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+    tls::authorities(path, "sslrootcert")
 }
 
 /// Believes a certificate that one of these authorities has signed, whoever it is for; without authorities, any.

@@ -339,6 +339,18 @@ async fn tls_believes_whom_it_is_told_to_believe() {
     refused_as(&plain.url("?sslmode=require"), ErrorKind::Invalid, "does not speak TLS").await;
 }
 
+/// Whoever spoke TLS to PostgreSQL chose the ciphers of the whole process: a program that chose its own later found them taken.
+#[tokio::test]
+async fn nothing_of_the_process_is_set_by_speaking_tls() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().tls(&certificates).start();
+    let ca = certificates.ca_file().display().to_string();
+    stage::enter_in_time(&player(&server.url(&format!("?sslmode=verify-full&sslrootcert={ca}")), "one"))
+        .await;
+    refused(&server.url("?sslmode=verify-full")).await;
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
 /// The signature is asked for, the name is not: a certificate for another name is believed by `verify-ca` only.
 #[tokio::test]
 async fn verify_full_wants_the_name_as_well() {

@@ -17,7 +17,9 @@ use tenure_core::{
 };
 use tenure_testkit::{
     conformance::player::Player,
+    patience::connections_that_impatience_costs,
     postgres::{PostgresServer, Recipe},
+    proxy::Proxy,
 };
 
 /// What a standby had of the table when its primary failed.
@@ -266,4 +268,14 @@ async fn without_room_for_hints_locks_change_hands_all_the_same() {
     assert!(matches!(b.ask().await, ClaimAnswer::Queued { .. }));
     assert_eq!(a.leave().await, Released::Released);
     b.enter().await;
+}
+
+/// Two requests that were dropped at once, by callers with little patience, left the stall detector armed: after an idle second the
+/// connection, which had answered both, was dropped as dead. It was mended on one store and not on its sibling.
+#[tokio::test]
+async fn callers_with_little_patience_cost_no_connection() {
+    let server = PostgresServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let backend = postgres(&format!("postgres://tenure@127.0.0.1:{}/tenure", proxy.port()));
+    assert_eq!(connections_that_impatience_costs(&backend, &proxy).await, 0);
 }

@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
+use tenure_client::locked;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, Finding, Grant, HolderView, Host, Label, LockName, LockView, Minting, Order, Outcome, OwnerId,
@@ -22,7 +23,6 @@ use crate::{
     guard::Terms,
     keys::Keys,
     known::Known,
-    mutex::locked,
     reply::{Reply, number},
     script::{Script, Scripts},
     session::{Session, Sessions},

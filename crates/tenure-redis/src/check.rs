@@ -3,15 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
+use tenure_client::locked;
 use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
 
 use crate::{
-    client,
     config::Place,
     connect::Wire,
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why},
-    mutex::locked,
     overlap::renewals_wait,
     reply::Reply,
     sentinel,
@@ -230,8 +229,7 @@ fn is_of_record(reading: &Reading) -> bool {
 
 /// What the Sentinels say of the master before; nothing, if they cannot be asked.
 async fn predecessor(shared: &Shared, reading: &Reading) -> Predecessor {
-    let Ok(certificates) = client::certificates(&shared.config) else { return Predecessor::Unknown };
-    let survey = sentinel::survey(&shared.config, &*shared.host, &certificates).await;
+    let survey = sentinel::survey(&shared.config, &shared.host).await;
     survey.map_or(Predecessor::Unknown, |it| it.predecessor(&reading.facts, reading.record.as_ref()))
 }
 

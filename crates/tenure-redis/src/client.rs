@@ -1,42 +1,93 @@
-//! How a client of the driver is made.
+//! How a connection of the driver is made: over a socket of ours, so that what it hears is known, and with TLS of our own, so that
+//! nothing of the process is set.
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult, TlsCertificates, io::tcp::TcpSettings};
-use tenure_core::{BackendError, ErrorKind, Outcome};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use redis::{
+    AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
+    aio::{AsyncStream, MultiplexedConnection, PubSub},
+};
+use rustls::pki_types::ServerName;
+use tenure_client::{Socket, StallDetector, tls};
+use tenure_core::{BackendError, Host};
+use tokio_rustls::TlsConnector;
 
 use crate::config::Config;
 
-pub(crate) fn open_client(info: ConnectionInfo, tls: &Option<TlsCertificates>) -> RedisResult<Client> {
-    match tls {
-        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
-        None => Client::open(info),
-    }
+/// Where one server is.
+#[derive(Clone)]
+pub(crate) enum Address {
+    Host(String, u16),
+    Socket(PathBuf),
 }
 
-pub(crate) fn address(tls: bool, host: &str, port: u16) -> ConnectionAddr {
-    let host = host.to_owned();
-    if tls {
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    }
+/// The way to one server: where it is, how it is spoken to, and as whom.
+pub(crate) struct Way {
+    pub(crate) address: Address,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) login: RedisConnectionInfo,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
 }
 
-pub(crate) fn tcp() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
-}
-
-/// The own CA, if there is one. Without it the system's are taken.
-pub(crate) fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
+/// How the servers of this configuration are believed, if TLS is spoken.
+pub(crate) fn connector(config: &Config) -> Result<Option<TlsConnector>, BackendError> {
     if !config.tls {
         return Ok(None);
     }
-    // OK because an error says that the program has chosen a provider already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let Some(path) = &config.ca else { return Ok(None) };
-    let pem = std::fs::read(path).map_err(|error| {
-        BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, "the file of the CA cannot be read")
-            .with("ca", path.display())
-            .caused_by(error)
-    })?;
-    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+    let settings = tls::believing(config.ca.as_deref(), "ca")?;
+    Ok(Some(TlsConnector::from(Arc::new(settings))))
+}
+
+impl Way {
+    /// With the detector that hears what comes over it.
+    pub(crate) async fn connect(
+        &self,
+        settings: AsyncConnectionConfig,
+    ) -> RedisResult<(MultiplexedConnection, Arc<StallDetector>)> {
+        let stall = StallDetector::new(self.host.clone(), self.response_timeout);
+        let settings = settings.set_response_timeout(Some(self.response_timeout));
+        let connect = async {
+            let stream = self.stream(stall.clone()).await?;
+            MultiplexedConnection::new_with_config(&self.login, stream, settings).await
+        };
+        let (connection, driver) = self.in_time(connect).await?;
+        // It ends with the last of those who have the connection.
+        self.host.spawn(Box::pin(driver));
+        Ok((connection, stall))
+    }
+
+    /// One for messages alone.
+    pub(crate) async fn listen(&self) -> RedisResult<PubSub> {
+        let stall = StallDetector::new(self.host.clone(), self.response_timeout);
+        self.in_time(async { PubSub::new(&self.login, self.stream(stall).await?).await }).await
+    }
+
+    async fn in_time<T>(&self, connect: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let over = self.host.sleep_until(self.host.now() + self.connect_timeout);
+        tokio::select! {
+            biased;
+            connected = connect => connected,
+            () = over => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    async fn stream(
+        &self,
+        stall: Arc<StallDetector>,
+    ) -> RedisResult<Box<dyn AsyncStream + Send + Sync + Unpin>> {
+        let (host, port) = match &self.address {
+            Address::Host(host, port) => (host, *port),
+            Address::Socket(path) => return Ok(Box::new(Socket::unix(path, stall).await?)),
+        };
+        let socket = Socket::tcp(host, port, stall).await?;
+        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+        let name = ServerName::try_from(host.clone()).map_err(|_| nameless())?;
+        Ok(Box::new(tls.connect(name, socket).await?))
+    }
+}
+
+fn nameless() -> RedisError {
+    RedisError::from((redis::ErrorKind::InvalidClientConfig, "no certificate can be that of this host"))
 }

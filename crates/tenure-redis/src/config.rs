@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
+use redis::RedisConnectionInfo;
 use tenure_core::url::{address, bad, decode, duration, settings};
 
 use crate::keys::{Counting, ONE, QUORUM};
@@ -285,6 +286,17 @@ impl fmt::Debug for Config {
 }
 
 impl Login {
+    /// The same connection, with this user and password.
+    pub(crate) fn of(&self, mut info: RedisConnectionInfo) -> RedisConnectionInfo {
+        if let Some(user) = &self.user {
+            info = info.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            info = info.set_password(password);
+        }
+        info
+    }
+
     fn parse(text: &str) -> Result<Self, ConfigError> {
         let (user, password) = match text.split_once(':') {
             Some((user, password)) => (user, Some(password)),

@@ -13,7 +13,7 @@ use redis::{PushInfo, PushKind, Value};
 use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing};
 use tokio::sync::Notify;
 
-use crate::mutex::locked;
+use tenure_client::locked;
 
 /// Delayed hints that are kept; the oldest are dropped, for they are the likeliest to be over.
 const KEPT: usize = 1024;

@@ -1,5 +1,7 @@
 //! The one place where the driver's errors become ours.
 
+use std::{io, path::Path};
+
 use redis::{RedisError, ServerErrorKind};
 use tenure_core::{
     BackendError,
@@ -45,6 +47,11 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
         _ => (kind, message),
     };
     BackendError::new(kind, Outcome::NotApplied, message).with("redis", place).caused_by(error)
+}
+
+pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
+    let message = "the file of the CA cannot be read";
+    BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
 }
 
 pub(crate) fn no_answer(place: &str) -> BackendError {

@@ -7,7 +7,7 @@ use std::{
 
 use tenure_core::Moment;
 
-use crate::mutex::locked;
+use tenure_client::locked;
 
 /// The largest token that all handles of this process were granted through one gate.
 #[derive(Debug, Default)]

@@ -4,17 +4,14 @@
 //! still name the old master. A process does not go back behind the largest epoch that it has seen, unless a majority keeps
 //! to a smaller one for [`RESET`].
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use redis::{
-    AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult, TlsCertificates,
-    Value,
-};
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
-    client::{address, open_client, tcp},
+    client::{Address, Way, connector},
     config::{Config, Place},
     error,
     guard::{Facts, Predecessor, Record},
@@ -48,7 +45,7 @@ struct Word {
 type Entry = HashMap<String, String>;
 
 /// Nothing where the Sentinel knows none.
-type Address = Option<(String, u16)>;
+type Named = Option<(String, u16)>;
 
 /// What all Sentinels say that have the newest configuration.
 pub(crate) struct Survey {
@@ -70,16 +67,20 @@ pub(crate) struct Newest {
 ///
 /// # Errors
 /// `Unavailable`, if no Sentinel answers or none knows the master.
-pub(crate) async fn survey(
-    config: &Config,
-    host: &dyn Host,
-    tls: &Option<TlsCertificates>,
-) -> Result<Survey, BackendError> {
+pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Survey, BackendError> {
     let Place::Sentinel { sentinels, master } = &config.place else {
         unreachable!("BUG: there is no Sentinel to ask")
     };
-    let mut asked: FuturesUnordered<_> =
-        sentinels.iter().map(|(name, port)| ask(config, tls, (name, *port), master)).collect();
+    let tls = connector(config)?;
+    let way = |(name, port): &(String, u16)| Way {
+        address: Address::Host(name.clone(), *port),
+        tls: tls.clone(),
+        login: config.sentinel_login.of(RedisConnectionInfo::default()),
+        host: host.clone(),
+        connect_timeout: config.connect_timeout,
+        response_timeout: config.response_timeout,
+    };
+    let mut asked: FuturesUnordered<_> = sentinels.iter().map(|name| ask(way(name), master)).collect();
     let (mut words, mut failed, mut answers) = (Vec::new(), None, 0);
     let mut until = host.now() + config.connect_timeout * 2;
     loop {
@@ -168,25 +169,8 @@ impl Survey {
 }
 
 /// What one Sentinel says; nothing if it does not know the master.
-async fn ask(
-    config: &Config,
-    tls: &Option<TlsCertificates>,
-    (host, port): (&str, u16),
-    master: &str,
-) -> RedisResult<Option<Word>> {
-    let mut login = RedisConnectionInfo::default();
-    if let Some(user) = &config.sentinel_login.user {
-        login = login.set_username(user);
-    }
-    if let Some(password) = &config.sentinel_login.password {
-        login = login.set_password(password);
-    }
-    let info = address(config.tls, host, port).into_connection_info()?;
-    let client = open_client(info.set_redis_settings(login).set_tcp_settings(tcp()), tls)?;
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.connect_timeout))
-        .set_response_timeout(Some(config.response_timeout));
-    let mut connection = client.get_multiplexed_async_connection_with_config(&settings).await?;
+async fn ask(way: Way, master: &str) -> RedisResult<Option<Word>> {
+    let (mut connection, _) = way.connect(AsyncConnectionConfig::new()).await?;
     let sentinel = |verb: &str| {
         let mut cmd = redis::cmd("SENTINEL");
         cmd.arg(verb).arg(master);
@@ -196,7 +180,7 @@ async fn ask(
     let mut together = redis::pipe();
     together.add_command(sentinel("MASTER")).add_command(sentinel("GET-MASTER-ADDR-BY-NAME"));
     together.add_command(sentinel("MASTER"));
-    let answers: RedisResult<(Entry, Address, Entry)> = together.query_async(&mut connection).await;
+    let answers: RedisResult<(Entry, Named, Entry)> = together.query_async(&mut connection).await;
     let (before, address, after) = match answers {
         Ok(answers) => answers,
         Err(error) if is_unknown(&error) => return Ok(None),

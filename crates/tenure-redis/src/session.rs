@@ -13,6 +13,7 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{Cmd, Value, aio::PubSubStream};
+use tenure_client::locked;
 use tenure_core::{Adoption, BackendError, BoxFuture, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::Notify;
 
@@ -23,11 +24,9 @@ use crate::{
     ears::Ears,
     error::{self, Fate},
     guard::{self, LOOK, Terms, Why},
-    mutex::locked,
     reply::Reply,
     script::Script,
     shared::Shared,
-    silence::{Hope, Silence},
 };
 
 /// One handle's way to the server.
@@ -57,7 +56,6 @@ pub(crate) struct Session {
     subscribing: tokio::sync::Mutex<()>,
     /// The connection for messages, where they are not pushed.
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
-    silence: Silence,
     is_over: AtomicBool,
     over: Notify,
     /// How many connections had been lost when this one was made.
@@ -111,7 +109,7 @@ impl Sessions {
     fn alive(&self) -> Option<Arc<Session>> {
         let mut current = locked(&self.current);
         let session = current.as_ref()?;
-        if session.silence.is_deadly(self.host(), self.shared.config.response_timeout) {
+        if session.wire.is_stalled() {
             self.forget(session);
         }
         if !session.is_over.load(Ordering::Acquire) && session.born == self.ears.breaks() {
@@ -241,7 +239,7 @@ impl Sessions {
         script: &Script,
         call: &Cmd,
     ) -> Result<Value, BackendError> {
-        let answer = self.hoping(session, session.wire.eval(script, call)).await;
+        let answer = session.wire.eval(script, call).await;
         answer.map_err(|error| {
             let mut judged = error::asked(&session.place, error);
             if script.writes_early {
@@ -253,19 +251,8 @@ impl Sessions {
 
     /// Sends a command that is no script.
     pub(crate) async fn command(&self, session: &Session, cmd: &Cmd) -> Result<Value, BackendError> {
-        let answer = self.hoping(session, session.wire.ask(cmd)).await;
+        let answer = session.wire.ask(cmd).await;
         answer.map_err(|error| self.failed(session, error))
-    }
-
-    async fn hoping(
-        &self,
-        session: &Session,
-        request: impl Future<Output = redis::RedisResult<Value>>,
-    ) -> redis::RedisResult<Value> {
-        let mut hope = Hope::new(&session.silence, self.host());
-        let answer = request.await;
-        hope.is_over = answer.as_ref().err().is_none_or(|error| !error.is_timeout());
-        answer
     }
 
     pub(crate) fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
@@ -316,7 +303,6 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
         subscribed: AtomicUsize::new(0),
         subscribing: tokio::sync::Mutex::default(),
         messages: (!resp3).then(tokio::sync::Mutex::default),
-        silence: Silence::default(),
         is_over: AtomicBool::new(false),
         over: Notify::new(),
         born,

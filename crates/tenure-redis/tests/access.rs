@@ -75,6 +75,18 @@ async fn tls_with_an_own_ca_works_and_without_it_is_refused() {
     assert_eq!(refusal(&plain).await.kind(), ErrorKind::Unavailable);
 }
 
+/// Whoever spoke TLS to Redis chose the ciphers of the whole process: a program that chose its own later found them taken.
+#[tokio::test]
+async fn nothing_of_the_process_is_set_by_speaking_tls() {
+    let certificates = Certificates::new();
+    let server = Recipe::new().tls(&certificates).start();
+    let ca = certificates.ca_file().display().to_string();
+    let url = format!("rediss://127.0.0.1:{}/?guard=off", server.port());
+    claimant(&format!("{url}&ca={ca}")).enter().await;
+    refusal(&claimant(&url)).await;
+    assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+}
+
 /// The line in the README gives every right that is needed.
 #[tokio::test]
 async fn the_least_rights_are_enough_for_everything() {

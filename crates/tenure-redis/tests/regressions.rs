@@ -19,7 +19,7 @@ use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
-    patience::eventually,
+    patience::{connections_that_impatience_costs, eventually},
     proxy::Proxy,
     redis::{Recipe, RedisServer},
 };
@@ -222,4 +222,14 @@ async fn a_broken_connection_costs_no_place() {
     let is_there = view.queue.iter().map(|w| &w.owner).chain(view.holders.iter().map(|h| &h.owner));
     assert!(is_there.into_iter().any(|owner| *owner == waiter.claim.owner.to_string()), "{view:?}");
     let_in(&waiter).await;
+}
+
+/// Two requests that were dropped at once, by callers with little patience, left the stall detector armed: after an idle second the
+/// connection, which had answered both, was dropped as dead. It was mended on one store and not on its sibling.
+#[tokio::test]
+async fn callers_with_little_patience_cost_no_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let backend = redis(&format!("redis://127.0.0.1:{}/?guard=off", proxy.port()));
+    assert_eq!(connections_that_impatience_costs(&backend, &proxy).await, 0);
 }

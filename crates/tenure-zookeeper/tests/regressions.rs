@@ -13,7 +13,7 @@ use tenure_core::{
 };
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{eventually, slowness},
+    patience::{connections_that_impatience_costs, eventually, slowness},
     proxy::Proxy,
     stepped::SteppedHost,
     zookeeper::ZooKeeperServer,
@@ -257,4 +257,14 @@ async fn a_reader_that_comes_back_and_enters_tells_the_one_behind_it() {
     soon("it enters", reader.enter()).await;
     rung("the one behind is told", &behind, &mut *hints).await;
     soon("it enters beside it", behind.enter()).await;
+}
+
+/// Two requests that were dropped at once, by callers with little patience, left the stall detector armed: after an idle second the
+/// connection, which had answered both, was dropped as dead. It was mended on one store and not on its sibling.
+#[tokio::test]
+async fn callers_with_little_patience_cost_no_connection() {
+    let server = ZooKeeperServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let backend = zookeeper(&through(&proxy, ""));
+    assert_eq!(connections_that_impatience_costs(&backend, &proxy).await, 0);
 }

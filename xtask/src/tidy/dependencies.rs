@@ -17,20 +17,35 @@ struct Seat {
 
 const CORE: &str = "tenure-core";
 const LEDGER: &str = "tenure-ledger";
+const CLIENT: &str = "tenure-client";
 const FACADE: &str = "tenure";
 
-/// Core and ledger have no I/O, no clock and no runtime.
+/// The clients of stores, each of which belongs to its backend alone.
 const DRIVERS: &[&str] =
-    &["tokio", "nix", "rusqlite", "redis", "tokio-postgres", "zookeeper-client", "etcd-client"];
+    &["rusqlite", "redis", "tokio-postgres", "tokio-postgres-rustls", "zookeeper-client", "etcd-client"];
+
+/// Core and ledger have no I/O, no clock and no runtime.
+const MACHINERY: &[&str] = &[
+    "tokio",
+    "nix",
+    "rusqlite",
+    "redis",
+    "tokio-postgres",
+    "tokio-postgres-rustls",
+    "zookeeper-client",
+    "etcd-client",
+];
 
 /// The house, from the floor up.
 fn seat(package: &str) -> Option<Seat> {
     let on = |ours: &'static [&'static str]| Some(Seat { ours: Some(ours), never: &[] });
     match package {
-        CORE => Some(Seat { ours: Some(&[]), never: DRIVERS }),
-        LEDGER => Some(Seat { ours: Some(&[CORE]), never: DRIVERS }),
-        "tenure-redlock" | "tenure-zookeeper" | "tenure-etcd" => on(&[CORE]),
-        _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER]),
+        CORE => Some(Seat { ours: Some(&[]), never: MACHINERY }),
+        LEDGER => Some(Seat { ours: Some(&[CORE]), never: MACHINERY }),
+        CLIENT => Some(Seat { ours: Some(&[CORE]), never: DRIVERS }),
+        "tenure-redlock" => on(&[CORE]),
+        "tenure-zookeeper" | "tenure-etcd" => on(&[CORE, CLIENT]),
+        _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER]),
         FACADE => {
             Some(Seat { ours: None, never: &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"] })
@@ -87,6 +102,8 @@ mod tests {
     fn each_floor_may_stand_on_what_is_below() {
         assert!(verdict("tenure-core", &["thiserror"]).is_empty());
         assert!(verdict("tenure-ledger", &["tenure-core", "serde"]).is_empty());
+        assert!(verdict("tenure-client", &["tenure-core", "tokio", "rustls"]).is_empty());
+        assert!(verdict("tenure-etcd", &["tenure-core", "tenure-client", "etcd-client"]).is_empty());
         assert!(verdict("tenure-sqlite", &["tenure-core", "tenure-ledger", "rusqlite", "tokio"]).is_empty());
         assert!(verdict("tenure-testkit", &["tenure-core", "tokio"]).is_empty());
         assert!(verdict("tenure", &["tenure-core", "tenure-memory", "tenure-redlock", "tokio"]).is_empty());
@@ -103,6 +120,12 @@ mod tests {
             ("tenure-core", "redis"),
             ("tenure-ledger", "tokio"),
             ("tenure-ledger", "tenure-testkit"),
+            ("tenure-ledger", "tenure-client"),
+            ("tenure-client", "tenure-ledger"),
+            ("tenure-client", "redis"),
+            ("tenure-client", "tokio-postgres"),
+            ("tenure-client", "etcd-client"),
+            ("tenure-client", "zookeeper-client"),
             ("tenure-memory", "tenure-sqlite"),
             ("tenure-redis", "tenure"),
             ("tenure-redlock", "tenure-ledger"),

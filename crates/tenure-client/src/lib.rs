@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+mod locked;
+#[cfg(feature = "socket")]
+mod socket;
+mod stall;
+#[cfg(feature = "socket")]
+pub mod tls;
+
+pub use locked::locked;
+#[cfg(feature = "socket")]
+pub use socket::Socket;
+pub use stall::{Awaited, StallDetector};

@@ -1,0 +1,183 @@
+//! `StallDetector`: whether a connection is dead or stuck although nobody has said so.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tenure_core::{Host, Moment};
+
+use crate::locked;
+
+/// Finds a connection over which nothing comes any more. It belongs to one connection and to its [`Socket`](crate::Socket).
+///
+/// The one rule: **something was sent, and for longer than the limit no byte came.** That holds whoever asked. A caller with less
+/// patience than the limit leaves what it sent behind; its answer comes all the same if the connection is alive, and is heard. So
+/// two requests that were dropped at once say nothing of a healthy connection, and one that was dropped finds a dead one.
+///
+/// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit counts from
+/// the last byte.
+pub struct StallDetector {
+    host: Arc<dyn Host>,
+    limit: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Since when an answer is missing, if one is.
+    since: Option<Moment>,
+    /// Callers that wait for an answer.
+    waiting: usize,
+    /// How often something was heard.
+    heard: u64,
+}
+
+/// A caller that waits for an answer, until this is dropped.
+pub struct Awaited<'a> {
+    detector: &'a StallDetector,
+    /// How often something had been heard when it asked.
+    heard: u64,
+}
+
+impl StallDetector {
+    /// For one connection, which may be silent for `limit` when it was asked something.
+    pub fn new(host: Arc<dyn Host>, limit: Duration) -> Arc<Self> {
+        Arc::new(Self { host, limit, state: Mutex::default() })
+    }
+
+    /// A caller asks, and waits for the answer.
+    pub fn ask(&self) -> Awaited<'_> {
+        let mut state = locked(&self.state);
+        state.waiting += 1;
+        Awaited { detector: self, heard: state.heard }
+    }
+
+    /// Bytes were sent.
+    pub fn on_sent(&self) {
+        let mut state = locked(&self.state);
+        if state.since.is_none() {
+            state.since = Some(self.host.now());
+        }
+    }
+
+    /// Bytes came.
+    pub fn on_heard(&self) {
+        let mut state = locked(&self.state);
+        state.heard += 1;
+        // Whoever waits still waits for more.
+        state.since = (state.waiting > 0).then(|| self.host.now());
+    }
+
+    /// Nothing came for longer than the limit, and something should have.
+    pub fn is_stalled(&self) -> bool {
+        let since = locked(&self.state).since;
+        since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit)
+    }
+
+    /// How often something was heard: it grows while the connection gets on.
+    pub fn heard(&self) -> u64 {
+        locked(&self.state).heard
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        let mut state = locked(&self.detector.state);
+        state.waiting -= 1;
+        // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
+        if state.waiting == 0 && state.heard != self.heard {
+            state.since = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::host::{PausedHost, pass};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(500);
+
+    async fn ms(ms: u64) {
+        pass(Duration::from_millis(ms)).await;
+    }
+
+    fn detector() -> Arc<StallDetector> {
+        StallDetector::new(PausedHost::new(1), LIMIT)
+    }
+
+    /// Two requests that were dropped at once, by callers with little patience, left their mark on a healthy connection: it was
+    /// left for a new one after an idle second. It was mended on PostgreSQL, and not on its sibling.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_given_up_and_answered_later_says_nothing() {
+        let detector = detector();
+        for patience in [0, 25] {
+            for _ in 0..2 {
+                let asked = detector.ask();
+                detector.on_sent();
+                ms(patience).await;
+                drop(asked);
+            }
+            ms(5).await;
+            detector.on_heard();
+            ms(1000).await;
+            assert!(!detector.is_stalled(), "both were answered, though nobody looked");
+        }
+        let first = detector.ask();
+        detector.on_sent();
+        ms(400).await;
+        assert!(!detector.is_stalled(), "nobody has waited for long");
+        drop(first);
+    }
+
+    /// Nobody need wait for the whole limit: what was sent is not answered, whoever gave it up.
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_connection_is_found_by_callers_with_less_patience_than_the_limit() {
+        let detector = detector();
+        for _ in 0..3 {
+            assert!(!detector.is_stalled());
+            let asked = detector.ask();
+            detector.on_sent();
+            ms(170).await;
+            drop(asked);
+        }
+        assert!(detector.is_stalled());
+    }
+
+    /// An answer that comes as its caller gives up is an answer: nothing more is to come.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_nobody_took_leaves_nothing_behind() {
+        let detector = detector();
+        let asked = detector.ask();
+        detector.on_sent();
+        detector.on_heard();
+        drop(asked);
+        ms(1000).await;
+        assert!(!detector.is_stalled());
+        drop(detector.ask());
+        ms(1000).await;
+        assert!(!detector.is_stalled(), "it was never sent");
+    }
+
+    /// L6: of two that were asked together the first is answered, and the second waits behind a row that a stranger has locked: the
+    /// next one needs another connection, and does not wait as well.
+    #[tokio::test(start_paused = true)]
+    async fn who_still_waits_after_an_answer_counts_from_that_answer() {
+        let detector = detector();
+        let (first, second) = (detector.ask(), detector.ask());
+        detector.on_sent();
+        ms(400).await;
+        detector.on_heard();
+        drop(first);
+        ms(400).await;
+        assert!(!detector.is_stalled(), "it gets on");
+        ms(101).await;
+        assert!(detector.is_stalled());
+        detector.on_heard();
+        drop(second);
+        ms(1000).await;
+        assert!(!detector.is_stalled(), "nobody waits");
+    }
+}
