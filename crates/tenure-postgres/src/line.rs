@@ -8,9 +8,8 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::{StallDetector, locked};
+use tenure_client::{End, Link, StallDetector, locked};
 use tenure_core::{BackendError, ProcessId};
-use tokio::sync::Notify;
 use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
 
 use crate::{
@@ -32,70 +31,59 @@ const STUCK: Duration = Duration::from_millis(500);
 /// One connection.
 pub(crate) struct Line {
     shared: Arc<Shared>,
-    place: Place,
+    ears: Arc<Ears>,
+    at: Target,
     name: String,
     client: Client,
     facts: Mutex<Facts>,
     stall: Arc<StallDetector>,
-    end: Arc<End>,
+    fate: Arc<Fate>,
     /// Whose hints it brings.
     heard: Mutex<Vec<ProcessId>>,
     listening: tokio::sync::Mutex<()>,
 }
 
-/// That a connection has ended, or is left to itself.
+/// That a connection has ended, or is left to itself, and what is known of how.
 #[derive(Default)]
-pub(crate) struct End {
-    is_over: AtomicBool,
-    over: Notify,
+pub(crate) struct Fate {
+    pub(crate) end: End,
     /// Nothing comes any more.
     is_closed: AtomicBool,
     /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
     is_hasty: AtomicBool,
 }
 
-impl End {
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+impl Link for Line {
+    fn is_usable(&self) -> bool {
+        self.is_alive() && !self.stall.is_stalled()
     }
 
-    /// True the first time.
-    fn set(&self) -> bool {
-        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
-        self.over.notify_waiters();
-        is_first
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
-    }
-
-    pub(crate) async fn wait(&self) {
-        let over = self.over.notified();
-        tokio::pin!(over);
-        over.as_mut().enable();
-        if !self.is_over() {
-            over.await;
+    fn on_left(&self) {
+        if self.is_alive() {
+            self.unblock();
         }
+        self.fate.end.set();
+        // Hints may have been missed from here until the next one listens.
+        self.ears.ring_all();
     }
 }
 
 impl Line {
     /// Connects, and looks at what is there.
     pub(crate) async fn open(shared: Arc<Shared>, ears: Arc<Ears>, at: Target) -> Result<Self, BackendError> {
-        let Target { config, place } = at;
+        let Target { config, place } = &at;
         let stall = StallDetector::new(shared.host.clone(), STUCK);
-        let Opened { client, driver, own_end } = connect::open(&config, &place, stall.clone()).await?;
-        let end = Arc::<End>::default();
+        let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
+        let fate = Arc::<Fate>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, ears, Ending(end.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, ears.clone(), Ending(fate.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
-        let facts = rows.and_then(|rows| Facts::read(&rows[0], &place, own_end));
+        let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         shared.memory.learn(facts.clock, shared.host.now());
         let (facts, heard, listening) = (Mutex::new(facts), Mutex::default(), tokio::sync::Mutex::default());
-        Ok(Self { shared, place, name, client, facts, stall, end, heard, listening })
+        Ok(Self { shared, ears, at, name, client, facts, stall, fate, heard, listening })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -110,7 +98,7 @@ impl Line {
     pub(crate) async fn look(&self) -> Result<Facts, Failure> {
         let rows = self.ask(sql::LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
         let known = self.facts();
-        let facts = Facts::read(&rows[0], &self.place, None).map_err(|e| error::asked(&self.name, e))?;
+        let facts = Facts::read(&rows[0], &self.at.place, None).map_err(|e| error::asked(&self.name, e))?;
         let facts = Facts { is_direct: known.is_direct, ..facts };
         *locked(&self.facts) = facts.clone();
         Ok(facts)
@@ -157,7 +145,7 @@ impl Line {
     /// everybody, but no lease may stand on it before a later commit was waited for: as good as a lost answer.
     pub(crate) async fn write(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
         let rows = self.ask(sql, arguments).await?;
-        if !rows.is_empty() && self.end.is_hasty.load(Ordering::Acquire) {
+        if !rows.is_empty() && self.fate.is_hasty.load(Ordering::Acquire) {
             self.leave();
             return Err(Failure::Broken(error::unconfirmed(&self.name)));
         }
@@ -170,30 +158,26 @@ impl Line {
     }
 
     /// Nothing is answered any more, or it has ended.
-    pub(crate) fn is_alive(&self) -> bool {
-        !self.end.is_over() && !self.client.is_closed()
+    fn is_alive(&self) -> bool {
+        !self.fate.end.is_over() && !self.client.is_closed()
     }
 
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.stall.is_stalled()
-    }
-
-    /// It is left to those who wait for its answers. True the first time.
-    pub(crate) fn leave(&self) -> bool {
-        self.end.set()
+    /// It is left to those who wait for its answers.
+    pub(crate) fn leave(&self) {
+        self.fate.end.set();
     }
 
     /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied. The next one may
     /// wait for the same row: it is asked again, as long as nothing is answered, until the connection is closed.
-    pub(crate) fn unblock(&self, at: Target) {
+    fn unblock(&self) {
         // Before the server hears of it, so that no answer that this brought about is taken for another one.
-        self.end.is_hasty.store(true, Ordering::Release);
+        self.fate.is_hasty.store(true, Ordering::Release);
         let (token, host) = (self.client.cancel_token(), self.shared.host.clone());
-        let (end, stall) = (self.end.clone(), self.stall.clone());
+        let (fate, stall, at) = (self.fate.clone(), self.stall.clone(), self.at.clone());
         let patience = self.shared.config.connect_timeout;
         self.shared.host.spawn(Box::pin(async move {
             let (mut pause, mut last) = (AGAIN, None);
-            while !end.is_closed() {
+            while !fate.is_closed.load(Ordering::Acquire) {
                 let heard = stall.heard();
                 if last.replace(heard).is_none_or(|last| last == heard) {
                     let over = host.sleep_until(host.now() + patience);
@@ -229,12 +213,8 @@ impl Line {
         Ok(())
     }
 
-    pub(crate) fn end(&self) -> Arc<End> {
-        self.end.clone()
-    }
-
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn fate(&self) -> Arc<Fate> {
+        self.fate.clone()
     }
 }
 
@@ -251,12 +231,12 @@ fn was_race(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Says that the connection has ended, whatever ended its task.
-struct Ending(Arc<End>);
+struct Ending(Arc<Fate>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.set();
+        self.0.end.set();
     }
 }
 

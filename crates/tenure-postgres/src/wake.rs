@@ -31,10 +31,10 @@ async fn listen(store: &Store) {
         match lines.listening().await {
             // One that brings none ends as well, and the next may bring them.
             Ok((line, _)) => {
-                let end = line.end();
+                let fate = line.fate();
                 drop(line);
                 // Whoever makes the next one rings for what may have been missed.
-                end.wait().await;
+                fate.end.wait().await;
             }
             Err(error) => {
                 tracing::debug!(%error, "no hints are heard");

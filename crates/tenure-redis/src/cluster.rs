@@ -6,18 +6,18 @@ use redis::{
     ConnectionAddr, ProtocolVersion, PushInfo, TlsCertificates, TlsMode, cluster::ClusterClientBuilder,
     cluster_async::ClusterConnection, io::tcp::TcpSettings,
 };
-use tenure_client::tls;
+use tenure_client::{End, tls};
 use tenure_core::BackendError;
 
 use crate::{config::Config, ears::Ears, error};
 
-/// Connects to the nodes that answer; what they push goes to `ears`.
+/// Connects to the nodes that answer; what they push goes to `ears`, and that one was lost to `end`.
 pub(crate) async fn connect(
     config: &Config,
     nodes: &[(String, u16)],
-    ears: &Arc<Ears>,
+    (ears, end): (&Arc<Ears>, &Arc<End>),
 ) -> Result<ClusterConnection, BackendError> {
-    let ears = ears.clone();
+    let (ears, end) = (ears.clone(), end.clone());
     let mut builder = ClusterClientBuilder::new(nodes.iter().map(|node| address(config.tls, node)))
         .connection_timeout(config.connect_timeout)
         .response_timeout(config.response_timeout)
@@ -25,7 +25,7 @@ pub(crate) async fn connect(
         .use_protocol(ProtocolVersion::RESP3)
         .tcp_settings(TcpSettings::default().set_nodelay(true))
         .push_sender(move |push: PushInfo| {
-            ears.on_push(push);
+            ears.on_push(push, &end);
             Ok::<(), ()>(())
         });
     if let Some(user) = &config.login.user {

@@ -9,7 +9,7 @@ use redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
-use tenure_client::{StallDetector, locked};
+use tenure_client::{End, StallDetector, locked};
 use tenure_core::BackendError;
 
 use crate::{
@@ -117,14 +117,18 @@ fn read_node(line: &str, known: &str) -> Option<Node> {
     is_master.then_some(Node::At(host.to_owned(), port.parse().ok()?))
 }
 
-/// Connects once; what the server pushes goes to `ears`. Answers whether it speaks RESP3.
-pub(crate) async fn open(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+/// Connects once; what the server pushes goes to `ears`, and that it ended to `end`. Answers whether it speaks RESP3.
+pub(crate) async fn open(
+    shared: &Shared,
+    ears: &Arc<Ears>,
+    end: &Arc<End>,
+) -> Result<(Wire, bool), BackendError> {
     let config = &shared.config;
     let place = config.place_name();
     let failed = |error| error::connecting(&place, error);
     let address = match &config.place {
         Place::Cluster(nodes) => {
-            let connection = cluster::connect(config, nodes, ears).await?;
+            let connection = cluster::connect(config, nodes, (ears, end)).await?;
             let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
             return Ok((Wire::Cluster(Box::new(connection), host), true));
         }
@@ -146,9 +150,9 @@ pub(crate) async fn open(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, boo
         response_timeout: config.response_timeout,
     };
     if config.resp3 {
-        let ears = ears.clone();
+        let (ears, end) = (ears.clone(), end.clone());
         let settings = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            ears.on_push(push);
+            ears.on_push(push, &end);
             Ok::<(), ()>(())
         });
         match single(way(true), settings).await {

@@ -2,10 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,7 +10,7 @@ use redis::{PushInfo, PushKind, Value};
 use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing};
 use tokio::sync::Notify;
 
-use tenure_client::locked;
+use tenure_client::{End, locked};
 
 /// Delayed hints that are kept; the oldest are dropped, for they are the likeliest to be over.
 const KEPT: usize = 1024;
@@ -28,8 +25,6 @@ pub(crate) struct Ears {
     later: Mutex<VecDeque<(Moment, OwnerId)>>,
     pub(crate) later_added: Notify,
     claim_ttl: Duration,
-    /// How often a connection was lost.
-    breaks: AtomicU64,
 }
 
 impl Ears {
@@ -41,7 +36,6 @@ impl Ears {
             later: Mutex::default(),
             later_added: Notify::new(),
             claim_ttl,
-            breaks: AtomicU64::new(0),
         }
     }
 
@@ -64,22 +58,21 @@ impl Ears {
         ringing
     }
 
-    /// How often a connection was lost; a session of an earlier count is dead.
-    pub(crate) fn breaks(&self) -> u64 {
-        self.breaks.load(Ordering::Acquire)
-    }
-
-    /// A connection was lost, and hints with it: everybody must ask again.
-    pub(crate) fn on_break(&self) {
-        self.breaks.fetch_add(1, Ordering::AcqRel);
+    /// Hints may have been missed: everybody must ask again.
+    pub(crate) fn ring_all(&self) {
         for &(process, audience) in locked(&self.channels).iter() {
             self.bells.ring_all(process, audience);
         }
     }
 
-    pub(crate) fn on_push(&self, push: PushInfo) {
+    /// What came over a connection, which perhaps is over.
+    pub(crate) fn on_push(&self, push: PushInfo, end: &End) {
         match push.kind {
-            PushKind::Disconnection => self.on_break(),
+            PushKind::Disconnection => {
+                if end.set() {
+                    self.ring_all();
+                }
+            }
             PushKind::Message => {
                 if let [Value::BulkString(channel), Value::BulkString(text)] = push.data.as_slice() {
                     self.on_message(channel, text);

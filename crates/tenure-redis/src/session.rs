@@ -6,16 +6,15 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::StreamExt;
 use redis::{Cmd, Value, aio::PubSubStream};
-use tenure_client::locked;
-use tenure_core::{Adoption, BackendError, BoxFuture, ErrorKind, Host, Moment, Outcome};
-use tokio::sync::Notify;
+use tenure_client::{Connections, End, Link, locked};
+use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
     check::{self, Gate},
@@ -33,19 +32,14 @@ use crate::{
 pub(crate) struct Sessions {
     pub(crate) shared: Arc<Shared>,
     ears: Arc<Ears>,
-    current: Mutex<Option<Arc<Session>>>,
-    /// The connection that is being made. It outlives the request that began it: where connecting takes longer than a
-    /// caller's patience, the next one goes on with it.
-    connecting: tokio::sync::Mutex<Option<Connecting>>,
+    connections: Connections<Session>,
 }
-
-/// Since when, and the rest of it.
-type Connecting = (Moment, BoxFuture<'static, Result<Session, BackendError>>);
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
     wire: Wire,
     place: String,
+    ears: Arc<Ears>,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
@@ -56,16 +50,16 @@ pub(crate) struct Session {
     subscribing: tokio::sync::Mutex<()>,
     /// The connection for messages, where they are not pushed.
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
-    is_over: AtomicBool,
-    over: Notify,
-    /// How many connections had been lost when this one was made.
-    born: u64,
+    end: Arc<End>,
 }
 
 impl Sessions {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let ears = Arc::new(Ears::new(shared.host.clone(), shared.config.claim_ttl));
-        Self { shared, ears, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
+        let (host, patience) = (shared.host.clone(), shared.config.connect_timeout * WHOLE);
+        let (for_shared, for_ears) = (shared.clone(), ears.clone());
+        let open = move || Box::pin(open(for_shared.clone(), for_ears.clone())) as _;
+        Self { shared, ears, connections: Connections::new(host, patience, open) }
     }
 
     pub(crate) fn host(&self) -> &dyn Host {
@@ -78,23 +72,7 @@ impl Sessions {
 
     /// The connection; a new one if there is none, or the one there was is dead.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
-        if let Some(session) = self.alive() {
-            return Ok(session);
-        }
-        let mut connecting = self.connecting.lock().await;
-        if let Some(session) = self.alive() {
-            return Ok(session);
-        }
-        let (now, whole) = (self.host().now(), self.shared.config.connect_timeout * 4);
-        // One that nobody went on with has only its time-out to tell.
-        let begun = connecting.take().filter(|(since, _)| since.elapsed(now) < whole);
-        let begin = || (now, Box::pin(open(self.shared.clone(), self.ears.clone())) as BoxFuture<'static, _>);
-        let (_, opening) = connecting.insert(begun.unwrap_or_else(begin));
-        let opened = opening.as_mut().await;
-        *connecting = None;
-        let session = Arc::new(opened?);
-        *locked(&self.current) = Some(session.clone());
-        Ok(session)
+        self.connections.get().await
     }
 
     /// The same, subscribed to every channel that somebody listens to (hazard 31: before the claim is sent).
@@ -106,23 +84,9 @@ impl Sessions {
         Ok(session)
     }
 
-    fn alive(&self) -> Option<Arc<Session>> {
-        let mut current = locked(&self.current);
-        let session = current.as_ref()?;
-        if session.wire.is_stalled() {
-            self.forget(session);
-        }
-        if !session.is_over.load(Ordering::Acquire) && session.born == self.ears.breaks() {
-            return Some(session.clone());
-        }
-        session.end();
-        *current = None;
-        None
-    }
-
     /// A connection that has looked at nothing yet; true if it speaks RESP3.
     pub(crate) async fn wire(&self) -> Result<(Wire, bool), BackendError> {
-        wire(&self.shared, &self.ears).await
+        wire(&self.shared, &self.ears, &Arc::default()).await
     }
 
     /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
@@ -224,7 +188,7 @@ impl Sessions {
             Err(error) => {
                 // A server that is no master any more, say: the next request looks for another one.
                 if error.kind().is_transient() {
-                    self.forget(session);
+                    session.on_left();
                 }
                 return Err(error);
             }
@@ -261,26 +225,18 @@ impl Sessions {
 
     fn judged(&self, session: &Session, (fate, error): (Fate, BackendError)) -> BackendError {
         if fate == Fate::Drop {
-            self.forget(session);
+            session.on_left();
         }
         error
     }
-
-    /// The next request makes a new connection; those who listen to this one ask again.
-    fn forget(&self, session: &Session) {
-        if session.end() {
-            self.ears.on_break();
-        }
-    }
 }
 
-async fn wire(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), BackendError> {
+async fn wire(shared: &Shared, ears: &Arc<Ears>, end: &Arc<End>) -> Result<(Wire, bool), BackendError> {
     let Shared { config, host, .. } = shared;
-    // Finding the master takes a question to the Sentinels, and others to the server.
-    let over = host.sleep_until(host.now() + config.connect_timeout * 4);
+    let over = host.sleep_until(host.now() + config.connect_timeout * WHOLE);
     tokio::select! {
         biased;
-        opened = connect::open(shared, ears) => opened,
+        opened = connect::open(shared, ears, end) => opened,
         () = over => Err(error::no_answer(&config.place_name())),
     }
 }
@@ -288,14 +244,15 @@ async fn wire(shared: &Shared, ears: &Arc<Ears>) -> Result<(Wire, bool), Backend
 async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendError> {
     let config = &shared.config;
     let place = config.place_name();
-    let born = ears.breaks();
-    let (wire, resp3) = wire(&shared, &ears).await?;
+    let end = Arc::<End>::default();
+    let (wire, resp3) = wire(&shared, &ears, &end).await?;
     let asked = shared.host.now();
     let gate =
         if config.is_cluster() { Gate::always() } else { check::check(&shared, &wire, &place).await? };
     Ok(Session {
         wire,
         place,
+        ears,
         looked: Mutex::new(gate.is_open().then_some(asked)),
         looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
@@ -303,20 +260,24 @@ async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendEr
         subscribed: AtomicUsize::new(0),
         subscribing: tokio::sync::Mutex::default(),
         messages: (!resp3).then(tokio::sync::Mutex::default),
-        is_over: AtomicBool::new(false),
-        over: Notify::new(),
-        born,
+        end,
     })
 }
 
-impl Session {
-    /// True the first time.
-    fn end(&self) -> bool {
-        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
-        self.over.notify_waiters();
-        is_first
+impl Link for Session {
+    fn is_usable(&self) -> bool {
+        !self.end.is_over() && !self.wire.is_stalled()
     }
 
+    /// The next request makes a new connection; those who listen to this one ask again.
+    fn on_left(&self) {
+        if self.end.set() {
+            self.ears.ring_all();
+        }
+    }
+}
+
+impl Session {
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
@@ -354,20 +315,10 @@ impl Session {
 
     /// Listens until the connection ends, or there is another one.
     pub(crate) async fn hear(&self, ears: &Ears) {
-        let over = self.over.notified();
-        tokio::pin!(over);
-        over.as_mut().enable();
-        if self.is_over.load(Ordering::Acquire) {
-            return;
-        }
         tokio::select! {
             biased;
-            () = over => {}
-            () = self.read_messages(ears) => {
-                if self.end() {
-                    ears.on_break();
-                }
-            }
+            () = self.end.wait() => {}
+            () = self.read_messages(ears) => self.on_left(),
         }
     }
 
@@ -380,3 +331,7 @@ impl Session {
         }
     }
 }
+
+/// How many connect time-outs it may take until a connection can be used: finding the master takes a question to the Sentinels, and
+/// others to the server.
+const WHOLE: u32 = 4;

@@ -1,0 +1,221 @@
+//! `Connections`: the connection of one handle, and its successor when it is dead.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{BackendError, BoxFuture, Host, Moment};
+use tokio::sync::Notify;
+
+use crate::locked;
+
+/// One connection, as its store has it.
+pub trait Link: Send + Sync + 'static {
+    /// True as long as a request may go over it.
+    fn is_usable(&self) -> bool;
+
+    /// It is left for another one, to those who still wait for its answers.
+    fn on_left(&self);
+}
+
+/// One handle's way to its store: one connection, made when it is first asked for, and a new one when that is not usable any more.
+pub struct Connections<L> {
+    host: Arc<dyn Host>,
+    open: Box<dyn Fn() -> Opening<L> + Send + Sync>,
+    patience: Duration,
+    current: Mutex<Option<Arc<L>>>,
+    /// The connection that is being made, and since when.
+    opening: tokio::sync::Mutex<Option<(Moment, Opening<L>)>>,
+}
+
+/// A connection that is being made.
+pub type Opening<L> = BoxFuture<'static, Result<L, BackendError>>;
+
+impl<L: Link> Connections<L> {
+    /// `open` makes one, and takes no longer than `patience`: one that nobody went on with for so long is begun anew.
+    pub fn new(
+        host: Arc<dyn Host>,
+        patience: Duration,
+        open: impl Fn() -> Opening<L> + Send + Sync + 'static,
+    ) -> Self {
+        let (current, opening) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { host, open: Box::new(open), patience, current, opening }
+    }
+
+    /// The connection; a new one if there is none, or the one there was is not usable.
+    ///
+    /// # Errors
+    /// Why no connection could be made.
+    ///
+    /// # Cancel safety
+    /// A connection that is being made outlives the request that began it: where that takes longer than a caller's patience, the next
+    /// one goes on with it.
+    pub async fn get(&self) -> Result<Arc<L>, BackendError> {
+        if let Some(link) = self.usable() {
+            return Ok(link);
+        }
+        let mut opening = self.opening.lock().await;
+        if let Some(link) = self.usable() {
+            return Ok(link);
+        }
+        let now = self.host.now();
+        let begun = opening.take().filter(|(since, _)| since.elapsed(now) < self.patience);
+        let (_, rest) = opening.insert(begun.unwrap_or_else(|| (now, (self.open)())));
+        let opened = rest.as_mut().await;
+        *opening = None;
+        let link = Arc::new(opened?);
+        *locked(&self.current) = Some(link.clone());
+        Ok(link)
+    }
+
+    fn usable(&self) -> Option<Arc<L>> {
+        let mut current = locked(&self.current);
+        let link = current.as_ref()?;
+        if link.is_usable() {
+            return Some(link.clone());
+        }
+        link.on_left();
+        *current = None;
+        None
+    }
+}
+
+/// That a connection has ended, or is left.
+#[derive(Default)]
+pub struct End {
+    is_over: AtomicBool,
+    over: Notify,
+}
+
+impl End {
+    /// True once it has.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// It has. True the first time.
+    pub fn set(&self) -> bool {
+        let is_first = !self.is_over.swap(true, Ordering::AcqRel);
+        self.over.notify_waiters();
+        is_first
+    }
+
+    /// Waits until it has.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn wait(&self) {
+        let over = self.over.notified();
+        tokio::pin!(over);
+        // From here on the end is not missed.
+        over.as_mut().enable();
+        if !self.is_over() {
+            over.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use tenure_core::{ErrorKind, Outcome};
+    use tenure_testkit::{
+        host::{PausedHost, pass},
+        polls::{dropped_after, is_pending},
+    };
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    #[derive(Default)]
+    struct Wire {
+        end: End,
+        left: AtomicUsize,
+    }
+
+    impl Link for Wire {
+        fn is_usable(&self) -> bool {
+            !self.end.is_over()
+        }
+
+        fn on_left(&self) {
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Each takes half a second to make; the first `failures` fail. Counts how many were begun.
+    fn connections(failures: usize) -> (Arc<Connections<Wire>>, Arc<AtomicUsize>) {
+        let begun = Arc::<AtomicUsize>::default();
+        let count = begun.clone();
+        let open = move || {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            let opening = async move {
+                pass(PATIENCE / 2).await;
+                let refused = BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "down");
+                if number < failures { Err(refused) } else { Ok(Wire::default()) }
+            };
+            Box::pin(opening) as Opening<Wire>
+        };
+        (Arc::new(Connections::new(PausedHost::new(1), PATIENCE, open)), begun)
+    }
+
+    fn count(counter: &AtomicUsize) -> usize {
+        counter.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_ask_at_once_get_the_one_connection() {
+        let (connections, begun) = connections(0);
+        let (one, other) = tokio::join!(connections.get(), connections.get());
+        assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()));
+        assert_eq!(count(&begun), 1);
+    }
+
+    /// Callers with less patience than it takes to connect never had a connection, however often they asked.
+    #[tokio::test(start_paused = true)]
+    async fn what_one_caller_began_the_next_one_goes_on_with() {
+        let (connections, begun) = connections(0);
+        for _ in 0..4 {
+            assert!(dropped_after(1, connections.get()).await.is_none());
+            pass(PATIENCE / 5).await;
+        }
+        assert!(connections.get().await.is_ok());
+        assert_eq!(count(&begun), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_nobody_went_on_with_is_begun_anew() {
+        let (connections, begun) = connections(0);
+        assert!(dropped_after(1, connections.get()).await.is_none());
+        pass(PATIENCE).await;
+        connections.get().await.unwrap();
+        assert_eq!(count(&begun), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_ended_is_left_once_and_has_a_successor() {
+        let (connections, begun) = connections(1);
+        assert!(connections.get().await.is_err());
+        let first = connections.get().await.unwrap();
+        assert!(first.end.set() && !first.end.set());
+        let second = connections.get().await.unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert_eq!((count(&first.left), count(&second.left), count(&begun)), (1, 0, 3));
+    }
+
+    #[tokio::test]
+    async fn an_end_is_heard_by_those_who_wait_and_by_those_who_come_later() {
+        let end = End::default();
+        let mut waiting = Box::pin(end.wait());
+        assert!(is_pending(&mut waiting).await);
+        end.set();
+        waiting.await;
+        end.wait().await;
+    }
+}
