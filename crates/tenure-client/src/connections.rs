@@ -181,7 +181,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_one_caller_began_the_next_one_goes_on_with() {
         let (connections, begun) = connections(0);
-        for _ in 0..4 {
+        for _ in 0..2 {
             assert!(dropped_after(1, connections.get()).await.is_none());
             pass(PATIENCE / 5).await;
         }

@@ -1,15 +1,19 @@
 #![doc = include_str!("../README.md")]
 
 mod connections;
+pub mod durations;
 mod locked;
+mod secret;
 #[cfg(feature = "socket")]
 mod socket;
 mod stall;
 #[cfg(feature = "socket")]
 pub mod tls;
+pub mod url;
 
 pub use connections::{Connections, End, Link, Opening};
 pub use locked::locked;
+pub use secret::{Login, Secret};
 #[cfg(feature = "socket")]
 pub use socket::Socket;
 pub use stall::{Awaited, StallDetector};

@@ -20,7 +20,6 @@ mod promises;
 mod shown;
 mod timing;
 mod token;
-pub mod url;
 mod view;
 mod wake;
 

@@ -2,10 +2,14 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use tenure_core::url::{self, address, bad, decode, settings, shown};
+use tenure_client::{
+    Login, Secret,
+    durations::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT},
+    url::{Form, bad, shown},
+};
 
 /// Why a URL is refused.
-pub use tenure_core::url::UrlError as ConfigError;
+pub use tenure_client::url::UrlError as ConfigError;
 
 /// Where etcd is and how it is spoken to.
 ///
@@ -16,7 +20,7 @@ pub struct Config {
     pub(crate) members: Vec<String>,
     pub(crate) tls: Option<Tls>,
     /// User and password.
-    pub(crate) login: Option<(String, String)>,
+    pub(crate) login: Option<(String, Secret)>,
     /// Before the name of every lock.
     pub(crate) prefix: String,
     pub(crate) connect_timeout: Duration,
@@ -32,7 +36,12 @@ pub(crate) struct Tls {
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-const PARAMETERS: &[&str] = &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"];
+const FORM: Form = Form {
+    store: "etcd",
+    schemes: Config::SCHEMES,
+    example: "etcd://127.0.0.1:2379",
+    settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"],
+};
 
 /// The default port of a member.
 const PORT: u16 = 2379;
@@ -46,31 +55,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| bad("an etcd URL begins with etcd://, as in etcd://127.0.0.1:2379"))?;
-        if !Self::SCHEMES.contains(&scheme) {
-            return Err(bad("unknown scheme; use etcd or etcds"));
-        }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (login, hosts) = match rest.rsplit_once('@') {
-            Some((login, hosts)) => (Some(parse_login(login)?), hosts),
-            None => (None, rest),
-        };
-        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
-        if hosts.contains('/') {
+        let url = FORM.read(url)?;
+        if !url.path()?.is_empty() {
             return Err(bad("an etcd URL has no path; set the prefix of the keys with ?prefix="));
         }
         let mut config = Self {
-            members: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
-            tls: (scheme == "etcds").then(Tls::default),
-            login,
+            members: url.hosts(PORT)?.iter().map(shown).collect(),
+            tls: (url.scheme == "etcds").then(Tls::default),
+            login: url.login.clone().map(Login::whole).transpose()?,
             prefix: String::new(),
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(500),
         };
         let mut own = (None, None);
-        for (key, value) in settings(query, "etcd", PARAMETERS)? {
+        for (key, value) in url.settings {
             config.set(key, &value, &mut own)?;
         }
         config.checked(own)
@@ -84,12 +82,12 @@ impl Config {
     ) -> Result<(), ConfigError> {
         match (key, &mut self.tls) {
             ("prefix", _) => value.clone_into(&mut self.prefix),
-            ("connect_timeout", _) => self.connect_timeout = duration(key, value)?,
+            ("connect_timeout", _) => self.connect_timeout = CONNECT_TIMEOUT.read(value)?,
             ("ca", Some(tls)) => tls.ca = value.into(),
             ("cert", Some(_)) => own.0 = Some(value.into()),
             ("key", Some(_)) => own.1 = Some(value.into()),
             ("ca" | "cert" | "key", None) => return Err(bad(format!("{key}= is for etcds://"))),
-            _ => self.response_timeout = duration(key, value)?,
+            _ => self.response_timeout = RESPONSE_TIMEOUT.read(value)?,
         }
         Ok(())
     }
@@ -121,24 +119,6 @@ impl fmt::Debug for Config {
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
     }
-}
-
-fn parse_login(text: &str) -> Result<(String, String), ConfigError> {
-    let (user, password) =
-        text.split_once(':').ok_or_else(|| bad("a user needs a password, as in user:password@host"))?;
-    if user.is_empty() {
-        return Err(bad("a password needs a user, as in user:password@host"));
-    }
-    Ok((decode(user, "the user")?, decode(password, "the password")?))
-}
-
-fn parse_host(text: &str) -> Result<String, ConfigError> {
-    Ok(shown(&address(text, PORT, "etcd://127.0.0.1:2379")?))
-}
-
-/// From 10 ms to 1 min.
-fn duration(key: &'static str, text: &str) -> Result<Duration, ConfigError> {
-    url::duration(key, text, Duration::from_millis(10), Duration::from_secs(60))
 }
 
 #[cfg(test)]

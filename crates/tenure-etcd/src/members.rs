@@ -276,7 +276,7 @@ impl Members {
             .with_keep_alive_while_idle(true)
             .with_auto_token_refresh(true);
         if let Some((user, password)) = &self.config.login {
-            options = options.with_user(user, password);
+            options = options.with_user(user, password.expose());
         }
         match &self.config.tls {
             Some(tls) => Ok(options.with_tls(tls_options(tls)?)),

@@ -2,11 +2,15 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use tenure_core::url::{bad, decode, duration, host_and_port, plausible, port, settings, without_login};
+use tenure_client::{
+    Secret,
+    durations::{CLAIM_TTL, CONNECT_TIMEOUT},
+    url::{Form, address, bad, port},
+};
 use tenure_ledger::Rules;
 
 /// What is wrong with a URL.
-pub use tenure_core::url::UrlError as ConfigError;
+pub use tenure_client::url::UrlError as ConfigError;
 
 /// Where PostgreSQL is and how its locks behave.
 ///
@@ -15,7 +19,7 @@ pub use tenure_core::url::UrlError as ConfigError;
 pub struct Config {
     pub(crate) hosts: Vec<Place>,
     pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) password: Option<Secret>,
     pub(crate) database: Option<String>,
     pub(crate) options: Option<String>,
     pub(crate) application: String,
@@ -62,22 +66,27 @@ pub(crate) enum Listen {
     At(Box<Config>),
 }
 
-const PARAMETERS: &[&str] = &[
-    "table",
-    "listen",
-    "claim_ttl",
-    "connect_timeout",
-    "sslmode",
-    "sslrootcert",
-    "application_name",
-    "target_session_attrs",
-    "options",
-    "host",
-    "port",
-    "user",
-    "password",
-    "dbname",
-];
+const FORM: Form = Form {
+    store: "postgres",
+    schemes: Config::SCHEMES,
+    example: "postgres://127.0.0.1/db",
+    settings: &[
+        "table",
+        "listen",
+        "claim_ttl",
+        "connect_timeout",
+        "sslmode",
+        "sslrootcert",
+        "application_name",
+        "target_session_attrs",
+        "options",
+        "host",
+        "port",
+        "user",
+        "password",
+        "dbname",
+    ],
+};
 
 /// The port of a server whose URL says none.
 const PORT: u16 = 5432;
@@ -91,26 +100,15 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| bad("write it like postgres://host/db"))?;
-        if !Self::SCHEMES.contains(&scheme) {
-            return Err(bad("unknown scheme; use postgres://"));
-        }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
-        without_login(database)?;
-        let (login, hosts) = match place.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login), hosts),
-            None => (None, place),
-        };
+        let url = FORM.read(url)?;
         let mut config = Self::new();
-        if let Some(login) = login {
-            let (user, password) = login.split_once(':').map_or((login, None), |(u, p)| (u, Some(p)));
-            config.user = some(decode(user, "the user")?);
-            config.password = password.map(|p| decode(p, "the password")).transpose()?;
+        if let Some(login) = &url.login {
+            config.user.clone_from(&login.user);
+            config.password = login.password.clone().or(config.password);
         }
-        config.database = some(decode(database, "the database")?);
-        let mut parts = Parts { names: decoded_list(hosts)?, ports: Vec::new(), tls: None, ca: None };
-        for (key, value) in settings(query, "postgres", PARAMETERS)? {
+        config.database = some(url.path()?);
+        let mut parts = Parts { names: url.names()?, ports: Vec::new(), tls: None, ca: None };
+        for (key, value) in url.settings {
             config.set(key, value, &mut parts)?;
         }
         config.hosts = parts.places()?;
@@ -121,7 +119,7 @@ impl Config {
         Self {
             hosts: Vec::new(),
             user: None,
-            password: std::env::var("PGPASSWORD").ok(),
+            password: std::env::var("PGPASSWORD").ok().map(Secret::from),
             database: None,
             options: None,
             application: "tenure".into(),
@@ -140,15 +138,13 @@ impl Config {
             "table" => self.table = table(&value)?,
             "listen" => self.listen = listen(&value)?,
             "claim_ttl" => {
-                self.rules.claim_ttl =
-                    duration(key, &value, Duration::from_millis(50), Duration::from_secs(6))?
+                self.rules.claim_ttl = CLAIM_TTL.read(&value)?;
             }
             "connect_timeout" => {
                 // libpq's are seconds.
                 let is_bare = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
                 let text = if is_bare { format!("{value}s") } else { value };
-                self.connect_timeout =
-                    duration(key, &text, Duration::from_millis(10), Duration::from_secs(60))?;
+                self.connect_timeout = CONNECT_TIMEOUT.read(&text)?;
             }
             "sslmode" => parts.tls = Some(tls_mode(&value)?),
             "sslrootcert" => parts.ca = some(value),
@@ -168,7 +164,7 @@ impl Config {
             "host" => parts.names = value.split(',').map(str::to_owned).collect(),
             "port" => parts.ports = value.split(',').map(str::to_owned).collect(),
             "user" => self.user = some(value),
-            "password" => self.password = Some(value),
+            "password" => self.password = Some(value.into()),
             _ => self.database = some(value),
         }
         Ok(())
@@ -254,19 +250,14 @@ impl Parts {
     }
 }
 
-fn parse_place(text: &str, port: Option<&str>) -> Result<Place, ConfigError> {
+/// `port` is that of the parameter, for a name that says none.
+fn parse_place(text: &str, said: Option<&str>) -> Result<Place, ConfigError> {
+    let default = port(said.filter(|port| !port.is_empty()), PORT)?;
     if text.starts_with('/') {
-        return Ok(Place::Socket(text.into(), parse_port(port)?));
+        return Ok(Place::Socket(text.into(), default));
     }
-    let (host, own) = host_and_port(text);
-    if host.is_empty() {
-        return Err(bad("a host is missing, as in postgres://127.0.0.1/db"));
-    }
-    Ok(Place::Host(plausible(host)?.to_owned(), parse_port(own.or(port))?))
-}
-
-fn parse_port(text: Option<&str>) -> Result<u16, ConfigError> {
-    port(text.filter(|text| !text.is_empty()), PORT)
+    let (host, port) = address(text, default, FORM.example)?;
+    Ok(Place::Host(host, port))
 }
 
 fn listen(value: &str) -> Result<Listen, ConfigError> {
@@ -309,10 +300,6 @@ fn some(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn decoded_list(text: &str) -> Result<Vec<String>, ConfigError> {
-    text.split(',').map(|part| decode(part, "a host")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,7 +314,7 @@ mod tests {
             "postgres://app:p%40ss@db.example:7000/shop?table=app.my%22lock&sslmode=require&claim_ttl=1s",
         );
         assert_eq!(c.hosts, [Place::Host("db.example".into(), 7000)]);
-        assert_eq!((c.user.as_deref(), c.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!((c.user.as_deref(), c.password.as_ref().map(Secret::expose)), (Some("app"), Some("p@ss")));
         assert_eq!((c.database.as_deref(), c.tls), (Some("shop"), TlsMode::Require));
         assert_eq!((c.table.as_str(), c.rules.claim_ttl), ("\"app\".\"my\"\"lock\"", Duration::from_secs(1)));
         assert_eq!(read("postgresql://h").hosts, [Place::Host("h".into(), 5432)]);
@@ -413,7 +400,10 @@ mod tests {
             assert!(error.contains(part) && !error.contains("secret"), "{url}: {error}");
         }
         let plain = read("postgres://app:p#q:r@h/d");
-        assert_eq!((plain.password.as_deref(), plain.place_name().as_str()), (Some("p#q:r"), "h:5432/d"));
+        assert_eq!(
+            (plain.password.as_ref().map(Secret::expose), plain.place_name().as_str()),
+            (Some("p#q:r"), "h:5432/d")
+        );
     }
 
     /// A CA that was named was not asked where the mode was a weak one, and nobody said so.

@@ -105,7 +105,7 @@ fn settings(config: &Config, place: &Place) -> tokio_postgres::Config {
         settings.user(user);
     }
     if let Some(password) = &config.password {
-        settings.password(password);
+        settings.password(password.expose());
     }
     if let Some(database) = &config.database {
         settings.dbname(database);

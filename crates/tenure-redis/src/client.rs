@@ -8,7 +8,7 @@ use redis::{
     aio::{AsyncStream, MultiplexedConnection, PubSub},
 };
 use rustls::pki_types::ServerName;
-use tenure_client::{Socket, StallDetector, tls};
+use tenure_client::{Login, Socket, StallDetector, tls};
 use tenure_core::{BackendError, Host};
 use tokio_rustls::TlsConnector;
 
@@ -86,6 +86,17 @@ impl Way {
         let name = ServerName::try_from(host.clone()).map_err(|_| nameless())?;
         Ok(Box::new(tls.connect(name, socket).await?))
     }
+}
+
+/// The same, with this user and password.
+pub(crate) fn logged_in(mut info: RedisConnectionInfo, login: &Login) -> RedisConnectionInfo {
+    if let Some(user) = &login.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        info = info.set_password(password.expose());
+    }
+    info
 }
 
 fn nameless() -> RedisError {

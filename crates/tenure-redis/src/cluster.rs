@@ -32,7 +32,7 @@ pub(crate) async fn connect(
         builder = builder.username(user);
     }
     if let Some(password) = &config.login.password {
-        builder = builder.password(password);
+        builder = builder.password(password.expose());
     }
     if config.tls {
         builder = builder.tls(TlsMode::Secure);

@@ -2,13 +2,16 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use redis::RedisConnectionInfo;
-use tenure_core::url::{address, bad, decode, duration, settings};
+use tenure_client::{
+    Login,
+    durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
+    url::{Address, Form, Url, bad, shown},
+};
 
 use crate::keys::{Counting, ONE, QUORUM};
 
-/// What is wrong with a URL.
-pub use tenure_core::url::UrlError as ConfigError;
+/// Why a URL is refused.
+pub use tenure_client::url::UrlError as ConfigError;
 
 /// Where Redis is and how its locks behave.
 ///
@@ -42,15 +45,8 @@ pub struct Config {
 pub(crate) enum Place {
     Host(String, u16),
     Socket(PathBuf),
-    Sentinel { sentinels: Vec<(String, u16)>, master: String },
-    Cluster(Vec<(String, u16)>),
-}
-
-/// User and password.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    Sentinel { sentinels: Vec<Address>, master: String },
+    Cluster(Vec<Address>),
 }
 
 /// What a server that may have forgotten locks is allowed to do.
@@ -62,21 +58,26 @@ pub enum GuardMode {
     Off,
 }
 
-const PARAMETERS: &[&str] = &[
-    "key",
-    "guard",
-    "max_ttl",
-    "claim_ttl",
-    "connect_timeout",
-    "response_timeout",
-    "retry_max",
-    "ca",
-    "protocol",
-    "db",
-    "master",
-    "sentinel_user",
-    "sentinel_password",
-];
+const FORM: Form = Form {
+    store: "redis",
+    schemes: Config::SCHEMES,
+    example: "redis://127.0.0.1:6379/",
+    settings: &[
+        "key",
+        "guard",
+        "max_ttl",
+        "claim_ttl",
+        "connect_timeout",
+        "response_timeout",
+        "retry_max",
+        "ca",
+        "protocol",
+        "db",
+        "master",
+        "sentinel_user",
+        "sentinel_password",
+    ],
+};
 
 impl Config {
     /// The schemes of URLs that [`from_url`](Self::from_url) reads.
@@ -96,43 +97,15 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| bad("a Redis URL begins with redis://, as in redis://127.0.0.1:6379"))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (login, rest) = match rest.rsplit_once('@') {
-            Some((login, rest)) => (Login::parse(login)?, rest),
-            None => (Login::default(), rest),
-        };
-        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let place = match scheme {
-            "redis" | "rediss" => {
-                let mut hosts = parse_hosts(hosts, 6379)?;
-                if hosts.len() != 1 {
-                    return Err(bad(
-                        "redis:// names one server; several are redis-cluster:// or redis-sentinel://",
-                    ));
-                }
-                let (host, port) = hosts.remove(0);
-                Place::Host(host, port)
-            }
-            "redis+unix" if hosts.is_empty() && !path.is_empty() => {
-                Place::Socket(PathBuf::from(format!("/{}", decode(path, "the path of the socket")?)))
-            }
-            "redis+unix" => return Err(bad("redis+unix: needs a path, as in redis+unix:///run/redis.sock")),
-            "redis-sentinel" | "rediss-sentinel" => {
-                Place::Sentinel { sentinels: parse_hosts(hosts, 26379)?, master: String::new() }
-            }
-            "redis-cluster" | "rediss-cluster" => Place::Cluster(parse_hosts(hosts, 6379)?),
-            _ => {
-                return Err(bad(format!("unknown scheme; use one of {}", Self::SCHEMES.join(", "))));
-            }
-        };
-        let mut config = Self::at(place, scheme.starts_with("rediss"), login);
+        let url = FORM.read(url)?;
+        let place = Place::of(&url)?;
+        let login = url.login.clone().unwrap_or_default();
+        let mut config = Self::at(place, url.scheme.starts_with("rediss"), login);
+        let path = url.path()?;
         if !matches!(config.place, Place::Socket(_)) && !path.is_empty() {
-            config.db = parse_db(path)?;
+            config.db = parse_db(&path)?;
         }
-        for (key, value) in settings(query, "redis", PARAMETERS)? {
+        for (key, value) in url.settings {
             config.set(key, &value)?;
         }
         config.checked()
@@ -185,9 +158,6 @@ impl Config {
     }
 
     fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
-        let ms = |least: u64, most: u64| {
-            duration(key, value, Duration::from_millis(least), Duration::from_millis(most))
-        };
         match key {
             "key" if value.matches("%s").count() == 1 => self.key = value.into(),
             "key" => return Err(bad("key= is a template with one %s for the name, as in key=lock:%25s")),
@@ -198,11 +168,11 @@ impl Config {
                     _ => return Err(bad("guard= is on or off")),
                 }
             }
-            "max_ttl" => self.max_ttl = ms(1_000, 600_000)?,
-            "claim_ttl" => self.claim_ttl = ms(50, 6_000)?,
-            "connect_timeout" => self.connect_timeout = ms(10, 60_000)?,
-            "response_timeout" => self.response_timeout = ms(10, 60_000)?,
-            "retry_max" => self.retry_max = ms(10, 2_000)?,
+            "max_ttl" => self.max_ttl = MAX_TTL.read(value)?,
+            "claim_ttl" => self.claim_ttl = CLAIM_TTL.read(value)?,
+            "connect_timeout" => self.connect_timeout = CONNECT_TIMEOUT.read(value)?,
+            "response_timeout" => self.response_timeout = RESPONSE_TIMEOUT.read(value)?,
+            "retry_max" => self.retry_max = RETRY_MAX.read(value)?,
             "ca" if self.tls => self.ca = Some(value.into()),
             "ca" => return Err(bad("ca= is for TLS: begin the URL with rediss")),
             "protocol" => {
@@ -264,11 +234,9 @@ impl Config {
 
     /// For people: where it is, without a secret.
     pub fn place_name(&self) -> String {
-        let list = |hosts: &[(String, u16)]| {
-            hosts.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(",")
-        };
+        let list = |hosts: &[Address]| hosts.iter().map(shown).collect::<Vec<_>>().join(",");
         match &self.place {
-            Place::Host(host, port) => format!("{host}:{port}"),
+            Place::Host(host, port) => shown(&(host.clone(), *port)),
             Place::Socket(path) => path.display().to_string(),
             Place::Sentinel { sentinels, master } => format!("{master} of {}", list(sentinels)),
             Place::Cluster(nodes) => list(nodes),
@@ -285,25 +253,28 @@ impl fmt::Debug for Config {
     }
 }
 
-impl Login {
-    /// The same connection, with this user and password.
-    pub(crate) fn of(&self, mut info: RedisConnectionInfo) -> RedisConnectionInfo {
-        if let Some(user) = &self.user {
-            info = info.set_username(user);
+impl Place {
+    fn of(url: &Url<'_>) -> Result<Self, ConfigError> {
+        match url.scheme {
+            "redis+unix" => match url.path()? {
+                path if url.is_hostless() && !path.is_empty() => Ok(Self::Socket(format!("/{path}").into())),
+                _ => Err(bad("redis+unix: needs a path, as in redis+unix:///run/redis.sock")),
+            },
+            "redis-sentinel" | "rediss-sentinel" => {
+                Ok(Self::Sentinel { sentinels: url.hosts(26379)?, master: String::new() })
+            }
+            "redis-cluster" | "rediss-cluster" => Ok(Self::Cluster(url.hosts(6379)?)),
+            _ => {
+                let mut hosts = url.hosts(6379)?;
+                if hosts.len() != 1 {
+                    return Err(bad(
+                        "redis:// names one server; several are redis-cluster:// or redis-sentinel://",
+                    ));
+                }
+                let (host, port) = hosts.remove(0);
+                Ok(Self::Host(host, port))
+            }
         }
-        if let Some(password) = &self.password {
-            info = info.set_password(password);
-        }
-        info
-    }
-
-    fn parse(text: &str) -> Result<Self, ConfigError> {
-        let (user, password) = match text.split_once(':') {
-            Some((user, password)) => (user, Some(password)),
-            None => (text, None),
-        };
-        let user = Some(decode(user, "the user")?).filter(|user| !user.is_empty());
-        Ok(Self { user, password: password.map(|p| decode(p, "the password")).transpose()? })
     }
 }
 
@@ -314,12 +285,10 @@ fn parse_db(text: &str) -> Result<i64, ConfigError> {
         .ok_or_else(|| bad("the database is a number, as in redis://host/2"))
 }
 
-fn parse_hosts(text: &str, port: u16) -> Result<Vec<(String, u16)>, ConfigError> {
-    text.split(',').map(|host| address(host, port, "redis://127.0.0.1:6379/")).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use tenure_client::Secret;
+
     use super::*;
 
     fn read(url: &str) -> Config {
@@ -332,7 +301,10 @@ mod tests {
             "rediss://app:p%40ss@db.example:7000/3?key=lock:%25s&guard=off&guard=on&max_ttl=1m&ca=/ca.pem",
         );
         assert_eq!((c.place, c.db, c.tls), (Place::Host("db.example".into(), 7000), 3, true));
-        assert_eq!((c.login.user.as_deref(), c.login.password.as_deref()), (Some("app"), Some("p@ss")));
+        assert_eq!(
+            (c.login.user.as_deref(), c.login.password.as_ref().map(Secret::expose)),
+            (Some("app"), Some("p@ss"))
+        );
         assert_eq!((c.key.as_str(), c.guard, c.max_ttl), ("lock:%s", GuardMode::On, Duration::from_secs(60)));
         assert_eq!(read("redis://h").place, Place::Host("h".into(), 6379));
         assert_eq!(read("redis://[::1]:7/").place, Place::Host("::1".into(), 7));

@@ -13,7 +13,7 @@ use tenure_client::{End, StallDetector, locked};
 use tenure_core::BackendError;
 
 use crate::{
-    client::{Address, Way, connector},
+    client::{Address, Way, connector, logged_in},
     cluster,
     config::{Config, Place},
     ears::Ears,
@@ -180,5 +180,5 @@ fn login(config: &Config, resp3: bool) -> RedisConnectionInfo {
         .set_db(config.db)
         .set_protocol(protocol)
         .set_lib_name("tenure", env!("CARGO_PKG_VERSION"));
-    config.login.of(info)
+    logged_in(info, &config.login)
 }

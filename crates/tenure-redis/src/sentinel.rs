@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
-    client::{Address, Way, connector},
+    client::{Address, Way, connector, logged_in},
     config::{Config, Place},
     error,
     guard::{Facts, Predecessor, Record},
@@ -75,7 +75,7 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
     let way = |(name, port): &(String, u16)| Way {
         address: Address::Host(name.clone(), *port),
         tls: tls.clone(),
-        login: config.sentinel_login.of(RedisConnectionInfo::default()),
+        login: logged_in(RedisConnectionInfo::default(), &config.sentinel_login),
         host: host.clone(),
         connect_timeout: config.connect_timeout,
         response_timeout: config.response_timeout,

@@ -1,17 +1,17 @@
 //! `Config`: where the file is, from a URL.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
-use tenure_core::url::{bad, duration, settings};
+use tenure_client::{
+    durations::CLAIM_TTL,
+    url::{bad, settings},
+};
 use tenure_ledger::Rules;
 
 use crate::front::FAR;
 
 /// Why a URL is refused.
-pub use tenure_core::url::UrlError as ConfigError;
+pub use tenure_client::url::UrlError as ConfigError;
 
 /// Where the file is and how its queues behave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +40,8 @@ impl Config {
             return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
         }
         let mut config = Self::new(path);
-        for (key, value) in settings(query, "sqlite", &["claim_ttl"])? {
-            let (least, most) = (Duration::from_millis(50), config.rules.place_ttl);
-            config.rules.claim_ttl = duration(key, &value, least, most)?;
+        for (_, value) in settings(query, "sqlite", &[CLAIM_TTL.key])? {
+            config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
         }
         Ok(config)
     }
@@ -50,6 +49,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -2,17 +2,21 @@
 
 use std::{fmt, time::Duration};
 
-use tenure_core::url::{address, bad, decode, duration, settings, shown, without_login};
+use tenure_client::{
+    Secret,
+    durations::{CONNECT_TIMEOUT, TICK},
+    url::{Address, Form, bad, shown},
+};
 
 /// Why a URL is refused.
-pub use tenure_core::url::UrlError as ConfigError;
+pub use tenure_client::url::UrlError as ConfigError;
 
 /// Where ZooKeeper is and how its locks look there.
 ///
 /// `Debug` shows no secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) hosts: Vec<Address>,
     /// Where the locks are: an absolute path without a slash at its end.
     pub(crate) base: String,
     pub(crate) login: Option<Login>,
@@ -27,7 +31,7 @@ pub struct Config {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: String,
-    pub(crate) password: String,
+    pub(crate) password: Secret,
 }
 
 /// The library whose node names are used, so that its locks and ours exclude each other.
@@ -50,8 +54,15 @@ pub enum Access {
     Creator,
 }
 
-const PARAMETERS: &[&str] = &["layout", "tick", "acl", "connect_timeout"];
+const FORM: Form = Form {
+    store: "zookeeper",
+    schemes: Config::SCHEMES,
+    example: "zookeeper://127.0.0.1:2181/tenure",
+    settings: &["layout", "tick", "acl", "connect_timeout"],
+};
 const PORT: u16 = 2181;
+/// A server is asked again and again meanwhile.
+const LEAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Config {
     /// The schemes that [`from_url`](Self::from_url) reads.
@@ -62,32 +73,24 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] names the part that is wrong; never shows the password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
-        let rest = url.strip_prefix("zookeeper://").ok_or_else(|| {
-            bad("the URL begins with zookeeper://, as in zookeeper://127.0.0.1:2181/tenure")
-        })?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (Some(Login::parse(login)?), hosts),
-            None => (None, authority),
-        };
+        let url = FORM.read(url)?;
+        let login = url.login.clone().map(Login::of).transpose()?;
         let mut config = Self {
-            hosts: hosts.split(',').map(parse_host).collect::<Result<_, _>>()?,
-            base: parse_base(without_login(path)?)?,
+            hosts: url.hosts(PORT)?,
+            base: parse_base(&url.path()?)?,
             access: if login.is_some() { Access::Creator } else { Access::Open },
             login,
             layout: Layout::Curator,
             tick: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(3),
         };
-        for (key, value) in settings(query, "zookeeper", PARAMETERS)? {
+        for (key, value) in url.settings {
             config.set(key, &value)?;
         }
         Ok(config)
     }
 
     fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
-        let ms = |least: u64| duration(key, value, Duration::from_millis(least), Duration::from_secs(60));
         match (key, value) {
             ("layout", "curator") => self.layout = Layout::Curator,
             ("layout", "kazoo") => self.layout = Layout::Kazoo,
@@ -98,8 +101,8 @@ impl Config {
                 return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
             }
             ("acl", _) => return Err(bad("acl= is open or creator")),
-            ("tick", _) => self.tick = ms(10)?,
-            _ => self.connect_timeout = ms(250)?,
+            ("tick", _) => self.tick = TICK.read(value)?,
+            _ => self.connect_timeout = CONNECT_TIMEOUT.at_least(LEAST_CONNECT_TIMEOUT).read(value)?,
         }
         Ok(())
     }
@@ -130,24 +133,16 @@ impl fmt::Debug for Config {
 }
 
 impl Login {
-    fn parse(text: &str) -> Result<Self, ConfigError> {
-        let (user, password) = text
-            .split_once(':')
-            .ok_or_else(|| bad("a login has a user and a password, as in zookeeper://user:password@host"))?;
-        let user = decode(user, "the user")?;
-        if user.is_empty() || user.contains(':') {
-            return Err(bad("the user is not empty and has no colon"));
+    fn of(login: tenure_client::Login) -> Result<Self, ConfigError> {
+        let (user, password) = login.whole()?;
+        if user.contains(':') {
+            return Err(bad("the user has no colon: digest authentication knows none"));
         }
-        Ok(Self { user, password: decode(password, "the password")? })
+        Ok(Self { user, password })
     }
 }
 
-fn parse_host(text: &str) -> Result<(String, u16), ConfigError> {
-    address(text, PORT, "zookeeper://127.0.0.1:2181/")
-}
-
 fn parse_base(path: &str) -> Result<String, ConfigError> {
-    let path = decode(path, "the path")?;
     let path = path.trim_end_matches('/');
     if path.is_empty() {
         return Ok("/tenure".into());
@@ -196,8 +191,9 @@ mod tests {
             ("zookeeper://a,,b", "a host is missing"),
             ("zookeeper://h:0", "a port is"),
             ("zookeeper://h:x", "a port is"),
-            ("zookeeper://u@h", "user and a password"),
-            ("zookeeper://:p@h", "user is not empty"),
+            ("zookeeper://u@h", "needs a password"),
+            ("zookeeper://:p@h", "needs a user"),
+            ("zookeeper://a%3Ab:p@h", "no colon"),
             ("zookeeper://h/a//b", "not a path"),
             ("zookeeper://h/../b", "not a path"),
             ("zookeeper://h/zookeeper/x", "belongs to ZooKeeper"),

@@ -60,7 +60,8 @@ async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
         .with_connection_timeout(patience)
         .with_fail_eagerly();
     if let Some(login) = &config.login {
-        connector = connector.with_auth("digest", format!("{}:{}", login.user, login.password).as_bytes());
+        let word = format!("{}:{}", login.user, login.password.expose());
+        connector = connector.with_auth("digest", word.as_bytes());
     }
     Connector::connect(connector, &config.place_name()).await
 }

@@ -1,12 +1,12 @@
-//! What the URLs of all stores have in common: parameters, addresses, durations, and how they are refused.
+//! `Url`: a store's URL, read once for all of them, and how it is refused.
 //!
 //! **No refusal repeats a word of the URL.** A password that is not percent-encoded ends at a `?`, a `/`, a `&` or an `@`, and its
 //! rest then stands where a port, a path, a parameter or a host is read. Which part that is nobody can tell, so that a refusal
 //! says what is wrong, with words of ours and the names of the settings that there are.
 
-use std::time::Duration;
-
 use percent_encoding::percent_decode_str;
+
+use crate::secret::{Login, Secret};
 
 /// What is wrong with a URL, for people. Holds no word of the URL itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,6 +16,99 @@ pub struct UrlError(String);
 /// A URL is refused, for this reason. The caller puts in no word of the URL.
 pub fn bad(what: impl Into<String>) -> UrlError {
     UrlError(what.into())
+}
+
+/// What URLs of a store look like: `scheme://user:password@host:port,host:port/path?setting=value`.
+pub struct Form {
+    /// Whose they are, for people.
+    pub store: &'static str,
+    /// How they may begin.
+    pub schemes: &'static [&'static str],
+    /// One that is right.
+    pub example: &'static str,
+    /// The settings behind the `?`.
+    pub settings: &'static [&'static str],
+}
+
+/// A URL in its parts. Which hosts, path and settings make sense is the store's to say.
+pub struct Url<'a> {
+    /// One of those of the form.
+    pub scheme: &'static str,
+    /// What stands before an `@`.
+    pub login: Option<Login>,
+    /// In their order and decoded, each by its name.
+    pub settings: Vec<(&'static str, String)>,
+    hosts: &'a str,
+    path: &'a str,
+    example: &'static str,
+}
+
+/// A host and a port.
+pub type Address = (String, u16);
+
+impl Form {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// If it begins otherwise, has a setting that the store does not know, or a login that was cut.
+    pub fn read<'a>(&self, url: &'a str) -> Result<Url<'a>, UrlError> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| bad(format!("a URL of {} is written like {}", self.store, self.example)))?;
+        let known = self.schemes.iter().find(|known| **known == scheme);
+        let known =
+            known.ok_or_else(|| bad(format!("unknown scheme; use one of {}", self.schemes.join(", "))))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // A user or a password was cut by the slash.
+        if path.contains('@') {
+            return Err(stray());
+        }
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(read_login(login)?), hosts),
+            None => (None, authority),
+        };
+        let settings = settings(query, self.store, self.settings)?;
+        Ok(Url { scheme: known, login, settings, hosts, path, example: self.example })
+    }
+}
+
+impl Url<'_> {
+    /// The servers: `host`, `host:port`, `[::1]` or `[::1]:port`, with commas between.
+    ///
+    /// # Errors
+    /// If one has no host, or no port that is one.
+    pub fn hosts(&self, port: u16) -> Result<Vec<Address>, UrlError> {
+        self.hosts.split(',').map(|host| address(host, port, self.example)).collect()
+    }
+
+    /// What stands where the servers are, decoded: for a store that has more there than hosts.
+    ///
+    /// # Errors
+    /// If one is not UTF-8.
+    pub fn names(&self) -> Result<Vec<String>, UrlError> {
+        self.hosts.split(',').map(|part| decode(part, "a host")).collect()
+    }
+
+    /// True if no server is named.
+    pub fn is_hostless(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// What stands behind the first slash after the servers, decoded; empty if there is none.
+    ///
+    /// # Errors
+    /// If it is not UTF-8.
+    pub fn path(&self) -> Result<String, UrlError> {
+        decode(self.path, "the path")
+    }
+}
+
+fn read_login(text: &str) -> Result<Login, UrlError> {
+    let (user, password) = text.split_once(':').map_or((text, None), |(user, rest)| (user, Some(rest)));
+    let user = Some(decode(user, "the user")?).filter(|user| !user.is_empty());
+    let password = password.map(|password| decode(password, "the password")).transpose()?;
+    Ok(Login { user, password: password.map(Secret::from) })
 }
 
 /// The settings behind the `?`, in their order and decoded, each by its name in `known`. `store` is whose they are.
@@ -45,14 +138,6 @@ pub fn settings(
     parameters(query).enumerate().map(read).collect()
 }
 
-/// Refuses a part of a URL that stands behind the servers, if there is an `@` in it: a user or a password was cut.
-///
-/// # Errors
-/// If there is one.
-pub fn without_login(part: &str) -> Result<&str, UrlError> {
-    if part.contains('@') { Err(stray()) } else { Ok(part) }
-}
-
 fn stray() -> UrlError {
     bad("an @ stands behind a / or ?: in a user or password write / as %2F, ? as %3F, & as %26 and @ as %40")
 }
@@ -64,10 +149,7 @@ fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A part that may be percent-encoded; `what` names it if it is no text.
-///
-/// # Errors
-/// If it is not UTF-8.
-pub fn decode(text: &str, what: &str) -> Result<String, UrlError> {
+fn decode(text: &str, what: &str) -> Result<String, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(String::from).map_err(|_| bad(format!("{what} is not UTF-8")))
 }
@@ -76,7 +158,7 @@ pub fn decode(text: &str, what: &str) -> Result<String, UrlError> {
 ///
 /// # Errors
 /// If there is no host, or the port is none.
-pub fn address(text: &str, default: u16, example: &str) -> Result<(String, u16), UrlError> {
+pub fn address(text: &str, default: u16, example: &str) -> Result<Address, UrlError> {
     let (host, own) = host_and_port(text);
     if host.is_empty() {
         return Err(bad(format!("a host is missing, as in {example}")));
@@ -85,10 +167,7 @@ pub fn address(text: &str, default: u16, example: &str) -> Result<(String, u16),
 }
 
 /// A host, if it looks like one: it is shown from here on.
-///
-/// # Errors
-/// If it has a character that no name and no number of a host has.
-pub fn plausible(host: &str) -> Result<&str, UrlError> {
+fn plausible(host: &str) -> Result<&str, UrlError> {
     let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
     if host.chars().all(is_plain) {
         return Ok(host);
@@ -99,7 +178,7 @@ pub fn plausible(host: &str) -> Result<&str, UrlError> {
 }
 
 /// The two parts of an address, without the brackets of the first.
-pub fn host_and_port(text: &str) -> (&str, Option<&str>) {
+fn host_and_port(text: &str) -> (&str, Option<&str>) {
     match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         // What follows the bracket is a port, or makes it none.
         Some((host, "")) => (host, None),
@@ -120,26 +199,8 @@ pub fn port(text: Option<&str>, default: u16) -> Result<u16, UrlError> {
 }
 
 /// An address as it stands in a URL.
-pub fn shown((host, port): &(String, u16)) -> String {
+pub fn shown((host, port): &Address) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// The duration that the parameter `key` says, like `500ms`, from `least` to `most`.
-///
-/// # Errors
-/// If it is none, or lies outside.
-pub fn duration(
-    key: &'static str,
-    text: &str,
-    least: Duration,
-    most: Duration,
-) -> Result<Duration, UrlError> {
-    let parsed = humantime::parse_duration(text);
-    let parsed = parsed.map_err(|_| bad(format!("{key}= is no duration; write it like 500ms")))?;
-    if parsed < least || parsed > most {
-        return Err(bad(format!("{key}= lies outside {least:?} to {most:?}")));
-    }
-    Ok(parsed)
 }
 
 #[cfg(test)]
@@ -195,12 +256,33 @@ mod tests {
         }
     }
 
+    const FORM: Form = Form { store: "it", schemes: &["x", "xs"], example: "x://h/p", settings: &["a", "b"] };
+
     #[test]
-    fn the_bounds_of_a_duration_are_inclusive() {
-        let (least, most) = (Duration::from_millis(10), Duration::from_secs(1));
-        let read = |text| duration("wait", text, least, most);
-        assert_eq!((read("10ms"), read("1s")), (Ok(least), Ok(most)));
-        assert_eq!(read("9ms").unwrap_err().to_string(), "wait= lies outside 10ms to 1s");
-        assert_eq!(read("soon").unwrap_err().to_string(), "wait= is no duration; write it like 500ms");
+    fn a_url_has_a_login_servers_a_path_and_settings() {
+        let url = FORM.read("xs://app:p%40s:s@a,b:5,[::1]:6/some%20path?b=2&a=1").unwrap();
+        assert_eq!(url.scheme, "xs");
+        assert_eq!(url.hosts(7).unwrap(), [("a".into(), 7), ("b".into(), 5), ("::1".into(), 6)]);
+        assert_eq!((url.path().unwrap().as_str(), url.is_hostless()), ("some path", false));
+        assert_eq!(url.settings, [("b", "2".into()), ("a", "1".into())]);
+        let login = url.login.unwrap();
+        assert_eq!(
+            (login.user.as_deref(), login.password.as_ref().unwrap().expose()),
+            (Some("app"), "p@s:s")
+        );
+        let bare = FORM.read("x://").unwrap();
+        assert!(bare.is_hostless() && bare.login.is_none() && bare.path().unwrap().is_empty());
+        assert_eq!(FORM.read("x://:pw@h").unwrap().login.unwrap().user, None);
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_refused_in_words_of_ours() {
+        let refused = |url| FORM.read(url).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(refused("secret"), "a URL of it is written like x://h/p");
+        assert_eq!(refused("secret://h"), "unknown scheme; use one of x, xs");
+        for cut in ["x://u:half/secret@h", "x://u:half?secret@h"] {
+            assert!(refused(cut).starts_with("an @ stands behind"), "{cut}");
+        }
+        assert_eq!(refused("x://u:%FF@h"), "the password is not UTF-8");
     }
 }

@@ -1,0 +1,75 @@
+//! `Secret` and `Login`: what is said to a server and to nobody else.
+
+use std::fmt;
+
+use crate::url::{UrlError, bad};
+
+/// A password. It is never shown: neither by `Debug` nor by `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The word itself, for the server.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<S: Into<String>> From<S> for Secret {
+    fn from(word: S) -> Self {
+        Self(word.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// User and password, as far as they are said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Login {
+    /// Never empty.
+    pub user: Option<String>,
+    /// May be empty, if a colon stands there.
+    pub password: Option<Secret>,
+}
+
+impl Login {
+    /// Both, for a store that knows nobody by half.
+    ///
+    /// # Errors
+    /// If one is missing.
+    pub fn whole(self) -> Result<(String, Secret), UrlError> {
+        match (self.user, self.password) {
+            (Some(user), Some(password)) => Ok((user, password)),
+            (Some(_), None) => Err(bad("a user needs a password, as in user:password@host")),
+            (None, _) => Err(bad("a password needs a user, as in user:password@host")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No secret is ever printed.
+    #[test]
+    fn a_secret_shows_itself_to_the_server_alone() {
+        let login = Login { user: Some("app".into()), password: Some(Secret::from("sesame")) };
+        let secret = login.password.clone().unwrap();
+        assert!(!format!("{login:?} {login:#?} {secret} {secret:?}").contains("sesame"));
+        let (user, password) = login.whole().unwrap();
+        assert_eq!((user.as_str(), password.expose()), ("app", "sesame"));
+        let half = Login { user: Some("app".into()), password: None };
+        assert!(half.whole().unwrap_err().to_string().contains("needs a password"));
+        assert!(Login::default().whole().unwrap_err().to_string().contains("needs a user"));
+    }
+}
