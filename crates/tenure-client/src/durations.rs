@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::url::{UrlError, bad};
+use crate::refusal::{UrlError, bad};
 
 /// From a server's first answer to the last moment that makes sense for one.
 pub const CONNECT_TIMEOUT: Span = Span::of("connect_timeout", 10, 60_000);

@@ -2,7 +2,9 @@
 
 mod connections;
 pub mod durations;
+mod hints;
 mod locked;
+mod refusal;
 mod secret;
 #[cfg(feature = "socket")]
 mod socket;
@@ -12,6 +14,7 @@ pub mod tls;
 pub mod url;
 
 pub use connections::{Connections, End, Link, Opening};
+pub use hints::{Hint, HintRouter, Hints};
 pub use locked::locked;
 pub use secret::{Login, Secret};
 #[cfg(feature = "socket")]

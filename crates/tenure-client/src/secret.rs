@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::url::{UrlError, bad};
+use crate::refusal::{UrlError, bad};
 
 /// A password. It is never shown: neither by `Debug` nor by `Display`.
 #[derive(Clone, PartialEq, Eq)]

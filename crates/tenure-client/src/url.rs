@@ -6,17 +6,8 @@
 
 use percent_encoding::percent_decode_str;
 
+pub use crate::refusal::{UrlError, bad};
 use crate::secret::{Login, Secret};
-
-/// What is wrong with a URL, for people. Holds no word of the URL itself.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct UrlError(String);
-
-/// A URL is refused, for this reason. The caller puts in no word of the URL.
-pub fn bad(what: impl Into<String>) -> UrlError {
-    UrlError(what.into())
-}
 
 /// What URLs of a store look like: `scheme://user:password@host:port,host:port/path?setting=value`.
 pub struct Form {

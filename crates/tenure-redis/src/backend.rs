@@ -28,7 +28,7 @@ use crate::{
     session::{Session, Sessions},
     shared::Shared,
     value,
-    wake::Hints,
+    wake::Pushed,
 };
 
 /// Leases that one call renews.
@@ -354,7 +354,7 @@ impl Backend for Redis {
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(Hints::new(self.sessions.clone(), process, audience))
+        Box::new(Pushed::new(self.sessions.clone(), process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {

@@ -6,18 +6,18 @@ use redis::{
     ConnectionAddr, ProtocolVersion, PushInfo, TlsCertificates, TlsMode, cluster::ClusterClientBuilder,
     cluster_async::ClusterConnection, io::tcp::TcpSettings,
 };
-use tenure_client::{End, tls};
+use tenure_client::{End, HintRouter, tls};
 use tenure_core::BackendError;
 
-use crate::{config::Config, ears::Ears, error};
+use crate::{config::Config, error, hint};
 
-/// Connects to the nodes that answer; what they push goes to `ears`, and that one was lost to `end`.
+/// Connects to the nodes that answer; what they push goes to the router, and that one was lost to `end`.
 pub(crate) async fn connect(
     config: &Config,
     nodes: &[(String, u16)],
-    (ears, end): (&Arc<Ears>, &Arc<End>),
+    (router, end): (&Arc<HintRouter>, &Arc<End>),
 ) -> Result<ClusterConnection, BackendError> {
-    let (ears, end) = (ears.clone(), end.clone());
+    let (router, end) = (router.clone(), end.clone());
     let mut builder = ClusterClientBuilder::new(nodes.iter().map(|node| address(config.tls, node)))
         .connection_timeout(config.connect_timeout)
         .response_timeout(config.response_timeout)
@@ -25,7 +25,7 @@ pub(crate) async fn connect(
         .use_protocol(ProtocolVersion::RESP3)
         .tcp_settings(TcpSettings::default().set_nodelay(true))
         .push_sender(move |push: PushInfo| {
-            ears.on_push(push, &end);
+            hint::on_push(push, &router, &end);
             Ok::<(), ()>(())
         });
     if let Some(user) = &config.login.user {

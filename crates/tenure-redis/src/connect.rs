@@ -9,15 +9,14 @@ use redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
-use tenure_client::{End, StallDetector, locked};
+use tenure_client::{End, HintRouter, StallDetector, locked};
 use tenure_core::BackendError;
 
 use crate::{
     client::{Address, Way, connector, logged_in},
     cluster,
     config::{Config, Place},
-    ears::Ears,
-    error,
+    error, hint,
     script::Script,
     sentinel,
     shared::Shared,
@@ -58,7 +57,7 @@ impl Wire {
         }
     }
 
-    /// Has messages of this channel pushed to the ears; only over RESP3.
+    /// Has messages of this channel pushed; only over RESP3.
     pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         match self {
             Self::One(connection, ..) => connection.clone().subscribe(channel).await,
@@ -117,10 +116,10 @@ fn read_node(line: &str, known: &str) -> Option<Node> {
     is_master.then_some(Node::At(host.to_owned(), port.parse().ok()?))
 }
 
-/// Connects once; what the server pushes goes to `ears`, and that it ended to `end`. Answers whether it speaks RESP3.
+/// Connects once; what the server pushes goes to the router, and that it ended to `end`. Answers whether it speaks RESP3.
 pub(crate) async fn open(
     shared: &Shared,
-    ears: &Arc<Ears>,
+    router: &Arc<HintRouter>,
     end: &Arc<End>,
 ) -> Result<(Wire, bool), BackendError> {
     let config = &shared.config;
@@ -128,7 +127,7 @@ pub(crate) async fn open(
     let failed = |error| error::connecting(&place, error);
     let address = match &config.place {
         Place::Cluster(nodes) => {
-            let connection = cluster::connect(config, nodes, (ears, end)).await?;
+            let connection = cluster::connect(config, nodes, (router, end)).await?;
             let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
             return Ok((Wire::Cluster(Box::new(connection), host), true));
         }
@@ -150,9 +149,9 @@ pub(crate) async fn open(
         response_timeout: config.response_timeout,
     };
     if config.resp3 {
-        let (ears, end) = (ears.clone(), end.clone());
+        let (router, end) = (router.clone(), end.clone());
         let settings = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
-            ears.on_push(push, &end);
+            hint::on_push(push, &router, &end);
             Ok::<(), ()>(())
         });
         match single(way(true), settings).await {

@@ -13,16 +13,16 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{Cmd, Value, aio::PubSubStream};
-use tenure_client::{Connections, End, Link, locked};
+use tenure_client::{Connections, End, HintRouter, Link, locked};
 use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
     check::{self, Gate},
     config::GuardMode,
     connect::{self, Wire},
-    ears::Ears,
     error::{self, Fate},
     guard::{self, LOOK, Terms, Why},
+    hint,
     reply::Reply,
     script::Script,
     shared::Shared,
@@ -31,7 +31,7 @@ use crate::{
 /// One handle's way to the server.
 pub(crate) struct Sessions {
     pub(crate) shared: Arc<Shared>,
-    ears: Arc<Ears>,
+    router: Arc<HintRouter>,
     connections: Connections<Session>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Sessions {
 pub(crate) struct Session {
     wire: Wire,
     place: String,
-    ears: Arc<Ears>,
+    router: Arc<HintRouter>,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
@@ -55,19 +55,19 @@ pub(crate) struct Session {
 
 impl Sessions {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let ears = Arc::new(Ears::new(shared.host.clone(), shared.config.claim_ttl));
+        let router = Arc::new(HintRouter::new(shared.host.clone(), shared.config.claim_ttl));
         let (host, patience) = (shared.host.clone(), shared.config.connect_timeout * WHOLE);
-        let (for_shared, for_ears) = (shared.clone(), ears.clone());
-        let open = move || Box::pin(open(for_shared.clone(), for_ears.clone())) as _;
-        Self { shared, ears, connections: Connections::new(host, patience, open) }
+        let (for_shared, for_router) = (shared.clone(), router.clone());
+        let open = move || Box::pin(open(for_shared.clone(), for_router.clone())) as _;
+        Self { shared, router, connections: Connections::new(host, patience, open) }
     }
 
     pub(crate) fn host(&self) -> &dyn Host {
         &*self.shared.host
     }
 
-    pub(crate) fn ears(&self) -> &Ears {
-        &self.ears
+    pub(crate) fn router(&self) -> &HintRouter {
+        &self.router
     }
 
     /// The connection; a new one if there is none, or the one there was is dead.
@@ -78,15 +78,15 @@ impl Sessions {
     /// The same, subscribed to every channel that somebody listens to (hazard 31: before the claim is sent).
     pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
         let session = self.session().await?;
-        if session.subscribed.load(Ordering::Acquire) != self.ears.channel_count() {
-            session.subscribe(&self.ears).await.map_err(|error| self.failed(&session, error))?;
+        if session.subscribed.load(Ordering::Acquire) != self.router.wanted_count() {
+            session.subscribe().await.map_err(|error| self.failed(&session, error))?;
         }
         Ok(session)
     }
 
     /// A connection that has looked at nothing yet; true if it speaks RESP3.
     pub(crate) async fn wire(&self) -> Result<(Wire, bool), BackendError> {
-        wire(&self.shared, &self.ears, &Arc::default()).await
+        wire(&self.shared, &self.router, &Arc::default()).await
     }
 
     /// See `Backend::adopt`: over a connection of its own, since an ordinary one is refused.
@@ -231,28 +231,32 @@ impl Sessions {
     }
 }
 
-async fn wire(shared: &Shared, ears: &Arc<Ears>, end: &Arc<End>) -> Result<(Wire, bool), BackendError> {
+async fn wire(
+    shared: &Shared,
+    router: &Arc<HintRouter>,
+    end: &Arc<End>,
+) -> Result<(Wire, bool), BackendError> {
     let Shared { config, host, .. } = shared;
     let over = host.sleep_until(host.now() + config.connect_timeout * WHOLE);
     tokio::select! {
         biased;
-        opened = connect::open(shared, ears, end) => opened,
+        opened = connect::open(shared, router, end) => opened,
         () = over => Err(error::no_answer(&config.place_name())),
     }
 }
 
-async fn open(shared: Arc<Shared>, ears: Arc<Ears>) -> Result<Session, BackendError> {
+async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, BackendError> {
     let config = &shared.config;
     let place = config.place_name();
     let end = Arc::<End>::default();
-    let (wire, resp3) = wire(&shared, &ears, &end).await?;
+    let (wire, resp3) = wire(&shared, &router, &end).await?;
     let asked = shared.host.now();
     let gate =
         if config.is_cluster() { Gate::always() } else { check::check(&shared, &wire, &place).await? };
     Ok(Session {
         wire,
         place,
-        ears,
+        router,
         looked: Mutex::new(gate.is_open().then_some(asked)),
         looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
@@ -272,7 +276,7 @@ impl Link for Session {
     /// The next request makes a new connection; those who listen to this one ask again.
     fn on_left(&self) {
         if self.end.set() {
-            self.ears.ring_all();
+            self.router.ring_all();
         }
     }
 }
@@ -294,9 +298,9 @@ impl Session {
         &self.wire
     }
 
-    async fn subscribe(&self, ears: &Ears) -> redis::RedisResult<()> {
+    async fn subscribe(&self) -> redis::RedisResult<()> {
         let _only_one = self.subscribing.lock().await;
-        let channels = ears.channels();
+        let channels: Vec<String> = self.router.wanted().into_iter().map(hint::channel).collect();
         let from = self.subscribed.load(Ordering::Acquire);
         match &self.messages {
             None => {
@@ -314,20 +318,21 @@ impl Session {
     }
 
     /// Listens until the connection ends, or there is another one.
-    pub(crate) async fn hear(&self, ears: &Ears) {
+    pub(crate) async fn hear(&self) {
         tokio::select! {
             biased;
             () = self.end.wait() => {}
-            () = self.read_messages(ears) => self.on_left(),
+            () = self.read_messages() => self.on_left(),
         }
     }
 
-    async fn read_messages(&self, ears: &Ears) {
+    async fn read_messages(&self) {
         let Some(messages) = &self.messages else { return std::future::pending().await };
         let mut messages = messages.lock().await;
         let Some(stream) = messages.as_mut() else { return };
         while let Some(message) = stream.next().await {
-            ears.on_message(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+            let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+            said.into_iter().for_each(|hint| self.router.route(hint));
         }
     }
 }

@@ -1,25 +1,26 @@
-//! Hints: the streams to which goes what Redis pushes to this process.
+//! Hints: a stream that keeps a connection over which Redis pushes them.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tenure_core::{Audience, ProcessId, Ringing, Wake, Wakes};
+use tenure_client::Hints;
+use tenure_core::{Audience, ProcessId, Wake, Wakes};
 
 use crate::session::Sessions;
 
 /// The stream of hints of one process. Nothing is read ahead but by the driver.
-pub(crate) struct Hints {
+pub(crate) struct Pushed {
     sessions: Arc<Sessions>,
-    ringing: Ringing,
+    hints: Hints,
 }
 
 /// Pause after a connection that could not be made only to listen.
 const RECONNECT: Duration = Duration::from_millis(500);
 
-impl Hints {
+impl Pushed {
     pub(crate) fn new(sessions: Arc<Sessions>, process: ProcessId, audience: Audience) -> Self {
-        let ringing = sessions.ears().listen(process, audience);
-        Self { sessions, ringing }
+        let hints = sessions.router().listen(process, audience);
+        Self { sessions, hints }
     }
 }
 
@@ -28,7 +29,7 @@ async fn listen(sessions: &Sessions) {
     let host = sessions.host();
     loop {
         match sessions.listening().await {
-            Ok(session) => session.hear(sessions.ears()).await,
+            Ok(session) => session.hear().await,
             Err(error) => {
                 tracing::debug!(%error, "no hints are heard");
                 host.sleep_until(host.now() + RECONNECT).await;
@@ -38,23 +39,12 @@ async fn listen(sessions: &Sessions) {
 }
 
 #[async_trait]
-impl Wakes for Hints {
+impl Wakes for Pushed {
     async fn next(&mut self) -> Wake {
-        let ears = self.sessions.ears();
-        let host = self.sessions.host();
-        let listen = listen(&self.sessions);
-        tokio::pin!(listen);
-        loop {
-            let later = ears.next_later();
-            tokio::select! {
-                biased;
-                wake = self.ringing.next() => return wake,
-                () = ears.later_added.notified() => {}
-                () = async { match later { Some(due) => host.sleep_until(due).await, None => std::future::pending().await } } => {
-                    ears.ring_later();
-                }
-                () = &mut listen => unreachable!("BUG: listening never ends"),
-            }
+        tokio::select! {
+            biased;
+            wake = self.hints.next() => wake,
+            () = listen(&self.sessions) => unreachable!("BUG: listening never ends"),
         }
     }
 }

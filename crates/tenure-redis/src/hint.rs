@@ -1,0 +1,45 @@
+//! Hints as Redis pushes them: which channels there are, and what is said in them.
+
+use redis::{PushInfo, PushKind, Value};
+use tenure_client::{End, Hint, HintRouter};
+use tenure_core::{Audience, OwnerId, ProcessId};
+
+/// The channel of a process.
+pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {
+    match audience {
+        Audience::Waiters => format!("tenure:p:{process}"),
+        Audience::Holders => format!("tenure:h:{process}"),
+    }
+}
+
+/// What came over a connection, which perhaps is over.
+pub(crate) fn on_push(push: PushInfo, router: &HintRouter, end: &End) {
+    match push.kind {
+        PushKind::Disconnection => {
+            if end.set() {
+                router.ring_all();
+            }
+        }
+        PushKind::Message => {
+            if let [Value::BulkString(channel), Value::BulkString(text)] = push.data.as_slice()
+                && let Some(hint) = read(channel, text)
+            {
+                router.route(hint);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// In the channel of a process: a letter, and the claim part of an owner. Anything else is somebody's joke.
+pub(crate) fn read(channel: &[u8], text: &[u8]) -> Option<Hint> {
+    let (channel, text) = (std::str::from_utf8(channel).ok()?, std::str::from_utf8(text).ok()?);
+    let (audience, process) = match channel.split_at_checked("tenure:p:".len())? {
+        ("tenure:p:", process) => (Audience::Waiters, process),
+        ("tenure:h:", process) => (Audience::Holders, process),
+        _ => return None,
+    };
+    let (kind, claim) = text.split_at_checked(1)?;
+    let owner = format!("{process}{claim}").parse::<OwnerId>().ok()?;
+    Some(Hint { owner, audience, is_behind: kind == "b" })
+}
