@@ -23,24 +23,24 @@ pub trait Link: Send + Sync + 'static {
 }
 
 /// One handle's way to its store: one connection, made when it is first asked for, and a new one when that is not usable any more.
-pub struct Connections<L> {
+pub struct Connections<L, E = BackendError> {
     host: Arc<dyn Host>,
-    open: Box<dyn Fn() -> Opening<L> + Send + Sync>,
+    open: Box<dyn Fn() -> Opening<L, E> + Send + Sync>,
     patience: Duration,
     current: Mutex<Option<Arc<L>>>,
     /// The connection that is being made, and since when.
-    opening: tokio::sync::Mutex<Option<(Moment, Opening<L>)>>,
+    opening: tokio::sync::Mutex<Option<(Moment, Opening<L, E>)>>,
 }
 
 /// A connection that is being made.
-pub type Opening<L> = BoxFuture<'static, Result<L, BackendError>>;
+pub type Opening<L, E = BackendError> = BoxFuture<'static, Result<L, E>>;
 
-impl<L: Link> Connections<L> {
+impl<L: Link, E> Connections<L, E> {
     /// `open` makes one, and takes no longer than `patience`: one that nobody went on with for so long is begun anew.
     pub fn new(
         host: Arc<dyn Host>,
         patience: Duration,
-        open: impl Fn() -> Opening<L> + Send + Sync + 'static,
+        open: impl Fn() -> Opening<L, E> + Send + Sync + 'static,
     ) -> Self {
         let (current, opening) = (Mutex::default(), tokio::sync::Mutex::default());
         Self { host, open: Box::new(open), patience, current, opening }
@@ -54,7 +54,7 @@ impl<L: Link> Connections<L> {
     /// # Cancel safety
     /// A connection that is being made outlives the request that began it: where that takes longer than a caller's patience, the next
     /// one goes on with it.
-    pub async fn get(&self) -> Result<Arc<L>, BackendError> {
+    pub async fn get(&self) -> Result<Arc<L>, E> {
         if let Some(link) = self.usable() {
             return Ok(link);
         }
@@ -70,6 +70,11 @@ impl<L: Link> Connections<L> {
         let link = Arc::new(opened?);
         *locked(&self.current) = Some(link.clone());
         Ok(link)
+    }
+
+    /// The connection, if there is one.
+    pub fn current(&self) -> Option<Arc<L>> {
+        locked(&self.current).clone()
     }
 
     fn usable(&self) -> Option<Arc<L>> {

@@ -17,6 +17,12 @@ impl Timing {
     pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
     /// 10 s: a crash blocks the lock for at most this long, and two renewals may fail before the lease is lost.
     pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
+    /// 500 ms, several slow round trips: how long a waiter may take to enter when its turn has come.
+    pub const CLAIM_TTL: Duration = Duration::from_millis(500);
+    /// 2 s: how long a waiter sleeps at most before it asks again.
+    pub const RETRY_MAX: Duration = Duration::from_secs(2);
+    /// 6 s, three times [`RETRY_MAX`](Self::RETRY_MAX): how long a place is kept without asking again.
+    pub const PLACE_TTL: Duration = Duration::from_secs(6);
 
     /// Checks a ttl. A fraction of a millisecond is dropped, so that a holder never believes in its lease for too long.
     ///

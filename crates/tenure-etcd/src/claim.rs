@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, try_join_all};
-use tenure_core::{BackendError, Claim, ClaimAnswer, Grant, HolderView, Outcome, Wait};
+use tenure_core::{BackendError, Claim, ClaimAnswer, Grant, HolderView, Outcome, Timing, Wait};
 
 use crate::{
     backend::Etcd,
@@ -18,10 +18,7 @@ use crate::{
 };
 
 /// How long the place of a dead waiter blocks the places behind it at most, in seconds.
-const PLACE_SECONDS: i64 = 6;
-
-/// A waiter asks again after this long at the latest.
-const RETRY_MAX: Duration = Duration::from_secs(2);
+const PLACE_SECONDS: i64 = Timing::PLACE_TTL.as_secs().cast_signed();
 
 /// Steps of one claim: a place, a lease for waiting, one for entering; each anew if something came in between.
 const STEPS: usize = 6;
@@ -261,13 +258,20 @@ impl Asking<'_> {
         let place_ttl = Duration::from_secs(seconds.unsigned_abs());
         // How long it still lasts is said to those who have waited for a while: it costs a request.
         let holder = self.first_holder(queue, again).await;
-        ClaimAnswer::Queued { ahead: at - queue.leading(), retry_after: RETRY_MAX.min(place_ttl / 3), holder }
+        ClaimAnswer::Queued {
+            ahead: at - queue.leading(),
+            retry_after: Timing::RETRY_MAX.min(place_ttl / 3),
+            holder,
+        }
     }
 
     async fn busy(&self, queue: &Queue) -> Result<ClaimAnswer, BackendError> {
         let holder = self.first_holder(queue, true).await;
-        let left = holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or(RETRY_MAX);
-        Ok(ClaimAnswer::Busy { retry_after: left.clamp(Duration::from_millis(100), RETRY_MAX), holder })
+        let left = holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or(Timing::RETRY_MAX);
+        Ok(ClaimAnswer::Busy {
+            retry_after: left.clamp(Duration::from_millis(100), Timing::RETRY_MAX),
+            holder,
+        })
     }
 
     async fn first_holder(&self, queue: &Queue, with_time_left: bool) -> Option<HolderView> {

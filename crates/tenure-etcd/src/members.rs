@@ -6,7 +6,7 @@ use std::{
     future::Future,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_client::{Connections, End, Link};
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::watch;
 
@@ -52,14 +53,21 @@ pub(crate) struct Members {
 
 struct Member {
     address: String,
-    connection: Mutex<Option<Connection>>,
+    channels: Connections<Channel, (Fate, BackendError)>,
 }
 
-/// A driver's channel, which reconnects by itself; the number tells it from its successor.
-#[derive(Clone)]
-struct Connection {
+/// A driver's channel, which reconnects by itself until it is left.
+struct Channel {
     client: Client,
-    number: u64,
+    end: End,
+}
+
+impl Link for Channel {
+    fn is_usable(&self) -> bool {
+        !self.end.is_over()
+    }
+
+    fn on_left(&self) {}
 }
 
 /// The answer of the first member that answered.
@@ -78,7 +86,12 @@ struct Refusal {
 
 impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
-        let member = |address: &String| Member { address: address.clone(), connection: Mutex::default() };
+        let patience = config.connect_timeout.max(config.response_timeout);
+        let member = |address: &String| {
+            let (for_config, to) = (config.clone(), address.clone());
+            let open = move || Box::pin(open(for_config.clone(), to.clone())) as _;
+            Member { address: address.clone(), channels: Connections::new(host.clone(), patience, open) }
+        };
         let members = config.members.iter().map(member).collect();
         let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
         Self { config, host, watermark, members, current, is_known }
@@ -203,10 +216,10 @@ impl Members {
     {
         let mut is_first = true;
         loop {
-            let connection =
-                self.connection(index).await.map_err(|(fate, error)| Refusal { index, fate, error })?;
+            let channel = self.members[index].channels.get().await;
+            let channel = channel.map_err(|(fate, error)| Refusal { index, fate, error })?;
             sent.fetch_add(1, Ordering::Relaxed);
-            let answer = request(connection.client.clone()).await;
+            let answer = request(channel.client.clone()).await;
             sent.fetch_sub(1, Ordering::Relaxed);
             let error = match answer {
                 Ok(value) => return Ok((index, value)),
@@ -214,12 +227,12 @@ impl Members {
             };
             let (fate, error) = error::asked(self.address(index), error);
             if fate == Fate::Lost {
-                self.discard(index, connection.number);
+                channel.end.set();
             }
             if fate != Fate::Again || !is_first {
                 return Err(Refusal { index, fate, error });
             }
-            self.discard(index, connection.number);
+            channel.end.set();
             is_first = false;
         }
     }
@@ -249,51 +262,38 @@ impl Members {
 
     /// A channel to this member; the driver connects when it is first used, but asks at once who we are.
     pub(crate) async fn client(&self, index: usize) -> Result<Client, BackendError> {
-        self.connection(index).await.map(|connection| connection.client).map_err(|(_, error)| error)
+        let channel = self.members[index].channels.get().await;
+        channel.map(|channel| channel.client.clone()).map_err(|(_, error)| error)
     }
 
-    async fn connection(&self, index: usize) -> Result<Connection, (Fate, BackendError)> {
-        let member = &self.members[index];
-        if let Some(connection) = &*locked(&member.connection) {
-            return Ok(connection.clone());
-        }
-        let options = self.options().map_err(|error| (Fate::Final, error))?;
-        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
-        let url = format!("{scheme}://{}", member.address);
-        let client = Client::connect([url], Some(options)).await;
-        let client = client.map_err(|error| error::connecting(&member.address, error))?;
-        let mut number = [0; 8];
-        self.host.random(&mut number);
-        let connection = Connection { client, number: u64::from_ne_bytes(number) };
-        *locked(&member.connection) = Some(connection.clone());
-        Ok(connection)
-    }
-
-    fn options(&self) -> Result<ConnectOptions, BackendError> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(self.config.connect_timeout)
-            .with_keep_alive(PING.0, PING.1)
-            .with_keep_alive_while_idle(true)
-            .with_auto_token_refresh(true);
-        if let Some((user, password)) = &self.config.login {
-            options = options.with_user(user, password.expose());
-        }
-        match &self.config.tls {
-            Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
-            None => Ok(options),
+    /// The next request makes a channel of its own.
+    fn leave(&self, index: usize) {
+        if let Some(channel) = self.members[index].channels.current() {
+            channel.end.set();
         }
     }
+}
 
-    /// Drops this connection, unless it has a successor already.
-    fn discard(&self, index: usize, number: u64) {
-        let mut connection = locked(&self.members[index].connection);
-        if connection.as_ref().is_some_and(|connection| connection.number == number) {
-            *connection = None;
-        }
+async fn open(config: Arc<Config>, address: String) -> Result<Channel, (Fate, BackendError)> {
+    let options = options(&config).map_err(|error| (Fate::Final, error))?;
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let client = Client::connect([format!("{scheme}://{address}")], Some(options)).await;
+    let client = client.map_err(|error| error::connecting(&address, error))?;
+    Ok(Channel { client, end: End::default() })
+}
+
+fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(config.connect_timeout)
+        .with_keep_alive(PING.0, PING.1)
+        .with_keep_alive_while_idle(true)
+        .with_auto_token_refresh(true);
+    if let Some((user, password)) = &config.login {
+        options = options.with_user(user, password.expose());
     }
-
-    fn discard_any(&self, index: usize) {
-        *locked(&self.members[index].connection) = None;
+    match &config.tls {
+        Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
+        None => Ok(options),
     }
 }
 
@@ -362,8 +362,8 @@ impl Drop for Round<'_> {
         let now = self.members.host.now();
         for (index, since) in &self.silent {
             if since.elapsed(now) >= self.patience {
-                // Whatever hangs, the next request makes a connection of its own.
-                self.members.discard_any(*index);
+                // Whatever hangs, the next request does not hang with it.
+                self.members.leave(*index);
                 self.members.pass_over(*index);
             }
         }
@@ -382,9 +382,4 @@ fn tls_options(tls: &Tls) -> Result<TlsOptions, BackendError> {
 
 fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, BackendError> {
     fs::read(path).map_err(|error| error::unreadable_file(what, path, error))
-}
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // OK because no code that can panic runs while one of these is locked.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use tenure_core::{LockName, OwnerId};
 
-use crate::members::locked;
+use tenure_client::locked;
 
 /// How many owners and names are remembered; with more, all are forgotten.
 const KEPT: usize = 1 << 16;

@@ -11,11 +11,12 @@ use etcd_client::{
     Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
+use tenure_client::locked;
 use tenure_core::{Audience, Bells, Moment, OwnerId};
 use tokio::sync::Notify;
 
 use crate::{
-    members::{Members, locked},
+    members::Members,
     wake::{Awaited, HOLDERS_LISTEN_AFTER, Sight},
 };
 

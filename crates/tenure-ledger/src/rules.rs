@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::Mode;
+use tenure_core::{Mode, Timing};
 
 /// The durations and bounds of the queue. Safety does not depend on them, and stores need not agree on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +54,10 @@ impl Rules {
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            claim_ttl: Duration::from_millis(500),
+            claim_ttl: Timing::CLAIM_TTL,
             far: None,
-            place_ttl: Duration::from_secs(6),
-            retry_max: Duration::from_secs(2),
+            place_ttl: Timing::PLACE_TTL,
+            retry_max: Timing::RETRY_MAX,
             places_max: 4096,
             floor: Floor::Clock,
         }

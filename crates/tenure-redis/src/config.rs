@@ -7,6 +7,7 @@ use tenure_client::{
     durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
     url::{Address, Form, Url, bad, shown},
 };
+use tenure_core::Timing;
 
 use crate::keys::{Counting, ONE, QUORUM};
 
@@ -122,13 +123,13 @@ impl Config {
             key: "%s".into(),
             guard: GuardMode::On,
             // As long as the default ttl: every server without a record waits for that long, once.
-            max_ttl: tenure_core::Timing::DEFAULT_TTL,
+            max_ttl: Timing::DEFAULT_TTL,
             resp3: true,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
-            claim_ttl: Duration::from_millis(500),
-            place_ttl: Duration::from_secs(6),
-            retry_max: Duration::from_secs(2),
+            claim_ttl: Timing::CLAIM_TTL,
+            place_ttl: Timing::PLACE_TTL,
+            retry_max: Timing::RETRY_MAX,
             quorum: None,
         }
     }
@@ -210,7 +211,7 @@ impl Config {
         }
         // Without a guard nothing waits for the longest ttl.
         if self.is_cluster() || self.guard == GuardMode::Off {
-            self.max_ttl = tenure_core::Timing::MAX_TTL;
+            self.max_ttl = Timing::MAX_TTL;
         }
         Ok(self)
     }

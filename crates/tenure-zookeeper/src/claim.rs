@@ -10,7 +10,7 @@ use futures_util::{
     future::{Either, select},
     join,
 };
-use tenure_core::{BackendError, Claim, ClaimAnswer, ErrorKind, Grant, Mode, Moment, Outcome, Wait};
+use tenure_core::{BackendError, Claim, ClaimAnswer, ErrorKind, Grant, Mode, Moment, Outcome, Timing, Wait};
 use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
@@ -69,7 +69,7 @@ impl Attempt<'_> {
         loop {
             let now = host.now();
             self.session.with_entry(self.claim.owner, |entry| entry.ask(now));
-            match select(asked.as_mut(), host.sleep_until(now + RETRY)).await {
+            match select(asked.as_mut(), host.sleep_until(now + Timing::RETRY_MAX)).await {
                 Either::Left((answer, _)) => return answer,
                 Either::Right(_) => {}
             }
@@ -302,7 +302,7 @@ impl Attempt<'_> {
             self.session.with_entry(self.claim.owner, Entry::rung);
             return Ok(None);
         }
-        Ok(Some(ClaimAnswer::Queued { ahead, retry_after: RETRY, holder }))
+        Ok(Some(ClaimAnswer::Queued { ahead, retry_after: Timing::RETRY_MAX, holder }))
     }
 
     async fn holder(&self, holders: &[Contender]) -> Option<tenure_core::HolderView> {
@@ -317,7 +317,7 @@ impl Attempt<'_> {
             children => children.map_err(looked)?,
         };
         let holder = self.holder(Queue::read(&children).holders()).await;
-        Ok(ClaimAnswer::Busy { retry_after: RETRY, holder })
+        Ok(ClaimAnswer::Busy { retry_after: Timing::RETRY_MAX, holder })
     }
 
     /// Another owner was faster: the node is deleted.
@@ -331,8 +331,6 @@ fn node_of(name: String, stat: &Stat) -> Node {
     Node { name, token: token(stat.czxid) }
 }
 
-/// After this time a waiter claims again, unless a hint came before.
-const RETRY: Duration = Duration::from_secs(2);
 /// The queue changes faster than it can be watched.
 const SOON: Duration = Duration::from_millis(20);
 const TRIES: usize = 4;

@@ -2,14 +2,11 @@
 
 use std::{collections::HashSet, sync::Mutex};
 
+use tenure_client::locked;
 use tenure_core::BackendError;
 use zookeeper_client::{CreateMode, Error};
 
-use crate::{
-    error,
-    node::Contender,
-    session::{Session, locked},
-};
+use crate::{error, node::Contender, session::Session};
 
 /// The directories that are known to belong to locks.
 #[derive(Default)]

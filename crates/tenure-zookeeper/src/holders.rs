@@ -2,13 +2,14 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
+use tenure_client::locked;
 use tenure_core::HolderView;
 use zookeeper_client::Stat;
 
 use crate::{
     node::{Contender, token},
     record::Record,
-    session::{Session, locked},
+    session::Session,
 };
 
 /// Holders that were read before, by their paths. Their text does not change.

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Audience, Claim, FencingToken, Mode, Moment, OwnerId};
+use tenure_core::{Audience, Claim, FencingToken, Mode, Moment, OwnerId, Timing};
 use tokio::sync::oneshot;
 
 use crate::record::Record;
@@ -58,7 +58,7 @@ impl Entry {
             node: None,
             record: Record::new(claim, now),
             part: Part::New,
-            due: now + PLACE_TTL,
+            due: now + Timing::PLACE_TTL,
             is_leaving: false,
             is_in_hand: false,
             watched: HashSet::new(),
@@ -81,7 +81,7 @@ impl Entry {
     /// Its owner claims again: the place is kept for a while.
     pub(crate) fn ask(&mut self, now: Moment) {
         if !self.is_leaving && !self.holds() {
-            self.keep_until(now + PLACE_TTL);
+            self.keep_until(now + Timing::PLACE_TTL);
         }
     }
 
@@ -252,8 +252,6 @@ impl OwnNodes {
     }
 }
 
-/// How long a place lasts if its claim is not repeated.
-const PLACE_TTL: Duration = Duration::from_secs(6);
 const SHORT_TURN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use tenure_client::locked;
 use tenure_core::{Audience, BackendError, Bells, Host, Moment, OwnerId};
 use tokio::sync::{Notify, mpsc, oneshot};
 use zookeeper_client::{Acls, Client, OneshotWatcher, SessionState};
@@ -198,11 +199,6 @@ impl Session {
             Access::Creator => Acls::creator_all(),
         }
     }
-}
-
-// OK because no code that can panic runs while one of these is locked.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Watches that wait to be taken by the thread.

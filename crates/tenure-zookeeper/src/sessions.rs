@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
+use tenure_client::locked;
 use tenure_core::{BackendError, Bells, Host, OwnerId, Timing};
 use tokio::sync::watch;
 
 use crate::{
     config::Config,
     error, life,
-    session::{Birth, Session, locked},
+    session::{Birth, Session},
 };
 
 /// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds the locks.
