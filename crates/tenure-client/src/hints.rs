@@ -98,10 +98,15 @@ impl HintRouter {
         locked(&self.wanted).contains(&(process, audience))
     }
 
+    /// True if an owner listens in this process: it needs no server to be told.
+    pub fn reach(&self, audience: Audience, owner: OwnerId) -> bool {
+        self.post.bells.reach(audience, owner)
+    }
+
     /// Brings a hint to its owner, if it is in this process.
     pub fn route(&self, hint: Hint) {
         let Hint { owner, audience, is_behind } = hint;
-        if is_behind && self.post.bells.reach(audience, owner) {
+        if is_behind && self.reach(audience, owner) {
             self.post.keep(owner);
         } else if !is_behind {
             locked(&self.post.later).due.remove(&owner);

@@ -1,34 +1,14 @@
-//! `Ears`: where what the server pushes is heard, and rung in this process.
+//! `Ears`: where what the server pushes is heard, and the words in which it is said.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use tenure_core::{Audience, Bells, Host, OwnerId, ProcessId, Ringing};
-
-use tenure_client::locked;
+use tenure_client::{Hint, HintRouter, Hints};
+use tenure_core::{Audience, OwnerId, ProcessId};
 
 /// Where what the server pushes is heard. Shared by the connections of one handle.
-pub(crate) struct Ears {
-    bells: Bells,
-    host: Arc<dyn Host>,
-    claim_ttl: Duration,
-    heard: Mutex<Vec<(ProcessId, Audience)>>,
-    /// How many processes that are.
-    count: AtomicUsize,
-    /// Who is told when the turn ahead of it is over.
-    later: Arc<Mutex<HashSet<OwnerId>>>,
-}
+pub(crate) struct Ears(HintRouter);
 
 impl Ears {
-    pub(crate) fn new(bells: Bells, host: Arc<dyn Host>, claim_ttl: Duration) -> Self {
-        let (heard, count) = (Mutex::default(), AtomicUsize::new(0));
-        Self { bells, host, claim_ttl, heard, count, later: Arc::default() }
+    pub(crate) fn new(router: HintRouter) -> Self {
+        Self(router)
     }
 
     /// The channel of a process.
@@ -49,52 +29,21 @@ impl Ears {
     /// Rings for owners of this process. Who stands behind the next holder need not ask before that one's turn is over, and would
     /// only race it.
     pub(crate) fn ring(&self, audience: Audience, owner: OwnerId, is_behind: bool) {
-        if !is_behind {
-            locked(&self.later).remove(&owner);
-            self.bells.ring(audience, owner);
-            return;
-        }
-        let mut later = locked(&self.later);
-        if later.len() >= LATER_MAX || !self.bells.reach(audience, owner) || !later.insert(owner) {
-            return;
-        }
-        drop(later);
-        let (bells, mut later) =
-            (self.bells.clone(), Later { owners: self.later.clone(), owner, is_over: false });
-        let over = self.host.sleep_until(self.host.now() + self.claim_ttl);
-        self.host.spawn(Box::pin(async move {
-            over.await;
-            // Unless its own turn has come meanwhile.
-            if later.take() {
-                bells.ring(audience, owner);
-            }
-        }));
+        self.0.route(Hint { owner, audience, is_behind });
     }
 
+    /// How many processes and audiences are heard; it only grows.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.0.wanted_count()
     }
 
+    /// Of each of them the process.
     pub(crate) fn processes(&self) -> Vec<ProcessId> {
-        let mut processes: Vec<ProcessId> = Vec::new();
-        for (process, _) in locked(&self.heard).iter() {
-            if !processes.contains(process) {
-                processes.push(*process);
-            }
-        }
-        processes
+        self.0.wanted().into_iter().map(|(process, _)| process).collect()
     }
 
-    pub(crate) fn hear(&self, process: ProcessId, audience: Audience) -> Ringing {
-        let ringing = self.bells.listen(process, audience);
-        let mut heard = locked(&self.heard);
-        if !heard.contains(&(process, audience)) {
-            if !heard.iter().any(|(known, _)| *known == process) {
-                self.count.fetch_add(1, Ordering::AcqRel);
-            }
-            heard.push((process, audience));
-        }
-        ringing
+    pub(crate) fn hear(&self, process: ProcessId, audience: Audience) -> Hints {
+        self.0.listen(process, audience)
     }
 
     /// Anything but a hint of ours is somebody's joke.
@@ -106,40 +55,13 @@ impl Ears {
             _ => return,
         };
         let Ok(owner) = text[1..].parse::<OwnerId>() else { return };
-        let is_ours = locked(&self.heard).contains(&(owner.process(), audience));
-        if is_ours && Self::channel(owner.process()) == channel {
+        if self.0.wants(owner.process(), audience) && Self::channel(owner.process()) == channel {
             self.ring(audience, owner, is_behind);
         }
     }
 
     /// Hints may have been missed.
     pub(crate) fn ring_all(&self) {
-        for (process, audience) in locked(&self.heard).iter() {
-            self.bells.ring_all(*process, *audience);
-        }
+        self.0.ring_all();
     }
 }
-
-/// One that is told later; also if the task that would do so is dropped, as with its runtime, it waits no more.
-struct Later {
-    owners: Arc<Mutex<HashSet<OwnerId>>>,
-    owner: OwnerId,
-    is_over: bool,
-}
-
-impl Later {
-    /// True unless somebody else has taken it before.
-    fn take(&mut self) -> bool {
-        let is_first = !std::mem::replace(&mut self.is_over, true);
-        is_first && locked(&self.owners).remove(&self.owner)
-    }
-}
-
-impl Drop for Later {
-    fn drop(&mut self) {
-        self.take();
-    }
-}
-
-/// More are dropped: a hint may always be lost.
-const LATER_MAX: usize = 1024;

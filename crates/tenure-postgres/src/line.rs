@@ -38,7 +38,7 @@ pub(crate) struct Line {
     facts: Mutex<Facts>,
     stall: Arc<StallDetector>,
     fate: Arc<Fate>,
-    /// Whose hints it brings.
+    /// Whose hints it brings, as they were wanted: once for each audience.
     heard: Mutex<Vec<ProcessId>>,
     listening: tokio::sync::Mutex<()>,
 }
@@ -201,14 +201,17 @@ impl Line {
             return Ok(());
         }
         let _only_one = self.listening.lock().await;
-        let wanted = ears.processes();
-        let known = locked(&self.heard).clone();
-        for process in wanted.iter().filter(|process| !known.contains(process)) {
-            let awaited = self.stall.ask();
-            let answer = self.client.batch_execute(&format!("LISTEN \"{}\"", Ears::channel(*process))).await;
-            drop(awaited);
-            answer.map_err(|error| error::asked(&self.name, error))?;
-            locked(&self.heard).push(*process);
+        let mut heard = locked(&self.heard).clone();
+        for process in ears.processes().into_iter().skip(heard.len()) {
+            if !heard.contains(&process) {
+                let awaited = self.stall.ask();
+                let answer =
+                    self.client.batch_execute(&format!("LISTEN \"{}\"", Ears::channel(process))).await;
+                drop(awaited);
+                answer.map_err(|error| error::asked(&self.name, error))?;
+            }
+            heard.push(process);
+            locked(&self.heard).clone_from(&heard);
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Bells, Host};
+use tenure_client::HintRouter;
+use tenure_core::Host;
 
 use crate::{config::Config, marks::Marks, memory::Memory, sql::Sql};
 
@@ -15,13 +16,14 @@ pub(crate) struct Shared {
     /// Where the places of its waiters may be.
     pub(crate) marks: Marks,
     /// Whom a hint reaches without the server.
-    pub(crate) bells: Bells,
+    pub(crate) bells: HintRouter,
 }
 
 impl Shared {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sql = Sql::new(&config.table);
-        let (memory, marks, bells) = (Memory::default(), Marks::default(), Bells::default());
+        let (memory, marks) = (Memory::default(), Marks::default());
+        let bells = HintRouter::new(host.clone(), config.rules.claim_ttl);
         Self { config: Arc::new(config), host, sql, memory, marks, bells }
     }
 }

@@ -28,8 +28,7 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let (bells, host) = (shared.bells.clone(), shared.host.clone());
-        let ears = Arc::new(Ears::new(bells, host, shared.config.rules.claim_ttl));
+        let ears = Arc::new(Ears::new(shared.bells.beside()));
         let hints = match &shared.config.listen {
             Listen::At(config) => {
                 Some(Lines::new(shared.clone(), ears.clone(), Arc::new((**config).clone())))

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tenure_core::{Audience, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, ProcessId, Wake, Wakes};
 
 use crate::store::Store;
 
 /// The stream of hints of one process.
 pub(crate) struct Hints {
     store: Arc<Store>,
-    ringing: Ringing,
+    hints: tenure_client::Hints,
 }
 
 /// Pause after a connection that could not be made only to listen.
@@ -18,8 +18,8 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 impl Hints {
     pub(crate) fn new(store: Arc<Store>, process: ProcessId, audience: Audience) -> Self {
-        let ringing = store.ears.hear(process, audience);
-        Self { store, ringing }
+        let hints = store.ears.hear(process, audience);
+        Self { store, hints }
     }
 }
 
@@ -49,7 +49,7 @@ impl Wakes for Hints {
     async fn next(&mut self) -> Wake {
         tokio::select! {
             biased;
-            wake = self.ringing.next() => wake,
+            wake = self.hints.next() => wake,
             () = listen(&self.store) => unreachable!("BUG: listening never ends"),
         }
     }
