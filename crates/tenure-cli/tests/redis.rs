@@ -47,8 +47,8 @@ fn the_first_wait_of_a_server_is_announced_unless_quiet() {
 #[test]
 fn who_names_no_ttl_gets_the_longest_that_the_server_accepts() {
     let stage = Stage::on_redis_with("?max_ttl=2s");
-    stage.run(&["run", "--ttl", "10s", "job", "--", "true"]).complained(64, "takes 2.0 s at most");
-    stage.run(&["run", "--ttl", "2001ms", "job", "--", "true"]).complained(64, "takes 2.0 s at most");
+    stage.run(&["run", "--ttl", "10s", "job", "--", "true"]).complained(64, "accepts 2.0 s at most");
+    stage.run(&["run", "--ttl", "2001ms", "job", "--", "true"]).complained(64, "accepts 2.0 s at most");
     let ended = stage.run(&["-q", "run", "job", "--", TENURE, "show", "--json", "job"]);
     ended.silent(0);
     let view: Value = serde_json::from_str(&ended.out).unwrap();
