@@ -119,5 +119,5 @@ fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     // Not even what stands where the scheme belongs is shown: where there is none, it may be a password.
     let has_one = url.find(':').is_some_and(|at| at > 0);
     let what = if has_one { "unknown URL scheme" } else { "a URL without a scheme" };
-    ConfigError::Url(format!("{what}; use one of: {}", known.join(", ")))
+    ConfigError::of_url(format!("{what}; use one of: {}", known.join(", ")))
 }
