@@ -15,11 +15,7 @@ pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {
 /// What came over a connection, which perhaps is over.
 pub(crate) fn on_push(push: PushInfo, router: &HintRouter, end: &End) {
     match push.kind {
-        PushKind::Disconnection => {
-            if end.set() {
-                router.ring_all();
-            }
-        }
+        PushKind::Disconnection if end.set() => router.ring_all(),
         PushKind::Message => {
             if let [Value::BulkString(channel), Value::BulkString(text)] = push.data.as_slice()
                 && let Some(hint) = read(channel, text)
