@@ -262,11 +262,13 @@ mod tests {
     async fn a_hint_for_later_is_told_also_if_it_came_while_somebody_waited() {
         let router = router();
         let mut hints = router.listen(process(1), Audience::Waiters);
-        let waiting = tokio::spawn(async move { next(&mut hints).await });
-        pass(TURN / 2).await;
-        // Through another handle, as a release in the same process.
-        router.beside().route(hint(owner(1, 7), true));
-        let (wake, after) = waiting.await.unwrap().unwrap();
+        let release = async {
+            pass(TURN / 2).await;
+            // Through another handle, as a release in the same process.
+            router.beside().route(hint(owner(1, 7), true));
+        };
+        let (told, ()) = tokio::join!(next(&mut hints), release);
+        let (wake, after) = told.unwrap();
         assert_eq!(wake, Wake::Owner(owner(1, 7)));
         assert!((750..760).contains(&after), "{after}");
     }
