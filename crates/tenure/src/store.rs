@@ -3,6 +3,14 @@
 //! A builder writes the URL and has it read by the backend: each setting has one meaning, one range and one refusal,
 //! whichever way it is said (decision 0042). What is written is percent-encoded, so that a password may be any text.
 
+#[cfg(any(
+    feature = "redis",
+    feature = "postgres",
+    feature = "zookeeper",
+    feature = "etcd",
+    feature = "sqlite"
+))]
+mod connects;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "postgres")]
@@ -13,13 +21,7 @@ mod redis;
 mod redlock;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(any(
-    feature = "redis",
-    feature = "postgres",
-    feature = "zookeeper",
-    feature = "etcd",
-    feature = "sqlite"
-))]
+#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper", feature = "etcd"))]
 mod written;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;

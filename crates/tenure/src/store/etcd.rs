@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::store::written::{Written, connects, logs_in};
+use crate::store::{
+    connects::connects,
+    written::{Written, is_written},
+};
 
 /// Locks in etcd. The URL that says the same begins with `etcd`.
 ///
@@ -66,5 +69,5 @@ impl EtcdStore {
     }
 }
 
-logs_in!(EtcdStore);
+is_written!(EtcdStore);
 connects!(EtcdStore);

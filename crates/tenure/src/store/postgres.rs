@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::store::written::{Server, Written, connects, encoded, logs_in};
+use crate::store::{
+    connects::connects,
+    written::{Server, Written, encoded, is_written},
+};
 
 /// Locks in a table of PostgreSQL. The URL that says the same begins with `postgres`.
 ///
@@ -159,5 +162,5 @@ impl PostgresStore {
     }
 }
 
-logs_in!(PostgresStore);
+is_written!(PostgresStore);
 connects!(PostgresStore);

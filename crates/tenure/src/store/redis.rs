@@ -2,7 +2,10 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::store::written::{Written, connects, encoded, logs_in};
+use crate::store::{
+    connects::connects,
+    written::{Written, encoded, is_written},
+};
 
 /// Locks in Redis or Valkey. The URLs that say the same begin with `redis`.
 ///
@@ -163,5 +166,5 @@ impl RedisStore {
     }
 }
 
-logs_in!(RedisStore);
+is_written!(RedisStore);
 connects!(RedisStore);

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use crate::{blocking, error::ConfigError, locker::Locker, store::redis::RedisStore};
+use crate::{
+    error::ConfigError,
+    store::{connects::connects, redis::RedisStore},
+};
 
 /// Locks on a majority of Redis servers. The URL that says the same is `redlock:URL,URL,URL`.
 ///
@@ -41,26 +44,9 @@ impl RedlockStore {
         let query = if query.is_empty() { query } else { format!("?{query}") };
         Ok(format!("redlock:{}{query}", nodes.join(",")))
     }
-
-    /// Connects to the nodes, as [`connect`](crate::connect) does: nothing is sent yet.
-    ///
-    /// # Errors
-    /// [`ConfigError`] names the setting that is wrong, and never a password.
-    ///
-    /// # Cancel safety
-    /// Nothing is left behind.
-    pub async fn connect(&self) -> Result<Locker, ConfigError> {
-        crate::connect(&self.url()?).await
-    }
-
-    /// Connects to the nodes for a program without a runtime.
-    ///
-    /// # Errors
-    /// As [`connect`](Self::connect), and if no thread can be started.
-    pub fn connect_blocking(&self) -> Result<blocking::Locker, ConfigError> {
-        blocking::connect(&self.url()?)
-    }
 }
+
+connects!(RedlockStore);
 
 /// Shows no secret.
 impl fmt::Debug for RedlockStore {

@@ -1,10 +1,10 @@
 //! `Written`: a URL that is being written, piece by piece.
 
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::error::ConfigError;
+use crate::{error::ConfigError, store::connects};
 
 /// What needs no encoding anywhere in a URL.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -52,17 +52,6 @@ impl Written {
         written
     }
 
-    /// On a file, whose path is not encoded.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn file(scheme: &'static str, path: &Path) -> Self {
-        let mut written = Self::new(scheme);
-        match path.to_str() {
-            Some(path) => written.path = path.to_owned(),
-            None => written.refuse("the path of a file is not UTF-8"),
-        }
-        written
-    }
-
     /// Remembers the first thing that cannot be written; it is said when the store is connected.
     pub(super) fn refuse(&mut self, why: &'static str) {
         self.wrong.get_or_insert(why);
@@ -83,13 +72,11 @@ impl Written {
     }
 
     pub(super) fn set_duration(&mut self, key: &'static str, value: Duration) {
-        let is_whole = value.subsec_nanos().is_multiple_of(1_000_000);
-        let text =
-            if is_whole { format!("{}ms", value.as_millis()) } else { format!("{}ns", value.as_nanos()) };
-        self.set(key, text);
+        self.set(key, connects::duration(value));
     }
 
-    pub(super) fn set_path(&mut self, key: &'static str, path: &Path) {
+    #[cfg(any(feature = "redis", feature = "postgres", feature = "etcd"))]
+    pub(super) fn set_path(&mut self, key: &'static str, path: &std::path::Path) {
         match path.to_str() {
             Some(path) => self.set(key, path),
             None => self.refuse("the path of a file is not UTF-8"),
@@ -127,9 +114,7 @@ impl Written {
 
     pub(super) fn url(&self) -> Result<String, ConfigError> {
         let (url, query) = (self.without_query()?, self.query());
-        // The path of a file is not encoded, and ends at the last question mark.
-        let needs_none = query.is_empty() && !self.path.contains('?');
-        Ok(if needs_none { url } else { format!("{url}?{query}") })
+        Ok(if query.is_empty() { url } else { format!("{url}?{query}") })
     }
 }
 
@@ -162,7 +147,7 @@ impl fmt::Debug for Written {
 }
 
 /// What every builder over [`Written`] has.
-macro_rules! connects {
+macro_rules! is_written {
     ($store:ident) => {
         impl $store {
             /// The URL that says the same, as [`connect`](crate::connect) reads it. **It holds the password.**
@@ -173,40 +158,6 @@ macro_rules! connects {
                 self.0.url()
             }
 
-            /// Connects to the store, as [`connect`](crate::connect) does: nothing is sent yet where the backend can do without.
-            ///
-            /// # Errors
-            /// [`ConfigError`](crate::ConfigError) names the setting that is wrong, and never a password.
-            ///
-            /// # Cancel safety
-            /// Nothing is left behind.
-            pub async fn connect(&self) -> Result<crate::Locker, crate::ConfigError> {
-                crate::connect(&self.url()?).await
-            }
-
-            /// Connects to the store for a program without a runtime.
-            ///
-            /// # Errors
-            /// As [`connect`](Self::connect), and if no thread can be started.
-            pub fn connect_blocking(&self) -> Result<crate::blocking::Locker, crate::ConfigError> {
-                crate::blocking::connect(&self.url()?)
-            }
-        }
-
-        /// Shows no secret: which servers, and the names of the settings.
-        impl std::fmt::Debug for $store {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    };
-}
-
-/// Who we are, where a store asks.
-#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper", feature = "etcd"))]
-macro_rules! logs_in {
-    ($store:ident) => {
-        impl $store {
             /// The user. Default: none is named.
             #[must_use]
             pub fn user(mut self, user: impl AsRef<str>) -> Self {
@@ -221,9 +172,14 @@ macro_rules! logs_in {
                 self
             }
         }
+
+        /// Shows no secret: which servers, and the names of the settings.
+        impl std::fmt::Debug for $store {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
     };
 }
 
-pub(super) use connects;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper", feature = "etcd"))]
-pub(super) use logs_in;
+pub(super) use is_written;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::store::written::{Written, connects, encoded, logs_in};
+use crate::store::{
+    connects::connects,
+    written::{Written, encoded, is_written},
+};
 
 /// Locks in ZooKeeper. The URL that says the same begins with `zookeeper`.
 ///
@@ -71,5 +74,5 @@ impl ZooKeeperStore {
     }
 }
 
-logs_in!(ZooKeeperStore);
+is_written!(ZooKeeperStore);
 connects!(ZooKeeperStore);
