@@ -1,1 +1,26 @@
-//! One lock in one cell of a store that can compare and set.
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod cell;
+mod draft;
+mod keyed_mutex;
+mod locks;
+mod memory;
+mod overflow;
+mod own_places;
+mod renew;
+mod snapshot;
+mod step;
+mod text;
+mod unacknowledged;
+mod verb;
+mod view;
+mod write;
+
+pub use cell::{
+    Cell, Failure, Hint, Listed, Look, NewPlace, OldPlace, Overflow, Patience, Purpose, Reading, Stored,
+    Trouble, Until, Write,
+};
+pub use locks::Locks;
+pub use memory::TOLERANCE;
+pub use text::encode;

@@ -1,17 +1,15 @@
-//! `Memory`: what this process saw last of the locks and of the server's clock, and which of its own writes are in doubt.
+//! `Memory`: what this process saw last of the locks and of the store's clock, and which of its own writes are unacknowledged.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use tenure_core::{LockName, Moment};
 use tenure_ledger::Ledger;
 
-/// How far the server's clock may be ahead of what we take it for. A lease in the store may last that much longer than the ttl,
+use crate::keyed_mutex::locked;
+
+/// How far the store's clock may be ahead of what we take it for. A lease in the store may last that much longer than the ttl,
 /// never shorter.
-pub(crate) const TOLERANCE: Duration = Duration::from_millis(100);
+pub const TOLERANCE: Duration = Duration::from_millis(100);
 
 /// Locks that are remembered; more, and all are forgotten.
 const NAMES_MAX: usize = 4096;
@@ -19,13 +17,13 @@ const NAMES_MAX: usize = 4096;
 /// What was stored so long ago is likely to be as it was, also where many wait.
 const FRESH: Duration = Duration::from_millis(10);
 
-/// What saves a round trip. It is never trusted: the server compares the version, the state, and the time. The version alone is not
+/// What saves a round trip. It is never trusted: the store compares the version, the state, and the time. The version alone is not
 /// enough: after a fail-over or a backup that was restored it counts again from where it was, with another history.
 #[derive(Default)]
 pub(crate) struct Memory {
     seen: Mutex<HashMap<LockName, Seen>>,
     /// Versions on top of which something of ours may have been written, or may still be.
-    doubts: Mutex<HashMap<LockName, i64>>,
+    unacknowledged: Mutex<HashMap<LockName, i64>>,
     clock: Mutex<Option<Reading>>,
 }
 
@@ -33,34 +31,24 @@ pub(crate) struct Memory {
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) version: i64,
-    /// As it is in the row.
+    /// As it is in the cell.
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
-    /// Somebody may stand behind the queue.
+    /// Places may stand beside the cell.
     pub(crate) is_long: bool,
     pub(crate) at: Moment,
 }
 
-/// What the server's clock showed, and when we learned of it.
+/// What the store's clock showed, and when we learned of it.
 #[derive(Clone, Copy)]
 struct Reading {
-    server: Duration,
+    store: Duration,
     learned: Moment,
 }
 
-// OK because no code that can panic runs while one of these is locked.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A time of the server, since the Unix epoch.
-pub(crate) fn since_epoch(at: SystemTime) -> Duration {
-    at.duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The server has one clock, and a lease ends by it.
-pub(crate) fn moment(server: Duration) -> Moment {
-    Moment { boot: server, wall: server }
+/// A store has one clock, and a lease ends by it.
+pub(crate) fn moment(store: Duration) -> Moment {
+    Moment { boot: store, wall: store }
 }
 
 impl Seen {
@@ -73,7 +61,7 @@ impl Seen {
 impl Memory {
     pub(crate) fn seen(&self, name: &LockName) -> Option<Seen> {
         // One that is in doubt is read first.
-        if locked(&self.doubts).contains_key(name) {
+        if locked(&self.unacknowledged).contains_key(name) {
             return None;
         }
         locked(&self.seen).get(name).cloned()
@@ -98,22 +86,22 @@ impl Memory {
         locked(&self.seen).remove(name);
     }
 
-    /// The server's clock showed this, and we learn of it now.
-    pub(crate) fn learn(&self, server: Duration, now: Moment) {
-        *locked(&self.clock) = Some(Reading { server, learned: now });
+    /// The store's clock showed this, and we learn of it now.
+    pub(crate) fn learn(&self, store: Duration, now: Moment) {
+        *locked(&self.clock) = Some(Reading { store, learned: now });
     }
 
-    /// A time that the server's clock has reached: it showed the reading before we learned of it, and it runs no slower than ours
-    /// by more than a thousandth. A clock that was set back since is found out by the server, which compares.
-    pub(crate) fn server_time(&self, now: Moment) -> Option<Duration> {
+    /// A time that the store's clock has reached: it showed the reading before we learned of it, and it runs no slower than ours
+    /// by more than a thousandth. A clock that was set back since is found out by the store, which compares.
+    pub(crate) fn store_time(&self, now: Moment) -> Option<Duration> {
         let reading = (*locked(&self.clock))?;
         let elapsed = reading.learned.elapsed(now);
-        Some(reading.server + (elapsed - elapsed / 1000))
+        Some(reading.store + (elapsed - elapsed / 1000))
     }
 
     /// A write on top of `version` was sent, and nobody knows what became of it.
     pub(crate) fn doubt(&self, name: &LockName, version: i64) {
-        let mut doubts = locked(&self.doubts);
+        let mut doubts = locked(&self.unacknowledged);
         if doubts.len() >= NAMES_MAX {
             doubts.clear();
         }
@@ -128,7 +116,7 @@ impl Memory {
     /// server's time in µs, beyond any that a row of the same name had reached. After a fail-over it may, with another state, which
     /// every write compares as well.
     pub(crate) fn is_in_doubt(&self, name: &LockName, version: i64) -> bool {
-        let mut doubts = locked(&self.doubts);
+        let mut doubts = locked(&self.unacknowledged);
         match doubts.get(name) {
             Some(doubted) if *doubted < version => {
                 doubts.remove(name);
@@ -155,14 +143,14 @@ mod tests {
         Seen { version, state: String::new(), ledger: Ledger::new(0), is_long: false, at: at(0) }
     }
 
-    /// H6.3: what we take the server's time for is never ahead of it.
+    /// H6.3: what we take the store's time for is never ahead of it.
     #[test]
-    fn the_servers_time_is_taken_for_a_thousandth_less() {
+    fn the_stores_time_is_taken_for_a_thousandth_less() {
         let memory = Memory::default();
-        assert_eq!(memory.server_time(at(5)), None);
+        assert_eq!(memory.store_time(at(5)), None);
         memory.learn(Duration::from_secs(1000), at(5));
-        assert_eq!(memory.server_time(at(5)), Some(Duration::from_secs(1000)));
-        assert_eq!(memory.server_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
+        assert_eq!(memory.store_time(at(5)), Some(Duration::from_secs(1000)));
+        assert_eq!(memory.store_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
     }
 
     /// L9: what may still be written is not overlooked, and is over as soon as the row has moved on.

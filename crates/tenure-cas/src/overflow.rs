@@ -1,76 +1,101 @@
-//! `Tail`: who comes when the places in the row of a lock are taken stands behind, in a row of its own.
+//! The overflow of a queue: who comes when the places in the cell of a lock are taken stands beside it.
 //!
-//! The row of a lock is written by whoever comes to hold it or leaves it, and compared and set. So its queue is short: [`FRONT`] places.
-//! Whoever else waits puts a row of its own into the same table, without comparing anything, and then reads. When few places are left in
-//! the row of the lock, the next verb that writes it takes those who stand first behind it into it, with the same statement.
+//! The cell of a lock is written by whoever comes to hold it or leaves it, and compared and set. So its queue is short: [`FRONT`]
+//! places. Whoever else waits puts a place of its own beside the cell, without comparing anything, and then reads. When few places
+//! are left in the cell, the next verb that writes it takes those who stand first beside it into it, with the same write.
 //!
-//! **Why nobody is let in twice or forgotten (L1, L6).** A row of the tail gives no right: who holds and who is next is decided by the
-//! ledger in the row of the lock alone. One that is moved up twice, for it could not be deleted, is left out the second time
-//! while its owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
+//! **Why nobody is let in twice or forgotten (L1, L6).** A place beside the cell gives no right: who holds and who is next is decided
+//! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
+//! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
 //!
-//! Its name is that of the lock, a control character, which no name of a lock has, and the number of the transaction that put it there:
-//! so the order of names is the order of arrival (L7), and the index knows who is first.
+//! Keys grow in the order of arrival (L7). A store that has no room beside its cells keeps all places in them.
+//!
+//! [`FRONT`]: crate::snapshot::FRONT
 
-use tenure_core::{Audience, LockName, OwnerId};
-use tenure_ledger::Place;
-use tokio_postgres::Row;
+use std::time::Duration;
 
-use crate::{error::Failure, line::Line, sql::READ};
+use tenure_core::{BackendError, Claim, LockName, OwnerId};
+use tenure_ledger::{Ledger, Place};
 
-/// Places in the row of a lock.
-pub(crate) const FRONT: usize = 4;
-/// Who stands behind moves up when so many of them are left.
-pub(crate) const LOW: usize = 1;
-/// In bytes. With a longer name the row of a place might not fit into the column, and all places are in the row of the lock.
-const NAME_MAX: usize = 480;
+use crate::{
+    cell::{Cell, Failure, NewPlace, OldPlace, Patience, Purpose},
+    draft::Draft,
+    locks::Locks,
+    memory::moment,
+    own_places::OwnPlace,
+    text::encode_place,
+    verb::crowded,
+    write::Tried,
+};
 
-/// What was read of it.
-#[derive(Default)]
-pub(crate) struct Tail {
-    /// The first few, with the names of their rows; none is somebody's joke.
-    pub(crate) rows: Vec<(String, Option<Place>)>,
-    /// That of whoever asks.
-    pub(crate) own: Option<Place>,
-    /// How many stand before whoever asks.
-    pub(crate) ahead: usize,
-}
-
-/// Who moves up with the next write.
-#[derive(Default)]
-pub(crate) struct MovingUp {
-    /// The rows that are of no use then.
-    pub(crate) gone: Vec<String>,
-    /// Somebody may stand behind still.
-    pub(crate) is_more: bool,
-    /// Who is handed the lock by that.
-    pub(crate) news: Vec<(Audience, OwnerId)>,
-}
-
-impl Tail {
-    /// From the columns of a reading, from `at` on.
-    pub(crate) fn read(line: &Line, row: &Row, at: usize) -> Result<Self, Failure> {
-        let unreadable = |error| Failure::Refused(line.unreadable(error));
-        let keys: Option<Vec<String>> = row.try_get(at).map_err(unreadable)?;
-        let states: Option<Vec<String>> = row.try_get(at + 1).map_err(unreadable)?;
-        let own: Option<String> = row.try_get(at + 2).map_err(unreadable)?;
-        let ahead: i64 = row.try_get(at + 3).map_err(unreadable)?;
-        let place = |text: String| Place::from_text(&text).ok();
-        let rows = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default());
-        let rows = rows.map(|(key, state)| (key, place(state))).collect();
-        let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
-        Ok(Self { rows, own: own.and_then(place), ahead })
+impl<C: Cell> Locks<C> {
+    /// For whoever is not to have a place in the cell: it was taken out of the draft.
+    pub(crate) async fn stand_beside<A: Send + Sync>(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place): (Option<Place>, Place),
+        mut draft: Draft<A>,
+    ) -> Result<Tried<A>, Failure> {
+        // Somebody's turn has come, and who asks has noticed: that is written first (L6).
+        if !draft.change.wakes.is_empty() {
+            draft.patience = Patience::None;
+            let written = self.write(over, &claim.name, draft).await?;
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
+        }
+        let is_there = match own {
+            Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await?,
+            None => self.stand_at_the_end(over, claim, &place).await?,
+        };
+        Ok(if is_there { Tried::Done(draft.change.answer) } else { Tried::Overtaken })
     }
 
-    /// All of them, if they were read.
-    pub(crate) fn whole(self) -> Option<Vec<Place>> {
-        (self.rows.len() < READ).then(|| self.rows.into_iter().filter_map(|(_, place)| place).collect())
+    /// Keeps the place that is there. False if it has moved up meanwhile.
+    async fn keep(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place, now): (Place, Place, Duration),
+        ledger: &Ledger,
+    ) -> Result<bool, Failure> {
+        let rules = crowded(&self.shared.rules, ledger.waiting());
+        if !own.is_over(moment(now + rules.retry_max * 3 / 2)) {
+            return Ok(true);
+        }
+        let key = self.shared.own_places.key(&claim.name, claim.owner);
+        self.cell.keep_place(over, &key, &encode_place(&own.lasting_as(&place))).await
     }
-}
 
-impl Line {
-    /// Whether places of this lock may have rows of their own: one that may not be deleted would stay for ever, and in another order of
-    /// names no index would find it.
-    pub(crate) fn has_tail(&self, name: &LockName) -> bool {
-        self.facts().takes_places && name.as_str().len() <= NAME_MAX
+    async fn stand_at_the_end(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        place: &Place,
+    ) -> Result<bool, Failure> {
+        let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
+        let state = encode_place(place);
+        let may_be_there = own_places.doubt(name, owner);
+        let place = NewPlace { owner, state: &state, may_be_there };
+        let Some(key) = self.cell.append_place(over, name, &place).await? else { return Ok(false) };
+        own_places.stands(name, owner, key);
+        Ok(true)
+    }
+
+    /// Takes the place of an owner beside the cell away. True if it was there.
+    pub(crate) async fn withdraw(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        own: &OwnPlace,
+    ) -> Result<bool, BackendError> {
+        let over = self.cell.connect(Purpose::Keep).await?;
+        let place = OldPlace { owner, key: &own.key, may_have_another: own.is_doubted };
+        match self.cell.remove_place(&over, name, &place).await {
+            Ok(was_there) => Ok(was_there),
+            // Somebody moved it up.
+            Err(Failure::Overtaken) => Ok(false),
+            Err(Failure::Broken(error)) => Err(error.of_unknown_outcome()),
+            Err(Failure::Refused(error)) => Err(error),
+        }
     }
 }

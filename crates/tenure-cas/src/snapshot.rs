@@ -1,37 +1,89 @@
-//! `Sight`: a row as it was read, with those who stand behind its queue.
+//! `Snapshot`: a cell as it was read, decoded, and who of those beside it moves up into it.
 
 use std::{collections::HashSet, time::Duration};
 
-use tenure_core::OwnerId;
-use tenure_ledger::{Ledger, Place, Rules, Unseen};
+use tenure_core::{Audience, OwnerId};
+use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
 
 use crate::{
-    marks::Mark,
+    cell::{Overflow, Reading, Until},
     memory::moment,
-    sql::READ,
-    tail::{FRONT, LOW, MovingUp, Tail},
+    text::is_long,
 };
 
-/// A row as it was read, and when by the server's clock.
-pub(crate) struct Sight {
+/// Places in the cell of a lock, where there can be some beside it.
+pub(crate) const FRONT: usize = 4;
+/// Who stands beside it moves up when so many of them are left.
+pub(crate) const LOW: usize = 1;
+
+/// A cell as it was read, and when by the store's clock.
+pub(crate) struct Snapshot {
     pub(crate) version: i64,
     pub(crate) state: String,
     pub(crate) ledger: Ledger,
-    /// It says that somebody may stand behind the queue.
+    /// It says that places may stand beside it.
     pub(crate) is_long: bool,
-    pub(crate) tail: Tail,
+    pub(crate) may_be_made: bool,
+    /// None: there can be none.
+    pub(crate) beside: Option<Beside>,
     pub(crate) now: Duration,
 }
 
-impl Sight {
-    /// Those who stand first behind the queue move up into it if it is short, and the rest is counted.
-    pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Mark)>, rules: &Rules) -> MovingUp {
+/// The places beside a cell, as far as they were read.
+pub(crate) struct Beside {
+    /// The first few, with their keys; none is somebody's joke.
+    first: Vec<(String, Option<Place>)>,
+    is_whole: bool,
+    /// That of whoever asks.
+    pub(crate) own: Option<Place>,
+    /// How many stand before whoever asks.
+    ahead: usize,
+}
+
+/// Who moves up with the next write.
+#[derive(Default)]
+pub(crate) struct MovingUp {
+    /// The keys that are of no use then.
+    pub(crate) gone: Vec<String>,
+    /// Somebody may stand beside it still.
+    pub(crate) is_more: bool,
+    /// Who is handed the lock by that.
+    pub(crate) news: Vec<(Audience, OwnerId)>,
+}
+
+impl Beside {
+    fn of(overflow: Overflow) -> Self {
+        let Overflow { first, is_whole, own, ahead } = overflow;
+        let place = |text: String| Place::from_text(&text).ok();
+        let first = first.into_iter().map(|(key, text)| (key, place(text))).collect();
+        Self { first, is_whole, own: own.and_then(place), ahead }
+    }
+
+    /// All of them, if they were read.
+    pub(crate) fn whole(self) -> Option<Vec<Place>> {
+        self.is_whole.then(|| self.first.into_iter().filter_map(|(_, place)| place).collect())
+    }
+}
+
+impl Snapshot {
+    /// # Errors
+    /// If the text is no ledger.
+    pub(crate) fn of(reading: Reading) -> Result<Self, LedgerError> {
+        let Reading { version, state, now, may_be_made, overflow } = reading;
+        let ledger = if version == 0 { Ledger::new(0) } else { Ledger::decode(&state)? };
+        let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
+        Ok(Self { version, state, ledger, is_long, may_be_made, beside, now })
+    }
+
+    /// Those who stand first beside the cell move up into its queue if that is short, and the rest is counted. `asker`: who asks,
+    /// and how far was counted for it.
+    pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Until)>, rules: &Rules) -> Option<MovingUp> {
         let now = moment(self.now);
-        let rows = std::mem::take(&mut self.tail.rows);
-        let (is_whole, is_short) = (rows.len() < READ, self.ledger.waiting() <= LOW);
+        let beside = self.beside.as_mut()?;
+        let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
         let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
         let (mut up, mut gone, mut rest, mut before) = (Vec::new(), Vec::new(), 0, 0);
-        for (key, place) in rows {
+        for (key, place) in std::mem::take(&mut beside.first) {
             let waits = |place: &Place| {
                 !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
             };
@@ -41,18 +93,19 @@ impl Sight {
                 rest += 1;
                 continue;
             }
-            before += usize::from(asker.is_some_and(|(_, mark)| mark.is_behind(&key)));
+            before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
             gone.push(key);
             room = room.saturating_sub(usize::from(place.is_some()));
             up.extend(place);
         }
+        let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
         let news = self.ledger.move_up(now, rules, up);
         let ahead = match asker {
             Some((owner, _)) if self.ledger.knows(owner) => 0,
-            Some(_) if self.tail.own.is_some() => self.tail.ahead.saturating_sub(before),
-            _ => self.tail.ahead.saturating_sub(before).max(rest),
+            Some(_) if has_place => ahead,
+            _ => ahead.max(rest),
         };
         self.ledger.leave_out(Unseen { ahead, places: ahead.max(rest) });
-        MovingUp { gone, is_more: !is_whole || rest > 0, news }
+        Some(MovingUp { gone, is_more: !is_whole || rest > 0, news })
     }
 }

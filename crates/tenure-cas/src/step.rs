@@ -1,6 +1,6 @@
-//! One verb on one row, by comparing and setting its version.
+//! One verb on one lock, by comparing and setting the version of its cell.
 //!
-//! A verb reads the row and the server's clock, runs on the ledger here, and writes it if version and state are still those that
+//! A verb reads the cell and the store's clock, runs on the ledger here, and writes it if version and text are still those that
 //! were read. Nothing is locked between the two, and nobody is waited for longer than one commit.
 //!
 //! **Why a time that was read before the write will do.** Let `now` be that time. It lies after the request was sent, so a lease
@@ -8,33 +8,43 @@
 //! at `now` is over at the write. And whatever anybody else has done since then has changed the version, so that this write does
 //! not happen. A write that waits for a stranger's transaction ends leases early, as seen from when it happens, never late.
 //!
-//! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the server's clock has surely
-//! reached, and the server itself confirms both: it writes if the row is the same and its clock is at most [`TOLERANCE`] further.
-//! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the server's own time.
+//! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the store's clock has surely
+//! reached, and the store itself confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further.
+//! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the store's own time.
+//!
+//! **What is not known is asked again.** After a lost answer the verb runs once more over a new connection, as the same owner. What
+//! it finds says what became of the first try, except where a write may still come: that one is barred by writing on top of the
+//! version that it compares.
+//!
+//! [`TOLERANCE`]: crate::memory::TOLERANCE
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tenure_core::{BackendError, LockName, Moment};
-use tenure_ledger::Unseen;
 
 use crate::{
-    error::{self, Failure},
-    line::Line,
-    memory::{TOLERANCE, moment},
-    schema::Table,
-    sight::Sight,
-    sql::Patience,
-    store::Store,
-    tail::{FRONT, LOW, MovingUp},
+    cell::{Cell, Failure, Look, Patience, Purpose, Trouble},
+    keyed_mutex::KeyedGuard,
+    locks::Locks,
+    memory::moment,
+    snapshot::{FRONT, MovingUp, Snapshot},
     verb::Verb,
-    write::{Draft, Tried},
+    write::Tried,
 };
 
 /// How often a verb reads again after somebody else was faster. Each time that happens somebody else has made progress.
 const TRIES: usize = 64;
 
-/// A row that was to be written, and was not, though nobody had changed it since it was read.
-struct Skipped {
+/// One verb on its way.
+struct Step<'a, C: Cell, V: Verb> {
+    locks: &'a Locks<C>,
+    name: &'a LockName,
+    verb: &'a V,
+    contention: Option<Contention>,
+}
+
+/// A cell that was to be written, and was not, though nobody had changed it since it was read.
+struct Contention {
     version: i64,
     since: Moment,
     /// It was so at another version before: others commit.
@@ -47,29 +57,26 @@ struct Skipped {
     yields: bool,
 }
 
-impl Store {
+impl<C: Cell> Locks<C> {
     /// Runs a verb on a lock.
-    pub(crate) async fn step<V: Verb>(
-        &self,
-        name: &LockName,
-        listens: bool,
-        verb: &V,
-    ) -> Result<V::Answer, BackendError> {
-        let mut turn =
-            if V::IN_TURN { Some(self.turns.take(name, &*self.shared().host).await) } else { None };
-        let (mut maybe, mut breaks, mut place): (Option<V::Answer>, u32, String) = (None, 0, String::new());
-        let mut skipped = None;
+    pub(crate) async fn step<V: Verb>(&self, name: &LockName, verb: &V) -> Result<V::Answer, BackendError> {
+        let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
+        Step { locks: self, name, verb, contention: None }.run(turn).await
+    }
+}
+
+impl<C: Cell, V: Verb> Step<'_, C, V> {
+    async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
+        let cell = &self.locks.cell;
+        let (mut maybe, mut breaks): (Option<V::Answer>, u32) = (None, 0);
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
             if maybe.is_some() { error.of_unknown_outcome() } else { error }
         };
         for count in 0..TRIES {
-            let line = if listens { self.listening().await } else { self.lines.line().await };
-            let line = line.map_err(|error| unsure(error, &maybe))?;
-            line.name().clone_into(&mut place);
-            let failure = match self.attempt(&line, name, (verb, count == 0), &mut skipped).await {
+            let failure = match self.attempt(count == 0).await {
                 Ok(Tried::Done(answer)) => {
-                    let is_unsettled = maybe.is_some_and(|maybe| verb.is_unsettled(&maybe, &answer));
-                    return if is_unsettled { Err(error::unsettled(&place)) } else { Ok(answer) };
+                    let is_unsettled = maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
+                    return if is_unsettled { Err(cell.error(Trouble::Unsettled)) } else { Ok(answer) };
                 }
                 Ok(Tried::Overtaken) => {
                     // Whoever steps back keeps nobody waiting.
@@ -85,221 +92,148 @@ impl Store {
             match failure {
                 // Read back on one new connection, as the same owner.
                 Failure::Broken(_) if breaks == 0 => breaks += 1,
-                Failure::Overtaken | Failure::Missing => {}
+                Failure::Overtaken => {}
                 Failure::Broken(error) | Failure::Refused(error) => return Err(unsure(error, &maybe)),
             }
         }
-        Err(unsure(error::overtaken(&place).retry_after(PAUSE), &maybe))
+        Err(unsure(cell.error(Trouble::Overtaken).retry_after(PAUSE), &maybe))
     }
 
-    /// Runs the verb once, on what was seen last or on what is read now.
-    async fn attempt<V: Verb>(
-        &self,
-        line: &Arc<Line>,
-        name: &LockName,
-        (verb, may_guess): (&V, bool),
-        skipped: &mut Option<Skipped>,
-    ) -> Result<Tried<V::Answer>, Failure> {
-        if V::CREATES {
-            line.facts().must_be_ours(line.name()).map_err(Failure::Refused)?;
-        }
-        let guess = if may_guess { self.guess(name, verb, self.server_time()) } else { None };
+    /// Runs the verb once, on what was stored last or on what is read now.
+    async fn attempt(&mut self, may_guess: bool) -> Result<Tried<V::Answer>, Failure> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let over = &locks.cell.connect(self.purpose()).await.map_err(Failure::Refused)?;
+        let guess = if may_guess { locks.guess(name, verb, locks.store_time()) } else { None };
         if let Some(draft) = guess {
-            return self.write(line, name, draft).await;
+            return locks.write(over, name, draft).await;
         }
-        if let Some(row) = skipped.as_ref().filter(|row| row.yields) {
-            self.step_back(row.reads).await;
+        if let Some(cell) = self.contention.as_ref().filter(|cell| cell.yields) {
+            self.step_back(cell.reads).await;
         }
-        let (mut sight, up) = self.look(line, name, verb).await?;
-        let is_doubted = self.shared().memory.is_in_doubt(name, sight.version);
+        let (mut snapshot, up) = self.look(over).await?;
+        let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
         if V::WAITS {
-            self.must_have_moved(line, sight.version, skipped)?;
+            self.must_have_moved(snapshot.version)?;
         } else {
-            self.wait_for_commit(line, (sight.version, is_doubted), skipped).await?;
+            self.wait_for_commit(snapshot.version, is_doubted).await?;
         }
-        let (rules, now) = (&self.shared().config.rules, moment(sight.now));
-        if !is_doubted && let Some(answer) = verb.glance(&sight.ledger, rules, now) {
+        if !is_doubted
+            && let Some(answer) = verb.glance(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
+        {
             return Ok(Tried::Done(answer));
         }
+        let is_full = up.as_ref().is_some_and(|up| up.is_more || snapshot.ledger.waiting() >= FRONT);
+        let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
+        let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
+        let (is_there, may_be_made) = (snapshot.version != 0 || V::CREATES, snapshot.may_be_made);
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
-        let is_full = up.as_ref().is_some_and(|up| up.is_more || sight.ledger.waiting() >= FRONT);
-        let stands = verb.claim().filter(|claim| is_full && !sight.ledger.knows(claim.owner));
-        let own = sight.tail.own.take();
-        let mut draft = self.draft((sight, up), verb).map_err(named)?;
-        if let Some(claim) = stands.filter(|_| verb.yields(&draft.change.answer))
+        let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
+        let yields = verb.yields(&draft.change.answer);
+        if let Some(claim) = stands.filter(|_| yields)
             && let Some(place) = draft.ledger.take_last()
         {
-            return self.stand_behind(line, claim, (own, place), draft).await;
+            return locks.stand_beside(over, claim, (own, place), draft).await;
         }
-        if let Some(row) = skipped.as_mut().filter(|_| verb.yields(&draft.change.answer)) {
-            row.yields = true;
-            // A crowd in line for the row's lock would keep renewals from it.
-            if row.reads <= ASIDE {
-                draft.patience = Patience::None;
-            }
-        }
-        // Where others commit all the time, the row is hardly ever free: get in line.
-        if !V::WAITS && skipped.as_ref().is_some_and(|row| row.has_moved) {
-            draft.patience = Patience::Brief;
-        }
-        let is_there = draft.version != 0 || V::CREATES;
+        draft.patience = self.patience(yields);
         // A write of ours that may still come is barred by one more: only then the answer is final. If it is the first of its lock,
         // it is barred by an empty ledger.
-        let is_barrable = is_there || V::WAITS && line.facts().table == Table::Ours;
+        let is_barrable = is_there || V::WAITS && may_be_made;
         if is_there && draft.change.changed || is_barrable && is_doubted {
-            return self.write(line, name, draft).await;
+            return locks.write(over, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))
     }
 
-    /// The row as it is now, with those who stand first behind its queue moved up.
-    async fn look<V: Verb>(
-        &self,
-        line: &Line,
-        name: &LockName,
-        verb: &V,
-    ) -> Result<(Sight, Option<MovingUp>), Failure> {
-        let mark = verb.claim().map(|claim| self.shared().marks.mark(name, claim.owner));
-        let until = mark.as_ref().map_or("", |mark| &mark.key);
-        let mut sight = self.read(line, (name, until), V::CREATES).await?;
-        let may_move = V::WAITS && sight.version != 0 && line.has_tail(name);
-        let asker = verb.claim().map(|claim| claim.owner).zip(mark.as_ref());
-        let up = may_move.then(|| sight.move_up(asker, &self.shared().config.rules));
-        Ok((sight, up))
+    fn purpose(&self) -> Purpose {
+        match self.verb.claim() {
+            Some(_) => Purpose::Wait,
+            None if V::CREATES => Purpose::Use,
+            None => Purpose::Keep,
+        }
     }
 
-    /// The row was skipped, and is as it was: somebody has it locked. Whoever commits is done in a moment; a stranger that stays in
+    /// The cell as it is now, with those who stand first beside it moved up.
+    async fn look(&self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), Failure> {
+        let (locks, claim) = (self.locks, self.verb.claim());
+        let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
+        let look = Look { until: until.unwrap_or_default(), creates: V::CREATES };
+        let reading = locks.cell.read(over, self.name, &look).await?;
+        locks.shared.memory.learn(reading.now, locks.shared.host.now());
+        let mut snapshot = Snapshot::of(reading).map_err(|error| locks.unreadable(error))?;
+        let asker = claim.map(|claim| (claim.owner, &look.until));
+        let may_move = V::WAITS && snapshot.version != 0;
+        let up = if may_move { snapshot.move_up(asker, &locks.shared.rules) } else { None };
+        Ok((snapshot, up))
+    }
+
+    /// How long a write waits for who has the cell locked; `yields`: it may be written later.
+    fn patience(&mut self, yields: bool) -> Patience {
+        let Some(cell) = self.contention.as_mut() else { return V::PATIENCE };
+        cell.yields |= yields;
+        // A crowd in line for the cell would keep renewals from it.
+        if yields && cell.reads <= ASIDE {
+            return Patience::None;
+        }
+        // Where others commit all the time, the cell is hardly ever free: get in line.
+        if !V::WAITS && cell.has_moved { Patience::Brief } else { V::PATIENCE }
+    }
+
+    /// The cell was skipped, and is as it was: somebody has it locked. Whoever commits is done in a moment; a stranger that stays in
     /// its transaction is not waited for.
-    async fn wait_for_commit(
-        &self,
-        line: &Line,
-        (version, is_doubted): (i64, bool),
-        skipped: &mut Option<Skipped>,
-    ) -> Result<(), Failure> {
-        let host = &self.shared().host;
-        match skipped {
-            Some(row) if row.version == version => {
-                if row.since.elapsed(host.now()) >= COMMIT {
-                    let error = error::row_locked(line.name());
-                    return Err(Failure::Refused(if is_doubted {
-                        error.of_unknown_outcome()
-                    } else {
-                        error
-                    }));
+    async fn wait_for_commit(&mut self, version: i64, is_doubted: bool) -> Result<(), Failure> {
+        let host = &self.locks.shared.host;
+        match &self.contention {
+            Some(cell) if cell.version == version => {
+                if cell.since.elapsed(host.now()) >= COMMIT {
+                    let error = self.locks.cell.error(Trouble::Locked);
+                    let error = if is_doubted { error.of_unknown_outcome() } else { error };
+                    return Err(Failure::Refused(error));
                 }
                 host.sleep_until(host.now() + PAUSE).await;
             }
-            row => {
-                let has_moved = row.is_some();
-                *row = Some(Skipped {
-                    version,
-                    since: host.now(),
-                    has_moved,
-                    times: 1,
-                    reads: 1,
-                    yields: false,
-                });
+            other => {
+                let (since, has_moved) = (host.now(), other.is_some());
+                let found = Contention { version, since, has_moved, times: 1, reads: 1, yields: false };
+                self.contention = Some(found);
             }
         }
         Ok(())
     }
 
-    /// A write that waits for whoever has the row locked finds it changed, or changes it. A row that is read again and again as it
-    /// was is one that the table does not let us change, and no answer but an error may come of it (L1).
-    fn must_have_moved(
-        &self,
-        line: &Line,
-        version: i64,
-        skipped: &mut Option<Skipped>,
-    ) -> Result<(), Failure> {
-        let same = skipped.as_ref().filter(|row| row.version == version);
+    /// A write that waits for whoever has the cell locked finds it changed, or changes it. A cell that is read again and again as it
+    /// was is one that the store does not let us change, and no answer but an error may come of it (L1).
+    fn must_have_moved(&mut self, version: i64) -> Result<(), Failure> {
+        let same = self.contention.as_ref().filter(|cell| cell.version == version);
         // One that stepped aside may have met a lock.
-        let times = same.map_or(1, |row| if row.yields { 1 } else { row.times + 1 });
+        let times = same.map_or(1, |cell| if cell.yields { 1 } else { cell.times + 1 });
         if times > SWALLOWED {
-            return Err(Failure::Refused(error::swallowed(line.name())));
+            return Err(Failure::Refused(self.locks.cell.error(Trouble::Swallowed)));
         }
-        let since = self.shared().host.now();
-        let reads = skipped.as_ref().map_or(1, |row| row.reads + 1);
-        *skipped = Some(Skipped { version, since, has_moved: false, times, reads, yields: false });
+        let since = self.locks.shared.host.now();
+        let reads = self.contention.as_ref().map_or(1, |cell| cell.reads + 1);
+        self.contention = Some(Contention { version, since, has_moved: false, times, reads, yields: false });
         Ok(())
     }
 
     /// After a lost race, for a time that chance chooses, longer each time: those who queue up do not hinder those who hold, nor
     /// all of them each other.
     async fn step_back(&self, reads: u32) {
-        let host = &self.shared().host;
+        let host = &self.locks.shared.host;
         let mut chance = [0; 2];
         host.random(&mut chance);
         let most = STEP_BACK * (1 << reads.min(9));
         host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
     }
-
-    /// The verb on what was seen last, if that does what is asked for or was seen just now.
-    pub(crate) fn guess<V: Verb>(
-        &self,
-        name: &LockName,
-        verb: &V,
-        now: Option<Duration>,
-    ) -> Option<Draft<V::Answer>> {
-        let now = now?;
-        let seen = self.shared().memory.seen(name)?;
-        let is_fresh = seen.is_fresh(self.shared().host.now());
-        let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
-        ledger.leave_out(Unseen::default());
-        // Who stands behind must be seen by whoever comes, and where they are to move up.
-        if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
-            return None;
-        }
-        let rules = &self.shared().config.rules;
-        let change = verb.run(&mut ledger, rules, moment(now), TOLERANCE).ok()?;
-        let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
-        let patience = patience::<V>();
-        let (is_long, gone) = (seen.is_long || ledger.waiting() >= FRONT, Vec::new());
-        let draft =
-            Draft { version, before, ledger, is_long, gone, change, patience, guessed: Some(now), now };
-        is_likely.then_some(draft)
-    }
-
-    /// The verb on what was read, after those who move up.
-    pub(crate) fn draft<V: Verb>(
-        &self,
-        (sight, up): (Sight, Option<MovingUp>),
-        verb: &V,
-    ) -> Result<Draft<V::Answer>, BackendError> {
-        let Sight { version, state: before, mut ledger, is_long: was_long, tail: _, now } = sight;
-        let rules = &self.shared().config.rules;
-        let change = verb.run(&mut ledger, rules, moment(now), Duration::ZERO);
-        let mut change = change.map_err(|error| error::ledger(&self.shared().config.place_name(), error))?;
-        let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
-        let is_long = is_more || ledger.waiting() >= FRONT;
-        let MovingUp { gone, news, .. } = up.unwrap_or_default();
-        change.wakes.splice(0..0, news);
-        Ok(Draft {
-            version,
-            before,
-            ledger,
-            is_long,
-            gone,
-            change,
-            patience: patience::<V>(),
-            guessed: None,
-            now,
-        })
-    }
 }
 
-fn patience<V: Verb>() -> Patience {
-    if V::WAITS { Patience::Any } else { Patience::None }
-}
-
-/// How long a commit may take before the row counts as locked by a stranger.
+/// How long a commit may take before the cell counts as locked by a stranger.
 const COMMIT: Duration = Duration::from_millis(50);
 /// How long a waiter steps back at most after it has lost its first race; doubled with each.
 const STEP_BACK: Duration = Duration::from_millis(2);
-/// How often a waiter finds the row locked, or is overtaken, before it gets in line for the row's lock: who has it may be a stranger.
+/// How often a waiter finds the cell locked, or is overtaken, before it gets in line for it: who has it may be a stranger.
 const ASIDE: u32 = 12;
-/// How often a row may be read at one version. Once or twice it may be so for another reason: a connection that broke, a row that was
-/// deleted in between.
+/// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection that broke, a cell that
+/// was deleted in between.
 const SWALLOWED: usize = 5;
-/// Before the next try of a verb that lost every race, or whose row is locked.
+/// Before the next try of a verb that lost every race, or whose cell is locked.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -5,21 +5,26 @@ use std::time::Duration;
 use tenure_core::{Claim, ClaimAnswer, HolderView, Moment, OwnerId, Released, Renewal, Wait};
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
+use crate::cell::Patience;
+
 /// One verb.
 pub(crate) trait Verb: Sync {
     /// What the caller is told.
     type Answer: Send + Sync;
 
-    /// Whether the row, and the table, are made if they are not there.
+    /// Whether the cell is made if it is not there.
     const CREATES: bool;
 
-    /// Whether it waits for who has the row locked.
+    /// Whether it waits for who has the cell locked.
     const WAITS: bool = true;
+
+    /// How long its writes wait for that, at first.
+    const PATIENCE: Patience = if Self::WAITS { Patience::Any } else { Patience::None };
 
     /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. Who holds does not.
     const IN_TURN: bool = false;
 
-    /// Runs on a ledger at a time that the server's clock reached at most `slack` ago: every lease that it gives is longer by that.
+    /// Runs on a ledger at a time that the store's clock reached at most `slack` ago: every lease that it gives is longer by that.
     fn run(
         &self,
         ledger: &mut Ledger,
@@ -38,12 +43,12 @@ pub(crate) trait Verb: Sync {
         None
     }
 
-    /// It may be tried later, so that those who hold, or are about to, win the races for the row (L6).
+    /// It may be tried later, so that those who hold, or are about to, win the races for the cell (L6).
     fn yields(&self, _answer: &Self::Answer) -> bool {
         false
     }
 
-    /// It did what was asked for, so that what is stored is worth a try without being read first: the server compares.
+    /// It did what was asked for, so that what is stored is worth a try without being read first: the store compares.
     fn is_plain(&self, answer: &Self::Answer) -> bool;
 
     /// With `answer` nobody can say whether an earlier try of ours, which would have been answered with `maybe`, has done it.
@@ -125,7 +130,7 @@ pub(crate) struct Renewing {
 impl Verb for Renewing {
     type Answer = Renewal;
     const CREATES: bool = false;
-    // A stranger's lock on one row would be the end of every lease that is renewed behind it in the same connection.
+    // A stranger's lock on one cell would be the end of every lease that is renewed behind it in the same connection.
     const WAITS: bool = false;
 
     fn run(

@@ -6,10 +6,10 @@ use tenure_core::{BackendError, Finding, Severity};
 use tokio_postgres::{Error, Row, types::Type};
 
 use crate::{
+    clock::since_epoch,
     config::Listen,
     error::Failure,
     line::Line,
-    memory::since_epoch,
     schema::{Facts, Table},
     store::Store,
 };
@@ -71,7 +71,14 @@ impl Server {
 impl Store {
     /// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
-        let (facts, server, ours) = self.reading(|line| async move { self.question(&line).await }).await?;
+        let (facts, server, ours) = match self.question(&*self.lines.line().await?).await {
+            // Once more on a new connection.
+            Err(Failure::Broken(_)) => {
+                let line = self.lines.line().await?;
+                self.question(&line).await.map_err(|failure| failure.into_error(line.name()))?
+            }
+            answer => answer.map_err(|failure| failure.into_error(&self.shared().config.place_name()))?,
+        };
         let mut findings = vec![note(
             format!("PostgreSQL {} at {}", server.version, self.shared().config.place_name()),
             "nothing to do",

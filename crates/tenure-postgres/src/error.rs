@@ -40,6 +40,16 @@ impl Failure {
     }
 }
 
+impl From<Failure> for tenure_cas::Failure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Overtaken | Failure::Missing => Self::Overtaken,
+            Failure::Broken(error) => Self::Broken(error),
+            Failure::Refused(error) => Self::Refused(error),
+        }
+    }
+}
+
 /// A statement that failed after it may have been sent. An error that the server itself answers says that nothing was
 /// applied: a statement is a transaction. Only what ends the connection may come after the commit (L9).
 pub(crate) fn asked(place: &str, error: Error) -> Failure {

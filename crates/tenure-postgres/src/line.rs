@@ -81,7 +81,6 @@ impl Line {
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
-        shared.memory.learn(facts.clock, shared.host.now());
         let (facts, heard, listening) = (Mutex::new(facts), Mutex::default(), tokio::sync::Mutex::default());
         Ok(Self { shared, ears, at, name, client, facts, stall, fate, heard, listening })
     }

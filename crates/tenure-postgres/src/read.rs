@@ -1,74 +1,160 @@
-//! Reading a row; and what becomes of rows that nobody reads any more.
+//! Reading rows; and what becomes of those that nobody reads any more.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::SystemTime};
 
+use tenure_cas::{Listed, Look, Overflow, Reading, Until};
 use tenure_core::LockName;
-use tenure_ledger::Ledger;
-use tokio_postgres::{Row, types::Type};
-
-use crate::{
-    error::{self, Failure},
-    line::{Argument, Line},
-    memory::since_epoch,
-    schema::Table,
-    sight::Sight,
-    store::Store,
-    tail::Tail,
-    write::is_long,
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type},
 };
 
-impl Store {
-    /// The row with who stands behind its queue, counted up to a name, and the server's time. Where there is no table, there is no row; `creates`: it is made then.
-    pub(crate) async fn read(
-        &self,
-        line: &Line,
-        (name, until): (&LockName, &str),
-        creates: bool,
-    ) -> Result<Sight, Failure> {
-        if line.facts().table == Table::Missing {
-            if creates {
-                line.create().await?;
-            } else if line.look().await?.table == Table::Missing {
-                return Ok(Sight {
-                    version: 0,
-                    state: String::new(),
-                    ledger: Ledger::new(0),
-                    is_long: false,
-                    tail: Tail::default(),
-                    now: self.server_time().unwrap_or_default(),
-                });
-            }
-        }
-        let sql = &self.shared().sql;
-        let arguments: [Argument<'_>; 2] = [(&name.as_str(), Type::TEXT), (&until, Type::TEXT)];
-        let has_tail = line.has_tail(name);
-        let (statement, count) = if has_tail { (&sql.read_with_tail, 2) } else { (&sql.read, 1) };
-        let rows = match line.ask(statement, &arguments[..count]).await {
-            // It was dropped: the next look finds that.
-            Err(Failure::Missing) => {
-                line.look().await?;
-                return Err(Failure::Missing);
-            }
-            answer => answer?,
-        };
-        let row = rows.first().ok_or(Failure::Overtaken)?;
-        let tail = if has_tail { Tail::read(line, row, 3)? } else { Tail::default() };
-        Ok(Sight { tail, ..self.sight(line, row, 0)? })
+use crate::{
+    clock::since_epoch,
+    error::Failure,
+    line::{Argument, Line},
+    schema::Table,
+    sql::READ,
+    store::Store,
+};
+
+/// Between the name of a lock and the number of a place beside it: no name of a lock has it.
+const BESIDE: char = '\u{1}';
+/// Behind the name of a lock: no place of it has a name that is greater.
+const END: char = '\u{2}';
+/// In bytes. With a longer name the row of a place might not fit into the column, and all places are in the row of the lock.
+const NAME_MAX: usize = 480;
+
+impl Line {
+    /// Whether places of this lock may have rows of their own: one that may not be deleted would stay for ever, and in another order of
+    /// names no index would find it.
+    fn has_overflow(&self, name: &LockName) -> bool {
+        self.facts().takes_places && name.as_str().len() <= NAME_MAX
+    }
+
+    /// A column of an answer.
+    pub(crate) fn column<'a, T: FromSql<'a>>(&self, row: &'a Row, at: usize) -> Result<T, Failure> {
+        row.try_get(at).map_err(|error| Failure::Refused(self.unreadable(error)))
+    }
+
+    /// A column that is a time.
+    pub(crate) fn time(&self, row: &Row, at: usize) -> Result<std::time::Duration, Failure> {
+        Ok(since_epoch(self.column::<SystemTime>(row, at)?))
     }
 
     /// From a row whose columns are, from `at` on, version, state and time.
-    pub(crate) fn sight(&self, line: &Line, row: &Row, at: usize) -> Result<Sight, Failure> {
-        let unreadable = |error| Failure::Refused(line.unreadable(error));
-        let version: Option<i64> = row.try_get(at).map_err(unreadable)?;
-        let state: Option<String> = row.try_get(at + 1).map_err(unreadable)?;
-        let now = since_epoch(row.try_get(at + 2).map_err(unreadable)?);
-        let version = version.unwrap_or(0);
-        let ledger = state.as_deref().map_or_else(|| Ok(Ledger::new(0)), Ledger::decode);
-        let ledger = ledger.map_err(|error| Failure::Refused(error::ledger(line.name(), error)))?;
-        self.shared().memory.learn(now, self.shared().host.now());
-        let state = state.unwrap_or_default();
-        let (is_long, tail) = (is_long(&state), Tail::default());
-        Ok(Sight { version, state, ledger, is_long, tail, now })
+    fn reading(&self, row: &Row, at: usize) -> Result<Reading, Failure> {
+        let (version, state): (Option<i64>, Option<String>) =
+            (self.column(row, at)?, self.column(row, at + 1)?);
+        let (version, state) = (version.unwrap_or(0), state.unwrap_or_default());
+        Ok(Reading { version, state, now: self.time(row, at + 2)?, may_be_made: true, overflow: None })
+    }
+
+    /// From the columns names, states, own state and number before it.
+    fn overflow(&self, row: &Row, at: usize) -> Result<Overflow, Failure> {
+        let (keys, states): (Option<Vec<String>>, Option<Vec<String>>) =
+            (self.column(row, at)?, self.column(row, at + 1)?);
+        let first: Vec<_> = keys.unwrap_or_default().into_iter().zip(states.unwrap_or_default()).collect();
+        let ahead = usize::try_from(self.column::<i64>(row, at + 3)?).unwrap_or(usize::MAX);
+        Ok(Overflow { is_whole: first.len() < READ, first, own: self.column(row, at + 2)?, ahead })
+    }
+}
+
+impl Store {
+    /// The row with the places beside it, and the server's time. Where there is no table, there is no row.
+    pub(crate) async fn read_row(
+        &self,
+        line: &Line,
+        name: &LockName,
+        look: &Look,
+    ) -> Result<Reading, Failure> {
+        if line.facts().table == Table::Missing {
+            if look.creates {
+                line.create().await?;
+            } else {
+                let facts = line.look().await?;
+                if facts.table == Table::Missing {
+                    let (now, may_be_made) = (facts.clock, false);
+                    return Ok(Reading {
+                        version: 0,
+                        state: String::new(),
+                        now,
+                        may_be_made,
+                        overflow: None,
+                    });
+                }
+            }
+        }
+        let (sql, key) = (&self.shared().sql, name.as_str());
+        if !line.has_overflow(name) {
+            let rows = self.asked(line, &sql.read, &[(&key, Type::TEXT)]).await?;
+            return line.reading(rows.first().ok_or(Failure::Overtaken)?, 0);
+        }
+        let until = match &look.until {
+            Until::Nothing => String::new(),
+            Until::Key(key) => key.clone(),
+            Until::End => format!("{name}{END}"),
+        };
+        let rows = self.asked(line, &sql.read_with_tail, &[(&key, Type::TEXT), (&until, Type::TEXT)]).await?;
+        let row = rows.first().ok_or(Failure::Overtaken)?;
+        Ok(Reading { overflow: Some(line.overflow(row, 3)?), ..line.reading(row, 0)? })
+    }
+
+    async fn asked(&self, line: &Line, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
+        match line.ask(sql, arguments).await {
+            // The table was dropped: the next look finds that.
+            Err(Failure::Missing) => {
+                line.look().await?;
+                Err(Failure::Missing)
+            }
+            answer => answer,
+        }
+    }
+
+    /// The same of many locks, without the places beside them.
+    pub(crate) async fn read_rows(
+        &self,
+        line: &Line,
+        names: &[&LockName],
+    ) -> Result<Vec<Option<Reading>>, Failure> {
+        let keys: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let rows = line.ask(&self.shared().sql.read_many, &[(&keys, Type::TEXT_ARRAY)]).await?;
+        let mut readings = vec![None; names.len()];
+        for row in rows {
+            let key: &str = line.column(&row, 0)?;
+            if let Some(at) = keys.iter().position(|known| *known == key) {
+                readings[at] = Some(line.reading(&row, 1)?);
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Everybody who stands beside the row.
+    pub(crate) async fn read_places(&self, line: &Line, name: &LockName) -> Result<Vec<String>, Failure> {
+        let rows = line.ask(&self.shared().sql.tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
+        rows.iter().map(|row| line.column(row, 0)).collect()
+    }
+
+    /// Every lock that may be held or waited for.
+    pub(crate) async fn read_list(&self, line: &Line, prefix: &str) -> Result<Vec<Listed>, Failure> {
+        if line.facts().table == Table::Missing && line.look().await?.table == Table::Missing {
+            return Ok(Vec::new());
+        }
+        let rows = line.ask(&self.shared().sql.list, &[(&prefix, Type::TEXT)]).await?;
+        let mut list: Vec<Listed> = Vec::new();
+        for row in rows {
+            let (name, state): (String, String) = (line.column(&row, 0)?, line.column(&row, 1)?);
+            if let Some((lock, _)) = name.split_once(BESIDE) {
+                if let Some(last) = list.last_mut().filter(|last| last.name.as_str() == lock) {
+                    last.places.push(state);
+                }
+                continue;
+            }
+            // Somebody else's.
+            let Ok(name) = LockName::new(name) else { continue };
+            list.push(Listed { name, state, places: Vec::new(), now: line.time(&row, 2)? });
+        }
+        Ok(list)
     }
 
     /// Deletes free rows that nobody used for a day, a few at a time.

@@ -8,7 +8,7 @@ use std::{
 use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{Error, Row};
 
-use crate::{config::Place, error, memory::since_epoch};
+use crate::{clock::since_epoch, config::Place, error};
 
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
 //! The statements, each with its contract. All of them are transactions of their own, and none needs a session.
 
+use tenure_cas::Patience;
+
 /// How many of the tail are read with the row: some may be dead, and readers move up together.
 pub(crate) const READ: usize = 16;
 
@@ -61,14 +63,6 @@ pub(crate) struct Write {
     pub(crate) telling: String,
     /// And deletes rows of the tail, but for those that somebody has locked. In: and their names.
     pub(crate) moving: String,
-}
-
-/// How long a write waits for who has the row locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Any,
-    None,
-    Brief,
 }
 
 impl Write {

@@ -1,4 +1,4 @@
-//! `Store`: what one handle knows of the store: its connections, its ears, and whose turn it is.
+//! `Store`: what one handle knows of the store: its connections and its ears.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 use tenure_client::locked;
 use tenure_core::{BackendError, Moment};
 
-use crate::{config::Listen, ears::Ears, line::Line, lines::Lines, shared::Shared, turn::Turns};
+use crate::{config::Listen, ears::Ears, line::Line, lines::Lines, shared::Shared};
 
 /// What one handle knows of the store.
 pub(crate) struct Store {
@@ -23,7 +23,6 @@ pub(crate) struct Store {
     deaf_since: Mutex<Option<Moment>>,
     /// Hints reached us when somebody waited last.
     hears: AtomicBool,
-    pub(crate) turns: Turns,
 }
 
 impl Store {
@@ -36,14 +35,7 @@ impl Store {
             Listen::Same | Listen::Off => None,
         };
         let lines = Lines::new(shared.clone(), ears.clone(), shared.config.clone());
-        Self {
-            lines,
-            ears,
-            hints,
-            deaf_since: Mutex::default(),
-            hears: AtomicBool::new(true),
-            turns: Turns::default(),
-        }
+        Self { lines, ears, hints, deaf_since: Mutex::default(), hears: AtomicBool::new(true) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -54,11 +46,6 @@ impl Store {
     pub(crate) fn hint_lines(&self) -> Option<&Lines> {
         let is_off = matches!(self.shared().config.listen, Listen::Off);
         (!is_off).then(|| self.hints.as_ref().unwrap_or(&self.lines))
-    }
-
-    /// A time that the server's clock has reached.
-    pub(crate) fn server_time(&self) -> Option<Duration> {
-        self.shared().memory.server_time(self.shared().host.now())
     }
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).
@@ -84,7 +71,7 @@ impl Store {
     }
 
     /// Whether a hint would reach us.
-    pub(crate) fn hears(&self) -> bool {
+    pub(crate) fn hears_hints(&self) -> bool {
         self.hears.load(Ordering::Relaxed)
     }
 }

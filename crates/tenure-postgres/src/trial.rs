@@ -2,18 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Claim, Finding, Label, LockName, Mode, OwnerId, ProcessId, Wait};
-use tenure_ledger::Ledger;
-use tokio_postgres::types::Type;
+use tenure_cas::{Look, Patience, Write, encode};
+use tenure_core::{Claim, Finding, Label, LockName, Mode, Moment, OwnerId, ProcessId, Wait};
+use tenure_ledger::{Ledger, LedgerError, Rules};
 
 use crate::{
     diagnose::problem,
-    error::Failure,
-    line::{Argument, Line},
-    memory::moment,
+    error::{self, Failure},
+    line::Line,
     store::Store,
-    verb::{Leaving, Renewing, Verb},
-    write::{encoded, window},
 };
 
 /// Why the table is no good, or that it could not be tried.
@@ -76,45 +73,48 @@ impl Store {
         let (mode, wait) = (Mode::Exclusive, Wait::Turn);
         let claim = Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait };
         let mut row = Row { name: &name, version: 0, state: String::new(), ledger: Ledger::new(0) };
-        self.try_verb(line, &mut row, &claim).await?;
-        self.try_verb(line, &mut row, &Renewing { owner, ttl: ttl * 2 }).await?;
-        self.try_verb(line, &mut row, &Leaving(owner)).await
+        self.try_verb(line, &mut row, |ledger, rules, now| ledger.claim(now, rules, &claim).map(drop))
+            .await?;
+        let renew = |ledger: &mut Ledger, rules: &Rules, now| {
+            drop(ledger.renew(now, rules, owner, ttl * 2));
+            Ok(())
+        };
+        self.try_verb(line, &mut row, renew).await?;
+        let release = |ledger: &mut Ledger, rules: &Rules, now| {
+            drop(ledger.release(now, rules, owner));
+            Ok(())
+        };
+        self.try_verb(line, &mut row, release).await
     }
 
     /// Runs one verb on the row, and looks at it.
-    async fn try_verb<V: Verb>(&self, line: &Line, row: &mut Row<'_>, verb: &V) -> Result<(), Bad> {
-        let (rules, sql) = (&self.shared().config.rules, &self.shared().sql);
-        let now = moment(self.shared().host.now().wall);
-        let change = verb.run(&mut row.ledger, rules, now, Duration::ZERO);
-        let _ = change.map_err(|error| Failure::Refused(crate::error::ledger(line.name(), error)))?;
-        let (state, is_busy, is_new) = (encoded(&row.ledger, false), !row.ledger.is_free(), row.version == 0);
-        let name = row.name.as_str();
-        let version = if is_new { 1 } else { row.version };
-        let mut arguments: Vec<Argument<'_>> =
-            vec![(&name, Type::TEXT), (&version, Type::INT8), (&is_busy, Type::BOOL), (&state, Type::TEXT)];
-        let (from, until) = window(None);
-        let statement = if is_new {
-            &sql.insert
-        } else {
-            arguments.extend([
-                (&row.state as _, Type::TEXT),
-                (&from as _, Type::TIMESTAMPTZ),
-                (&until as _, Type::TIMESTAMPTZ),
-            ]);
-            &sql.write.plain
+    async fn try_verb(
+        &self,
+        line: &Line,
+        row: &mut Row<'_>,
+        verb: impl FnOnce(&mut Ledger, &Rules, Moment) -> Result<(), LedgerError>,
+    ) -> Result<(), Bad> {
+        let wall = self.shared().host.now().wall;
+        verb(&mut row.ledger, &self.shared().config.rules, Moment { boot: wall, wall })
+            .map_err(|error| Failure::Refused(error::ledger(line.name(), error)))?;
+        let state = encode(&row.ledger, false);
+        let write = Write {
+            on: (row.version != 0).then_some((row.version, row.state.as_str())),
+            version: row.version + 1,
+            state: &state,
+            is_busy: !row.ledger.is_free(),
+            within: None,
+            patience: Patience::Any,
+            hints: &[],
+            gone: &[],
         };
-        let written = line.ask(statement, &arguments).await?;
+        let written = self.send(line, row.name, &write).await?;
         let is_ours = written.first().is_some_and(|row| row.try_get(1).unwrap_or(false));
-        let read = line.ask(&sql.read, &[(&name, Type::TEXT)]).await?;
-        let (expected, read) = (if is_new { 1 } else { row.version + 1 }, read.first());
-        let is_there = read.is_some_and(|read| {
-            read.try_get::<_, Option<i64>>(0).is_ok_and(|version| version == Some(expected))
-                && read.try_get::<_, Option<&str>>(1).is_ok_and(|there| there == Some(state.as_str()))
-        });
-        if !is_ours || !is_there {
+        let read = self.read_row(line, row.name, &Look::default()).await?;
+        if !is_ours || (read.version, &read.state) != (row.version + 1, &state) {
             return Err(Bad::Altered);
         }
-        (row.version, row.state) = (expected, state);
+        (row.version, row.state) = (row.version + 1, state);
         Ok(())
     }
 }

@@ -17,6 +17,7 @@ struct Seat {
 
 const CORE: &str = "tenure-core";
 const LEDGER: &str = "tenure-ledger";
+const CAS: &str = "tenure-cas";
 const CLIENT: &str = "tenure-client";
 const FACADE: &str = "tenure";
 
@@ -44,6 +45,10 @@ fn seat(package: &str) -> Option<Seat> {
         LEDGER => Some(Seat { ours: Some(&[CORE]), never: MACHINERY }),
         CLIENT => Some(Seat { ours: Some(&[CORE]), never: DRIVERS }),
         "tenure-redlock" => on(&[CORE]),
+        // Its runtime is the caller's: of tokio it takes what stands on no runtime.
+        CAS => Some(Seat { ours: Some(&[CORE, LEDGER]), never: DRIVERS }),
+        // A store that compares and sets.
+        "tenure-postgres" => on(&[CORE, LEDGER, CAS, CLIENT]),
         "tenure-zookeeper" | "tenure-etcd" => on(&[CORE, CLIENT]),
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER]),
@@ -126,6 +131,9 @@ mod tests {
             ("tenure-client", "tokio-postgres"),
             ("tenure-client", "etcd-client"),
             ("tenure-client", "zookeeper-client"),
+            ("tenure-cas", "tenure-postgres"),
+            ("tenure-cas", "tokio-postgres"),
+            ("tenure-redis", "tenure-cas"),
             ("tenure-memory", "tenure-sqlite"),
             ("tenure-redis", "tenure"),
             ("tenure-redlock", "tenure-ledger"),

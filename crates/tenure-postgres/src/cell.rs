@@ -1,0 +1,158 @@
+//! A lock is a row: what `tenure-cas` asks of a cell, said in statements.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tenure_cas::{
+    Cell, Failure, Hint, Listed, Look, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble,
+    Write,
+};
+use tenure_core::{
+    Absent, Audience, BackendError, EndOfGrant, Finding, LockName, Minting, Order, ProcessId, Promises,
+    Restart, Sharing, Timing, WakeUp, Wakes,
+};
+
+use crate::{error, line::Line, store::Store, wake::Hints};
+
+/// Leases that one statement renews: what it holds it holds for one commit.
+const BATCH: usize = 128;
+
+#[async_trait]
+impl Cell for Store {
+    type Connection = Arc<Line>;
+
+    fn promises(&self) -> Promises {
+        let mut promises = Promises::least("postgres");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Survives;
+        // A standby that is not waited for has not everything yet.
+        promises.fail_over = Some(Restart::Lost);
+        promises.reach = "all clients of the database";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.places = Some(8);
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.max_ttl_parameter = None;
+        promises.ttl_grain = TOLERANCE;
+        promises
+    }
+
+    async fn another(&self) -> Result<Self, BackendError> {
+        let store = Self::new(self.shared().clone());
+        store.lines.line().await?;
+        Ok(store)
+    }
+
+    async fn connect(&self, purpose: Purpose) -> Result<Arc<Line>, BackendError> {
+        let line = match purpose {
+            Purpose::Wait => self.listening().await?,
+            Purpose::Use | Purpose::Keep => self.lines.line().await?,
+        };
+        if purpose != Purpose::Keep {
+            line.facts().must_be_ours(line.name())?;
+        }
+        Ok(line)
+    }
+
+    async fn read(&self, line: &Arc<Line>, name: &LockName, look: &Look) -> Result<Reading, Failure> {
+        Ok(self.read_row(line, name, look).await?)
+    }
+
+    async fn read_many(
+        &self,
+        line: &Arc<Line>,
+        names: &[&LockName],
+    ) -> Result<Vec<Option<Reading>>, Failure> {
+        Ok(self.read_rows(line, names).await?)
+    }
+
+    async fn write(
+        &self,
+        line: &Arc<Line>,
+        name: &LockName,
+        write: &Write<'_>,
+    ) -> Result<Option<Stored>, Failure> {
+        let stored = self.write_row(line, name, write).await?;
+        if write.on.is_none() && stored.is_some() {
+            self.sweep_now_and_then(line);
+        }
+        Ok(stored)
+    }
+
+    fn batch(&self) -> usize {
+        BATCH
+    }
+
+    async fn write_many(
+        &self,
+        line: &Arc<Line>,
+        writes: &[(&LockName, Write<'_>)],
+    ) -> Result<Vec<Option<Stored>>, Failure> {
+        Ok(self.write_rows(line, writes).await?)
+    }
+
+    async fn append_place(
+        &self,
+        line: &Arc<Line>,
+        name: &LockName,
+        place: &NewPlace<'_>,
+    ) -> Result<Option<String>, Failure> {
+        Ok(self.append_row(line, name, place).await?)
+    }
+
+    async fn keep_place(&self, line: &Arc<Line>, key: &str, state: &str) -> Result<bool, Failure> {
+        Ok(self.keep_row(line, key, state).await?)
+    }
+
+    async fn remove_place(
+        &self,
+        line: &Arc<Line>,
+        name: &LockName,
+        place: &OldPlace<'_>,
+    ) -> Result<bool, Failure> {
+        Ok(self.remove_row(line, name, place).await?)
+    }
+
+    async fn places(&self, line: &Arc<Line>, name: &LockName) -> Result<Vec<String>, Failure> {
+        Ok(self.read_places(line, name).await?)
+    }
+
+    async fn list(&self, line: &Arc<Line>, prefix: &str) -> Result<Vec<Listed>, Failure> {
+        Ok(self.read_list(line, prefix).await?)
+    }
+
+    fn error(&self, trouble: Trouble) -> BackendError {
+        let place = &self.shared().config.place_name();
+        match trouble {
+            Trouble::Overtaken => error::overtaken(place),
+            Trouble::Unsettled => error::unsettled(place),
+            Trouble::Locked => error::row_locked(place),
+            Trouble::Swallowed => error::swallowed(place),
+            Trouble::Altered => error::altered(place),
+            Trouble::Ledger(error) => error::ledger(place, error),
+        }
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.examine().await
+    }
+
+    fn reaches(&self, hint: Hint) -> bool {
+        self.shared().bells.reach(hint.audience, hint.owner)
+    }
+
+    fn ring(&self, hint: Hint) {
+        self.ears.ring(hint.audience, hint.owner, hint.is_behind);
+    }
+
+    fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(Hints::new(self.clone(), process, audience))
+    }
+
+    fn hears(&self) -> bool {
+        self.hears_hints()
+    }
+}
