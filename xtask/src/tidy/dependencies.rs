@@ -51,7 +51,7 @@ fn seat(package: &str) -> Option<Seat> {
         "tenure-postgres" => on(&[CORE, LEDGER, CAS, CLIENT]),
         "tenure-zookeeper" | "tenure-etcd" => on(&[CORE, CLIENT]),
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
-        "tenure-testkit" => on(&[CORE, LEDGER]),
+        "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => {
             Some(Seat { ours: None, never: &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"] })
         }
