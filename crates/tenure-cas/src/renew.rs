@@ -1,6 +1,6 @@
 //! Many leases in one commit.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use futures_util::future::join_all;
 use tenure_core::{BackendError, Grant, LockName, Renewal};
@@ -57,7 +57,7 @@ impl<C: Cell> Locks<C> {
 
     /// Each cell on its own; holders of one cell one after the other, so that they do not race each other for its version.
     async fn renew_apart(&self, grants: &[Grant], answers: &[Option<Answer>]) -> Vec<(usize, Answer)> {
-        let mut cells: HashMap<&LockName, Vec<usize>> = HashMap::new();
+        let mut cells: BTreeMap<&LockName, Vec<usize>> = BTreeMap::new();
         for at in (0..grants.len()).filter(|at| answers[*at].is_none()) {
             cells.entry(&grants[at].name).or_default().push(at);
         }

@@ -10,7 +10,7 @@
 //! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
 //! | L7 | who is let in is the first of the queue, and nobody is while there is one; mutexes only | one server, nothing goes wrong |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
-//! | L9 | a claim that failed as `NotApplied` took nothing on any server, and a release that said `Released` was there (on a quorum) | everywhere |
+//! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server, an owner of whom a store of cells said that it is gone is not let in later, and a release that said `Released` was there (on a quorum) | everywhere |
 //!
 //! Not checkable here: L3 for readers, which raise no mark; L8's "usually at once", a matter of speed; `break`.
 
@@ -76,6 +76,8 @@ pub struct Claims {
     pub is_within: bool,
     /// L7 can be checked.
     pub keeps_order: bool,
+    /// What came too late is not applied any more.
+    pub bars_late: bool,
     /// How long a waiter may wait after the last fault.
     pub bound: Micros,
 }
@@ -83,11 +85,14 @@ pub struct Claims {
 /// The laws that a history broke, in the order of the laws.
 pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
     let mut found = Vec::new();
-    let tenures = belief::tenures(events);
+    // A3: what a store forgot is nobody's fault above it. The resource refuses the former holder.
+    let forgotten = belief::forgotten(events);
+    let tenures: Vec<_> =
+        belief::tenures(events).into_iter().filter(|tenure| !forgotten.contains(&tenure.owner)).collect();
     belief::exclusion(&tenures, &mut found);
     belief::finality(events, &mut found);
     tokens::minted(events, &mut found);
-    tokens::entered(events, claims, &mut found);
+    tokens::entered(events, claims, &forgotten, &mut found);
     tokens::fenced(events, claims, &mut found);
     if claims.is_within {
         tokens::refused(events, &tenures, &mut found);

@@ -8,8 +8,14 @@ use crate::history::{
     What::{self, *},
 };
 
-const CLAIMS: Claims =
-    Claims { is_quorum: false, nodes: 1, is_within: true, keeps_order: false, bound: 10_000_000 };
+const CLAIMS: Claims = Claims {
+    is_quorum: false,
+    nodes: 1,
+    is_within: true,
+    keeps_order: false,
+    bars_late: false,
+    bound: 10_000_000,
+};
 
 fn owner(n: u8) -> OwnerId {
     OwnerId::from_random(ProcessId::from_random([n; 8]), [n; 16])

@@ -144,6 +144,14 @@ pub enum What {
     Claimed { owner: OwnerId },
     /// It failed.
     ClaimFailed { owner: OwnerId, outcome: Outcome },
+    /// A lease of this owner is about to be renewed.
+    Renewing { owner: OwnerId },
+    /// It failed.
+    RenewFailed { owner: OwnerId, outcome: Outcome },
+    /// The store said of this owner that it has left, or was not there.
+    Gone { owner: OwnerId },
+    /// A server came back without the lease of this owner, or with an older one (A3).
+    Forgotten { lock: LockId, owner: OwnerId },
     /// Something is still there long after everybody has left.
     Leftover { node: NodeId, lock: LockId, holders: usize, places: usize },
     /// A fault of the plan.

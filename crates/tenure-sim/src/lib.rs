@@ -8,6 +8,7 @@
 //! One seed is one history, the same on every run: no thread, no real time, no order of a hash map.
 
 mod blocks;
+mod cell;
 mod chance;
 mod checker;
 mod client;

@@ -101,6 +101,8 @@ pub(crate) enum Succession {
     Twins,
     /// The address is led to another server.
     Address,
+    /// As the first, by a clock that is a little behind; and strangers lock and change what is stored.
+    Cells,
 }
 
 /// How large a world is.

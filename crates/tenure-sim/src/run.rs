@@ -10,11 +10,14 @@ use std::{
 };
 
 use tenure::Locker;
+use tenure_cas::Locks;
 use tenure_core::{BackendHandle, Host, Label};
+use tenure_ledger::Rules;
 use tenure_redlock::Redlock;
 
 use crate::{
     blocks::{BlockProgram, Schedule},
+    cell::RemoteCells,
     chance::Chance,
     checker::{Claims, Violation, judge},
     client::{Habits, Program},
@@ -45,12 +48,22 @@ pub enum WorldKind {
     Twins,
     /// Three Redis servers that take turns behind one address.
     Spare,
+    /// Cells that are compared and set, as rows of postgres, with a standby that may lack the last writes, and backups.
+    Cell,
 }
 
 impl WorldKind {
     /// All of them.
-    pub const ALL: &[Self] =
-        &[Self::Ledger, Self::Redis, Self::Pair, Self::Redlock3, Self::Redlock5, Self::Twins, Self::Spare];
+    pub const ALL: &[Self] = &[
+        Self::Ledger,
+        Self::Redis,
+        Self::Pair,
+        Self::Redlock3,
+        Self::Redlock5,
+        Self::Twins,
+        Self::Spare,
+        Self::Cell,
+    ];
 
     /// How many addresses clients know.
     fn addresses(self) -> usize {
@@ -76,6 +89,7 @@ impl WorldKind {
     fn succession(self) -> Succession {
         match self {
             Self::Pair => Succession::Standby,
+            Self::Cell => Succession::Cells,
             Self::Twins => Succession::Twins,
             Self::Spare => Succession::Address,
             _ => Succession::None,
@@ -85,6 +99,7 @@ impl WorldKind {
     fn kind(self) -> Kind {
         match self {
             Self::Ledger => Kind::Store,
+            Self::Cell => Kind::Cells,
             Self::Redis | Self::Pair | Self::Twins | Self::Spare => Kind::Single,
             Self::Redlock3 | Self::Redlock5 => Kind::Quorum,
         }
@@ -170,7 +185,7 @@ impl Stage {
         };
         let plan = Plan::draw(plan_kind, size, &mut chance);
         let locks = cast::locks(kind, &mut chance);
-        let seats = (0..machines).map(|_| cast::seat(&locks, plan_kind, &mut chance)).collect();
+        let seats = (0..machines).map(|_| cast::seat(kind, &locks, plan_kind, &mut chance)).collect();
         let clockwork = Clockwork::new(chance.fork());
         let world = World::new(clockwork, nodes, chance.fork());
         Self { kind, plan_kind, world, plan, seats, chance }
@@ -210,6 +225,7 @@ impl Stage {
             nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
             keeps_order: self.plan_kind == PlanKind::Calm && !self.kind.is_quorum(),
+            bars_late: self.kind == WorldKind::Cell,
             bound,
         };
         let violations = judge(&events, &claims);
@@ -250,6 +266,10 @@ impl Stage {
                 let nodes = (0..self.kind.addresses()).map(|id| (format!("node-{id}"), Arc::new(node(id))));
                 let redlock = Redlock::new(nodes.collect(), host.clone());
                 Arc::new(redlock.expect("BUG: an odd number of nodes"))
+            }
+            WorldKind::Cell => {
+                let cells = RemoteCells::new(world.clone(), host.clone(), machine, MAX_TTL);
+                Arc::new(Locks::new(cells, host.clone(), Rules::default()))
             }
             _ => Arc::new(node(0)),
         };

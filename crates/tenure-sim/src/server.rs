@@ -7,16 +7,20 @@ use tenure_core::{
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
 use tenure_redis::{Record, Terms};
+use tenure_testkit::cells::Cells;
 
 use crate::{
     clockwork::Micros,
     history::{LockId, NodeId, Served, What, lock_id},
     host::Clock,
+    world::Machine,
 };
 
+mod cells;
 mod fate;
 mod judged;
 
+pub(crate) use cells::{Ask, Strangers, Told, WriteAsk};
 pub(crate) use fate::Snapshot;
 pub(crate) use judged::Look;
 
@@ -30,12 +34,15 @@ pub(crate) enum Kind {
     /// As `mint.quorum.lua`, one of several nodes: a counter per lock, never below the floor of the record and the clock's
     /// last grain, behind the gate.
     Quorum,
+    /// Cells that are compared and set, by the wall clock.
+    Cells,
 }
 
 /// What a server may lose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Data {
     pub(crate) locks: BTreeMap<LockName, Ledger>,
+    pub(crate) cells: Cells,
     /// The single counter, or the floor of all counters.
     pub(crate) counter: u64,
     pub(crate) record: Option<Record>,
@@ -93,6 +100,7 @@ pub(crate) struct Node {
     /// The address leads elsewhere: nobody reaches it.
     pub(crate) is_away: bool,
     pub(crate) next_id: u64,
+    pub(crate) strangers: Strangers,
 }
 
 /// What a client asks of a server.
@@ -122,6 +130,11 @@ pub(crate) enum Request {
         gate: Arc<str>,
     },
     Identity,
+    /// Of a server of cells.
+    Cells {
+        from: Machine,
+        ask: Ask,
+    },
 }
 
 /// What it answers.
@@ -142,6 +155,7 @@ pub(crate) enum Reply {
     Released(Released),
     Raised(Raised),
     Identity(u64),
+    Cells(Told),
     /// It is a replica.
     ReadOnly,
     /// It had replicas, and none acknowledges.
@@ -164,13 +178,13 @@ impl Node {
         match self.kind {
             Kind::Store => Moment { boot: Duration::from_micros(self.life.clock.run(now)), wall },
             // Redis counts leases by its wall clock.
-            Kind::Single | Kind::Quorum => Moment { boot: wall, wall },
+            Kind::Single | Kind::Quorum | Kind::Cells => Moment { boot: wall, wall },
         }
     }
 
     fn rules(&self) -> Rules {
         let floor = match self.kind {
-            Kind::Store => Floor::Clock,
+            Kind::Store | Kind::Cells => Floor::Clock,
             Kind::Single => Floor::Above(self.data.counter),
             Kind::Quorum => Floor::Count(self.data.counter),
         };
@@ -186,6 +200,7 @@ impl Node {
         match request {
             Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
+            Request::Cells { from, ask } => Reply::Cells(self.serve_cells(now, (*from, ask), effects)),
             Request::Claim { gate, known, .. } if self.is_behind(gate, *known) => Reply::PutBack,
             Request::Claim { claim, gate, .. } => self.claim(at, claim, gate, effects),
             Request::Close { gate, known } => {
@@ -303,6 +318,9 @@ impl Node {
     pub(crate) fn leftovers(&self, now: Micros) -> Vec<(LockId, usize, usize)> {
         let at = self.moment(now);
         let views = self.data.locks.iter().map(|(name, ledger)| ledger.view(name.clone(), at));
-        views.map(|view| (lock_id(&view.name), view.holders.len(), view.queue.len())).collect()
+        views
+            .chain(self.leftover_cells(at.wall))
+            .map(|view| (lock_id(&view.name), view.holders.len(), view.queue.len()))
+            .collect()
     }
 }

@@ -31,6 +31,20 @@ impl Drop for Claiming<'_> {
     }
 }
 
+/// Renewals under way.
+struct Renewing<'a> {
+    world: &'a World,
+    owners: Vec<OwnerId>,
+}
+
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        for owner in self.owners.drain(..) {
+            self.world.note(What::RenewFailed { owner, outcome: Outcome::Unknown });
+        }
+    }
+}
+
 #[async_trait]
 impl Backend for Witness {
     fn promises(&self) -> Promises {
@@ -55,11 +69,24 @@ impl Backend for Witness {
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        self.inner.renew(grants).await
+        let owners: Vec<OwnerId> = grants.iter().map(|grant| grant.owner).collect();
+        owners.iter().for_each(|owner| self.world.note(What::Renewing { owner: *owner }));
+        let mut renewing = Renewing { world: &self.world, owners };
+        let answers = self.inner.renew(grants).await;
+        for (owner, answer) in std::mem::take(&mut renewing.owners).into_iter().zip(&answers) {
+            if let Err(error) = answer {
+                self.world.note(What::RenewFailed { owner, outcome: error.outcome() });
+            }
+        }
+        answers
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        self.inner.release(name, owner).await
+        let answer = self.inner.release(name, owner).await;
+        if answer.is_ok() {
+            self.world.note(What::Gone { owner });
+        }
+        answer
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

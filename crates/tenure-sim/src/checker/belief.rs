@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_core::OwnerId;
+
 use super::{Law, Violation, broken, seconds};
 use crate::{
     clockwork::Micros,
@@ -12,6 +14,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Tenure {
     pub(super) grant: GrantId,
+    pub(super) owner: OwnerId,
     pub(super) lock: LockId,
     pub(super) limit: u32,
     pub(super) token: u64,
@@ -25,6 +28,15 @@ impl Tenure {
     }
 }
 
+/// Whose leases a server has forgotten.
+pub(super) fn forgotten(events: &[Event]) -> BTreeSet<OwnerId> {
+    let owner = |event: &Event| match event.what {
+        What::Forgotten { owner, .. } => Some(owner),
+        _ => None,
+    };
+    events.iter().filter_map(owner).collect()
+}
+
 /// All grants, in the order of entry.
 pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
     let mut tenures: Vec<Tenure> = Vec::new();
@@ -33,9 +45,16 @@ pub(super) fn tenures(events: &[Event]) -> Vec<Tenure> {
     let mut open: BTreeMap<GrantId, (Micros, Micros)> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::Entered { grant, lock, limit, token, .. } => {
+            What::Entered { grant, owner, lock, limit, token, .. } => {
                 at_of.insert(grant, tenures.len());
-                tenures.push(Tenure { grant, lock, limit, token, believed: vec![(event.at, event.at)] });
+                tenures.push(Tenure {
+                    grant,
+                    owner,
+                    lock,
+                    limit,
+                    token,
+                    believed: vec![(event.at, event.at)],
+                });
                 open.insert(grant, (event.at, event.at));
             }
             What::Believes { grant, until } => {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tenure_core::OwnerId;
+
 use super::{Claims, Law, Violation, belief::Tenure, broken};
 use crate::history::{Event, GrantId, LockId, NodeId, Served, What};
 
@@ -28,12 +30,17 @@ pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
 }
 
 /// L2, as programs see it.
-pub(super) fn entered(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
+pub(super) fn entered(
+    events: &[Event],
+    claims: &Claims,
+    forgotten: &BTreeSet<OwnerId>,
+    found: &mut Vec<Violation>,
+) {
     let mut seen: BTreeMap<LockId, BTreeMap<u64, GrantId>> = BTreeMap::new();
     // The largest of all, and of those that were alone.
     let mut largest: BTreeMap<LockId, (u64, u64)> = BTreeMap::new();
     for event in events {
-        let What::Entered { grant, lock, token, last, limit, .. } = event.what else { continue };
+        let What::Entered { grant, owner, lock, token, last, limit, .. } = event.what else { continue };
         for token in token..=last {
             if let Some(other) = seen.entry(lock).or_default().insert(token, grant) {
                 let what =
@@ -44,7 +51,7 @@ pub(super) fn entered(events: &[Event], claims: &Claims, found: &mut Vec<Violati
         let (of_all, of_lone) = largest.entry(lock).or_default();
         let is_alone = limit == 1 || lock & 0xff != 0;
         let bar = if is_alone { *of_all } else { *of_lone };
-        if claims.is_within && token < bar {
+        if claims.is_within && token < bar && !forgotten.contains(&owner) {
             let what = format!("lock {lock:#06x}: grant {grant} entered with token {token} after {bar}");
             found.push(broken(Law::L2, event.at, what));
         }

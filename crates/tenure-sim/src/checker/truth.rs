@@ -25,6 +25,12 @@ struct Account {
     left: BTreeSet<NodeId>,
     /// An earlier claim may still be on its way.
     is_uncertain: bool,
+    /// It was renewed since that was asked for.
+    is_renewed: bool,
+    /// An earlier renewal may still be on its way.
+    may_be_renewed: bool,
+    /// The store has said that it is gone.
+    is_gone: bool,
 }
 
 /// L9.
@@ -37,10 +43,29 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             What::Entered { grant, owner, .. } => {
                 owners.insert(grant, owner);
             }
-            What::Claimed { owner } => accounts.entry(owner).or_default().took.clear(),
+            What::Claimed { owner } => {
+                let account = accounts.entry(owner).or_default();
+                account.took.clear();
+                account.is_gone = false;
+            }
+            What::Gone { owner } => accounts.entry(owner).or_default().is_gone = true,
+            What::Renewing { owner } => accounts.entry(owner).or_default().is_renewed = false,
+            What::RenewFailed { owner, outcome } => {
+                let account = accounts.entry(owner).or_default();
+                if outcome == Outcome::NotApplied && account.is_renewed && !account.may_be_renewed {
+                    let what = format!("a renewal of {owner} is said not to be applied, and was");
+                    found.push(broken(Law::L9, event.at, what));
+                }
+                account.may_be_renewed |= outcome == Outcome::Unknown;
+            }
             What::Served { node, owner, did, .. } => {
                 let account = accounts.entry(owner).or_default();
+                if claims.bars_late && account.is_gone && matches!(did, Served::Granted { .. }) {
+                    let what = format!("{owner} was let in after a release had said that it is gone");
+                    found.push(broken(Law::L9, event.at, what));
+                }
                 match did {
+                    Served::Renewed(true) => account.is_renewed = true,
                     Served::Granted { .. } | Served::Queued { .. } => {
                         account.took.insert(node);
                     }

@@ -97,6 +97,14 @@ pub(crate) enum Fault {
         to: NodeId,
         loads_history: bool,
     },
+    /// Until then a trigger puts back what is written to cells.
+    Undo {
+        until: Micros,
+    },
+    /// Until then a stranger has every cell locked.
+    Lock {
+        until: Micros,
+    },
     /// A snapshot of the whole machine is made.
     Keep {
         node: NodeId,

@@ -21,6 +21,10 @@ impl Planner<'_> {
         match self.size.succession {
             Succession::None => self.some(least, most, |_, _| {}),
             Succession::Standby => self.some(least, most, Self::promotion),
+            Succession::Cells => {
+                self.some(least, most, Self::promotion_of_cells);
+                self.some(0, 3, Self::strangers);
+            }
             Succession::Twins => self.one_after_the_other(|planner, at, nth| {
                 let (old, new) = (nth % 2, (nth + 1) % 2);
                 if planner.chance.per_mille(400) {
@@ -70,7 +74,8 @@ impl Planner<'_> {
     }
 
     fn promotion(&mut self, at: Micros) {
-        let (node, down) = (0, self.chance.between(10_000, 12 * SECOND));
+        let least = if self.size.succession == Succession::Cells { 100_000 } else { 10_000 };
+        let (node, down) = (0, self.chance.between(least, 12 * SECOND));
         let age = match self.chance.below(4) {
             0 => 0,
             1 => self.chance.between(1_000, 200_000),
@@ -83,6 +88,21 @@ impl Planner<'_> {
             let later = at + self.chance.between(5, 25) * SECOND;
             self.faults.push((later, Fault::EndBacklog { node }));
         }
+    }
+
+    /// The clock of the new server is behind by less than it takes to take over (A2).
+    fn promotion_of_cells(&mut self, at: Micros) {
+        self.promotion(at);
+        let by = self.chance.below(40_000);
+        self.stepped_back += by;
+        self.faults.push((at, Fault::StepServer { node: 0, by: -i64::try_from(by).unwrap_or(0) }));
+    }
+
+    /// A trigger that puts back what is written; a transaction that has every cell locked.
+    fn strangers(&mut self, at: Micros) {
+        let until = (at + self.chance.between(10_000, 5 * SECOND)).min(self.end);
+        let is_undone = self.chance.per_mille(500);
+        self.faults.push((at, if is_undone { Fault::Undo { until } } else { Fault::Lock { until } }));
     }
 
     /// What has reached the replica when it hears the last of its master.

@@ -11,7 +11,7 @@ use crate::{
     client::{Habits, Use},
     host::{Clock, EPOCH},
     plan::PlanKind,
-    server::{Data, Kind, Life, Node, Role},
+    server::{Data, Kind, Life, Node, Role, Strangers},
 };
 
 /// Lengths of leases, in ms.
@@ -29,7 +29,7 @@ pub(super) fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
     }
 }
 
-pub(super) fn seat(locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
+pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
     let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
     let habits = Habits {
         locks: locks.to_vec(),
@@ -40,7 +40,9 @@ pub(super) fn seat(locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
     };
     let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
     let clock = Arc::new(Clock::new(rate(plan, chance), offset));
-    Seat { clock, habits, tasks: 1 + chance.index(2), process: 0 }
+    // Where places may be beside the cell, more wait than have one in it.
+    let most = if kind == WorldKind::Cell { 4 } else { 2 };
+    Seat { clock, habits, tasks: 1 + chance.index(most), process: 0 }
 }
 
 /// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
@@ -61,7 +63,11 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
         Life { run, started_wall, is_lossy: false, clock }
     };
     let base = id as u64 * 1_000_000;
-    let (first, second) = (life(base + 1), life(base + 2));
+    let (first, mut second) = (life(base + 1), life(base + 2));
+    // The clocks of hosts that follow each other as one database agree (A2).
+    if kind == WorldKind::Cell {
+        second.clock = first.clock.clone();
+    }
     let mode = if plan == PlanKind::Unguarded { GuardMode::Off } else { GuardMode::On };
     let quorum = (kind.kind() == Kind::Quorum).then(|| kind.addresses());
     let role = match kind {
@@ -76,7 +82,7 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
         rules: Rules::default(),
         terms: Terms { mode, max_ttl: MAX_TTL, db: 0, quorum },
         life: first,
-        standby: (kind == WorldKind::Pair).then_some(second),
+        standby: matches!(kind, WorldKind::Pair | WorldKind::Cell).then_some(second),
         data: Data::default(),
         copy: None,
         snapshot: None,
@@ -88,5 +94,6 @@ pub(super) fn node(kind: WorldKind, plan: PlanKind, id: usize, chance: &mut Chan
         down_until: 0,
         is_away: false,
         next_id: base + 10,
+        strangers: Strangers::default(),
     }
 }

@@ -3,7 +3,7 @@
 use super::Stage;
 use crate::{
     clockwork::{Micros, locked},
-    history::What,
+    history::{What, lock_id},
     plan::{Fault, Memory},
     server::{Data, Node},
     world::{Machine, World},
@@ -31,7 +31,14 @@ impl Stage {
                 self.seats[machine].clock.step(by);
                 world.look(self.seats[machine].process);
             }
-            of_server => meet(&world, of_server),
+            of_server => {
+                let before = locked(&world.nodes[0]).data.cells.clone();
+                meet(&world, of_server);
+                let forgotten = locked(&world.nodes[0]).forgotten_since(&before);
+                for (name, owner) in forgotten {
+                    world.note(What::Forgotten { lock: lock_id(&name), owner });
+                }
+            }
         }
     }
 
@@ -77,6 +84,8 @@ fn meet(world: &World, fault: Fault) {
         Fault::EndBacklog { node: id } => {
             node(id).end_backlog(now);
         }
+        Fault::Undo { until } => node(0).strangers.undo_until = until,
+        Fault::Lock { until } => node(0).strangers.lock_until = until,
         Fault::Flush { node: id } => node(id).flush(),
         Fault::Leave { node: id } => node(id).leave(),
         Fault::Keep { node: id } => node(id).keep(),

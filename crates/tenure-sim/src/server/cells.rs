@@ -1,0 +1,235 @@
+//! A server of cells: it compares and sets, and knows nothing of locks. What a write did to them is seen by comparing ledgers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tenure_cas::{Hint, Look, NewPlace, OldPlace, Patience, Reading, Stored, Write};
+use tenure_core::{HolderView, LockName, LockView, Moment, OwnerId};
+use tenure_ledger::{Ledger, Place};
+use tenure_testkit::cells::Cells;
+
+use super::{Effects, Node};
+use crate::{clockwork::Micros, history::Served, world::Machine};
+
+/// What a client asks of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Connect,
+    Read(Vec<LockName>, Look),
+    Write(Vec<(LockName, WriteAsk)>),
+    Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool },
+    Keep { key: String, state: String },
+    Remove { name: LockName, owner: OwnerId, key: String, may_have_another: bool },
+}
+
+/// A write on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteAsk {
+    on: Option<(i64, String)>,
+    version: i64,
+    state: String,
+    is_busy: bool,
+    within: Option<(Duration, Duration)>,
+    patience: Patience,
+    hints: Vec<Hint>,
+    gone: Vec<String>,
+}
+
+/// What it answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    /// In this epoch.
+    Connected(u64),
+    Read(Vec<Reading>),
+    Written(Vec<Option<Stored>>),
+    /// Somebody has the cell locked, for so long.
+    Locked(Duration),
+    Appended(String),
+    Done(bool),
+}
+
+/// What strangers do to the cells of a server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Strangers {
+    /// A trigger puts back whatever is written until then.
+    pub(crate) undo_until: Micros,
+    /// A transaction has all cells locked until then.
+    pub(crate) lock_until: Micros,
+    /// From where each owner was first seen: nobody else's write may end its lease.
+    homes: BTreeMap<OwnerId, Machine>,
+}
+
+impl WriteAsk {
+    pub(crate) fn of(write: &Write<'_>) -> Self {
+        Self {
+            on: write.on.map(|(version, state)| (version, state.to_owned())),
+            version: write.version,
+            state: write.state.to_owned(),
+            is_busy: write.is_busy,
+            within: write.within,
+            patience: write.patience,
+            hints: write.hints.to_vec(),
+            gone: write.gone.to_vec(),
+        }
+    }
+
+    fn write(&self) -> Write<'_> {
+        Write {
+            on: self.on.as_ref().map(|(version, state)| (*version, state.as_str())),
+            version: self.version,
+            state: &self.state,
+            is_busy: self.is_busy,
+            within: self.within,
+            patience: self.patience,
+            hints: &self.hints,
+            gone: &self.gone,
+        }
+    }
+}
+
+/// Who holds with a token that is theirs, until when.
+fn entered(view: &LockView) -> impl Iterator<Item = (OwnerId, u64, Duration)> {
+    let entered = |holder: &HolderView| {
+        let owner = holder.owner.parse().ok()?;
+        Some((owner, holder.token?.get(), holder.expires_in.unwrap_or_default()))
+    };
+    view.holders.iter().filter_map(entered)
+}
+
+/// Everybody who holds, was handed the lock or waits.
+fn everybody(view: &LockView) -> impl Iterator<Item = OwnerId> {
+    let owners = view.holders.iter().map(|holder| &holder.owner);
+    owners.chain(view.queue.iter().map(|waiter| &waiter.owner)).filter_map(|owner| owner.parse().ok())
+}
+
+/// A ledger as it is written, with points in time as durations since the epoch of the clock.
+fn shown(state: &str, name: &LockName) -> LockView {
+    let ledger = if state.is_empty() { Ledger::new(0) } else { Ledger::decode(state).unwrap_or_default() };
+    ledger.view(name.clone(), Moment { boot: Duration::ZERO, wall: Duration::ZERO })
+}
+
+impl Node {
+    /// Carries out what is asked, as one atomic step.
+    pub(super) fn serve_cells(
+        &mut self,
+        now: Micros,
+        (from, ask): (Machine, &Ask),
+        effects: &mut Effects,
+    ) -> Told {
+        let clock = Duration::from_micros(self.life.clock.wall(now));
+        match ask {
+            Ask::Connect => Told::Connected(self.epoch),
+            Ask::Read(names, look) => {
+                Told::Read(names.iter().map(|name| self.data.cells.read(name, look, clock)).collect())
+            }
+            Ask::Write(writes) => {
+                let is_locked = self.strangers.lock_until > now;
+                let waits = writes.iter().any(|(_, write)| write.patience != Patience::None);
+                if is_locked && waits {
+                    return Told::Locked(Duration::from_micros(self.strangers.lock_until - now));
+                }
+                let write = |(name, write)| {
+                    if is_locked { None } else { self.write_cell((now, clock), from, (name, write), effects) }
+                };
+                Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
+            }
+            Ask::Append { name, owner, state, may_be_there } => {
+                self.strangers.homes.entry(*owner).or_insert(from);
+                self.note(name, *owner, Served::Queued { has_turn: true }, effects);
+                let place = NewPlace { owner: *owner, state, may_be_there: *may_be_there };
+                Told::Appended(self.data.cells.append(name, &place))
+            }
+            Ask::Keep { key, state } => Told::Done(self.data.cells.keep(key, state)),
+            Ask::Remove { name, owner, key, may_have_another } => {
+                let place = OldPlace { owner: *owner, key, may_have_another: *may_have_another };
+                let was_there = self.data.cells.remove(name, &place);
+                self.note(name, *owner, Served::Left(was_there), effects);
+                Told::Done(was_there)
+            }
+        }
+    }
+
+    fn write_cell(
+        &mut self,
+        (now, clock): (Micros, Duration),
+        from: Machine,
+        (name, ask): (&LockName, &WriteAsk),
+        effects: &mut Effects,
+    ) -> Option<Stored> {
+        let before = self.data.cells.clone();
+        let stored = self.data.cells.write(name, &ask.write(), clock)?;
+        if self.strangers.undo_until > now {
+            self.data.cells = before;
+            return Some(Stored { is_ours: false, ..stored });
+        }
+        effects.wakes.extend(ask.hints.iter().map(|hint| (hint.audience, hint.owner)));
+        self.note_change(name, (&before, clock), from, effects);
+        Some(stored)
+    }
+
+    /// Notes what a write did to whom.
+    fn note_change(
+        &mut self,
+        name: &LockName,
+        (before, clock): (&Cells, Duration),
+        from: Machine,
+        effects: &mut Effects,
+    ) {
+        let (old, new) = (shown(before.state(name), name), shown(self.data.cells.state(name), name));
+        let beside = |cells: &Cells| -> Vec<OwnerId> {
+            let texts = cells.places(name);
+            texts.iter().filter_map(|text| Place::from_text(text).ok()).map(|place| place.owner()).collect()
+        };
+        let (known, remain) = (beside(before), beside(&self.data.cells));
+        let is_kept = |owner: OwnerId| everybody(&new).any(|kept| kept == owner) || remain.contains(&owner);
+        for owner in everybody(&old).chain(known.iter().copied()).filter(|owner| !is_kept(*owner)) {
+            self.note(name, owner, Served::Left(true), effects);
+        }
+        for (owner, _, ends) in entered(&old).filter(|(_, _, ends)| *ends > clock) {
+            let later = entered(&new).find(|(kept, ..)| *kept == owner).map(|(_, _, later)| later);
+            let is_strange = self.strangers.homes.get(&owner).is_some_and(|home| *home != from);
+            if is_strange && later.is_none_or(|later| later < ends) {
+                let by = entered(&new).map(|(other, ..)| other).find(|other| *other != owner);
+                self.note(name, owner, Served::Robbed(by.unwrap_or(owner)), effects);
+            }
+        }
+        for (owner, token, ends) in entered(&new) {
+            self.strangers.homes.entry(owner).or_insert(from);
+            let did = match entered(&old).find(|(known, ..)| *known == owner) {
+                Some((_, known, earlier)) if known == token && earlier == ends => continue,
+                Some((_, known, _)) if known == token => Served::Renewed(true),
+                _ if token > old.fence.get() => Served::Granted { first: token, last: new.fence.get() },
+                _ => Served::Recreated,
+            };
+            self.note(name, owner, did, effects);
+        }
+        let came = new.queue.iter().filter_map(|waiter| waiter.owner.parse().ok());
+        for owner in came.filter(|owner| !everybody(&old).chain(known.iter().copied()).any(|k| k == *owner)) {
+            self.strangers.homes.entry(owner).or_insert(from);
+            self.note(name, owner, Served::Queued { has_turn: true }, effects);
+        }
+    }
+
+    /// Who held in these cells, and does so no more, or not as long: what this server has forgotten.
+    pub(crate) fn forgotten_since(&self, before: &Cells) -> Vec<(LockName, OwnerId)> {
+        let mut forgotten = Vec::new();
+        for name in before.names() {
+            let (old, new) = (shown(before.state(name), name), shown(self.data.cells.state(name), name));
+            let is_kept = |owner, token, ends| {
+                entered(&new).any(|(kept, same, later)| (kept, same) == (owner, token) && later >= ends)
+            };
+            let lost = entered(&old).filter(|(owner, token, ends)| !is_kept(*owner, *token, *ends));
+            forgotten.extend(lost.map(|(owner, ..)| (name.clone(), owner)));
+        }
+        forgotten
+    }
+
+    /// How many hold each lock, and how many wait.
+    pub(super) fn leftover_cells(&self, clock: Duration) -> Vec<LockView> {
+        let at = Moment { boot: clock, wall: clock };
+        let view = |name: &LockName| {
+            let ledger = Ledger::decode(self.data.cells.state(name)).unwrap_or_default();
+            ledger.view(name.clone(), at)
+        };
+        self.data.cells.names().map(view).collect()
+    }
+}
