@@ -180,8 +180,10 @@ impl Node {
             texts.iter().filter_map(|text| Place::from_text(text).ok()).map(|place| place.owner()).collect()
         };
         let (known, remain) = (beside(before), beside(&self.data.cells));
-        let is_kept = |owner: OwnerId| everybody(&new).any(|kept| kept == owner) || remain.contains(&owner);
-        for owner in everybody(&old).chain(known.iter().copied()).filter(|owner| !is_kept(*owner)) {
+        let is_in = |owner: &OwnerId| everybody(&new).any(|kept| kept == *owner);
+        // One that was put beside the cell twice leaves it once.
+        let went = known.iter().copied().filter(|owner| !remain.contains(owner));
+        for owner in everybody(&old).chain(went).filter(|owner| !is_in(owner)) {
             self.note(name, owner, Served::Left(true), effects);
         }
         for (owner, _, ends) in entered(&old).filter(|(_, _, ends)| *ends > clock) {
