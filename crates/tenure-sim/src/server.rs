@@ -13,7 +13,6 @@ use crate::{
     clockwork::Micros,
     history::{LockId, NodeId, Served, What, lock_id},
     host::Clock,
-    world::Machine,
 };
 
 mod cells;
@@ -132,7 +131,8 @@ pub(crate) enum Request {
     Identity,
     /// Of a server of cells.
     Cells {
-        from: Machine,
+        /// From which machine.
+        from: usize,
         ask: Ask,
     },
 }

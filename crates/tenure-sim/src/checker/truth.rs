@@ -33,6 +33,22 @@ struct Account {
     is_gone: bool,
 }
 
+impl Account {
+    /// True if a claim that failed so is known to have been applied.
+    fn is_false_of_claim(&mut self, outcome: Outcome) -> bool {
+        let is_false = outcome == Outcome::NotApplied && !self.is_uncertain && !self.took.is_empty();
+        self.is_uncertain |= outcome == Outcome::Unknown;
+        is_false
+    }
+
+    /// The same of a renewal.
+    fn is_false_of_renewal(&mut self, outcome: Outcome) -> bool {
+        let is_false = outcome == Outcome::NotApplied && self.is_renewed && !self.may_be_renewed;
+        self.may_be_renewed |= outcome == Outcome::Unknown;
+        is_false
+    }
+}
+
 /// L9.
 pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
     let quorum = claims.nodes / 2 + 1;
@@ -51,12 +67,10 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             What::Gone { owner } => accounts.entry(owner).or_default().is_gone = true,
             What::Renewing { owner } => accounts.entry(owner).or_default().is_renewed = false,
             What::RenewFailed { owner, outcome } => {
-                let account = accounts.entry(owner).or_default();
-                if outcome == Outcome::NotApplied && account.is_renewed && !account.may_be_renewed {
+                if accounts.entry(owner).or_default().is_false_of_renewal(outcome) {
                     let what = format!("a renewal of {owner} is said not to be applied, and was");
                     found.push(broken(Law::L9, event.at, what));
                 }
-                account.may_be_renewed |= outcome == Outcome::Unknown;
             }
             What::Served { node, owner, did, .. } => {
                 let account = accounts.entry(owner).or_default();
@@ -76,14 +90,10 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 }
             }
             What::ClaimFailed { owner, outcome } => {
-                let account = accounts.entry(owner).or_default();
-                let is_false =
-                    outcome == Outcome::NotApplied && !account.is_uncertain && !account.took.is_empty();
-                if is_false {
+                if accounts.entry(owner).or_default().is_false_of_claim(outcome) {
                     let what = format!("a claim of {owner} is said not to be applied, and was");
                     found.push(broken(Law::L9, event.at, what));
                 }
-                account.is_uncertain |= outcome == Outcome::Unknown;
             }
             What::Answered { grant, answer: ReleaseAnswer::Released } => {
                 let left =

@@ -8,7 +8,7 @@ use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
 
 use super::{Effects, Node};
-use crate::{clockwork::Micros, history::Served, world::Machine};
+use crate::{clockwork::Micros, history::Served};
 
 /// What a client asks of it.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Strangers {
     /// A transaction has all cells locked until then.
     pub(crate) lock_until: Micros,
     /// From where each owner was first seen: nobody else's write may end its lease.
-    homes: BTreeMap<OwnerId, Machine>,
+    homes: BTreeMap<OwnerId, usize>,
 }
 
 impl WriteAsk {
@@ -112,7 +112,7 @@ impl Node {
     pub(super) fn serve_cells(
         &mut self,
         now: Micros,
-        (from, ask): (Machine, &Ask),
+        (from, ask): (usize, &Ask),
         effects: &mut Effects,
     ) -> Told {
         let clock = Duration::from_micros(self.life.clock.wall(now));
@@ -151,7 +151,7 @@ impl Node {
     fn write_cell(
         &mut self,
         (now, clock): (Micros, Duration),
-        from: Machine,
+        from: usize,
         (name, ask): (&LockName, &WriteAsk),
         effects: &mut Effects,
     ) -> Option<Stored> {
@@ -171,7 +171,7 @@ impl Node {
         &mut self,
         name: &LockName,
         (before, clock): (&Cells, Duration),
-        from: Machine,
+        from: usize,
         effects: &mut Effects,
     ) {
         let (old, new) = (shown(before.state(name), name), shown(self.data.cells.state(name), name));
