@@ -66,11 +66,11 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             }
             What::Gone { owner } => accounts.entry(owner).or_default().is_gone = true,
             What::Renewing { owner } => accounts.entry(owner).or_default().is_renewed = false,
-            What::RenewFailed { owner, outcome } => {
-                if accounts.entry(owner).or_default().is_false_of_renewal(outcome) {
-                    let what = format!("a renewal of {owner} is said not to be applied, and was");
-                    found.push(broken(Law::L9, event.at, what));
-                }
+            What::RenewFailed { owner, outcome }
+                if accounts.entry(owner).or_default().is_false_of_renewal(outcome) =>
+            {
+                let what = format!("a renewal of {owner} is said not to be applied, and was");
+                found.push(broken(Law::L9, event.at, what));
             }
             What::Served { node, owner, did, .. } => {
                 let account = accounts.entry(owner).or_default();
@@ -89,11 +89,11 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                     _ => {}
                 }
             }
-            What::ClaimFailed { owner, outcome } => {
-                if accounts.entry(owner).or_default().is_false_of_claim(outcome) {
-                    let what = format!("a claim of {owner} is said not to be applied, and was");
-                    found.push(broken(Law::L9, event.at, what));
-                }
+            What::ClaimFailed { owner, outcome }
+                if accounts.entry(owner).or_default().is_false_of_claim(outcome) =>
+            {
+                let what = format!("a claim of {owner} is said not to be applied, and was");
+                found.push(broken(Law::L9, event.at, what));
             }
             What::Answered { grant, answer: ReleaseAnswer::Released } => {
                 let left =
