@@ -40,7 +40,8 @@ pub trait Cell: Send + Sync + Sized + 'static {
     /// 1. Compares version *and* text in the atomic step that writes: after a fail-over another history may have the same version.
     /// 2. Writes only if the store's clock lies within [`Write::within`] in that step.
     /// 3. Answers [`Failure::Broken`] unless the store said what became of it; a yes is as durable as the store promises (A3).
-    /// 4. Tells [`Write::hints`] with the write or after it, or not at all.
+    /// 4. A write that was answered does not come again: nobody below this call repeats it.
+    /// 5. Tells [`Write::hints`] with the write or after it, or not at all.
     async fn write(
         &self,
         over: &Self::Connection,

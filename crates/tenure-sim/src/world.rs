@@ -175,7 +175,9 @@ impl World {
                 let until = (now + length).min(self.healed_at.load(Ordering::Relaxed));
                 self.clockwork.stop(process, until);
             }
-            let is_twice = network.chance.below(1000) < network.weather.twice;
+            // A server of cells is reached over connections that repeat nothing: what it has answered does not come again.
+            let repeats = !matches!(request, Request::Cells { .. });
+            let is_twice = network.chance.below(1000) < network.weather.twice && repeats;
             let again = is_twice.then(|| network.chance.between(1_000, 3_000_000));
             (there, again)
         };
