@@ -44,10 +44,16 @@ impl<C: Cell> Locks<C> {
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
         }
         let is_there = match own {
-            Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await?,
-            None => self.stand_at_the_end(over, claim, &place).await?,
+            Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
+            None => self.stand_at_the_end(over, claim, &place).await,
         };
-        Ok(if is_there { Tried::Done(draft.change.answer) } else { Tried::Overtaken })
+        match is_there {
+            Ok(true) => Ok(Tried::Done(draft.change.answer)),
+            Ok(false) => Ok(Tried::Overtaken),
+            // L9: it may stand there.
+            Err(Failure::Broken(error)) => Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer)),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Keeps the place that is there. False if it has moved up meanwhile.

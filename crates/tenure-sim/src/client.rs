@@ -28,6 +28,8 @@ pub(crate) enum Use {
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
     pub(crate) locks: Vec<Use>,
+    /// How long a name is used before another one takes its place, so that locks are taken for the first time again and again.
+    pub(crate) renamed_every: Option<Micros>,
     pub(crate) ttl: Duration,
     /// Between two acquisitions, in ms.
     pub(crate) rest: (u64, u64),
@@ -103,7 +105,9 @@ impl Program {
 
     fn choose(&mut self) -> (LockId, Lock, Mode) {
         let at = self.chance.index(self.habits.locks.len());
-        let letter = u8::try_from(at).expect("BUG: a world has few locks");
+        let times = self.habits.renamed_every.map_or(0, |every| (self.world.now() / every).min(11));
+        let letter = u8::try_from(times).expect("BUG: a few") * 2
+            + u8::try_from(at).expect("BUG: a world has few locks");
         let (id, name) = (u16::from(letter) * 256, char::from(b'a' + letter).to_string());
         let (lock, mode) = match self.habits.locks[at] {
             Use::Mutex => (self.locker.mutex(name), Mode::Exclusive),

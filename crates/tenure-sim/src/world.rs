@@ -28,6 +28,9 @@ pub(crate) type Machine = usize;
 /// How long a client waits before it takes silence for a broken connection: 3 s.
 const SILENCE: Micros = 3_000_000;
 
+/// The same of a connection to cells: what is lost on it is the end of it.
+const BROKEN: Micros = 300_000;
+
 /// How the network behaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
@@ -191,7 +194,7 @@ impl World {
         let world = self.clone();
         match there {
             Some(at) => self.clockwork.at(at, move || world.arrive(from, to, epoch, &request, tell)),
-            None => self.clockwork.at(now + SILENCE, move || {
+            None => self.clockwork.at(now + silence(&request), move || {
                 let _ = tell.send(Err(NoAnswer::Silent));
             }),
         }
@@ -209,9 +212,13 @@ impl World {
         let answer = self.apply(to, epoch, request);
         let now = self.now();
         let back = locked(&self.network).passage(now, from, to);
-        let (at, answer) = back.map_or((now + SILENCE, Err(NoAnswer::Silent)), |at| (at, answer));
+        let silent = (now + silence(request), Err(NoAnswer::Silent));
+        let (at, answer) = back.map_or(silent, |at| (at, answer));
+        let (world, is_cells) = (self.clone(), matches!(request, Request::Cells { .. }));
         self.clockwork.at(at, move || {
-            let _ = tell.send(answer);
+            // What a server has answered is lost with its connections.
+            let is_cut = is_cells && epoch.is_some_and(|epoch| epoch != locked(&world.nodes[to]).epoch);
+            let _ = tell.send(if is_cut { Err(NoAnswer::Reset) } else { answer });
         });
     }
 
@@ -310,6 +317,10 @@ impl World {
             world.note(What::Wrote { grant, lock, token, is_accepted, sent_at });
         });
     }
+}
+
+fn silence(request: &Request) -> Micros {
+    if matches!(request, Request::Cells { .. }) { BROKEN } else { SILENCE }
 }
 
 impl Network {

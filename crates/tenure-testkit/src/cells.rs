@@ -150,12 +150,28 @@ pub fn words(trouble: &Trouble) -> BackendError {
     BackendError::new(kind, outcome, format!("{trouble:?}"))
 }
 
+fn lost() -> Failure {
+    Failure::Broken(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the connection broke"))
+}
+
 /// A handle to cells in memory, as one process has it.
 #[derive(Clone)]
 pub struct CellStore {
     host: Arc<dyn Host>,
     world: Arc<Mutex<CellWorld>>,
     bells: Bells,
+    losing: Arc<Mutex<Losing>>,
+}
+
+/// Answers that are lost.
+#[derive(Default)]
+struct Losing {
+    /// From the next write on.
+    armed: usize,
+    /// From now on.
+    left: usize,
+    /// Removals that are lost.
+    removals: usize,
 }
 
 /// The cells, and the bells of all processes.
@@ -168,7 +184,7 @@ struct CellWorld {
 impl CellStore {
     /// A store of its own, whose clock is that of the host.
     pub fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, world: Arc::default(), bells: Bells::default() }.elsewhere()
+        Self { host, world: Arc::default(), bells: Bells::default(), losing: Arc::default() }.elsewhere()
     }
 
     /// A handle to the same cells as another process has it.
@@ -177,6 +193,33 @@ impl CellStore {
         let bells = Bells::default();
         self.world().bells.push(bells.clone());
         Self { bells, ..self.clone() }
+    }
+
+    /// From the next write on so many answers are lost: what was asked for is done all the same.
+    pub fn lose_answers(&self, count: usize) {
+        self.losing().armed = count;
+    }
+
+    /// So many removals of places are lost before they are done.
+    pub fn fail_removals(&self, count: usize) {
+        self.losing().removals = count;
+    }
+
+    /// An answer on its way back.
+    fn answer<A>(&self, is_write: bool, answer: A) -> Result<A, Failure> {
+        let mut losing = self.losing();
+        if is_write {
+            losing.left += std::mem::take(&mut losing.armed);
+        }
+        if losing.left == 0 {
+            return Ok(answer);
+        }
+        losing.left -= 1;
+        Err(lost())
+    }
+
+    fn losing(&self) -> MutexGuard<'_, Losing> {
+        self.losing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn world(&self) -> MutexGuard<'_, CellWorld> {
@@ -220,7 +263,8 @@ impl Cell for CellStore {
     }
 
     async fn read(&self, _over: &(), name: &LockName, look: &Look) -> Result<Reading, Failure> {
-        Ok(self.world().cells.read(name, look, self.now()))
+        let reading = self.world().cells.read(name, look, self.now());
+        self.answer(false, reading)
     }
 
     async fn write(&self, _over: &(), name: &LockName, write: &Write<'_>) -> Result<Option<Stored>, Failure> {
@@ -234,7 +278,7 @@ impl Cell for CellStore {
                 bells.ring(hint.audience, hint.owner);
             }
         }
-        Ok(stored)
+        self.answer(true, stored)
     }
 
     async fn list(&self, _over: &(), prefix: &str) -> Result<Vec<Listed>, Failure> {
@@ -271,7 +315,8 @@ impl Cell for CellStore {
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
-        Ok(Some(self.world().cells.append(name, place)))
+        let key = self.world().cells.append(name, place);
+        self.answer(true, Some(key))
     }
 
     async fn keep_place(&self, _over: &(), key: &str, state: &str) -> Result<bool, Failure> {
@@ -279,6 +324,13 @@ impl Cell for CellStore {
     }
 
     async fn remove_place(&self, _over: &(), name: &LockName, place: &OldPlace<'_>) -> Result<bool, Failure> {
+        {
+            let mut losing = self.losing();
+            if losing.removals > 0 {
+                losing.removals -= 1;
+                return Err(lost());
+            }
+        }
         Ok(self.world().cells.remove(name, place))
     }
 

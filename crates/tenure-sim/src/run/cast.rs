@@ -33,6 +33,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
     let habits = Habits {
         locks: locks.to_vec(),
+        renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
         ttl: Duration::from_millis(chance.pick(TTLS)),
         rest,
         long: chance.between(30, 200),
