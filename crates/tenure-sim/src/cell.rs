@@ -92,22 +92,19 @@ impl Cell for RemoteCells {
     type Connection = u64;
 
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "cells",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::Survives,
-            fail_over: Some(Restart::Lost),
-            reach: "one world",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: None,
-            max_ttl: self.max_ttl,
-            max_ttl_parameter: None,
-            ttl_grain: TOLERANCE,
-        }
+        let mut promises = Promises::least("cells");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Survives;
+        promises.fail_over = Some(Restart::Lost);
+        promises.reach = "one world";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.max_ttl = self.max_ttl;
+        promises.ttl_grain = TOLERANCE;
+        promises
     }
 
     async fn another(&self) -> Result<Self, BackendError> {

@@ -236,22 +236,18 @@ impl Cell for CellStore {
     type Connection = ();
 
     fn promises(&self) -> Promises {
-        Promises {
-            backend: "cells",
-            sharing: Sharing::Counted,
-            order: Order::Fifo,
-            absent: Absent::Passed,
-            minting: Minting::Entry,
-            restart: Restart::Lost,
-            fail_over: None,
-            reach: "one test",
-            end: EndOfGrant::Ttl,
-            wake: WakeUp::Pushed,
-            places: None,
-            max_ttl: Timing::MAX_TTL,
-            max_ttl_parameter: None,
-            ttl_grain: TOLERANCE,
-        }
+        let mut promises = Promises::least("cells");
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = Restart::Lost;
+        promises.reach = "one test";
+        promises.end = EndOfGrant::Ttl;
+        promises.wake = WakeUp::Pushed;
+        promises.max_ttl = Timing::MAX_TTL;
+        promises.ttl_grain = TOLERANCE;
+        promises
     }
 
     async fn another(&self) -> Result<Self, BackendError> {
