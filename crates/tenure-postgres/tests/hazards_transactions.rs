@@ -112,8 +112,14 @@ async fn a_lease_is_not_shorter_in_the_table_than_its_owner_believes() {
 async fn a_locked_row_stops_no_other_lock() {
     let server = PostgresServer::start();
     let backend = postgres(&server.url(""));
-    let stuck = Player::new(backend.clone(), "stuck");
-    let others: Vec<Player> = (0..5).map(|n| Player::new(backend.clone(), &format!("other/{n}"))).collect();
+    // Long enough that no lease ends while a busy machine prepares the rest: what is gone is never renewed.
+    let lasting = |name: &str| {
+        let mut player = Player::new(backend.clone(), name);
+        player.claim.ttl = Duration::from_secs(600);
+        player
+    };
+    let stuck = lasting("stuck");
+    let others: Vec<Player> = (0..5).map(|n| lasting(&format!("other/{n}"))).collect();
     let stuck_grant = stuck.enter().await;
     let mut grants = Vec::new();
     for other in &others {
