@@ -91,7 +91,8 @@ fn whoever_waits_for_a_broken_lock_gets_it_at_once(stage: &Stage) {
     let broken = Instant::now();
     stage.run(&["break", "-q", "job"]).silent(0);
     let ended = waiter.ended();
-    assert_within(stage::START, broken.elapsed(), "the hand-off by a break");
+    // Two programs start in this time. By itself the waiter would ask again after 2 s.
+    assert_within(2 * stage::START, broken.elapsed(), "the hand-off by a break");
     ended.silent(0);
     assert!(ended.out.trim().parse::<u64>().unwrap() > old);
     holder.ended().complained(79, "broken");
