@@ -20,5 +20,5 @@ mod trial;
 mod wake;
 mod write;
 
-pub use backend::Postgres;
+pub use backend::backend;
 pub use config::{Config, ConfigError};

@@ -62,7 +62,7 @@ fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError
         #[cfg(feature = "postgres")]
         _ if tenure_postgres::Config::SCHEMES.contains(&scheme) => {
             let config = tenure_postgres::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_postgres::Postgres::new(config, host.clone())))
+            Ok(Arc::new(tenure_postgres::backend(config, host.clone())))
         }
         #[cfg(feature = "zookeeper")]
         _ if tenure_zookeeper::Config::SCHEMES.contains(&scheme) => {

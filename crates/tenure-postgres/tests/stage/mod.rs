@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use tenure::TokioHost;
 use tenure_core::{BackendError, BackendHandle, ClaimAnswer, Grant};
-use tenure_postgres::{Config, Postgres};
+use tenure_postgres::{Config, backend};
 use tenure_testkit::{
     conformance::player::Player,
     patience::slowness,
@@ -19,7 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A handle as one process has it.
 pub(crate) fn postgres(url: &str) -> BackendHandle {
-    Arc::new(Postgres::new(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
+    Arc::new(backend(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
 }
 
 /// A claimant in a process of its own.
