@@ -12,14 +12,14 @@ use tenure_core::{
     Restart, Sharing, Timing, WakeUp, Wakes,
 };
 
-use crate::{error, line::Line, store::Store, wake::Hints};
+use crate::{error, hint, session::Session, store::Store, wake::Hints};
 
 /// Leases that one statement renews: what it holds it holds for one commit.
 const BATCH: usize = 128;
 
 #[async_trait]
 impl Cell for Store {
-    type Connection = Arc<Line>;
+    type Connection = Arc<Session>;
 
     fn promises(&self) -> Promises {
         let mut promises = Promises::least("postgres");
@@ -42,42 +42,42 @@ impl Cell for Store {
 
     async fn another(&self) -> Result<Self, BackendError> {
         let store = Self::new(self.shared().clone());
-        store.lines.line().await?;
+        store.sessions.session().await?;
         Ok(store)
     }
 
-    async fn connect(&self, purpose: Purpose) -> Result<Arc<Line>, BackendError> {
-        let line = match purpose {
+    async fn connect(&self, purpose: Purpose) -> Result<Arc<Session>, BackendError> {
+        let session = match purpose {
             Purpose::Wait => self.listening().await?,
-            Purpose::Use | Purpose::Keep => self.lines.line().await?,
+            Purpose::Use | Purpose::Keep => self.sessions.session().await?,
         };
         if purpose != Purpose::Keep {
-            line.facts().must_be_ours(line.name())?;
+            session.facts().must_be_ours(session.name())?;
         }
-        Ok(line)
+        Ok(session)
     }
 
-    async fn read(&self, line: &Arc<Line>, name: &LockName, look: &Look) -> Result<Reading, Failure> {
-        Ok(self.read_row(line, name, look).await?)
+    async fn read(&self, session: &Arc<Session>, name: &LockName, look: &Look) -> Result<Reading, Failure> {
+        Ok(self.read_row(session, name, look).await?)
     }
 
     async fn read_many(
         &self,
-        line: &Arc<Line>,
+        session: &Arc<Session>,
         names: &[&LockName],
     ) -> Result<Vec<Option<Reading>>, Failure> {
-        Ok(self.read_rows(line, names).await?)
+        Ok(self.read_rows(session, names).await?)
     }
 
     async fn write(
         &self,
-        line: &Arc<Line>,
+        session: &Arc<Session>,
         name: &LockName,
         write: &Write<'_>,
     ) -> Result<Option<Stored>, Failure> {
-        let stored = self.write_row(line, name, write).await?;
+        let stored = self.write_row(session, name, write).await?;
         if write.on.is_none() && stored.is_some() {
-            self.sweep_now_and_then(line);
+            self.sweep_now_and_then(session);
         }
         Ok(stored)
     }
@@ -88,40 +88,40 @@ impl Cell for Store {
 
     async fn write_many(
         &self,
-        line: &Arc<Line>,
+        session: &Arc<Session>,
         writes: &[(&LockName, Write<'_>)],
     ) -> Result<Vec<Option<Stored>>, Failure> {
-        Ok(self.write_rows(line, writes).await?)
+        Ok(self.write_rows(session, writes).await?)
     }
 
     async fn append_place(
         &self,
-        line: &Arc<Line>,
+        session: &Arc<Session>,
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
-        Ok(self.append_row(line, name, place).await?)
+        Ok(self.append_row(session, name, place).await?)
     }
 
-    async fn keep_place(&self, line: &Arc<Line>, key: &str, state: &str) -> Result<bool, Failure> {
-        Ok(self.keep_row(line, key, state).await?)
+    async fn keep_place(&self, session: &Arc<Session>, key: &str, state: &str) -> Result<bool, Failure> {
+        Ok(self.keep_row(session, key, state).await?)
     }
 
     async fn remove_place(
         &self,
-        line: &Arc<Line>,
+        session: &Arc<Session>,
         name: &LockName,
         place: &OldPlace<'_>,
     ) -> Result<bool, Failure> {
-        Ok(self.remove_row(line, name, place).await?)
+        Ok(self.remove_row(session, name, place).await?)
     }
 
-    async fn places(&self, line: &Arc<Line>, name: &LockName) -> Result<Vec<String>, Failure> {
-        Ok(self.read_places(line, name).await?)
+    async fn places(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, Failure> {
+        Ok(self.read_places(session, name).await?)
     }
 
-    async fn list(&self, line: &Arc<Line>, prefix: &str) -> Result<Vec<Listed>, Failure> {
-        Ok(self.read_list(line, prefix).await?)
+    async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, Failure> {
+        Ok(self.read_list(session, prefix).await?)
     }
 
     fn error(&self, trouble: Trouble) -> BackendError {
@@ -141,11 +141,11 @@ impl Cell for Store {
     }
 
     fn reaches(&self, hint: Hint) -> bool {
-        self.shared().bells.reach(hint.audience, hint.owner)
+        self.shared().hints.reach(hint.audience, hint.owner)
     }
 
     fn ring(&self, hint: Hint) {
-        self.ears.ring(hint.audience, hint.owner, hint.is_behind);
+        hint::ring(&self.router, hint);
     }
 
     fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -9,8 +9,8 @@ use crate::{
     clock::since_epoch,
     config::Listen,
     error::Failure,
-    line::Line,
     schema::{Facts, Table},
+    session::Session,
     store::Store,
 };
 
@@ -71,11 +71,11 @@ impl Server {
 impl Store {
     /// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
     pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
-        let (facts, server, ours) = match self.question(&*self.lines.line().await?).await {
+        let (facts, server, ours) = match self.question(&*self.sessions.session().await?).await {
             // Once more on a new connection.
             Err(Failure::Broken(_)) => {
-                let line = self.lines.line().await?;
-                self.question(&line).await.map_err(|failure| failure.into_error(line.name()))?
+                let session = self.sessions.session().await?;
+                self.question(&session).await.map_err(|failure| failure.into_error(session.name()))?
             }
             answer => answer.map_err(|failure| failure.into_error(&self.shared().config.place_name()))?,
         };
@@ -99,11 +99,11 @@ impl Store {
     }
 
     /// The facts of the connection, the server's own, and our time meanwhile.
-    async fn question(&self, line: &Line) -> Result<(Facts, Server, Duration), Failure> {
-        let facts = line.look().await?;
-        let rows = line.ask(QUESTION, &[(&self.shared().sql.table, Type::TEXT)]).await?;
+    async fn question(&self, session: &Session) -> Result<(Facts, Server, Duration), Failure> {
+        let facts = session.look().await?;
+        let rows = session.ask(QUESTION, &[(&self.shared().sql.table, Type::TEXT)]).await?;
         let ours = self.shared().host.now().wall;
-        let unreadable = |error| Failure::Refused(line.unreadable(error));
+        let unreadable = |error| Failure::Refused(session.unreadable(error));
         let row = rows.first().ok_or(Failure::Overtaken)?;
         Ok((facts, Server::read(row).map_err(unreadable)?, ours))
     }
@@ -125,10 +125,10 @@ impl Store {
     }
 
     async fn far_hints(&self, slow: &str) -> Option<Finding> {
-        let lines = self.hint_lines()?;
+        let sessions = self.hint_sessions()?;
         let remedy = "let listen= lead to the server itself";
-        match lines.line().await {
-            Ok(line) if line.facts().is_direct => None,
+        match sessions.session().await {
+            Ok(session) if session.facts().is_direct => None,
             Ok(_) => Some(note(
                 format!(
                     "listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"

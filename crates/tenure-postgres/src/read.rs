@@ -12,8 +12,8 @@ use tokio_postgres::{
 use crate::{
     clock::since_epoch,
     error::Failure,
-    line::{Argument, Line},
     schema::Table,
+    session::{Argument, Session},
     sql::READ,
     store::Store,
 };
@@ -25,7 +25,7 @@ const END: char = '\u{2}';
 /// In bytes. With a longer name the row of a place might not fit into the column, and all places are in the row of the lock.
 const NAME_MAX: usize = 480;
 
-impl Line {
+impl Session {
     /// Whether places of this lock may have rows of their own: one that may not be deleted would stay for ever, and in another order of
     /// names no index would find it.
     fn has_overflow(&self, name: &LockName) -> bool {
@@ -64,15 +64,15 @@ impl Store {
     /// The row with the places beside it, and the server's time. Where there is no table, there is no row.
     pub(crate) async fn read_row(
         &self,
-        line: &Line,
+        session: &Session,
         name: &LockName,
         look: &Look,
     ) -> Result<Reading, Failure> {
-        if line.facts().table == Table::Missing {
+        if session.facts().table == Table::Missing {
             if look.creates {
-                line.create().await?;
+                session.create().await?;
             } else {
-                let facts = line.look().await?;
+                let facts = session.look().await?;
                 if facts.table == Table::Missing {
                     let (now, may_be_made) = (facts.clock, false);
                     return Ok(Reading {
@@ -86,25 +86,31 @@ impl Store {
             }
         }
         let (sql, key) = (&self.shared().sql, name.as_str());
-        if !line.has_overflow(name) {
-            let rows = self.asked(line, &sql.read, &[(&key, Type::TEXT)]).await?;
-            return line.reading(rows.first().ok_or(Failure::Overtaken)?, 0);
+        if !session.has_overflow(name) {
+            let rows = self.asked(session, &sql.read, &[(&key, Type::TEXT)]).await?;
+            return session.reading(rows.first().ok_or(Failure::Overtaken)?, 0);
         }
         let until = match &look.until {
             Until::Nothing => String::new(),
             Until::Key(key) => key.clone(),
             Until::End => format!("{name}{END}"),
         };
-        let rows = self.asked(line, &sql.read_with_tail, &[(&key, Type::TEXT), (&until, Type::TEXT)]).await?;
+        let rows =
+            self.asked(session, &sql.read_with_tail, &[(&key, Type::TEXT), (&until, Type::TEXT)]).await?;
         let row = rows.first().ok_or(Failure::Overtaken)?;
-        Ok(Reading { overflow: Some(line.overflow(row, 3)?), ..line.reading(row, 0)? })
+        Ok(Reading { overflow: Some(session.overflow(row, 3)?), ..session.reading(row, 0)? })
     }
 
-    async fn asked(&self, line: &Line, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
-        match line.ask(sql, arguments).await {
+    async fn asked(
+        &self,
+        session: &Session,
+        sql: &str,
+        arguments: &[Argument<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        match session.ask(sql, arguments).await {
             // The table was dropped: the next look finds that.
             Err(Failure::Missing) => {
-                line.look().await?;
+                session.look().await?;
                 Err(Failure::Missing)
             }
             answer => answer,
@@ -114,36 +120,40 @@ impl Store {
     /// The same of many locks, without the places beside them.
     pub(crate) async fn read_rows(
         &self,
-        line: &Line,
+        session: &Session,
         names: &[&LockName],
     ) -> Result<Vec<Option<Reading>>, Failure> {
         let keys: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        let rows = line.ask(&self.shared().sql.read_many, &[(&keys, Type::TEXT_ARRAY)]).await?;
+        let rows = session.ask(&self.shared().sql.read_many, &[(&keys, Type::TEXT_ARRAY)]).await?;
         let mut readings = vec![None; names.len()];
         for row in rows {
-            let key: &str = line.column(&row, 0)?;
+            let key: &str = session.column(&row, 0)?;
             if let Some(at) = keys.iter().position(|known| *known == key) {
-                readings[at] = Some(line.reading(&row, 1)?);
+                readings[at] = Some(session.reading(&row, 1)?);
             }
         }
         Ok(readings)
     }
 
     /// Everybody who stands beside the row.
-    pub(crate) async fn read_places(&self, line: &Line, name: &LockName) -> Result<Vec<String>, Failure> {
-        let rows = line.ask(&self.shared().sql.tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
-        rows.iter().map(|row| line.column(row, 0)).collect()
+    pub(crate) async fn read_places(
+        &self,
+        session: &Session,
+        name: &LockName,
+    ) -> Result<Vec<String>, Failure> {
+        let rows = session.ask(&self.shared().sql.tail.places, &[(&name.as_str(), Type::TEXT)]).await?;
+        rows.iter().map(|row| session.column(row, 0)).collect()
     }
 
     /// Every lock that may be held or waited for.
-    pub(crate) async fn read_list(&self, line: &Line, prefix: &str) -> Result<Vec<Listed>, Failure> {
-        if line.facts().table == Table::Missing && line.look().await?.table == Table::Missing {
+    pub(crate) async fn read_list(&self, session: &Session, prefix: &str) -> Result<Vec<Listed>, Failure> {
+        if session.facts().table == Table::Missing && session.look().await?.table == Table::Missing {
             return Ok(Vec::new());
         }
-        let rows = line.ask(&self.shared().sql.list, &[(&prefix, Type::TEXT)]).await?;
+        let rows = session.ask(&self.shared().sql.list, &[(&prefix, Type::TEXT)]).await?;
         let mut list: Vec<Listed> = Vec::new();
         for row in rows {
-            let (name, state): (String, String) = (line.column(&row, 0)?, line.column(&row, 1)?);
+            let (name, state): (String, String) = (session.column(&row, 0)?, session.column(&row, 1)?);
             if let Some((lock, _)) = name.split_once(BESIDE) {
                 if let Some(last) = list.last_mut().filter(|last| last.name.as_str() == lock) {
                     last.places.push(state);
@@ -152,7 +162,7 @@ impl Store {
             }
             // Somebody else's.
             let Ok(name) = LockName::new(name) else { continue };
-            list.push(Listed { name, state, places: Vec::new(), now: line.time(&row, 2)? });
+            list.push(Listed { name, state, places: Vec::new(), now: session.time(&row, 2)? });
         }
         Ok(list)
     }
@@ -161,16 +171,16 @@ impl Store {
     ///
     /// OK because a fence never outruns the server's clock (A10): the next row of that name starts above it, unless the clock
     /// was set back by more than a day (H6.4).
-    pub(crate) fn sweep_now_and_then(&self, line: &Arc<Line>) {
+    pub(crate) fn sweep_now_and_then(&self, session: &Arc<Session>) {
         let mut chance = [0];
         self.shared().host.random(&mut chance);
         if chance[0] >= SWEEP_CHANCE {
             return;
         }
-        let (line, shared) = (line.clone(), self.shared().clone());
+        let (session, shared) = (session.clone(), self.shared().clone());
         self.shared().host.spawn(Box::pin(async move {
             // Who may not delete has rows that stay.
-            if let Err(failure) = line.ask(&shared.sql.sweep, &[(&shared.sql.table, Type::TEXT)]).await {
+            if let Err(failure) = session.ask(&shared.sql.sweep, &[(&shared.sql.table, Type::TEXT)]).await {
                 tracing::debug!(?failure, "nothing was swept");
             }
         }));

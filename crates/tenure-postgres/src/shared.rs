@@ -13,13 +13,13 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) sql: Sql,
     /// Whom a hint reaches without the server.
-    pub(crate) bells: HintRouter,
+    pub(crate) hints: HintRouter,
 }
 
 impl Shared {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sql = Sql::new(&config.table);
-        let bells = HintRouter::new(host.clone(), config.rules.claim_ttl);
-        Self { config: Arc::new(config), host, sql, bells }
+        let hints = HintRouter::new(host.clone(), config.rules.claim_ttl);
+        Self { config: Arc::new(config), host, sql, hints }
     }
 }

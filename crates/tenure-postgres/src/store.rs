@@ -1,4 +1,4 @@
-//! `Store`: what one handle knows of the store: its connections and its ears.
+//! `Store`: what one handle knows of the store: its connections and its hints.
 
 use std::{
     sync::{
@@ -8,17 +8,17 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::locked;
+use tenure_client::{HintRouter, locked};
 use tenure_core::{BackendError, Moment};
 
-use crate::{config::Listen, ears::Ears, line::Line, lines::Lines, shared::Shared};
+use crate::{config::Listen, session::Session, sessions::Sessions, shared::Shared};
 
 /// What one handle knows of the store.
 pub(crate) struct Store {
-    pub(crate) lines: Lines,
-    pub(crate) ears: Arc<Ears>,
+    pub(crate) sessions: Sessions,
+    pub(crate) router: Arc<HintRouter>,
     /// Where hints come from, if not over the same connection.
-    hints: Option<Lines>,
+    hints: Option<Sessions>,
     /// When that could not be listened to last.
     deaf_since: Mutex<Option<Moment>>,
     /// Hints reached us when somebody waited last.
@@ -27,33 +27,33 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let ears = Arc::new(Ears::new(shared.bells.beside()));
+        let router = Arc::new(shared.hints.beside());
         let hints = match &shared.config.listen {
             Listen::At(config) => {
-                Some(Lines::new(shared.clone(), ears.clone(), Arc::new((**config).clone())))
+                Some(Sessions::new(shared.clone(), router.clone(), Arc::new((**config).clone())))
             }
             Listen::Same | Listen::Off => None,
         };
-        let lines = Lines::new(shared.clone(), ears.clone(), shared.config.clone());
-        Self { lines, ears, hints, deaf_since: Mutex::default(), hears: AtomicBool::new(true) }
+        let sessions = Sessions::new(shared.clone(), router.clone(), shared.config.clone());
+        Self { sessions, router, hints, deaf_since: Mutex::default(), hears: AtomicBool::new(true) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.lines.shared
+        &self.sessions.shared
     }
 
     /// Where hints come from, unless they are off.
-    pub(crate) fn hint_lines(&self) -> Option<&Lines> {
+    pub(crate) fn hint_sessions(&self) -> Option<&Sessions> {
         let is_off = matches!(self.shared().config.listen, Listen::Off);
-        (!is_off).then(|| self.hints.as_ref().unwrap_or(&self.lines))
+        (!is_off).then(|| self.hints.as_ref().unwrap_or(&self.sessions))
     }
 
     /// The connection, after making sure that hints are heard where they can be (hazard 31).
-    pub(crate) async fn listening(&self) -> Result<Arc<Line>, BackendError> {
+    pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
         let Some(hints) = &self.hints else {
-            let (line, is_heard) = self.lines.listening().await?;
+            let (session, is_heard) = self.sessions.listening().await?;
             self.hears.store(is_heard, Ordering::Relaxed);
-            return Ok(line);
+            return Ok(session);
         };
         let host = &self.shared().host;
         let is_deaf = locked(&self.deaf_since).is_some_and(|since| since.elapsed(host.now()) < DEAF);
@@ -67,7 +67,7 @@ impl Store {
             *locked(&self.deaf_since) = (!is_heard).then(|| host.now());
             self.hears.store(is_heard, Ordering::Relaxed);
         }
-        self.lines.line().await
+        self.sessions.session().await
     }
 
     /// Whether a hint would reach us.

@@ -9,7 +9,7 @@ use tenure_ledger::{Ledger, LedgerError, Rules};
 use crate::{
     diagnose::problem,
     error::{self, Failure},
-    line::Line,
+    session::Session,
     store::Store,
 };
 
@@ -29,10 +29,10 @@ impl Store {
     /// Writes a lock of a name that nobody else has, and reads it again after each write, as a claim, a renewal and a release do it,
     /// with their statements. Nobody else sees it, and nothing of it stays, whatever rights the role has.
     pub(crate) async fn try_out(&self) -> Option<Finding> {
-        let tried = match self.lines.apart().await {
-            Ok(line) => {
-                let tried = self.try_over(&line).await;
-                line.leave();
+        let tried = match self.sessions.apart().await {
+            Ok(session) => {
+                let tried = self.try_over(&session).await;
+                session.leave();
                 tried
             }
             Err(error) => Err(Bad::Failed(Failure::Refused(error))),
@@ -50,17 +50,17 @@ impl Store {
         Some(problem(what, "look at the triggers, rules, policies, columns and checks of the table"))
     }
 
-    async fn try_over(&self, line: &Line) -> Result<(), Bad> {
-        line.ask("BEGIN", &[]).await?;
+    async fn try_over(&self, session: &Session) -> Result<(), Bad> {
+        session.ask("BEGIN", &[]).await?;
         // What would come with the commit comes with each statement.
-        line.ask("SET CONSTRAINTS ALL IMMEDIATE", &[]).await?;
-        let tried = self.try_verbs(line).await;
+        session.ask("SET CONSTRAINTS ALL IMMEDIATE", &[]).await?;
+        let tried = self.try_verbs(session).await;
         // OK to ignore because a connection that has ended has rolled back too.
-        let _ = line.ask("ROLLBACK", &[]).await;
+        let _ = session.ask("ROLLBACK", &[]).await;
         tried
     }
 
-    async fn try_verbs(&self, line: &Line) -> Result<(), Bad> {
+    async fn try_verbs(&self, session: &Session) -> Result<(), Bad> {
         let host = &self.shared().host;
         let mut bits = [0; 24];
         host.random(&mut bits);
@@ -73,30 +73,30 @@ impl Store {
         let (mode, wait) = (Mode::Exclusive, Wait::Turn);
         let claim = Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait };
         let mut row = Row { name: &name, version: 0, state: String::new(), ledger: Ledger::new(0) };
-        self.try_verb(line, &mut row, |ledger, rules, now| ledger.claim(now, rules, &claim).map(drop))
+        self.try_verb(session, &mut row, |ledger, rules, now| ledger.claim(now, rules, &claim).map(drop))
             .await?;
         let renew = |ledger: &mut Ledger, rules: &Rules, now| {
             drop(ledger.renew(now, rules, owner, ttl * 2));
             Ok(())
         };
-        self.try_verb(line, &mut row, renew).await?;
+        self.try_verb(session, &mut row, renew).await?;
         let release = |ledger: &mut Ledger, rules: &Rules, now| {
             drop(ledger.release(now, rules, owner));
             Ok(())
         };
-        self.try_verb(line, &mut row, release).await
+        self.try_verb(session, &mut row, release).await
     }
 
     /// Runs one verb on the row, and looks at it.
     async fn try_verb(
         &self,
-        line: &Line,
+        session: &Session,
         row: &mut Row<'_>,
         verb: impl FnOnce(&mut Ledger, &Rules, Moment) -> Result<(), LedgerError>,
     ) -> Result<(), Bad> {
         let wall = self.shared().host.now().wall;
         verb(&mut row.ledger, &self.shared().config.rules, Moment { boot: wall, wall })
-            .map_err(|error| Failure::Refused(error::ledger(line.name(), error)))?;
+            .map_err(|error| Failure::Refused(error::ledger(session.name(), error)))?;
         let state = encode(&row.ledger, false);
         let write = Write {
             on: (row.version != 0).then_some((row.version, row.state.as_str())),
@@ -108,9 +108,9 @@ impl Store {
             hints: &[],
             gone: &[],
         };
-        let written = self.send(line, row.name, &write).await?;
+        let written = self.send(session, row.name, &write).await?;
         let is_ours = written.first().is_some_and(|row| row.try_get(1).unwrap_or(false));
-        let read = self.read_row(line, row.name, &Look::default()).await?;
+        let read = self.read_row(session, row.name, &Look::default()).await?;
         if !is_ours || (read.version, &read.state) != (row.version + 1, &state) {
             return Err(Bad::Altered);
         }

@@ -18,21 +18,21 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 impl Hints {
     pub(crate) fn new(store: Arc<Store>, process: ProcessId, audience: Audience) -> Self {
-        let hints = store.ears.hear(process, audience);
+        let hints = store.router.listen(process, audience);
         Self { store, hints }
     }
 }
 
 /// Keeps a connection that brings hints, where there can be one; never ends.
 async fn listen(store: &Store) {
-    let Some(lines) = store.hint_lines() else { return std::future::pending().await };
+    let Some(sessions) = store.hint_sessions() else { return std::future::pending().await };
     let host = &store.shared().host;
     loop {
-        match lines.listening().await {
+        match sessions.listening().await {
             // One that brings none ends as well, and the next may bring them.
-            Ok((line, _)) => {
-                let fate = line.fate();
-                drop(line);
+            Ok((session, _)) => {
+                let fate = session.fate();
+                drop(session);
                 // Whoever makes the next one rings for what may have been missed.
                 fate.end.wait().await;
             }

@@ -1,14 +1,14 @@
 //! Writing rows, each on top of the one that it was made from.
 
-use tenure_cas::{NewPlace, OldPlace, Patience, Stored, Write};
+use tenure_cas::{Hint, NewPlace, OldPlace, Patience, Stored, Write};
 use tenure_core::LockName;
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
     clock::window,
-    ears::Ears,
     error::{self, Failure},
-    line::{Argument, Line},
+    hint,
+    session::{Argument, Session},
     store::Store,
 };
 
@@ -16,19 +16,19 @@ impl Store {
     /// Writes the row of a lock if it is as it was.
     pub(crate) async fn write_row(
         &self,
-        line: &Line,
+        session: &Session,
         name: &LockName,
         write: &Write<'_>,
     ) -> Result<Option<Stored>, Failure> {
-        self.must_take_writes(line).await?;
-        let rows = self.send(line, name, write).await?;
-        rows.first().map(|row| stored(line, row, 0)).transpose()
+        self.must_take_writes(session).await?;
+        let rows = self.send(session, name, write).await?;
+        rows.first().map(|row| stored(session, row, 0)).transpose()
     }
 
     /// The statement that fits.
     pub(crate) async fn send(
         &self,
-        line: &Line,
+        session: &Session,
         name: &LockName,
         write: &Write<'_>,
     ) -> Result<Vec<Row>, Failure> {
@@ -42,7 +42,7 @@ impl Store {
             (&write.state, Type::TEXT),
         ];
         if write.on.is_none() {
-            return line.write(&sql.insert, &arguments).await;
+            return session.write(&sql.insert, &arguments).await;
         }
         arguments.extend([
             (&before as _, Type::TEXT),
@@ -56,35 +56,32 @@ impl Store {
         };
         let is_plain = write.gone.is_empty();
         if is_plain && write.hints.is_empty() {
-            return line.write(&statements.plain, &arguments).await;
+            return session.write(&statements.plain, &arguments).await;
         }
-        let hint = |hint: &tenure_cas::Hint| {
-            let behind = hint.is_behind.then_some(hint.owner);
-            (Ears::channel(hint.owner.process()), Ears::hint(hint.audience, hint.owner, behind))
-        };
-        let (channels, hints): (Vec<String>, Vec<String>) = write.hints.iter().map(hint).unzip();
+        let said = |hint: &Hint| (hint::channel(hint.owner.process()), hint::text(hint));
+        let (channels, hints): (Vec<String>, Vec<String>) = write.hints.iter().map(said).unzip();
         let statement = if is_plain { &statements.telling } else { &statements.moving };
         let nobody: Vec<String> = Vec::new();
         let mut told = arguments.clone();
         told.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
         told.extend((!is_plain).then_some((&write.gone as _, Type::TEXT_ARRAY)));
-        let answer = line.write(statement, &told).await;
+        let answer = session.write(statement, &told).await;
         if channels.is_empty() || !answer.as_ref().is_err_and(error::is_without_hints) {
             return answer;
         }
         // Whoever is not told asks by itself, later.
         (told[PLAIN].0, told[PLAIN + 1].0) = (&nobody, &nobody);
-        line.write(statement, &told).await
+        session.write(statement, &told).await
     }
 
     /// Many at once, each on its own; none waits for anybody.
     pub(crate) async fn write_rows(
         &self,
-        line: &Line,
+        session: &Session,
         writes: &[(&LockName, Write<'_>)],
     ) -> Result<Vec<Option<Stored>>, Failure> {
         let mut stored_rows = vec![None; writes.len()];
-        if !line.facts().takes_writes {
+        if !session.facts().takes_writes {
             return Ok(stored_rows);
         }
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
@@ -103,10 +100,10 @@ impl Store {
             (&from, Type::TIMESTAMPTZ),
             (&until, Type::TIMESTAMPTZ),
         ];
-        for row in line.write(&self.shared().sql.write_many, &arguments).await? {
-            let name: &str = line.column(&row, 0)?;
+        for row in session.write(&self.shared().sql.write_many, &arguments).await? {
+            let name: &str = session.column(&row, 0)?;
             if let Some(at) = names.iter().position(|known| *known == name) {
-                stored_rows[at] = Some(stored(line, &row, 1)?);
+                stored_rows[at] = Some(stored(session, &row, 1)?);
             }
         }
         Ok(stored_rows)
@@ -115,32 +112,32 @@ impl Store {
     /// Puts a place at the end of the tail; answers the name of its row.
     pub(crate) async fn append_row(
         &self,
-        line: &Line,
+        session: &Session,
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
-        self.must_take_writes(line).await?;
+        self.must_take_writes(session).await?;
         let arguments: [Argument<'_>; 4] = [
             (&name.as_str(), Type::TEXT),
             (&place.owner.to_string(), Type::TEXT),
             (&place.state, Type::TEXT),
             (&place.may_be_there, Type::BOOL),
         ];
-        let rows = line.write(&self.shared().sql.tail.stand, &arguments).await?;
-        must_be_ours(line, rows.first(), 1)?;
-        rows.first().map(|row| line.column(row, 0)).transpose()
+        let rows = session.write(&self.shared().sql.tail.stand, &arguments).await?;
+        must_be_ours(session, rows.first(), 1)?;
+        rows.first().map(|row| session.column(row, 0)).transpose()
     }
 
-    pub(crate) async fn keep_row(&self, line: &Line, key: &str, state: &str) -> Result<bool, Failure> {
+    pub(crate) async fn keep_row(&self, session: &Session, key: &str, state: &str) -> Result<bool, Failure> {
         let arguments: [Argument<'_>; 2] = [(&key, Type::TEXT), (&state, Type::TEXT)];
-        let kept = line.write(&self.shared().sql.tail.keep, &arguments).await?;
-        must_be_ours(line, kept.first(), 0)?;
+        let kept = session.write(&self.shared().sql.tail.keep, &arguments).await?;
+        must_be_ours(session, kept.first(), 0)?;
         Ok(!kept.is_empty())
     }
 
     pub(crate) async fn remove_row(
         &self,
-        line: &Line,
+        session: &Session,
         name: &LockName,
         place: &OldPlace<'_>,
     ) -> Result<bool, Failure> {
@@ -150,29 +147,29 @@ impl Store {
             (&place.key, Type::TEXT),
             (&place.may_have_another, Type::BOOL),
         ];
-        Ok(!line.write(&self.shared().sql.tail.withdraw, &arguments).await?.is_empty())
+        Ok(!session.write(&self.shared().sql.tail.withdraw, &arguments).await?.is_empty())
     }
 
-    async fn must_take_writes(&self, line: &Line) -> Result<(), Failure> {
-        if line.facts().takes_writes {
+    async fn must_take_writes(&self, session: &Session) -> Result<(), Failure> {
+        if session.facts().takes_writes {
             return Ok(());
         }
         // A standby may have become a primary under an open connection.
-        let facts = line.look().await?;
-        facts.must_take_writes(line.name()).map_err(Failure::Refused)
+        let facts = session.look().await?;
+        facts.must_take_writes(session.name()).map_err(Failure::Refused)
     }
 }
 
 /// From the columns time, and whether the row is what was written.
-fn stored(line: &Line, row: &Row, at: usize) -> Result<Stored, Failure> {
-    Ok(Stored { at: line.time(row, at)?, is_ours: line.column(row, at + 1)? })
+fn stored(session: &Session, row: &Row, at: usize) -> Result<Stored, Failure> {
+    Ok(Stored { at: session.time(row, at)?, is_ours: session.column(row, at + 1)? })
 }
 
 /// # Errors
 /// If a trigger has changed what was written.
-fn must_be_ours(line: &Line, row: Option<&Row>, at: usize) -> Result<(), Failure> {
+fn must_be_ours(session: &Session, row: Option<&Row>, at: usize) -> Result<(), Failure> {
     let Some(row) = row else { return Ok(()) };
-    if line.column(row, at)? { Ok(()) } else { Err(Failure::Refused(error::altered(line.name()))) }
+    if session.column(row, at)? { Ok(()) } else { Err(Failure::Refused(error::altered(session.name()))) }
 }
 
 /// Arguments of a write that tells nobody.

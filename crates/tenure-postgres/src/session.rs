@@ -1,4 +1,4 @@
-//! `Line`: one connection that has looked at its server and at the table.
+//! `Session`: one connection that has looked at its server and at the table.
 
 use std::{
     sync::{
@@ -8,15 +8,15 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::{End, Link, StallDetector, locked};
+use tenure_client::{End, HintRouter, Link, StallDetector, locked};
 use tenure_core::{BackendError, ProcessId};
 use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
 
 use crate::{
     config::Place,
     connect::{self, Driver, Opened},
-    ears::Ears,
     error::{self, Failure},
+    hint,
     schema::{Facts, Table},
     shared::Shared,
     sql,
@@ -25,13 +25,13 @@ use crate::{
 /// A parameter and its type: statements have no names, since a pooler may lead each to another connection.
 pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// How long nothing may be answered before others get a line of their own.
+/// How long nothing may be answered before others get a connection of their own.
 const STUCK: Duration = Duration::from_millis(500);
 
 /// One connection.
-pub(crate) struct Line {
+pub(crate) struct Session {
     shared: Arc<Shared>,
-    ears: Arc<Ears>,
+    router: Arc<HintRouter>,
     at: Target,
     name: String,
     client: Client,
@@ -53,7 +53,7 @@ pub(crate) struct Fate {
     is_hasty: AtomicBool,
 }
 
-impl Link for Line {
+impl Link for Session {
     fn is_usable(&self) -> bool {
         self.is_alive() && !self.stall.is_stalled()
     }
@@ -64,25 +64,29 @@ impl Link for Line {
         }
         self.fate.end.set();
         // Hints may have been missed from here until the next one listens.
-        self.ears.ring_all();
+        self.router.ring_all();
     }
 }
 
-impl Line {
+impl Session {
     /// Connects, and looks at what is there.
-    pub(crate) async fn open(shared: Arc<Shared>, ears: Arc<Ears>, at: Target) -> Result<Self, BackendError> {
+    pub(crate) async fn open(
+        shared: Arc<Shared>,
+        router: Arc<HintRouter>,
+        at: Target,
+    ) -> Result<Self, BackendError> {
         let Target { config, place } = &at;
         let stall = StallDetector::new(shared.host.clone(), STUCK);
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
         let fate = Arc::<Fate>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, ears.clone(), Ending(fate.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, router.clone(), Ending(fate.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         let (facts, heard, listening) = (Mutex::new(facts), Mutex::default(), tokio::sync::Mutex::default());
-        Ok(Self { shared, ears, at, name, client, facts, stall, fate, heard, listening })
+        Ok(Self { shared, router, at, name, client, facts, stall, fate, heard, listening })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -194,18 +198,18 @@ impl Line {
         }));
     }
 
-    /// Brings the hints of everybody whom `ears` hear from now on (hazard 31: before a claim is sent).
-    pub(crate) async fn listen(&self, ears: &Ears) -> Result<(), Failure> {
-        if locked(&self.heard).len() == ears.count() {
+    /// Brings the hints that `router` wants from now on (hazard 31: before a claim is sent).
+    pub(crate) async fn listen(&self, router: &HintRouter) -> Result<(), Failure> {
+        if locked(&self.heard).len() == router.wanted_count() {
             return Ok(());
         }
         let _only_one = self.listening.lock().await;
         let mut heard = locked(&self.heard).clone();
-        for process in ears.processes().into_iter().skip(heard.len()) {
+        for process in router.wanted().into_iter().map(|(process, _)| process).skip(heard.len()) {
             if !heard.contains(&process) {
                 let awaited = self.stall.ask();
                 let answer =
-                    self.client.batch_execute(&format!("LISTEN \"{}\"", Ears::channel(process))).await;
+                    self.client.batch_execute(&format!("LISTEN \"{}\"", hint::channel(process))).await;
                 drop(awaited);
                 answer.map_err(|error| error::asked(&self.name, error))?;
             }
@@ -243,10 +247,12 @@ impl Drop for Ending {
 }
 
 /// Moves the bytes of a connection and rings for what it brings. Ends with it.
-async fn drive(mut driver: Driver, ears: Arc<Ears>, ending: Ending) {
+async fn drive(mut driver: Driver, router: Arc<HintRouter>, ending: Ending) {
     while let Some(message) = connect::heard(&mut driver).await {
         match message {
-            AsyncMessage::Notification(hint) => ears.on_notification(hint.channel(), hint.payload()),
+            AsyncMessage::Notification(message) => {
+                hint::on_notification(&router, message.channel(), message.payload())
+            }
             AsyncMessage::Notice(notice) => {
                 // Somebody else may have stopped it too. This comes before the answer to the write, and in no language.
                 if notice.routine() == Some("SyncRepWaitForLSN") {
