@@ -57,3 +57,21 @@ async fn a_withdrawal_is_asked_again_until_the_place_is_gone() {
     assert_eq!(locks.release(&name(), claim(5).owner).await.unwrap(), Released::Released);
     assert_eq!(locks.inspect(&name()).await.unwrap().queue.len(), 4);
 }
+
+/// L9. A batch of renewals broke after it was applied, and each lease was then asked for alone: an error of that said that nothing had
+/// happened.
+#[tokio::test(start_paused = true)]
+async fn after_a_batch_of_renewals_broke_no_error_says_that_nothing_happened() {
+    let (store, locks) = stage();
+    let mut grants = Vec::new();
+    for (number, name) in ["one", "two"].into_iter().enumerate() {
+        let claim = Claim { name: LockName::new(name).unwrap(), ..claim(u8::try_from(number).unwrap()) };
+        let Ok(ClaimAnswer::Granted(grant)) = locks.claim(&claim).await else { panic!("it is free") };
+        grants.push(grant);
+    }
+    store.lose_answers(100);
+    for answer in locks.renew(&grants).await {
+        let error = answer.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+    }
+}
