@@ -9,7 +9,9 @@ impl PlanKind {
             // The clocks of its nodes differ: one that forgot may count less than another one's clock had it raised to.
             Self::Rewound if world.is_quorum() => matches!(law, Law::L1 | Law::L2 | Law::L3),
             // So do those of servers that grant in place of one another, and nobody waits until that makes no difference.
-            Self::Unguarded if world.servers() > 1 => matches!(law, Law::L1 | Law::L2 | Law::L3),
+            Self::Unguarded if world.servers() > 1 || world == WorldKind::Pair => {
+                matches!(law, Law::L1 | Law::L2 | Law::L3)
+            }
             Self::Skew | Self::Scattered => matches!(law, Law::L1 | Law::L2 | Law::L3),
             Self::StepsForward | Self::Crossing | Self::Drift | Self::Unguarded | Self::Rewound => {
                 law == Law::L1
