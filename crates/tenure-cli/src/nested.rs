@@ -9,9 +9,14 @@ pub(crate) const VARIABLE: &str = "TENURE_HELD";
 
 const BETWEEN: char = ':';
 
+/// Owners that are handed on: a program that restarts itself under `tenure run` does not fill its environment.
+const MOST: usize = 100;
+
 /// What a command gets that runs under this owner's lock.
 pub(crate) fn with(owner: OwnerId) -> String {
-    let mut owners: Vec<String> = around().iter().map(ToString::to_string).collect();
+    let around = around();
+    let newest = around.len().saturating_sub(MOST);
+    let mut owners: Vec<String> = around[newest..].iter().map(ToString::to_string).collect();
     owners.push(owner.to_string());
     owners.join(&BETWEEN.to_string())
 }

@@ -7,9 +7,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use futures_util::future::select_ok;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::Host;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, lookup_host},
@@ -29,7 +31,9 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Over TCP, to the first address of this host that can be reached.
+    /// Over TCP, to the first address of this host that can be reached, in the order in which the system names them: two servers
+    /// behind one name must not share the clients by chance. The next one is tried when one has failed, or has not answered for
+    /// 250 ms (RFC 8305).
     ///
     /// # Errors
     /// The system's, of the last address.
@@ -37,12 +41,8 @@ impl Socket {
     /// # Cancel safety
     /// Nothing is left behind.
     pub async fn tcp(host: &str, port: u16, stall: Arc<StallDetector>) -> io::Result<Self> {
-        let addresses = lookup_host((host, port)).await?;
-        let tries: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
-        if tries.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
-        }
-        let (stream, _) = select_ok(tries).await?;
+        let addresses = lookup_host((host, port)).await?.collect();
+        let stream = first(addresses, TcpStream::connect, stall.host()).await?;
         stream.set_nodelay(true)?;
         watch(&stream)?;
         let own_end = Some(stream.local_addr()?);
@@ -66,6 +66,38 @@ impl Socket {
         self.own_end
     }
 }
+
+/// The first that can be had, in this order; one that takes long is waited for beside the next.
+async fn first<T, F>(
+    addresses: Vec<SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+    host: &dyn Host,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut addresses = addresses.into_iter();
+    let mut tries = FuturesUnordered::new();
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    loop {
+        tries.extend(addresses.next().map(&connect));
+        if tries.is_empty() {
+            return Err(failed);
+        }
+        let over = host.sleep_until(host.now() + HEAD_START);
+        tokio::select! {
+            biased;
+            Some(tried) = tries.next() => match tried {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            },
+            () = over => {}
+        }
+    }
+}
+
+/// Before the next address is tried beside one that has not answered.
+const HEAD_START: Duration = Duration::from_millis(250);
 
 /// The kernel finds a server that is gone without a word within some 10 s, also where nothing is asked.
 #[cfg(target_os = "linux")]
@@ -113,5 +145,38 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use tenure_testkit::host::{PausedHost, pass};
+
+    use super::*;
+
+    /// Two servers behind one name shared the clients by chance: whichever answered first was taken, by each handle anew (L1).
+    #[tokio::test(start_paused = true)]
+    async fn the_first_address_is_taken_unless_it_fails_or_hangs() {
+        let host = PausedHost::new(1);
+        let addresses = || (1..=3).map(|n| SocketAddr::from(([127, 0, 0, n], 1))).collect();
+        // What each of them does: it takes so many ms, or fails after them.
+        let taken = async |does: [(u64, bool); 3]| {
+            let connect = |address: SocketAddr| async move {
+                let IpAddr::V4(ip) = address.ip() else { return Err(io::ErrorKind::Other.into()) };
+                let last = ip.octets()[3];
+                let (ms, works) = does[usize::from(last) - 1];
+                pass(Duration::from_millis(ms)).await;
+                if works { Ok(last) } else { Err(io::ErrorKind::ConnectionRefused.into()) }
+            };
+            first(addresses(), connect, &*host).await.map_err(|error| error.kind())
+        };
+        assert_eq!(taken([(200, true), (0, true), (0, true)]).await, Ok(1), "it is slower, and the first");
+        assert_eq!(taken([(0, false), (100, true), (0, true)]).await, Ok(2));
+        assert_eq!(taken([(60_000, true), (60_000, true), (0, true)]).await, Ok(3));
+        assert_eq!(taken([(0, false); 3]).await, Err(io::ErrorKind::ConnectionRefused));
+        let nobody = first(Vec::new(), async |_| Ok(()), &*host).await;
+        assert_eq!(nobody.map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
     }
 }

@@ -46,6 +46,11 @@ impl StallDetector {
         Arc::new(Self { host, limit, state: Mutex::default() })
     }
 
+    /// The clock by which it counts.
+    pub(crate) fn host(&self) -> &dyn Host {
+        &*self.host
+    }
+
     /// A caller asks, and waits for the answer.
     pub fn ask(&self) -> Awaited<'_> {
         let mut state = locked(&self.state);

@@ -41,6 +41,12 @@ pub(crate) fn no_answer(place: &str, patience: Duration) -> BackendError {
     BackendError::new(TimedOut, Outcome::Unknown, message).with("etcd", place)
 }
 
+/// A member accepts a connection, and does not answer the login.
+pub(crate) fn no_login(patience: Duration) -> BackendError {
+    let message = format!("the etcd member did not answer the login within {patience:.1?}");
+    BackendError::new(TimedOut, Outcome::NotApplied, message)
+}
+
 /// A key that is named like a place in a queue, but was not written by tenure.
 pub(crate) fn no_lock(key: &[u8]) -> BackendError {
     let message =

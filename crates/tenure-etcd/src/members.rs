@@ -88,8 +88,9 @@ impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
         let patience = config.connect_timeout.max(config.response_timeout);
         let member = |address: &String| {
-            let (for_config, to) = (config.clone(), address.clone());
-            let open = move || Box::pin(open(for_config.clone(), to.clone())) as _;
+            let (for_config, to, clock) = (config.clone(), address.clone(), host.clone());
+            let open =
+                move || Box::pin(in_time(open(for_config.clone(), to.clone()), clock.clone(), patience)) as _;
             Member { address: address.clone(), channels: Connections::new(host.clone(), patience, open) }
         };
         let members = config.members.iter().map(member).collect();
@@ -271,6 +272,19 @@ impl Members {
         if let Some(channel) = self.members[index].channels.current() {
             channel.end.set();
         }
+    }
+}
+
+/// A login that is never answered keeps nobody waiting: no request was sent.
+async fn in_time<T>(
+    opening: impl Future<Output = Result<T, (Fate, BackendError)>>,
+    host: Arc<dyn Host>,
+    patience: Duration,
+) -> Result<T, (Fate, BackendError)> {
+    tokio::select! {
+        biased;
+        opened = opening => opened,
+        () = host.sleep_until(host.now() + patience) => Err((Fate::Next, error::no_login(patience))),
     }
 }
 

@@ -81,9 +81,7 @@ impl Store {
         writes: &[(&LockName, Write<'_>)],
     ) -> Result<Vec<Option<Stored>>, Failure> {
         let mut stored_rows = vec![None; writes.len()];
-        if !session.facts().takes_writes {
-            return Ok(stored_rows);
-        }
+        self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
         let on = || writes.iter().map(|(_, write)| write.on.unwrap_or_default());
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();

@@ -20,6 +20,7 @@ use crate::{
     script::Script,
     sentinel,
     shared::Shared,
+    unanswered::Unanswered,
 };
 
 /// One connection; clones share it.
@@ -27,8 +28,8 @@ use crate::{
 pub(crate) enum Wire {
     /// To one server, with the way to make a second connection to the same, and what finds it dead.
     One(MultiplexedConnection, Arc<Way>, Arc<StallDetector>),
-    /// Its driver asks a node that is silent for too long over another connection. With the host that was named first: nodes that know no other name of their own have that one.
-    Cluster(Box<ClusterConnection>, String),
+    /// With the host that was named first, which nodes have that know no name of their own, and what finds a dead node.
+    Cluster(Box<ClusterConnection>, String, Arc<Unanswered>),
 }
 
 impl Wire {
@@ -38,7 +39,12 @@ impl Wire {
                 let _awaited = stall.ask();
                 cmd.query_async(&mut connection.clone()).await
             }
-            Self::Cluster(connection, _) => cmd.query_async(&mut (**connection).clone()).await,
+            Self::Cluster(connection, _, unanswered) => {
+                let asked = unanswered.ask(cmd);
+                let answer = cmd.query_async(&mut (**connection).clone()).await;
+                asked.is_answered();
+                answer
+            }
         }
     }
 
@@ -61,13 +67,13 @@ impl Wire {
     pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
         match self {
             Self::One(connection, ..) => connection.clone().subscribe(channel).await,
-            Self::Cluster(connection, _) => connection.clone().subscribe(channel).await,
+            Self::Cluster(connection, ..) => connection.clone().subscribe(channel).await,
         }
     }
 
     /// The servers that hold locks: this one, or the masters of the Cluster.
     pub(crate) async fn nodes(&self) -> RedisResult<Vec<Node>> {
-        let Self::Cluster(_, host) = self else { return Ok(vec![Node::Here]) };
+        let Self::Cluster(_, host, _) = self else { return Ok(vec![Node::Here]) };
         let mut cmd = redis::cmd("CLUSTER");
         let answer = self.ask(cmd.arg("NODES")).await?;
         let text: String = redis::from_redis_value(answer)?;
@@ -76,7 +82,7 @@ impl Wire {
 
     pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> RedisResult<Value> {
         match (self, node) {
-            (Self::Cluster(connection, _), Node::At(host, port)) => {
+            (Self::Cluster(connection, ..), Node::At(host, port)) => {
                 let node = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
                 let value =
                     connection.clone().route_command(cmd.clone(), RoutingInfo::SingleNode(node)).await?;
@@ -129,7 +135,9 @@ pub(crate) async fn open(
         Place::Cluster(nodes) => {
             let connection = cluster::connect(config, nodes, (router, end)).await?;
             let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
-            return Ok((Wire::Cluster(Box::new(connection), host), true));
+            let ends = (router.clone(), end.clone());
+            let unanswered = Unanswered::new(shared.host.clone(), config.response_timeout, ends);
+            return Ok((Wire::Cluster(Box::new(connection), host, Arc::new(unanswered)), true));
         }
         Place::Sentinel { .. } => {
             let found = sentinel::survey(config, &shared.host).await?;

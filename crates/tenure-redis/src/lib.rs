@@ -23,6 +23,7 @@ mod script;
 mod sentinel;
 mod session;
 mod shared;
+mod unanswered;
 mod value;
 mod wake;
 

@@ -99,3 +99,27 @@ async fn tokens_grow_over_a_fail_over_that_loses_the_lock() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
+
+/// A master that hangs was asked for renewals over the same connection for ever, where each caller gave up before the driver did: it is
+/// left for another one, which asks the Cluster who the master is.
+#[tokio::test]
+async fn renewals_of_a_hung_master_get_another_connection() {
+    let cluster = Cluster::start();
+    let backend = redis(&url(&cluster));
+    let player = Player::new(backend.clone(), "job");
+    let grant = player.enter().await;
+    let hung = cluster.owner_of("job").port();
+    let other = cluster.nodes().iter().find(|node| node.port() != hung).unwrap();
+    let connections = || other.info("stats", "total_connections_received").parse::<u64>().unwrap();
+    cluster.node(hung).stop();
+    let (before, began) = (connections(), Instant::now());
+    let mut made = before;
+    // Each look at it is a connection as well.
+    let mut looks = 0;
+    while made <= before + looks {
+        let patience = Duration::from_millis(600);
+        let _ = tokio::time::timeout(patience, backend.renew(std::slice::from_ref(&grant))).await;
+        (made, looks) = (connections(), looks + 1);
+        assert!(began.elapsed() < Duration::from_secs(20) * slowness(), "nobody looks for another master");
+    }
+}

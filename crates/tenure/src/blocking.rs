@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, OwnerId, Promises};
+use tenure_core::{
+    Adoption, BackendError, FencingToken, Finding, HolderView, Host, Label, LockView, OwnerId, Promises,
+    Released, Renewal,
+};
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
@@ -156,6 +159,53 @@ impl Locker {
     /// As [`Locker::break_lock`](crate::Locker::break_lock).
     pub fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
         self.runtime.block_on(self.inner.break_lock(name))
+    }
+
+    /// What a person should know about the store; empty if all is well.
+    ///
+    /// # Errors
+    /// As [`Locker::diagnose`](crate::Locker::diagnose).
+    pub fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.runtime.block_on(self.inner.diagnose())
+    }
+
+    /// Rewrites the store's record of settings, and says how long to wait before asking again.
+    ///
+    /// # Errors
+    /// As [`Locker::adopt`](crate::Locker::adopt).
+    pub fn adopt(&self) -> Result<Adoption, BackendError> {
+        self.runtime.block_on(self.inner.adopt())
+    }
+
+    /// Extends the lease of an owner by hand; for leases that were [detached](Guard::detach).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let (owner, _token) = locks.mutex("nightly").acquire()?.detach();
+    /// assert_eq!(locks.renew("nightly", owner, Duration::from_secs(30))?, tenure::Renewal::Renewed);
+    /// assert_eq!(locks.release("nightly", owner)?, tenure::Released::Released);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Locker::renew`](crate::Locker::renew).
+    pub fn renew(
+        &self,
+        name: impl AsRef<str>,
+        owner: OwnerId,
+        ttl: Duration,
+    ) -> Result<Renewal, BackendError> {
+        self.runtime.block_on(self.inner.renew(name, owner, ttl))
+    }
+
+    /// Has an owner leave, by hand; for leases that were [detached](Guard::detach).
+    ///
+    /// # Errors
+    /// As [`Locker::release`](crate::Locker::release).
+    pub fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
+        self.runtime.block_on(self.inner.release(name, owner))
     }
 
     /// Waits until everything that was dropped has been released, for at most `patience`; true if so. Call it before the

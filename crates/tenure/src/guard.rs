@@ -14,7 +14,8 @@ use crate::{
 /// A held lock: a [`Lease`], to which it is dereferenced, and the duty to give it back.
 ///
 /// The lease is renewed every ttl/3 on a thread of its own, whatever the runtime of the holder does. There is one guard for
-/// each acquisition; code that works under the lock is given a [`lease`](Self::lease).
+/// each acquisition; code that works under the lock is given a [`lease`](Self::lease). So `guard.clone()` is a clone of the
+/// lease, which does not keep the lock.
 ///
 /// # Dropping
 /// Stops the renewals at once and has the lock released in the background, from any thread and without a runtime.

@@ -172,8 +172,8 @@ impl Lock {
     ///
     /// # Errors
     /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before the work was done:
-    /// it was dropped, or its result came too late and is. A release that fails after
-    /// the work is done is not an error of the work: it is tried again in the background.
+    /// it was dropped, or its result came too late and is. A release that fails after the work is done is logged, and is no
+    /// error of the work; if it is not known whether it arrived, it is tried again in the background.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard.
@@ -278,7 +278,7 @@ async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, H
     };
     guard.check().map_err(HoldError::Lost)?;
     if let Err(error) = guard.release().await {
-        tracing::warn!(%error, "the work is done, the release failed");
+        tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, the release failed");
     }
     Ok(out)
 }

@@ -269,3 +269,23 @@ proptest! {
         prop_assert!(read.is_ok_and(|read| read == tenure_sqlite::Config::new(&path)), "{}", file);
     }
 }
+
+/// A URL where a host belongs was refused and shown all the same, with its password.
+#[test]
+fn what_is_no_host_is_not_shown() {
+    for slip in ["redis://:secret@db", "app:secret@db", "db/secret"] {
+        let (redis, postgres) = (RedisStore::at(slip), PostgresStore::at(slip));
+        assert!(!format!("{redis:?} {postgres:?}").contains("secret"), "{slip}");
+        assert!(!redis.url().unwrap_err().to_string().contains("secret"), "{slip}");
+    }
+}
+
+/// The nodes of a quorum have the same settings, in whatever order they were said.
+#[test]
+fn the_order_of_settings_says_nothing() {
+    let node = |host: &str| RedisStore::at(host).guard(false).max_ttl(ms(5000));
+    let other = RedisStore::at("c").max_ttl(ms(5000)).guard(false);
+    assert!(RedlockStore::of([node("a"), node("b"), other]).url().is_ok());
+    let differs = RedisStore::at("c").max_ttl(ms(6000)).guard(false);
+    assert!(RedlockStore::of([node("a"), node("b"), differs]).url().is_err());
+}

@@ -69,3 +69,19 @@ async fn a_wait_for_others_is_no_wait_for_itself() {
     }
     assert_eq!(warnings(&heard), [""; 0]);
 }
+
+/// A waiter that is let in after more than a second was told, at that moment, that it waits for ever: the holder of its last question was
+/// looked at once more, with the grant.
+#[tokio::test(start_paused = true)]
+async fn whoever_is_let_in_is_not_warned_about_the_former_holder() {
+    let (heard, _listening) = Heard::listen();
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    let lock = actor.lock();
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    pass(ms(1500)).await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(warnings(&heard), [""; 0]);
+}

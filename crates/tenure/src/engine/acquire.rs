@@ -150,11 +150,12 @@ impl<'a> Attempt<'a> {
         if let Ok(ClaimAnswer::Granted(grant)) = &answer {
             self.granted_as = Some(grant.name.clone());
         }
-        let failing = answer.as_ref().err().cloned();
+        let (failing, is_granted) =
+            (answer.as_ref().err().cloned(), matches!(answer, Ok(ClaimAnswer::Granted(_))));
         let now = self.engine.host.now();
         let answer = answer.map(|answer| self.recognised(answer));
         self.machine.on_answer(now, answer);
-        if failing.is_none() {
+        if failing.is_none() && !is_granted {
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
         if let Some(queued) = &self.queued {

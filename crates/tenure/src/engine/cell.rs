@@ -66,11 +66,12 @@ impl HoldCell {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        self.hold().remaining(self.host.now())
+        // A forked child holds nothing, and must not wait for a thread that it does not have (hazard 27).
+        if self.is_ours() { self.hold().remaining(self.host.now()) } else { Duration::ZERO }
     }
 
     pub(crate) fn is_at_risk(&self) -> bool {
-        self.hold().is_at_risk()
+        self.is_ours() && self.hold().is_at_risk()
     }
 
     /// Ends belief by our own will, and tells those who still have the lease; the loss, if it came before.

@@ -29,8 +29,8 @@ impl SelfWait {
                     tracing::warn!(
                         %lock,
                         owner = holder.owner,
-                        "held by this process: a task that acquires a lock which it holds waits for ever; pass the `Lease` on \
-                         instead"
+                        "held by this process, by another task or by the one that waits; one that waits for itself waits for ever: \
+                         pass the `Lease` on instead"
                     );
                 }
             }

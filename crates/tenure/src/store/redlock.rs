@@ -22,8 +22,8 @@ use crate::{
 pub struct RedlockStore(Vec<RedisStore>);
 
 impl RedlockStore {
-    /// These servers: 3 or more, an odd number. Each may have a login, a port and a database of its own, but all have the
-    /// same settings otherwise.
+    /// These servers: 3 or more, an odd number. Each may have a login and a port of its own; all else, the number of the
+    /// database included, is the same for all.
     pub fn of(nodes: impl IntoIterator<Item = RedisStore>) -> Self {
         Self(nodes.into_iter().collect())
     }

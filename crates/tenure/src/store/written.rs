@@ -42,6 +42,8 @@ impl Written {
             // A host is not decoded by who reads it: what is none must not become another part of the URL.
             if host.is_empty() || !host.chars().all(is_of_a_host) {
                 written.refuse("a host is a name or a number, with its port behind a colon if need be");
+                // It may be a URL with a password, and servers are shown.
+                continue;
             }
             let is_bare_v6 = host.matches(':').count() > 1 && !host.starts_with('[');
             written.servers.push(Server(if is_bare_v6 { format!("[{host}]") } else { host.to_owned() }));
@@ -85,7 +87,10 @@ impl Written {
 
     /// What stands behind the `?`.
     pub(super) fn query(&self) -> String {
-        let pairs: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let mut pairs: Vec<String> =
+            self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        // In one order, whatever the order of the calls: the nodes of a quorum are compared by it.
+        pairs.sort_unstable();
         pairs.join("&")
     }
 
