@@ -42,7 +42,7 @@ impl Wire {
             Self::Cluster(connection, _, unanswered) => {
                 let asked = unanswered.ask(cmd);
                 let answer = cmd.query_async(&mut (**connection).clone()).await;
-                asked.is_answered();
+                asked.on_answer();
                 answer
             }
         }

@@ -66,7 +66,7 @@ impl Unanswered {
 }
 
 impl Asked<'_> {
-    pub(crate) fn is_answered(mut self) {
+    pub(crate) fn on_answer(mut self) {
         self.has_answer = true;
     }
 }
@@ -113,13 +113,13 @@ mod tests {
         for _ in 0..3 {
             let asked = unanswered.ask(&healthy);
             ms(900).await;
-            asked.is_answered();
+            asked.on_answer();
         }
         assert!(!end.is_over());
         for patience in [400, 400, 400] {
             assert!(!end.is_over());
             let asked = unanswered.ask(&dead);
-            unanswered.ask(&healthy).is_answered();
+            unanswered.ask(&healthy).on_answer();
             ms(patience).await;
             drop(asked);
         }
