@@ -47,6 +47,7 @@ impl StallDetector {
     }
 
     /// The clock by which it counts.
+    #[cfg(feature = "socket")]
     pub(crate) fn host(&self) -> &dyn Host {
         &*self.host
     }
