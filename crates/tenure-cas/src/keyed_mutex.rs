@@ -2,11 +2,11 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tenure_core::{Host, LockName};
+use tenure_core::{Host, LockName, locked};
 use tokio::sync::OwnedMutexGuard;
 
 /// How long one waits for another. It is about speed only: one that hangs must not stop those who could take another connection, and one
@@ -57,9 +57,4 @@ impl Drop for KeyedGuard<'_> {
             key.remove();
         }
     }
-}
-
-// OK because no code that can panic runs while one of these is locked.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

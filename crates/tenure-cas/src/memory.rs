@@ -2,10 +2,8 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use tenure_core::{LockName, Moment};
+use tenure_core::{LockName, Moment, locked};
 use tenure_ledger::Ledger;
-
-use crate::keyed_mutex::locked;
 
 /// How far the store's clock may be ahead of what we take it for. A lease in the store may last that much longer than the ttl,
 /// never shorter.

@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use tenure_core::{LockName, Moment, OwnerId};
+use tenure_core::{LockName, Moment, OwnerId, locked};
 
-use crate::{cell::Until, keyed_mutex::locked};
+use crate::cell::Until;
 
 /// Who has not asked for so long has gone without a word.
 const AWAY: Duration = Duration::from_secs(40);

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, BoxFuture, Host, Moment};
+use tenure_core::{BackendError, BoxFuture, Host, Moment, locked};
 use tokio::sync::Notify;
-
-use crate::locked;
 
 /// One connection, as its store has it.
 pub trait Link: Send + Sync + 'static {

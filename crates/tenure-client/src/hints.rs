@@ -8,10 +8,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
-
-use crate::locked;
 
 /// Hints that are kept for later; the oldest are dropped, for the turns that they wait for are the likeliest to be over.
 const KEPT: usize = 1024;

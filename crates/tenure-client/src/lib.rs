@@ -3,7 +3,6 @@
 mod connections;
 pub mod durations;
 mod hints;
-mod locked;
 mod refusal;
 mod secret;
 #[cfg(feature = "socket")]
@@ -15,7 +14,6 @@ pub mod url;
 
 pub use connections::{Connections, End, Link, Opening};
 pub use hints::{Hint, HintRouter, Hints};
-pub use locked::locked;
 pub use secret::{Login, Secret};
 #[cfg(feature = "socket")]
 pub use socket::Socket;

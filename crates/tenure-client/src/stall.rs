@@ -5,9 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Host, Moment};
-
-use crate::locked;
+use tenure_core::{Host, Moment, locked};
 
 /// Finds a connection over which nothing comes any more. It belongs to one connection and to its [`Socket`](crate::Socket).
 ///

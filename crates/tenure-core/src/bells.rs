@@ -3,13 +3,14 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     task::{Poll, Waker},
 };
 
 use async_trait::async_trait;
 
 use crate::{
+    locked::locked,
     owner::{OwnerId, ProcessId},
     wake::{Audience, Wake, Wakes},
 };
@@ -32,11 +33,6 @@ struct Stream {
 
 /// A stream made by [`Bells::listen`].
 pub struct Ringing(Arc<Mutex<Stream>>);
-
-// OK because no code that can panic runs while one of these is locked.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Bells {
     /// A new stream of hints for this process and audience.

@@ -5,9 +5,7 @@ use std::{
     sync::Mutex,
 };
 
-use tenure_core::{LockName, OwnerId};
-
-use tenure_client::locked;
+use tenure_core::{LockName, OwnerId, locked};
 
 /// How many owners and names are remembered; with more, all are forgotten.
 const KEPT: usize = 1 << 16;

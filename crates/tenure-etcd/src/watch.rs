@@ -11,8 +11,7 @@ use etcd_client::{
     Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
-use tenure_client::locked;
-use tenure_core::{Audience, Bells, Moment, OwnerId};
+use tenure_core::{Audience, Bells, Moment, OwnerId, locked};
 use tokio::sync::Notify;
 
 use crate::{

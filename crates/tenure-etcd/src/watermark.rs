@@ -1,10 +1,10 @@
 //! `Watermark`: the latest revision that this process has seen of its cluster. A cluster that keeps its data never
 //! answers with an earlier one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use etcd_client::ResponseHeader;
-use tenure_core::BackendError;
+use tenure_core::{BackendError, locked};
 
 use crate::error;
 
@@ -53,6 +53,6 @@ impl Watermark {
 
     fn latest(&self) -> MutexGuard<'_, Option<Seen>> {
         // OK because no code that can panic runs while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }

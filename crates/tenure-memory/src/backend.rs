@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -11,7 +11,7 @@ use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
     OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, Timing,
-    WakeUp, Wakes,
+    WakeUp, Wakes, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -61,7 +61,7 @@ impl Memory {
         let now = self.host.now();
         let change = {
             // OK because a ledger is whole between any two statements that can panic.
-            let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut world = locked(&self.world);
             let floor = world.floor;
             if !world.locks.contains_key(name) {
                 world.locks.insert(name.clone(), Ledger::new(floor));
@@ -82,7 +82,7 @@ impl Memory {
 
     fn look<A>(&self, see: impl FnOnce(&World, Moment) -> A) -> A {
         let now = self.host.now();
-        see(&self.world.lock().unwrap_or_else(PoisonError::into_inner), now)
+        see(&locked(&self.world), now)
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::{End, HintRouter, Link, StallDetector, locked};
-use tenure_core::{BackendError, ProcessId};
+use tenure_client::{End, HintRouter, Link, StallDetector};
+use tenure_core::{BackendError, ProcessId, locked};
 use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
 
 use crate::{

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::{HintRouter, locked};
-use tenure_core::{BackendError, Moment};
+use tenure_client::HintRouter;
+use tenure_core::{BackendError, Moment, locked};
 
 use crate::{config::Listen, session::Session, sessions::Sessions, shared::Shared};
 

@@ -9,11 +9,10 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use tenure_client::locked;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, Finding, Grant, HolderView, Host, Label, LockName, LockView, Minting, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes,
+    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes, locked,
 };
 
 use crate::{

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::Value;
-use tenure_client::locked;
-use tenure_core::{BackendError, ErrorKind, Moment, Outcome};
+use tenure_core::{BackendError, ErrorKind, Moment, Outcome, locked};
 
 use crate::{
     config::Place,

@@ -9,8 +9,8 @@ use redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
-use tenure_client::{End, HintRouter, StallDetector, locked};
-use tenure_core::BackendError;
+use tenure_client::{End, HintRouter, StallDetector};
+use tenure_core::{BackendError, locked};
 
 use crate::{
     client::{Address, Way, connector, logged_in},

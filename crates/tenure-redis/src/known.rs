@@ -5,9 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::Moment;
-
-use tenure_client::locked;
+use tenure_core::{Moment, locked};
 
 /// The largest token that all handles of this process were granted through one gate.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ use std::{
 
 use futures_util::StreamExt;
 use redis::{Cmd, Value, aio::PubSubStream};
-use tenure_client::{Connections, End, HintRouter, Link, locked};
-use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome};
+use tenure_client::{Connections, End, HintRouter, Link};
+use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, locked};
 
 use crate::{
     check::{self, Gate},

@@ -7,8 +7,8 @@ use std::{
 };
 
 use redis::{Arg, Cmd};
-use tenure_client::{End, HintRouter, locked};
-use tenure_core::{Host, Moment};
+use tenure_client::{End, HintRouter};
+use tenure_core::{Host, Moment, locked};
 
 /// Keys about which somebody waits in vain; beyond that all are forgotten, and counted anew.
 const KEPT: usize = 1024;

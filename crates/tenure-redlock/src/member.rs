@@ -3,13 +3,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tenure_core::{BackendError, ErrorKind, Host, LockName, Moment, OwnerId, QuorumNode};
+use tenure_core::{BackendError, ErrorKind, Host, LockName, Moment, OwnerId, QuorumNode, locked};
 
 use crate::error;
 
@@ -58,11 +58,6 @@ pub(crate) struct Debt {
 struct Debts {
     open: VecDeque<Debt>,
     is_being_paid: bool,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // OK because no code that can panic runs while one of these is locked.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<N: QuorumNode> Member<N> {

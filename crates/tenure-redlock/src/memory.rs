@@ -4,12 +4,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
-use tenure_core::{LockName, OwnerId};
+use tenure_core::{LockName, OwnerId, locked};
 use tokio::sync::Notify;
 
 /// How many spent owners are remembered; the releases of the oldest ended long ago.
@@ -99,7 +99,7 @@ impl Attempts {
 impl Memory {
     fn attempts(&self) -> MutexGuard<'_, Attempts> {
         // OK because the maps agree whenever code that can panic runs.
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.attempts)
     }
 
     /// Begins a ballot, in place of one of the same attempt whose caller has gone; `None` if something was given back
@@ -167,12 +167,12 @@ impl Memory {
     }
 
     pub(crate) fn held(&self, name: &LockName) -> Option<BTreeSet<usize>> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = locked(&self.held);
         if held.is_empty() { None } else { held.get(name).cloned() }
     }
 
     pub(crate) fn set_held(&self, name: &LockName, nodes: Option<BTreeSet<usize>>) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = locked(&self.held);
         match nodes {
             None => {
                 held.remove(name);

@@ -7,10 +7,10 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     num::NonZeroU32,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
-use tenure_core::{BackendError, ErrorKind, LockName, Outcome, OwnerId};
+use tenure_core::{BackendError, ErrorKind, LockName, Outcome, OwnerId, locked};
 
 /// How many owners are remembered; the oldest are forgotten, and the ttl ends their leases.
 const KNOWN_MAX: usize = 4096;
@@ -61,7 +61,7 @@ impl Trail {
 impl Slots {
     fn known(&self) -> MutexGuard<'_, Known> {
         // OK because no code that can panic runs while it is locked.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// Before the first slot is asked for; what is known already of an owner that asks again.

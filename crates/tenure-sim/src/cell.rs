@@ -12,12 +12,11 @@ use tenure_cas::{
 };
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Host, LockName, Minting, Order, Outcome,
-    ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
+    ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
 };
 use tenure_testkit::cells::words;
 
 use crate::{
-    clockwork::locked,
     server::{Ask, Reply, Request, Told, WriteAsk},
     world::{Machine, NoAnswer, World},
 };

@@ -10,11 +10,11 @@ use std::{
     collections::{BTreeSet, BinaryHeap},
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll, Wake, Waker},
 };
 
-use tenure_core::BoxFuture;
+use tenure_core::{BoxFuture, locked};
 
 use crate::chance::Chance;
 
@@ -108,11 +108,6 @@ impl Wake for TaskWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         locked(&self.ready.0).insert(self.task);
     }
-}
-
-// OK because no code that can panic runs while one of these is locked.
-pub(crate) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Clockwork {

@@ -5,9 +5,9 @@ use std::{
     sync::Mutex,
 };
 
-use tenure_core::{LockName, Outcome, OwnerId};
+use tenure_core::{LockName, Outcome, OwnerId, locked};
 
-use crate::clockwork::{Micros, Pid, locked};
+use crate::clockwork::{Micros, Pid};
 
 /// Which lock of the world, times 256, and which slot of it: tokens of two slots cannot be compared.
 pub type LockId = u16;

@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BoxFuture, Host, Moment, Start};
+use tenure_core::{BoxFuture, Host, Moment, Start, locked};
 
 use crate::{
     chance::Chance,
-    clockwork::{Clockwork, Micros, Pid, locked},
+    clockwork::{Clockwork, Micros, Pid},
 };
 
 /// Where the wall clocks of every world start, in µs since the Unix epoch.

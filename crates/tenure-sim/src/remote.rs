@@ -10,11 +10,11 @@ use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
     OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
+    locked,
 };
 use tenure_redis::LOOK;
 
 use crate::{
-    clockwork::locked,
     history::NodeId,
     server::{Kind, Look, Reply, Request},
     world::{Machine, NoAnswer, World},

@@ -11,7 +11,7 @@ use std::{
 
 use tenure::Locker;
 use tenure_cas::Locks;
-use tenure_core::{BackendHandle, Host, Label};
+use tenure_core::{BackendHandle, Host, Label, locked};
 use tenure_ledger::Rules;
 use tenure_redlock::Redlock;
 
@@ -21,7 +21,7 @@ use crate::{
     chance::Chance,
     checker::{Claims, Violation, judge},
     client::{Habits, Program},
-    clockwork::{Clockwork, Micros, locked},
+    clockwork::{Clockwork, Micros},
     history::{Event, What, fingerprint},
     host::{Clock, SimHost},
     plan::{Plan, PlanKind, Size, Succession, crossing_times},

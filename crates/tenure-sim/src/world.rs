@@ -10,13 +10,13 @@ use std::{
 };
 
 use tenure::Guard;
-use tenure_core::Bells;
+use tenure_core::{Bells, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
 use crate::{
     chance::Chance,
-    clockwork::{Clockwork, Micros, Pid, locked},
+    clockwork::{Clockwork, Micros, Pid},
     history::{GrantId, Leaving, LockId, Log, NodeId, What},
     host::Clock,
     server::{Effects, Node, Reply, Request, Role},

@@ -1,7 +1,7 @@
 //! `Sqlite`: the backend.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, OwnerId,
     ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
+    locked,
 };
 use tenure_ledger::Ledger;
 
@@ -43,7 +44,7 @@ impl Sqlite {
 
     fn store(&self) -> MutexGuard<'_, Store> {
         // OK because a transaction that panics is rolled back when its connection is used or closed.
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.store)
     }
 
     /// Reads ledgers from one snapshot of a file that may not be there yet.

@@ -2,13 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
 use crate::{pauses::Pauses, places::Foremost, sql, store::Store};
@@ -140,11 +140,6 @@ impl Hints {
         let ahead = store.places.foremost(now).map_or(0, |foremost| foremost.ahead);
         self.due = self.due.earlier(self.host.now() + self.pauses.longest(ahead));
     }
-}
-
-// OK because what can panic under it leaves nothing half done: a transaction is rolled back.
-fn locked(store: &Mutex<Store>) -> MutexGuard<'_, Store> {
-    store.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and

@@ -2,8 +2,7 @@
 
 use std::{collections::HashSet, sync::Mutex};
 
-use tenure_client::locked;
-use tenure_core::BackendError;
+use tenure_core::{BackendError, locked};
 use zookeeper_client::{CreateMode, Error};
 
 use crate::{error, node::Contender, session::Session};

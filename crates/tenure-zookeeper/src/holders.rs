@@ -2,8 +2,7 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use tenure_client::locked;
-use tenure_core::HolderView;
+use tenure_core::{HolderView, locked};
 use zookeeper_client::Stat;
 
 use crate::{

@@ -8,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::locked;
-use tenure_core::{Audience, BackendError, Bells, Host, Moment, OwnerId};
+use tenure_core::{Audience, BackendError, Bells, Host, Moment, OwnerId, locked};
 use tokio::sync::{Notify, mpsc, oneshot};
 use zookeeper_client::{Acls, Client, OneshotWatcher, SessionState};
 

@@ -6,8 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::locked;
-use tenure_core::{BackendError, Bells, Host, OwnerId, Timing};
+use tenure_core::{BackendError, Bells, Host, OwnerId, Timing, locked};
 use tokio::sync::watch;
 
 use crate::{

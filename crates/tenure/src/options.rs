@@ -1,11 +1,11 @@
 //! Settings of a lock, and a window on its waiting.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label};
+use tenure_core::{BackendError, HolderView, Label, locked};
 
 /// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
 /// than a person waits without a word.
@@ -67,10 +67,10 @@ impl Progress {
 
     /// What the waiter last heard; `None` before it has had to wait.
     pub fn latest(&self) -> Option<Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.0).clone()
     }
 
     pub(crate) fn show(&self, waiting: Waiting) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+        *locked(&self.0) = Some(waiting);
     }
 }

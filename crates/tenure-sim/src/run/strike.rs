@@ -1,8 +1,10 @@
 //! What a fault does to the world.
 
+use tenure_core::locked;
+
 use super::Stage;
 use crate::{
-    clockwork::{Micros, locked},
+    clockwork::Micros,
     history::{What, lock_id},
     plan::{Fault, Memory},
     server::{Data, Node},

@@ -1,11 +1,11 @@
 //! `HoldCell`: one held lease, seen by its guard and by the watchdog.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use tenure_core::{Grant, Host, Moment, OwnerId, Renewal, Timing};
+use tenure_core::{Grant, Host, Moment, OwnerId, Renewal, Timing, locked};
 use tokio::sync::Notify;
 
 use crate::{
@@ -49,7 +49,7 @@ impl HoldCell {
 
     fn hold(&self) -> MutexGuard<'_, Hold> {
         // OK because the machine's methods do not panic between two states.
-        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.hold)
     }
 
     /// A fork of the holder holds nothing (hazard 27).

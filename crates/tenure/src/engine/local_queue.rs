@@ -6,11 +6,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Host, LockName, Moment};
+use tenure_core::{BackendError, HolderView, Host, LockName, Moment, locked};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// For so long a failure is told to those who come next: otherwise a store that is down would be tried by a few waiters at
@@ -155,9 +155,4 @@ impl Drop for LocalWaiter<'_> {
             queues.remove(&self.name);
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // OK because each value is whole whenever code that can panic runs.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,14 +3,14 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tenure_core::{Host, LockName, Moment, OwnerId};
+use tenure_core::{Host, LockName, Moment, OwnerId, locked};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
@@ -62,7 +62,7 @@ pub(crate) struct Reaper {
 impl Reaper {
     fn orders(&self) -> MutexGuard<'_, Option<mpsc::Sender<Order>>> {
         // OK because nothing is broken off half way: either it is set or it is not.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.orders)
     }
 
     /// Starts what carries orders out, if nothing does: at first, and when a panic ended it.

@@ -3,13 +3,13 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tenure_core::{Moment, OwnerId, Wake};
+use tenure_core::{Moment, OwnerId, Wake, locked};
 use tokio::sync::Notify;
 
 use crate::{engine::cell::HoldCell, machine::hold::Action};
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
 impl Roster {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         // OK because the maps agree whenever code that can panic runs.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.entries)
     }
 
     /// Adds a lease; wakes the watchdog only if it is the first to be looked at.

@@ -2,10 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use tenure_core::{Audience, Backend, OwnerId, ProcessId, Wake, Wakes};
+use tenure_core::{Audience, Backend, OwnerId, ProcessId, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
 /// The waiters of one process. One of them reads the stream of hints for all, while it waits itself: so the stream
@@ -37,7 +37,7 @@ impl Waiters {
 
     fn bells(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Notify>>> {
         // OK because a map is whole whenever code that can panic runs.
-        self.bells.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.bells)
     }
 
     /// Brings a hint to those it is for. Not to the `reader`, who knows: a bell that it found later would make it ask

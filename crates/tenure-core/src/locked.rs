@@ -5,6 +5,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Locks it, also if somebody panicked while they had it.
 ///
 /// Only for what no code that can panic changes halfway.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
