@@ -2,7 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 
-use std::{net::TcpStream, time::Duration};
+use std::{net::TcpStream, process::Command, time::Duration};
 
 use tenure_testkit::{
     clock::Clock,
@@ -104,4 +104,23 @@ fn a_standby_follows_and_is_promoted() {
     primary.kill();
     assert_eq!(standby.psql("SELECT pg_promote()"), "t");
     standby.psql("INSERT INTO t VALUES (3)");
+}
+
+/// Every test that ended with its server killed left a piece of shared memory behind: after 4096 of them no PostgreSQL started any more
+/// on that machine, and the suite was red from there on.
+#[test]
+fn a_server_leaves_no_shared_memory_behind() {
+    for is_killed in [false, true] {
+        let server = PostgresServer::start();
+        let id = server.shared_memory().unwrap();
+        let is_there = || Command::new("ipcs").args(["-m", "-i", &id]).output().unwrap().stdout;
+        let shown = String::from_utf8(is_there()).unwrap();
+        assert!(shown.contains(&format!("shmid={id}")), "{shown}");
+        if is_killed {
+            server.kill();
+        }
+        drop(server);
+        let shown = String::from_utf8(is_there()).unwrap();
+        assert!(!shown.contains(&format!("shmid={id}")), "{shown}");
+    }
 }
