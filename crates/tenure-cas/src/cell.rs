@@ -3,17 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tenure_core::{Audience, BackendError, Finding, LockName, OwnerId, ProcessId, Promises, Wakes};
+use tenure_core::{Audience, BackendError, Finding, Hint, LockName, OwnerId, ProcessId, Promises, Wakes};
 use tenure_ledger::LedgerError;
 
 /// One handle to a store that keeps each lock in a cell: a version and a text, written only if both are as expected.
 ///
 /// A cell decides nothing about locks and waits for nobody's turn. What it answers is compared, decoded and believed in this crate.
-/// Every method is one request, except [`connect`](Self::connect).
+/// [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and what is optional are one request each, except that
+/// `read_many` and `write_many` are one for each cell where a store has nothing better.
 #[async_trait]
 pub trait Cell: Send + Sync + Sized + 'static {
     /// What requests travel over; `()` where there is no such thing.
-    type Connection: Clone + Send + Sync;
+    type Connection: Send + Sync;
 
     /// What the store promises.
     fn promises(&self) -> Promises;
@@ -174,7 +175,7 @@ pub enum Until {
 
 impl Until {
     /// True if this key stands before it.
-    pub(crate) fn is_behind(&self, key: &str) -> bool {
+    pub fn is_behind(&self, key: &str) -> bool {
         match self {
             Self::Nothing => false,
             Self::Key(own) => key < own.as_str(),
@@ -250,17 +251,6 @@ pub struct Stored {
     pub at: Duration,
     /// The cell is what was written.
     pub is_ours: bool,
-}
-
-/// Word to an owner that asking again may help.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
-    /// As what it is told.
-    pub audience: Audience,
-    /// Who.
-    pub owner: OwnerId,
-    /// It stands behind the one that was let in, in case that one is dead: it need not ask before that one's turn is over.
-    pub is_behind: bool,
 }
 
 /// A cell that may be held or waited for.

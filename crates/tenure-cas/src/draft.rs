@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, BackendError, LockName, OwnerId};
+use tenure_core::{Audience, BackendError, Hint, LockName, OwnerId};
 use tenure_ledger::{Change, Ledger, Unseen};
 
 use crate::{
-    cell::{Cell, Hint, Patience, Trouble, Write},
+    cell::{Cell, Patience, Trouble, Write},
     locks::Locks,
     memory::{TOLERANCE, moment},
     snapshot::{FRONT, LOW, MovingUp, Snapshot},
     text::encode,
-    verb::Verb,
+    verb::{At, Verb},
 };
 
 /// A verb that was run, and is to be stored.
@@ -60,9 +60,9 @@ impl<A> Draft<A> {
     }
 
     /// Whom it concerns, once it is stored.
-    pub(crate) fn hints(&self, name: &LockName) -> Vec<Hint> {
+    pub(crate) fn hints(&self) -> Vec<Hint> {
         let wakes = &self.change.wakes;
-        let behind = self.behind(name);
+        let behind = self.behind();
         let hint = |&(audience, owner): &(Audience, OwnerId)| {
             let is_behind = audience == Audience::Waiters && behind == Some(owner);
             Hint { audience, owner, is_behind }
@@ -71,12 +71,10 @@ impl<A> Draft<A> {
     }
 
     /// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
-    fn behind(&self, name: &LockName) -> Option<OwnerId> {
+    fn behind(&self) -> Option<OwnerId> {
         // Where nobody was let in, there is nobody to wait for.
         let [first, .., (Audience::Waiters, last)] = &self.change.wakes[..] else { return None };
-        let holders = self.ledger.view(name.clone(), moment(self.now)).holders;
-        let holds = |owner: &OwnerId| holders.iter().any(|holder| holder.owner == owner.to_string());
-        (holds(&first.1) && !holds(last)).then_some(*last)
+        (self.ledger.holds(first.1) && !self.ledger.holds(*last)).then_some(*last)
     }
 }
 
@@ -97,7 +95,7 @@ impl<C: Cell> Locks<C> {
         if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
             return None;
         }
-        let change = verb.run(&mut ledger, &self.shared.rules, moment(now), TOLERANCE).ok()?;
+        let change = verb.run(&mut ledger, &At::new(&self.shared.rules, moment(now), TOLERANCE)).ok()?;
         let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
         let (is_long, gone, patience) = (seen.is_long || ledger.waiting() >= FRONT, Vec::new(), V::PATIENCE);
         let draft = Draft { version, before, ledger, is_long, gone, change, patience, is_guessed: true, now };
@@ -111,7 +109,7 @@ impl<C: Cell> Locks<C> {
         verb: &V,
     ) -> Result<Draft<V::Answer>, BackendError> {
         let Snapshot { version, state: before, mut ledger, is_long: was_long, now, .. } = snapshot;
-        let change = verb.run(&mut ledger, &self.shared.rules, moment(now), Duration::ZERO);
+        let change = verb.run(&mut ledger, &At::new(&self.shared.rules, moment(now), Duration::ZERO));
         let mut change = change.map_err(|error| self.cell.error(Trouble::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         let is_long = is_more || ledger.waiting() >= FRONT;

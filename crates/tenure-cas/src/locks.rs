@@ -2,15 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::Host;
+use tenure_core::{Hint, Host};
 use tenure_ledger::Rules;
 
-use crate::{
-    cell::{Cell, Hint},
-    keyed_mutex::KeyedMutex,
-    memory::Memory,
-    own_places::OwnPlaces,
-};
+use crate::{cell::Cell, keyed_mutex::KeyedMutex, memory::Memory, own_places::OwnPlaces};
 
 /// Locks in the cells of a store. It is a [`Backend`](tenure_core::Backend).
 pub struct Locks<C> {
@@ -37,11 +32,6 @@ impl<C: Cell> Locks<C> {
     /// Another handle of this process.
     pub(crate) fn sharing(cell: C, shared: Arc<Shared>) -> Self {
         Self { cell: Arc::new(cell), shared, verbs: KeyedMutex::default() }
-    }
-
-    /// The handle to the store.
-    pub fn cell(&self) -> &Arc<C> {
-        &self.cell
     }
 
     /// A time that the store's clock has reached.

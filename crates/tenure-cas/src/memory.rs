@@ -110,8 +110,8 @@ impl Memory {
     /// The lock was seen at this version: nothing can be written on top of an older one any more. True if something may still
     /// be written on top of this one.
     ///
-    /// OK because in one history of the row a version never comes back: it grows with every write, and a new row begins at the
-    /// server's time in µs, beyond any that a row of the same name had reached. After a fail-over it may, with another state, which
+    /// OK because in one history of the cell a version never comes back: it grows with every write, and a new cell begins at the
+    /// store's time in µs, beyond any that a cell of the same name had reached. After a fail-over it may, with another state, which
     /// every write compares as well.
     pub(crate) fn is_in_doubt(&self, name: &LockName, version: i64) -> bool {
         let mut doubts = locked(&self.unacknowledged);
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(memory.store_time(at(10_005)), Some(Duration::from_millis(1_009_990)));
     }
 
-    /// L9: what may still be written is not overlooked, and is over as soon as the row has moved on.
+    /// L9: what may still be written is not overlooked, and is over as soon as the cell has moved on.
     #[test]
     fn a_write_without_an_answer_is_in_doubt_until_the_version_has_moved_on() {
         let memory = Memory::default();

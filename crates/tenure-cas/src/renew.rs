@@ -83,7 +83,7 @@ impl<C: Cell> Batch<'_, C> {
         let guess = |&at: &usize| {
             let grant = &self.grants[at];
             let draft = self.locks.guess(&grant.name, &renewing(grant), now)?;
-            self.tells_nobody(at, &draft).then_some((at, draft))
+            self.tells_nobody(&draft).then_some((at, draft))
         };
         let guesses: Vec<Numbered> = rest.iter().filter_map(guess).collect();
         self.write(guesses).await?;
@@ -95,8 +95,8 @@ impl<C: Cell> Batch<'_, C> {
         self.write(drafts).await
     }
 
-    fn tells_nobody(&self, at: usize, draft: &Draft<Renewal>) -> bool {
-        self.locks.elsewhere(&draft.hints(&self.grants[at].name)).is_empty()
+    fn tells_nobody(&self, draft: &Draft<Renewal>) -> bool {
+        self.locks.elsewhere(&draft.hints()).is_empty()
     }
 
     /// Reads the rest. Who is gone and changes nothing has its answer; the others are to be written.
@@ -117,7 +117,7 @@ impl<C: Cell> Batch<'_, C> {
             let draft = locks.draft((snapshot, None), &renewing).map_err(Failure::Refused)?;
             if !draft.change.changed {
                 self.answers[at] = Some(draft.change.answer);
-            } else if self.tells_nobody(at, &draft) {
+            } else if self.tells_nobody(&draft) {
                 drafts.push((at, draft));
             }
         }
@@ -136,7 +136,7 @@ impl<C: Cell> Batch<'_, C> {
             texts.map(|((at, draft), state)| (&grants[*at].name, draft.write(state, &[]))).collect();
         let sent = |(at, draft): &Numbered| {
             let name = &grants[*at].name;
-            Unacknowledged::new(locks, name, draft.version, draft.hints(name))
+            Unacknowledged::new(locks, name, draft.version, draft.hints())
         };
         let sent: Vec<_> = drafts.iter().map(sent).collect();
         let answer = locks.cell.write_many(self.over, &writes).await;

@@ -1,11 +1,8 @@
 //! `Unacknowledged`: a write whose answer nobody has seen yet.
 
-use tenure_core::LockName;
+use tenure_core::{Hint, LockName};
 
-use crate::{
-    cell::{Cell, Hint},
-    locks::Locks,
-};
+use crate::{cell::Cell, locks::Locks};
 
 /// A write that was sent. Unless it is settled, the next verb of that lock makes sure what became of it; and those whom it may
 /// concern in this process are told to run one, since nobody else tells them.

@@ -7,6 +7,22 @@ use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::cell::Patience;
 
+/// When a verb runs.
+pub(crate) struct At {
+    /// Lengthened by the slack.
+    rules: Rules,
+    now: Moment,
+    /// The store's clock reached that time at most so long ago.
+    slack: Duration,
+}
+
+impl At {
+    pub(crate) fn new(rules: &Rules, now: Moment, slack: Duration) -> Self {
+        let (claim_ttl, place_ttl) = (rules.claim_ttl + slack, rules.place_ttl + slack);
+        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now, slack }
+    }
+}
+
 /// One verb.
 pub(crate) trait Verb: Sync {
     /// What the caller is told.
@@ -24,14 +40,8 @@ pub(crate) trait Verb: Sync {
     /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. Who holds does not.
     const IN_TURN: bool = false;
 
-    /// Runs on a ledger at a time that the store's clock reached at most `slack` ago: every lease that it gives is longer by that.
-    fn run(
-        &self,
-        ledger: &mut Ledger,
-        rules: &Rules,
-        now: Moment,
-        slack: Duration,
-    ) -> Result<Change<Self::Answer>, LedgerError>;
+    /// Runs on a ledger: every lease that it gives is longer by the slack.
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Self::Answer>, LedgerError>;
 
     /// The claim, if this is one that waits for a place or the lock.
     fn claim(&self) -> Option<&Claim> {
@@ -55,10 +65,6 @@ pub(crate) trait Verb: Sync {
     fn is_unsettled(&self, maybe: &Self::Answer, answer: &Self::Answer) -> bool;
 }
 
-fn lengthened(rules: &Rules, slack: Duration) -> Rules {
-    Rules { claim_ttl: rules.claim_ttl + slack, place_ttl: rules.place_ttl + slack, ..*rules }
-}
-
 /// The more stand before one who waits, the more rarely it asks, and the longer its place lasts without (L6).
 pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
     let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
@@ -77,19 +83,13 @@ impl Verb for Claim {
     const CREATES: bool = true;
     const IN_TURN: bool = true;
 
-    fn run(
-        &self,
-        ledger: &mut Ledger,
-        rules: &Rules,
-        now: Moment,
-        slack: Duration,
-    ) -> Result<Change<ClaimAnswer>, LedgerError> {
-        let rules = crowded(&lengthened(rules, slack), ledger.waiting());
-        if slack.is_zero() {
-            return ledger.claim(now, &rules, self);
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<ClaimAnswer>, LedgerError> {
+        let rules = crowded(&at.rules, ledger.waiting());
+        if at.slack.is_zero() {
+            return ledger.claim(at.now, &rules, self);
         }
-        let longer = Self { ttl: self.ttl + slack, ..self.clone() };
-        let mut change = ledger.claim(now, &rules, &longer)?;
+        let longer = Self { ttl: self.ttl + at.slack, ..self.clone() };
+        let mut change = ledger.claim(at.now, &rules, &longer)?;
         // What was asked for is what may be believed.
         if let ClaimAnswer::Granted(grant) = &mut change.answer {
             grant.ttl = self.ttl;
@@ -133,14 +133,8 @@ impl Verb for Renewing {
     // A stranger's lock on one cell would be the end of every lease that is renewed behind it in the same connection.
     const WAITS: bool = false;
 
-    fn run(
-        &self,
-        ledger: &mut Ledger,
-        rules: &Rules,
-        now: Moment,
-        slack: Duration,
-    ) -> Result<Change<Renewal>, LedgerError> {
-        Ok(ledger.renew(now, &lengthened(rules, slack), self.owner, self.ttl + slack))
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Renewal>, LedgerError> {
+        Ok(ledger.renew(at.now, &at.rules, self.owner, self.ttl + at.slack))
     }
 
     fn is_plain(&self, answer: &Renewal) -> bool {
@@ -160,14 +154,8 @@ impl Verb for Leaving {
     type Answer = Released;
     const CREATES: bool = false;
 
-    fn run(
-        &self,
-        ledger: &mut Ledger,
-        rules: &Rules,
-        now: Moment,
-        slack: Duration,
-    ) -> Result<Change<Released>, LedgerError> {
-        Ok(ledger.release(now, &lengthened(rules, slack), self.0))
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Released>, LedgerError> {
+        Ok(ledger.release(at.now, &at.rules, self.0))
     }
 
     fn is_plain(&self, answer: &Released) -> bool {
@@ -188,14 +176,8 @@ impl Verb for Breaking {
     const CREATES: bool = true;
     const IN_TURN: bool = true;
 
-    fn run(
-        &self,
-        ledger: &mut Ledger,
-        rules: &Rules,
-        now: Moment,
-        slack: Duration,
-    ) -> Result<Change<Vec<HolderView>>, LedgerError> {
-        ledger.break_lock(now, &lengthened(rules, slack))
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Vec<HolderView>>, LedgerError> {
+        ledger.break_lock(at.now, &at.rules)
     }
 
     /// Whom it robs is read first: a person wants to know.

@@ -1,9 +1,9 @@
 //! Writing a ledger on top of the one that it was made from.
 
-use tenure_core::{BackendError, LockName};
+use tenure_core::{BackendError, Hint, LockName};
 
 use crate::{
-    cell::{Cell, Failure, Hint, Stored, Trouble},
+    cell::{Cell, Failure, Stored, Trouble},
     draft::Draft,
     locks::Locks,
     memory::Seen,
@@ -27,7 +27,7 @@ impl<C: Cell> Locks<C> {
         name: &LockName,
         draft: Draft<A>,
     ) -> Result<Tried<A>, Failure> {
-        let (state, hints) = (draft.text(), draft.hints(name));
+        let (state, hints) = (draft.text(), draft.hints());
         let away = self.elsewhere(&hints);
         let sent = Unacknowledged::new(self, name, draft.version, hints);
         let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;

@@ -14,17 +14,15 @@ const MOST: usize = 100;
 
 /// What a command gets that runs under this owner's lock.
 pub(crate) fn with(owner: OwnerId) -> String {
-    let around = around();
-    let newest = around.len().saturating_sub(MOST);
-    let mut owners: Vec<String> = around[newest..].iter().map(ToString::to_string).collect();
+    let mut owners = around();
     owners.push(owner.to_string());
-    owners.join(&BETWEEN.to_string())
+    owners[owners.len().saturating_sub(MOST)..].join(&BETWEEN.to_string())
 }
 
-fn around() -> Vec<OwnerId> {
+fn around() -> Vec<String> {
     let text = std::env::var(VARIABLE).unwrap_or_default();
     // OK to skip what is no owner: somebody else set it, and it holds nothing.
-    text.split(BETWEEN).filter_map(|owner| owner.parse().ok()).collect()
+    text.split(BETWEEN).filter(|owner| owner.parse::<OwnerId>().is_ok()).map(str::to_owned).collect()
 }
 
 /// Refuses a claim that can never be granted, because runs around this one hold the lock and do not end before it.
@@ -33,7 +31,7 @@ fn around() -> Vec<OwnerId> {
 /// URL is spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a
 /// reader beside readers are let in.
 pub(crate) async fn refuse(locks: &Locker, name: &LockName, mode: Mode) -> Result<(), Stop> {
-    let around: Vec<String> = around().iter().map(ToString::to_string).collect();
+    let around = around();
     if around.is_empty() {
         return Ok(());
     }

@@ -64,11 +64,12 @@ pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let ttl = ttl(&locks.promises(), &args)?;
     let stopping = Stopping::new(&args, ttl)?;
-    nested::refuse(&locks, &args.name, mode(&args)).await?;
+    let (lock, mode) = named(&locks, &args);
+    nested::refuse(&locks, &args.name, mode).await?;
     let mut signals = Signals::listen()?;
     let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
     let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(lock(&locks, &args, ttl, stopping), budget, &mut signals).await?;
+    let guard = waiting.acquire(with_settings(lock, &args, ttl, stopping), budget, &mut signals).await?;
     let since = TokioHost.now();
     let held = Held { args: &args, stopping, guard, locks: &locks, quiet: global.quiet };
     held.run(&mut signals, since).await
@@ -86,25 +87,23 @@ fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
 }
 
-fn mode(args: &Run) -> Mode {
-    match args.slots {
-        _ if args.shared => Mode::READ,
-        None => Mode::Exclusive,
-        Some(slots) => Mode::Shared { limit: NonZeroU32::new(slots) },
+/// The lock that was named, and the mode in which it is wanted.
+fn named(locks: &Locker, args: &Run) -> (Lock, Mode) {
+    let name = args.name.as_str();
+    match (args.shared, args.slots) {
+        (true, _) => (locks.rwlock(name).read(), Mode::READ),
+        (false, Some(slots)) => {
+            (locks.semaphore(name, slots), Mode::Shared { limit: NonZeroU32::new(slots) })
+        }
+        (false, None) => (locks.mutex(name), Mode::Exclusive),
     }
 }
 
-fn lock(locks: &Locker, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
+fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
     let ours = tenure::this_process();
     let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     let command = if args.command { first_word(&command) } else { &command };
     let label = Label::new(&ours.host, ours.pid, &ours.user, command);
-    let name = args.name.as_str();
-    let lock = match (args.shared, args.slots) {
-        (true, _) => locks.rwlock(name).read(),
-        (false, Some(slots)) => locks.semaphore(name, slots),
-        (false, None) => locks.mutex(name),
-    };
     let lock = lock.ttl(ttl).label(label);
     match args.max_hold {
         // The command may run for so long: the time to stop it comes on top.

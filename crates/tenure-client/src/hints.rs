@@ -8,22 +8,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{Audience, Bells, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes, locked};
+use tenure_core::{Audience, Bells, Hint, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
 /// Hints that are kept for later; the oldest are dropped, for the turns that they wait for are the likeliest to be over.
 const KEPT: usize = 1024;
-
-/// A hint, as a store brings it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
-    /// Who is meant.
-    pub owner: OwnerId,
-    /// As what.
-    pub audience: Audience,
-    /// It stands behind the next holder: it need not ask before that one's turn is over, and would only race it.
-    pub is_behind: bool,
-}
 
 /// Where one handle's hints arrive and whom it hears: shared by its connections.
 pub struct HintRouter {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod connections;
+mod contended;
 pub mod durations;
 mod hints;
 mod refusal;
@@ -13,7 +14,8 @@ pub mod tls;
 pub mod url;
 
 pub use connections::{Connections, End, Link, Opening};
-pub use hints::{Hint, HintRouter, Hints};
+pub use contended::Contended;
+pub use hints::{HintRouter, Hints};
 pub use secret::{Login, Secret};
 #[cfg(feature = "socket")]
 pub use socket::Socket;

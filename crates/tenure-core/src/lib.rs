@@ -40,4 +40,4 @@ pub use shown::{Shown, shown};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, Severity, WaiterView};
-pub use wake::{Audience, Wake, Wakes};
+pub use wake::{Audience, Hint, Wake, Wakes};

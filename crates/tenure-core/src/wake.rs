@@ -22,6 +22,18 @@ pub enum Wake {
     All,
 }
 
+/// Word to an owner that asking again may help, as a store brings it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// As what it is told.
+    pub audience: Audience,
+    /// Who.
+    pub owner: OwnerId,
+    /// It stands behind the one that was let in, in case that one is dead: it need not ask before that one's turn is over, and
+    /// would only race it.
+    pub is_behind: bool,
+}
+
 /// The stream of hints for one process and audience.
 #[async_trait]
 pub trait Wakes: Send + 'static {

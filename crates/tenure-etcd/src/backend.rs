@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, Finding,
     Grant, HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released,
-    Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
+    Renewal, Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{
@@ -77,8 +77,6 @@ impl Backend for Etcd {
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
         promises.places = Some(8);
-        promises.max_ttl = Timing::MAX_TTL;
-        promises.max_ttl_parameter = None;
         promises.ttl_grain = Duration::from_secs(2);
         promises
     }

@@ -101,7 +101,8 @@ impl Asking<'_> {
     /// that it
     /// would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
-        let is_contended = self.has_place_lease() && self.etcd.shared.owners.is_contended(&self.claim.name);
+        let is_contended =
+            self.has_place_lease() && self.etcd.shared.owners.contended.is_contended(&self.claim.name);
         let purpose = if is_contended { Purpose::Place } else { Purpose::Ttl };
         self.settle(Step::new(purpose, 0)).await
     }
@@ -182,7 +183,7 @@ impl Asking<'_> {
             self.leave_line(place).await?;
             return self.busy(queue).await.map(Some);
         }
-        self.etcd.shared.owners.set_contended(&self.claim.name, queue.places.len() > 1);
+        self.etcd.shared.owners.contended.set(&self.claim.name, queue.places.len() > 1);
         match place.lease == lease && purpose == self.purpose(queue, at) {
             true if holds => Ok(Some(self.granted(place, queue.revision))),
             true => Ok(Some(self.queued(queue, at, false).await)),

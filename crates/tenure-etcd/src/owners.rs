@@ -1,11 +1,9 @@
 //! `Owners`: the leases and keys of this process's owners. It saves requests; an owner that is not in it is looked up.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Mutex,
-};
+use std::{collections::HashMap, sync::Mutex};
 
-use tenure_core::{LockName, OwnerId, locked};
+use tenure_client::Contended;
+use tenure_core::{OwnerId, locked};
 
 /// How many owners and names are remembered; with more, all are forgotten.
 const KEPT: usize = 1 << 16;
@@ -30,11 +28,16 @@ pub(crate) struct KeyAt {
 }
 
 /// Shared by the handles of one process: a claim through one handle may be released through another.
-#[derive(Default)]
 pub(crate) struct Owners {
     owners: Mutex<HashMap<OwnerId, OwnLeases>>,
     /// Locks that had a waiter a moment ago.
-    contended: Mutex<HashSet<LockName>>,
+    pub(crate) contended: Contended,
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        Self { owners: Mutex::default(), contended: Contended::new(KEPT) }
+    }
 }
 
 impl Owners {
@@ -88,23 +91,6 @@ impl Owners {
         }
         change(owners.entry(owner).or_default());
     }
-
-    pub(crate) fn is_contended(&self, name: &LockName) -> bool {
-        let contended = locked(&self.contended);
-        !contended.is_empty() && contended.contains(name)
-    }
-
-    pub(crate) fn set_contended(&self, name: &LockName, is_contended: bool) {
-        let mut contended = locked(&self.contended);
-        if !is_contended {
-            contended.remove(name);
-        } else if !contended.contains(name) {
-            if contended.len() >= KEPT {
-                contended.clear();
-            }
-            contended.insert(name.clone());
-        }
-    }
 }
 
 #[cfg(test)]
@@ -114,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seat_is_uncertain_while_its_key_may_move_and_remembers_so_many_leases() {
+    fn an_owner_is_uncertain_while_its_key_may_move_and_remembers_so_many_leases() {
         let owners = Owners::default();
         let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [1; 16]);
         owners.will_use(owner, 1);

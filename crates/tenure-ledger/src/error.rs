@@ -1,5 +1,7 @@
 //! `LedgerError`: why a ledger refuses a verb.
 
+use tenure_core::ErrorKind;
+
 /// Why a ledger refused a verb.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -19,4 +21,14 @@ pub enum LedgerError {
     /// The stored text is not a ledger.
     #[error("the stored state of the lock is damaged, or another program wrote it")]
     Unreadable(#[from] serde_json::Error),
+}
+
+impl LedgerError {
+    /// What it is to the one that asked: a full queue may have room later, all else is for a person.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::QueueFull { .. } => ErrorKind::Unavailable,
+            Self::TokensSpent | Self::Unreadable(_) => ErrorKind::Corrupt,
+        }
+    }
 }

@@ -65,7 +65,12 @@ impl Ledger {
 
     /// True if the owner holds, was handed the lock, or has a place among those that were read.
     pub fn knows(&self, owner: OwnerId) -> bool {
-        self.has_place(owner) || self.holders.iter().any(|holder| holder.owner == owner)
+        self.has_place(owner) || self.holds(owner)
+    }
+
+    /// True if the owner holds, or was handed the lock.
+    pub fn holds(&self, owner: OwnerId) -> bool {
+        self.holders.iter().any(|holder| holder.owner == owner)
     }
 
     /// True if the owner has a place among those that were read.

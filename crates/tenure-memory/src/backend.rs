@@ -8,10 +8,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
-    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, Timing,
-    WakeUp, Wakes, locked,
+    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, WakeUp,
+    Wakes, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -87,11 +87,7 @@ impl Memory {
 }
 
 fn refused(error: LedgerError) -> BackendError {
-    let kind = match error {
-        LedgerError::QueueFull { .. } => ErrorKind::Unavailable,
-        _ => ErrorKind::Corrupt,
-    };
-    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("backend", "memory")
+    BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("backend", "memory")
 }
 
 #[async_trait]
@@ -107,9 +103,6 @@ impl Backend for Memory {
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
-        promises.places = None;
-        promises.max_ttl = Timing::MAX_TTL;
-        promises.max_ttl_parameter = None;
         promises.ttl_grain = Duration::from_micros(1);
         promises
     }

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Hint, Listed, Look, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble,
-    Write,
+    Cell, Failure, Listed, Look, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble, Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, Finding, LockName, Minting, Order, ProcessId, Promises,
-    Restart, Sharing, Timing, WakeUp, Wakes,
+    Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Minting, Order, ProcessId, Promises,
+    Restart, Sharing, WakeUp, Wakes,
 };
 
-use crate::{error, hint, session::Session, store::Store, wake::Hints};
+use crate::{error, session::Session, store::Store, wake::Hints};
 
 /// Leases that one statement renews: what it holds it holds for one commit.
 const BATCH: usize = 128;
@@ -34,8 +33,6 @@ impl Cell for Store {
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
         promises.places = Some(8);
-        promises.max_ttl = Timing::MAX_TTL;
-        promises.max_ttl_parameter = None;
         promises.ttl_grain = TOLERANCE;
         promises
     }
@@ -145,7 +142,7 @@ impl Cell for Store {
     }
 
     fn ring(&self, hint: Hint) {
-        hint::ring(&self.router, hint);
+        self.router.route(hint);
     }
 
     fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -5,7 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use tenure_client::{
     Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Form, address, bad, port},
+    url::{Form, address, bad, port, shown},
 };
 use tenure_ledger::Rules;
 
@@ -214,7 +214,7 @@ impl Config {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Host(host, port) => write!(f, "{host}:{port}"),
+            Self::Host(host, port) => f.write_str(&shown(&(host.clone(), *port))),
             Self::Socket(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
         }
     }

@@ -136,11 +136,7 @@ pub(crate) fn unsettled(place: &str) -> BackendError {
 }
 
 pub(crate) fn ledger(place: &str, error: LedgerError) -> BackendError {
-    let kind = match error {
-        LedgerError::QueueFull { .. } => Unavailable,
-        _ => Corrupt,
-    };
-    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("postgres", place)
+    BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("postgres", place)
 }
 
 /// The server took writes when it was looked at, and does not any more.

@@ -1,8 +1,7 @@
 //! Hints as PostgreSQL pushes them: which channels there are, and what is said in them.
 
-use tenure_cas::Hint;
 use tenure_client::HintRouter;
-use tenure_core::{Audience, OwnerId, ProcessId};
+use tenure_core::{Audience, Hint, OwnerId, ProcessId};
 
 /// The channel of a process.
 pub(crate) fn channel(process: ProcessId) -> String {
@@ -29,11 +28,6 @@ pub(crate) fn on_notification(router: &HintRouter, from: &str, text: &str) {
     };
     let Ok(owner) = text[1..].parse::<OwnerId>() else { return };
     if router.wants(owner.process(), audience) && channel(owner.process()) == from {
-        ring(router, Hint { owner, audience, is_behind });
+        router.route(Hint { owner, audience, is_behind });
     }
-}
-
-/// Delivers a hint inside this process.
-pub(crate) fn ring(router: &HintRouter, Hint { owner, audience, is_behind }: Hint) {
-    router.route(tenure_client::Hint { owner, audience, is_behind });
 }

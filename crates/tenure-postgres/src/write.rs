@@ -1,7 +1,7 @@
 //! Writing rows, each on top of the one that it was made from.
 
-use tenure_cas::{Hint, NewPlace, OldPlace, Patience, Stored, Write};
-use tenure_core::LockName;
+use tenure_cas::{NewPlace, OldPlace, Patience, Stored, Write};
+use tenure_core::{Hint, LockName};
 use tokio_postgres::{Row, types::Type};
 
 use crate::{

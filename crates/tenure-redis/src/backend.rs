@@ -1,7 +1,6 @@
 //! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that.
 
 use std::{
-    collections::HashSet,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -9,6 +8,7 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
+use tenure_client::Contended;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, Finding, Grant, HolderView, Host, Label, LockName, LockView, Minting, Order, Outcome, OwnerId,
@@ -43,7 +43,7 @@ const CONTENDED_MAX: usize = 4096;
 pub struct Redis {
     pub(crate) sessions: Arc<Sessions>,
     /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
-    contended: Mutex<HashSet<LockName>>,
+    pub(crate) contended: Contended,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
     /// The durations and bounds of queues, as the scripts want them.
@@ -72,7 +72,7 @@ impl Redis {
         let bounds = format!("{claim}:{place}:{retry}:{PLACES_MAX}:{drop}");
         Self {
             sessions: Arc::new(Sessions::new(shared)),
-            contended: Mutex::default(),
+            contended: Contended::new(CONTENDED_MAX),
             label: Mutex::default(),
             bounds,
         }
@@ -113,30 +113,16 @@ impl Redis {
         text
     }
 
-    pub(crate) fn is_contended(&self, name: &LockName) -> bool {
-        let contended = locked(&self.contended);
-        !contended.is_empty() && contended.contains(name)
-    }
-
-    pub(crate) fn set_contended(&self, name: &LockName, is_contended: bool) {
-        let mut contended = locked(&self.contended);
-        if !is_contended {
-            contended.remove(name);
-        } else if !contended.contains(name) {
-            if contended.len() >= CONTENDED_MAX {
-                contended.clear();
-            }
-            contended.insert(name.clone());
-        }
-    }
-
-    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
-    async fn may_renew(&self, session: Arc<Session>) -> Result<Arc<Session>, BackendError> {
+    /// The connection, if leases so long may be renewed over it.
+    async fn renewing(&self, longest: Duration) -> Result<Arc<Session>, BackendError> {
+        self.allow(longest)?;
+        let session = self.sessions.session().await?;
         self.sessions.stand(&session).await?;
         self.sessions.may_renew(&session).await?;
         Ok(session)
     }
 
+    /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
     async fn renew_plain(&self, session: &Session, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
@@ -232,7 +218,7 @@ impl Redis {
             again.arg(&owner.hex()[..]);
             answer = self.sessions.ask(session, script, &again).await.map_or(answer, |_| answer);
         }
-        self.set_contended(name, matches!(answer, Some(1 | 3)));
+        self.contended.set(name, matches!(answer, Some(1 | 3)));
         match answer {
             Some(1..=3) => Ok(Released::Released),
             Some(0) => Ok(Released::WasGone),
@@ -286,7 +272,6 @@ impl Backend for Redis {
         promises.reach = "all clients of the server";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
-        promises.places = None;
         promises.max_ttl = config.max_ttl;
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
@@ -320,15 +305,7 @@ impl Backend for Redis {
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
-        let session = match self.allow(longest).map(|()| self.sessions.session()) {
-            Ok(session) => session.await,
-            Err(error) => Err(error),
-        };
-        let session = match session {
-            Ok(session) => self.may_renew(session).await,
-            Err(error) => Err(error),
-        };
-        let session = match session {
+        let session = match self.renewing(longest).await {
             Ok(session) => session,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -341,7 +318,7 @@ impl Backend for Redis {
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let keys = self.keys(name)?;
         let session = self.sessions.session().await?;
-        if !self.is_contended(name) {
+        if !self.contended.is_contended(name) {
             let script = &self.scripts().release;
             let mut call = script.call(&[&keys.lock]);
             call.arg(&owner.hex()[..]);

@@ -25,11 +25,11 @@ impl Redis {
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let keys = self.keys(&claim.name)?;
         let plain = claim.mode == Mode::Exclusive && claim.block <= 1;
-        if plain && self.config().counting() == Counting::One && !self.is_contended(&claim.name) {
+        if plain && self.config().counting() == Counting::One && !self.contended.is_contended(&claim.name) {
             match self.acquire(session, gate, &keys, claim).await? {
                 -1 => return Ok(None),
                 -2 => return self.close(session, gate).await,
-                0 => self.set_contended(&claim.name, true),
+                0 => self.contended.set(&claim.name, true),
                 token => {
                     let answer = granted(claim, token, 1);
                     self.learn(gate, &answer);

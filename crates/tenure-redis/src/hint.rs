@@ -1,8 +1,8 @@
 //! Hints as Redis pushes them: which channels there are, and what is said in them.
 
 use redis::{PushInfo, PushKind, Value};
-use tenure_client::{End, Hint, HintRouter};
-use tenure_core::{Audience, OwnerId, ProcessId};
+use tenure_client::{End, HintRouter};
+use tenure_core::{Audience, Hint, OwnerId, ProcessId};
 
 /// The channel of a process.
 pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {

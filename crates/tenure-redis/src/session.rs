@@ -1,6 +1,6 @@
 //! `Session`: one connection that has looked at its server, and `Sessions`, which makes a new one when it ends.
 //!
-//! Reconnecting is ours, never silent inside the driver: every new connection reads who the server is and judges its
+//! Reconnecting to one server is ours, never silent inside the driver (that of a Cluster is the driver's): every new connection reads who the server is and judges its
 //! record before its first claim (H4.3).
 
 use std::{

@@ -24,7 +24,7 @@ impl Pushed {
     }
 }
 
-/// Keeps a connection that hears what is pushed; ends only with it.
+/// Keeps a connection that hears what is pushed; never ends.
 async fn listen(sessions: &Sessions) {
     let host = sessions.host();
     loop {

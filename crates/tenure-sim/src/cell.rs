@@ -7,12 +7,12 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Hint, Listed, Look, NewPlace, OldPlace, Patience, Purpose, Reading, Stored, TOLERANCE,
-    Trouble, Write,
+    Cell, Failure, Listed, Look, NewPlace, OldPlace, Patience, Purpose, Reading, Stored, TOLERANCE, Trouble,
+    Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Host, LockName, Minting, Order, Outcome,
-    ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
+    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Minting, Order,
+    Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
 };
 use tenure_testkit::cells::words;
 

@@ -273,9 +273,7 @@ impl Backend for Remote {
         promises.reach = "one world";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
-        promises.places = None;
         promises.max_ttl = self.max_ttl;
-        promises.max_ttl_parameter = None;
         promises.ttl_grain = Duration::from_millis(1);
         promises
     }

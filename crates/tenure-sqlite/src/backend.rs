@@ -9,8 +9,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, Timing, WakeUp, Wakes,
-    locked,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes, locked,
 };
 use tenure_ledger::Ledger;
 
@@ -78,9 +77,6 @@ impl Backend for Sqlite {
         promises.reach = "one host";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Polled(Duration::from_millis(25));
-        promises.places = None;
-        promises.max_ttl = Timing::MAX_TTL;
-        promises.max_ttl_parameter = None;
         promises.ttl_grain = Duration::from_micros(1);
         promises
     }
@@ -95,7 +91,7 @@ impl Backend for Sqlite {
             Ok(answer) => answer,
             Err(haste) => store.claim(claim, haste)?,
         };
-        store.remember_seat(claim, &answer);
+        store.remember_place(claim, &answer);
         Ok(answer)
     }
 

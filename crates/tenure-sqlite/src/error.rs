@@ -92,11 +92,7 @@ pub(crate) fn cannot_lock(path: &Path, error: std::io::Error) -> BackendError {
 }
 
 pub(crate) fn ledger(path: &Path, error: LedgerError) -> BackendError {
-    let kind = match error {
-        LedgerError::QueueFull { .. } => ErrorKind::Unavailable,
-        _ => ErrorKind::Corrupt,
-    };
-    BackendError::new(kind, Outcome::NotApplied, error.to_string()).with("file", path.display())
+    BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("file", path.display())
 }
 
 /// Before COMMIT, as above.

@@ -34,7 +34,7 @@ impl Store {
     }
 
     /// Remembers a waiter: its next claim begins with a read, and the poll for hints adapts to its place.
-    pub(crate) fn remember_seat(&mut self, claim: &Claim, answer: &ClaimAnswer) {
+    pub(crate) fn remember_place(&mut self, claim: &Claim, answer: &ClaimAnswer) {
         match answer {
             ClaimAnswer::Queued { ahead, .. } => {
                 let now = self.now();
@@ -42,7 +42,7 @@ impl Store {
                 let is_near = !self.config.rules.is_far(claim.mode, *ahead);
                 let ahead = if is_near { (*ahead).min(FAR - 1) } else { *ahead };
                 if self.places.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
-                    self.seated.notify_one();
+                    self.placed.notify_one();
                 }
             }
             _ => self.places.leave(&claim.name, claim.owner),

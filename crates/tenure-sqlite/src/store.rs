@@ -36,7 +36,7 @@ pub(crate) struct Store {
     stale: bool,
     pub(crate) places: Places,
     /// Notified when a place is taken: the poll may have to look sooner.
-    pub(crate) seated: Arc<Notify>,
+    pub(crate) placed: Arc<Notify>,
     /// How often in a row the file was busy with others.
     busy: u32,
     /// How many new rows this process made.
@@ -73,7 +73,7 @@ impl Store {
             generation: 0,
             stale: false,
             places: Places::default(),
-            seated: Arc::default(),
+            placed: Arc::default(),
             busy: 0,
             inserts: chance[0],
         }

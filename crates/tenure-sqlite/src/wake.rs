@@ -19,7 +19,7 @@ pub(crate) struct Hints {
     host: Arc<dyn Host>,
     ringing: Ringing,
     /// Notified when an owner of this process took a place.
-    seated: Arc<Notify>,
+    placed: Arc<Notify>,
     process: ProcessId,
     audience: Audience,
     /// The last hint that was there when we last looked, if we did.
@@ -41,16 +41,16 @@ impl Hints {
         process: ProcessId,
         audience: Audience,
     ) -> Self {
-        let (host, seated, pauses) = {
+        let (host, placed, pauses) = {
             let store = locked(&store);
-            (store.host.clone(), store.seated.clone(), Pauses::of(audience, &store.config.rules))
+            (store.host.clone(), store.placed.clone(), Pauses::of(audience, &store.config.rules))
         };
         let due = host.now();
         Self {
             store,
             host,
             ringing,
-            seated,
+            placed,
             process,
             audience,
             last: None,
@@ -188,7 +188,7 @@ impl Wakes for Hints {
             let pause = tokio::select! {
                 biased;
                 wake = self.ringing.next() => return wake,
-                () = self.seated.notified(), if self.audience == Audience::Waiters => {
+                () = self.placed.notified(), if self.audience == Audience::Waiters => {
                     self.hurry();
                     continue;
                 }

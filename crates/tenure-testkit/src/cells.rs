@@ -8,12 +8,12 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Hint, Listed, Look, NewPlace, OldPlace, Overflow, Purpose, Reading, Stored, TOLERANCE,
-    Trouble, Until, Write,
+    Cell, Failure, Listed, Look, NewPlace, OldPlace, Overflow, Purpose, Reading, Stored, TOLERANCE, Trouble,
+    Until, Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Host, LockName, Minting, Order,
-    Outcome, ProcessId, Promises, Restart, Sharing, Timing, WakeUp, Wakes,
+    Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Minting,
+    Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
 };
 
 /// How many places beside a cell are read with it.
@@ -53,17 +53,12 @@ impl Cells {
     pub fn read(&self, name: &LockName, look: &Look, now: Duration) -> Reading {
         let kept = self.cells.get(name);
         let places = || self.places.get(name).into_iter().flatten();
-        let is_before = |key: &String| match &look.until {
-            Until::Nothing => false,
-            Until::Key(own) => key < own,
-            Until::End => true,
-        };
         let first = places().take(FIRST).map(|(key, state)| (key.clone(), state.clone())).collect();
         let own = match &look.until {
             Until::Key(key) => places().find(|(known, _)| *known == key).map(|(_, state)| state.clone()),
             Until::Nothing | Until::End => None,
         };
-        let ahead = places().filter(|(key, _)| is_before(key)).count();
+        let ahead = places().filter(|(key, _)| look.until.is_behind(key)).count();
         Reading {
             version: kept.map_or(0, |kept| kept.version),
             state: kept.map_or_else(String::new, |kept| kept.state.clone()),
@@ -245,7 +240,6 @@ impl Cell for CellStore {
         promises.reach = "one test";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
-        promises.max_ttl = Timing::MAX_TTL;
         promises.ttl_grain = TOLERANCE;
         promises
     }

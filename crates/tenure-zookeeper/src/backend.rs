@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, Finding, Grant,
     HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released, Renewal,
-    Restart, Sharing, Timing, WakeUp, Wakes,
+    Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{
     claim, config::Config, diagnose, directory::Directories, holders::KnownHolders, leave, renew,
-    sessions::Sessions, store::Store, view, wake::Hints,
+    sessions::Sessions, store::Store, view,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -47,8 +47,6 @@ impl Backend for ZooKeeper {
         promises.end = EndOfGrant::Session;
         promises.wake = WakeUp::Pushed;
         promises.places = Some(8);
-        promises.max_ttl = Timing::MAX_TTL;
-        promises.max_ttl_parameter = None;
         // In the rounded session of one of many ttls a crash is noticed later: see the README.
         promises.ttl_grain = self.0.sessions.config.tick * 3;
         promises
@@ -76,7 +74,7 @@ impl Backend for ZooKeeper {
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(Hints(self.0.sessions.bells.listen(process, audience)))
+        Box::new(self.0.sessions.bells.listen(process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {

@@ -1,8 +1,7 @@
 //! Hints: a waiter watches a node before it, and is woken when that node is deleted or becomes a holder.
 
-use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use tenure_core::{Audience, BackendError, OwnerId, Ringing, Wake, Wakes};
+use tenure_core::{Audience, BackendError, OwnerId};
 use zookeeper_client::Error;
 
 use crate::{
@@ -58,15 +57,5 @@ impl Lookout<'_> {
             session.with_entry(owner, |entry| entry.unwatch(node));
         }
         Ok(true)
-    }
-}
-
-/// The stream of hints of one process.
-pub(crate) struct Hints(pub(crate) Ringing);
-
-#[async_trait]
-impl Wakes for Hints {
-    async fn next(&mut self) -> Wake {
-        self.0.next().await
     }
 }

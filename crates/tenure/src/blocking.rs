@@ -316,11 +316,8 @@ impl Guard {
     }
 
     fn run<T>(self, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
-        let out = work(self.lease());
-        self.check().map_err(HoldError::Lost)?;
-        if let Err(error) = self.release() {
-            tracing::warn!(%error, "the work is done, the release failed");
-        }
+        let out = self.inner.span().in_scope(|| work(self.lease()));
+        self.lease.runtime.block_on(self.inner.settle())?;
         Ok(out)
     }
 }

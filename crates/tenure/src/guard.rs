@@ -7,7 +7,7 @@ use tracing::{Instrument, Span};
 
 use crate::{
     engine::{Engine, cell::HoldCell},
-    error::{Loss, Lost, ReleaseError},
+    error::{HoldError, Loss, Lost, ReleaseError},
     lease::Lease,
 };
 
@@ -47,6 +47,15 @@ impl Guard {
     }
 
     /// What a trace shows of this hold.
+    /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
+    pub(crate) async fn settle(self) -> Result<(), HoldError> {
+        self.check().map_err(HoldError::Lost)?;
+        if let Err(error) = self.release().await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, the release failed");
+        }
+        Ok(())
+    }
+
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }

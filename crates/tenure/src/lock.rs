@@ -276,9 +276,6 @@ async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, H
             out = work.instrument(guard.span()) => out,
         }
     };
-    guard.check().map_err(HoldError::Lost)?;
-    if let Err(error) = guard.release().await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, the release failed");
-    }
+    guard.settle().await?;
     Ok(out)
 }

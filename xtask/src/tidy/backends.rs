@@ -5,7 +5,7 @@ use crate::{
     tidy::house::{House, Violation},
 };
 
-/// Every backend crate, those still to come included.
+/// Every backend crate.
 pub(crate) const BACKENDS: &[&str] = &[
     "tenure-memory",
     "tenure-sqlite",

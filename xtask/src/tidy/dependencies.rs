@@ -11,8 +11,8 @@ use crate::{
 struct Seat {
     /// Crates of ours that it may use; `None`: any.
     ours: Option<&'static [&'static str]>,
-    /// Crates of others that it must not use.
-    never: &'static [&'static str],
+    /// Crates that it must not use.
+    never: &'static [&'static [&'static str]],
 }
 
 const CORE: &str = "tenure-core";
@@ -25,36 +25,30 @@ const FACADE: &str = "tenure";
 const DRIVERS: &[&str] =
     &["rusqlite", "redis", "tokio-postgres", "tokio-postgres-rustls", "zookeeper-client", "etcd-client"];
 
-/// Core and ledger have no I/O, no clock and no runtime.
-const MACHINERY: &[&str] = &[
-    "tokio",
-    "nix",
-    "rusqlite",
-    "redis",
-    "tokio-postgres",
-    "tokio-postgres-rustls",
-    "zookeeper-client",
-    "etcd-client",
-];
+/// A runtime and the system: core and ledger have no I/O and no clock.
+const MACHINERY: &[&str] = &["tokio", "nix"];
+
+/// What no other floor may know.
+const TOPS: &[&str] = &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"];
+
+/// Backends that are cells of a store that compares and sets.
+const CELLS: &[&str] = &["tenure-postgres"];
 
 /// The house, from the floor up.
 fn seat(package: &str) -> Option<Seat> {
     let on = |ours: &'static [&'static str]| Some(Seat { ours: Some(ours), never: &[] });
     match package {
-        CORE => Some(Seat { ours: Some(&[]), never: MACHINERY }),
-        LEDGER => Some(Seat { ours: Some(&[CORE]), never: MACHINERY }),
-        CLIENT => Some(Seat { ours: Some(&[CORE]), never: DRIVERS }),
+        CORE => Some(Seat { ours: Some(&[]), never: &[MACHINERY, DRIVERS] }),
+        LEDGER => Some(Seat { ours: Some(&[CORE]), never: &[MACHINERY, DRIVERS] }),
+        CLIENT => Some(Seat { ours: Some(&[CORE]), never: &[DRIVERS] }),
         "tenure-redlock" => on(&[CORE]),
         // Its runtime is the caller's: of tokio it takes what stands on no runtime.
-        CAS => Some(Seat { ours: Some(&[CORE, LEDGER]), never: DRIVERS }),
-        // A store that compares and sets.
-        "tenure-postgres" => on(&[CORE, LEDGER, CAS, CLIENT]),
+        CAS => Some(Seat { ours: Some(&[CORE, LEDGER]), never: &[DRIVERS] }),
+        _ if CELLS.contains(&package) => on(&[CORE, LEDGER, CAS, CLIENT]),
         "tenure-zookeeper" | "tenure-etcd" => on(&[CORE, CLIENT]),
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
-        FACADE => {
-            Some(Seat { ours: None, never: &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"] })
-        }
+        FACADE => Some(Seat { ours: None, never: &[TOPS] }),
         "tenure-cli" | "fenced-write" => on(&[FACADE]),
         "tenure-sim" | "tenure-bench" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),
@@ -81,7 +75,7 @@ fn allows(seat: Seat, dependency: &Dependency, house: &House<'_>) -> bool {
     let name = dependency.name.as_str();
     let is_ours = house.workspace.package(name).is_some() || name.starts_with("tenure");
     let is_known = seat.ours.is_none_or(|ours| ours.contains(&name));
-    !seat.never.contains(&name) && (is_known || !is_ours)
+    !seat.never.iter().any(|list| list.contains(&name)) && (is_known || !is_ours)
 }
 
 fn refusal(house: &House<'_>, package: &Package, dependency: &Dependency) -> Violation {

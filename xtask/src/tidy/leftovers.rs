@@ -15,9 +15,19 @@ const MARKS: &[&str] = &[
     concat!("XX", "X"),
 ];
 
-/// No mark of unfinished work in any Rust file, comments and tests included.
+/// Of a merge that was not resolved, at the beginning of a line of any text.
+const CONFLICTS: &[&str] = &[concat!("<<<", "<<<< "), concat!(">>>", ">>>> ")];
+
+/// No mark of unfinished work in any Rust file, comments and tests included; and none of a merge in any text.
 pub(crate) fn of_work(house: &House<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
+    for (path, text) in &house.texts {
+        for (index, line) in text.lines().enumerate() {
+            if CONFLICTS.iter().any(|mark| line.starts_with(mark)) {
+                violations.push(Violation::new(path, index + 1, "left over: a merge that was not resolved"));
+            }
+        }
+    }
     for file in &house.rust {
         for line in file.lines() {
             for mark in MARKS.iter().filter(|mark| has_mark(line.text, mark)) {
@@ -50,6 +60,16 @@ mod tests {
                     assert_eq!(judge(of_work, &[(path, &text)]), [format!("{path}:2: left over: {mark}")]);
                 }
             }
+        }
+    }
+
+    /// Such a mark stood in a decision paper for a day: nobody compiles those.
+    #[test]
+    fn a_merge_that_was_not_resolved_is_found_in_papers_too() {
+        for mark in CONFLICTS {
+            let text = format!("One.\n{mark}HEAD\nTwo.\n");
+            let found = judge(of_work, &[("docs/decisions/0015-x.md", &text)]);
+            assert_eq!(found, ["docs/decisions/0015-x.md:2: left over: a merge that was not resolved"]);
         }
     }
 

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use redis::Cmd;
 use tenure_core::{
-    Backend, BackendError, Claim, ClaimAnswer, ErrorKind, Finding, Grant, Label, LockName, Mode, OwnerId,
-    ProcessId, Severity, Wait,
+    Audience, Backend, BackendError, Claim, ClaimAnswer, ErrorKind, Finding, Grant, Label, LockName, Mode,
+    OwnerId, ProcessId, Severity, Wait,
 };
 
 use super::{Visit, described, finding, word};
-use crate::{keys::Counting, session::Session};
+use crate::{hint, keys::Counting, session::Session};
 
 /// The lock ends after so long if the visit is cut off; no server has a shorter maximum. A claim asks for less, so that a
 /// renewal has something to do.
@@ -79,7 +79,7 @@ impl Visit<'_> {
 
     /// What the lock above did not need, but others will: hints, and scripts that the server forgot.
     async fn commands(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
-        let channel = format!("tenure:p:{process}");
+        let channel = hint::channel((process, Audience::Waiters));
         // On the connection that is dropped with this visit.
         let heard = if self.resp3 {
             self.wire.subscribe(&channel).await

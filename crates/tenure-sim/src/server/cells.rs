@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tenure_cas::{Hint, Look, NewPlace, OldPlace, Patience, Reading, Stored, Write};
-use tenure_core::{HolderView, LockName, LockView, Moment, OwnerId};
+use tenure_cas::{Look, NewPlace, OldPlace, Patience, Reading, Stored, Write};
+use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
 
@@ -225,7 +225,7 @@ impl Node {
         forgotten
     }
 
-    /// How many hold each lock, and how many wait.
+    /// A view of each lock.
     pub(super) fn leftover_cells(&self, clock: Duration) -> Vec<LockView> {
         let at = Moment { boot: clock, wall: clock };
         let view = |name: &LockName| {

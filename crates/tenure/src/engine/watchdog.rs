@@ -75,7 +75,8 @@ async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finis
             _ => Ok(answers),
         }
     };
-    let spans: Vec<Span> = grants.iter().map(|grant| link.spans().renewal(grant)).collect();
+    let made = link.spans();
+    let spans: Vec<Span> = grants.iter().map(|grant| made.renewal(grant)).collect();
     let around = if let [only] = &spans[..] { only.clone() } else { Span::none() };
     let answers = match request(host, host.now(), timeout, ask).instrument(around).await {
         Ok(answers) => answers,

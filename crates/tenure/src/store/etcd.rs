@@ -24,7 +24,7 @@ impl EtcdStore {
         Self(Written::at("etcd://", hosts))
     }
 
-    /// The port of all members that were named without one.
+    /// The port of all members, of which none names its own.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.port = Some(port);

@@ -54,7 +54,7 @@ impl RedisStore {
         Self(Written::at("redis-cluster://", nodes))
     }
 
-    /// The port of all servers that were named without one.
+    /// The port of all servers, of which none names its own.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.port = Some(port);

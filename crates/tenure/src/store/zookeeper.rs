@@ -29,7 +29,7 @@ impl ZooKeeperStore {
         Self(Written::at("zookeeper://", hosts))
     }
 
-    /// The port of all members that were named without one.
+    /// The port of all members, of which none names its own.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.0.port = Some(port);
