@@ -7,18 +7,20 @@ mod stage;
 use std::{fs, time::Duration};
 
 use stage::redis;
-use tenure::TokioHost;
 use tenure_core::{
-    BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Host, Label, LockName, Mode,
+    BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName, Mode,
     OwnerId, ProcessId, Severity,
     Severity::{Note, Problem, Warning},
     Wait,
 };
 use tenure_testkit::{
     clock::Clock,
-    patience::{eventually, slowness},
+    patience::{self, becomes, eventually},
     redis::{Cluster, Recipe, RedisServer, Sentinels},
 };
+
+/// For what must happen at last.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All findings, to be asked for one.
 struct Seen(Vec<Finding>);
@@ -73,12 +75,8 @@ fn claim(name: &str, wait: Wait) -> Claim {
 async fn granting(url: &str) -> BackendHandle {
     let locks = redis(url);
     let claim = claim("first", Wait::No);
-    let mut patience = 1000 * slowness();
-    while !matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_))) {
-        patience -= 1;
-        assert!(patience > 0, "nothing is granted");
-        TokioHost.sleep_until(TokioHost.now() + Duration::from_millis(20)).await;
-    }
+    let is_granted = async || matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_)));
+    patience::until("it is granted", PATIENCE, is_granted).await;
     locks.release(&claim.name, claim.owner).await.unwrap();
     locks
 }
@@ -97,7 +95,7 @@ async fn healthy(query: &str) -> (RedisServer, BackendHandle) {
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    eventually(what, Duration::from_secs(20), || is_so().then_some(()));
+    eventually(what, PATIENCE, || is_so().then_some(()));
 }
 
 #[tokio::test]
@@ -286,16 +284,14 @@ async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_a
 
 /// What a claim is refused with, in the end. Until then it is granted, and given back.
 async fn refusal(locks: &BackendHandle, claim: &Claim) -> String {
-    let mut patience = 300 * slowness();
-    loop {
-        match locks.claim(claim).await {
-            Err(error) => return error.to_string(),
-            Ok(_) => drop(locks.release(&claim.name, claim.owner).await),
+    let refused = async || match locks.claim(claim).await {
+        Err(error) => Some(error.to_string()),
+        Ok(_) => {
+            locks.release(&claim.name, claim.owner).await.ok();
+            None
         }
-        patience -= 1;
-        assert!(patience > 0, "it is granted for ever");
-        TokioHost.sleep_until(TokioHost.now() + Duration::from_millis(100)).await;
-    }
+    };
+    becomes("it is refused", PATIENCE, refused).await
 }
 
 #[tokio::test]

@@ -10,13 +10,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tenure::{Guard, Locker, TokioHost};
 use tenure_core::{BackendHandle, LockName};
 use tenure_etcd::{Config, Etcd};
-use tenure_testkit::{etcd::EtcdServer, patience::slowness};
+use tenure_testkit::{etcd::EtcdServer, patience};
 
 /// How long a test waits for what must come.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,15 +39,8 @@ pub(crate) fn named(name: &str) -> LockName {
 }
 
 /// Waits until `condition` answers something, and lets the tasks of the test go on meanwhile.
-pub(crate) async fn becomes<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE * slowness();
-    loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+pub(crate) async fn becomes<T>(what: &str, condition: impl AsyncFnMut() -> Option<T>) -> T {
+    patience::becomes(what, PATIENCE, condition).await
 }
 
 /// Waits until a lease was renewed so many times from now on, and is not lost.
@@ -74,17 +67,7 @@ pub(crate) fn left(server: &EtcdServer) -> (Vec<String>, usize) {
 
 /// Waits until a server has neither keys nor leases.
 pub(crate) async fn nothing_is_left(server: &EtcdServer) {
-    let mut last = None;
-    let deadline = Instant::now() + Duration::from_secs(5) * slowness();
-    while Instant::now() < deadline {
-        let found = left(server);
-        if found == (Vec::new(), 0) {
-            return;
-        }
-        last = Some(found);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("still there: {last:?}");
+    becomes("neither key nor lease is left", async || (left(server) == (Vec::new(), 0)).then_some(())).await;
 }
 
 /// Sees who is inside, and which token was the last.

@@ -10,7 +10,7 @@ use tenure_core::{BackendError, BackendHandle, ClaimAnswer, Grant};
 use tenure_postgres::{Config, backend};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::slowness,
+    patience::{self, becomes, in_time},
     postgres::{PostgresServer, Recipe},
 };
 
@@ -29,28 +29,21 @@ pub(crate) fn player(url: &str, name: &str) -> Player {
 
 /// Asks until it is let in.
 pub(crate) async fn enter_in_time(player: &Player) -> Grant {
-    let deadline = tokio::time::Instant::now() + PATIENCE * slowness();
-    loop {
-        match player.backend.claim(&player.claim).await {
-            Ok(ClaimAnswer::Granted(grant)) => return grant,
-            answer => assert!(tokio::time::Instant::now() < deadline, "not let in: {answer:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let asked = async || match player.backend.claim(&player.claim).await {
+        Ok(ClaimAnswer::Granted(grant)) => Some(grant),
+        _ => None,
+    };
+    becomes("it is let in", PATIENCE, asked).await
 }
 
 /// Waits until something is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE * slowness();
-    while !is_so().await {
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    patience::until(what, PATIENCE, is_so).await;
 }
 
 /// Ends what hangs, with its place in the test.
 pub(crate) async fn soon<A>(what: impl Future<Output = A>) -> A {
-    tokio::time::timeout(PATIENCE * slowness(), what).await.expect("an answer in time")
+    in_time("it answers", PATIENCE, what).await
 }
 
 /// A server that writes down every statement.

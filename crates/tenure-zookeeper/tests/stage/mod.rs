@@ -13,7 +13,7 @@ use std::{
 
 use tenure::{Guard, Lock, Locker, TokioHost};
 use tenure_core::BackendHandle;
-use tenure_testkit::patience::slowness;
+use tenure_testkit::patience::{self, in_time};
 use tenure_zookeeper::{Config, ZooKeeper};
 use tokio::time::sleep;
 use zookeeper_client::Client;
@@ -46,18 +46,12 @@ pub(crate) async fn raw(address: &str) -> Client {
 
 /// Waits for something that must not take for ever.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
-    let waited = tokio::time::timeout(PATIENCE * slowness(), future).await;
-    waited.unwrap_or_else(|_| panic!("waited in vain until {what}"))
+    in_time(what, PATIENCE, future).await
 }
 
 /// Waits until a condition holds.
-pub(crate) async fn until<F: AsyncFnMut() -> bool>(what: &str, mut condition: F) {
-    soon(what, async {
-        while !condition().await {
-            sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    patience::until(what, PATIENCE, is_so).await;
 }
 
 /// Waits until a lease was renewed so many times from now on. False if it was lost before that.

@@ -16,13 +16,14 @@ use std::{
 use tenure::{AcquireError, FencingToken, Guard, Lock, LockName, Locker};
 use tenure::{BackendError, LockView};
 use tenure_testkit::{
-    patience::{eventually, slowness},
+    patience::{self, eventually, slowness},
     proxy::Proxy,
     redis::{Raw, RedisServer, Reply},
 };
 use tokio::task::JoinHandle;
 
 pub(crate) use naive::Naive;
+pub(crate) use tenure_testkit::patience::until;
 
 /// The lock that everybody here wants.
 pub(crate) const NAME: &str = "stage";
@@ -168,7 +169,7 @@ pub(crate) async fn acquire(lock: Lock) -> Guard {
 
 /// Waits for what was to come, so that a test fails and does not hang.
 pub(crate) async fn in_time<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE * slowness(), future).await.expect("it takes for ever")
+    patience::in_time("it ends", PATIENCE, future).await
 }
 
 /// Waits for a guard, and says how long it took.
@@ -177,15 +178,6 @@ pub(crate) async fn entry(waiting: JoinHandle<Result<Guard, AcquireError>>) -> (
     let guard = in_time(waiting).await.unwrap().unwrap();
     guard.check().unwrap();
     (guard, began.elapsed())
-}
-
-/// As `eventually`, for what has to be awaited.
-pub(crate) async fn until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + patience * slowness();
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Waits until a lease was renewed.
