@@ -1,19 +1,23 @@
 //! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `mutants`.
 
 mod api;
+mod beside;
 mod ci;
 mod clients;
 mod mutants;
+mod options;
+mod runner;
 mod step;
 mod test;
 mod tidy;
 mod tools;
 mod tree;
+mod verdict;
 mod workspace;
 
 use std::{env, process::ExitCode};
 
-use crate::{step::Failure, workspace::Workspace};
+use crate::{options::Options, step::Failure, workspace::Workspace};
 
 const HELP: &str = "\
 The house's own chores.
@@ -21,7 +25,10 @@ The house's own chores.
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test               Install what the tests need, then run all tests: unit, integration, documentation
+  test [OPTION...] [FILTER]
+                     Install what the tests need, then run all tests once: unit, integration, worlds, documentation.
+                     With a FILTER of nextest, as 'test(pooler)', only those; --times N: each so often;
+                     --busy: beside two busy loops; --one-core: on one processor
   ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
@@ -36,7 +43,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
-        ["test"] => run(test::run),
+        ["test", words @ ..] => match Options::parse(words) {
+            Ok(options) => run(|workspace| test::run(workspace, &options)),
+            Err(complaint) => return usage(&complaint),
+        },
         ["ci"] => run(ci::run),
         ["api"] => run(api::run),
         ["tidy"] => run(tidy::run),

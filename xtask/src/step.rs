@@ -72,11 +72,11 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 }
 
 #[expect(clippy::disallowed_methods, reason = "no lease hangs on how long a chore took")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-fn seconds(time: Duration) -> String {
+pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 

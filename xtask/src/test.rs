@@ -1,11 +1,15 @@
-//! `cargo xtask test`: what the tests need, then every test.
+//! `cargo xtask test`: what the tests need, then every test once, and a verdict.
 
-use std::process::Command;
+use std::{process::Command, thread, time::Instant};
 
 use crate::{
-    clients, mutants,
-    step::{Failure, Steps, succeeds},
+    beside::{Beside, Busy},
+    clients,
+    options::Options,
+    runner::Runner,
+    step::{Failure, Steps, now},
     tools,
+    verdict::Verdict,
     workspace::{Workspace, cargo},
 };
 
@@ -15,56 +19,63 @@ const SEEDS: &str = "500";
 /// What the command and the benchmarks have only if asked, and are tested with.
 pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd,tenure-bench/etcd"];
 
-/// Provides the tools and the foreign clients, then runs unit and integration tests, then the examples in the docs.
-pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
+/// Provides the tools and the foreign clients, then runs all rings, whatever becomes of the first of them.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), Failure> {
+    let began = now();
     let mut steps = Steps::default();
     tools::provide(&mut steps)?;
     clients::provide(workspace, &mut steps)?;
-    let has_nextest = succeeds(cargo().args(["nextest", "--version"]));
-    steps.command("tests", &mut runner(has_nextest))?;
-    steps.command("simulation", &mut simulation())?;
-    steps.work("mutants", || mutants::run(workspace, &[]))?;
-    steps.last().command("doc tests", cargo().args(["test", "--workspace", "--doc"]))
-}
-
-/// Cargo's own runner knows no process per test and no slow-test report, but is always there.
-fn runner(has_nextest: bool) -> Command {
-    let mut command = cargo();
-    if has_nextest {
-        command.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    let runner = Runner::find(options);
+    steps.command("build the tests", &mut runner.build())?;
+    let mut verdict = Verdict::default();
+    let _loops = options.is_busy.then(Busy::start).transpose()?;
+    if options.is_whole() {
+        all_rings(workspace, &runner, &mut verdict)?;
     } else {
-        command.args(["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"]);
+        steps.work("tests", || runner.run(workspace, &mut verdict))?;
     }
-    command.args(EXTRA);
-    command
+    sum_up(&verdict, began, &runner.report(workspace))
 }
 
-/// Worlds in which the product's own code runs, checked against the laws.
-fn simulation() -> Command {
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS]);
-    command
+/// The tests mostly sleep: what needs the processor runs beside them, and says what it has to say when they are done.
+fn all_rings(workspace: &Workspace, runner: &Runner<'_>, verdict: &mut Verdict) -> Result<(), Failure> {
+    let beside = Beside::default();
+    let rings = rings()?;
+    thread::scope(|scope| {
+        let rest = scope.spawn(|| beside.run_all(rings));
+        let tests = Steps::default()
+            .work("1 of 4, tests: rules, contract, engine, reality", || runner.run(workspace, verdict));
+        beside.speak();
+        let rest = rest.join().expect("BUG: a ring panicked");
+        tests?;
+        verdict.add(rest?);
+        Ok(())
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The other rings: what each is called, and its command.
+fn rings() -> Result<Vec<(&'static str, Command)>, Failure> {
+    let mut simulation = cargo();
+    simulation.args(["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS]);
+    let us = std::env::current_exe().map_err(|error| Failure::new("mutants", error.to_string()))?;
+    let mut mutants = Command::new(us);
+    mutants.arg("mutants");
+    let mut docs = cargo();
+    docs.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    Ok(vec![
+        ("2 of 4, worlds: the simulation", simulation),
+        ("3 of 4, worlds: mutants", mutants),
+        ("4 of 4, examples: doc tests", docs),
+    ])
+}
 
-    fn arguments(command: &Command) -> Vec<&str> {
-        command.get_args().map(|argument| argument.to_str().unwrap()).collect()
+/// The red ones with their commands, then one line.
+fn sum_up(verdict: &Verdict, began: Instant, report: &str) -> Result<(), Failure> {
+    print!("{}", verdict.red_ones());
+    let line = verdict.line(began.elapsed(), report);
+    if verdict.is_green() {
+        println!("\n{line}");
+        return Ok(());
     }
-
-    #[test]
-    fn nextest_is_taken_where_it_is_installed() {
-        assert_eq!(
-            arguments(&runner(true)),
-            [&["nextest", "run", "--workspace", "--no-fail-fast"], EXTRA].concat()
-        );
-    }
-
-    #[test]
-    fn without_it_cargo_runs_all_but_the_doc_tests() {
-        let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"];
-        assert_eq!(arguments(&runner(false)), [&all, EXTRA].concat());
-    }
+    Err(Failure::new("test", line))
 }

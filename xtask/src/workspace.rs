@@ -103,7 +103,15 @@ impl Dependency {
 /// The cargo that started us, so that a toolchain override holds for what we start, too. What it told us of our own package is
 /// not for it: the build scripts of some crates (ring) run anew when that changes.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo_under(&[])
+}
+
+/// [`cargo`], started by the program of these words.
+pub(crate) fn cargo_under(starter: &[&str]) -> Command {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut words = starter.iter().map(OsString::from).chain([cargo]);
+    let mut command = Command::new(words.next().expect("BUG: cargo is one of them"));
+    command.args(words);
     for (name, _) in env::vars_os() {
         let is_ours =
             name.to_str().is_some_and(|name| OF_OUR_PACKAGE.iter().any(|kind| name.starts_with(kind)));
