@@ -123,7 +123,7 @@ fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &
 /// L6, L8: whoever gives up leaves no place behind that others would have to wait for.
 fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
     let holder = holder(stage, &["-s"]);
-    let (_, wait) = scaled_ttl(Duration::from_secs(4));
+    let (_, wait) = scaled_ttl(Duration::from_secs(2));
     let writer = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "writer"]);
     stage.queued("job", &writer);
     let reader = waiter(stage, &["-s"], "reader");
@@ -140,7 +140,7 @@ fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
 /// L6, L8: the same among those who want it alone.
 fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
     let holder = holder(stage, &[]);
-    let (_, wait) = scaled_ttl(Duration::from_secs(4));
+    let (_, wait) = scaled_ttl(Duration::from_secs(2));
     let hasty = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "hasty"]);
     stage.queued("job", &hasty);
     let patient = waiter(stage, &[], "patient");

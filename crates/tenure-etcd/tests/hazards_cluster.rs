@@ -20,14 +20,14 @@ use stage::{GRAIN, PATIENCE, Referee, becomes, locker, renewed};
 use tenure::Locker;
 use tenure_testkit::{
     etcd::{EtcdCluster, EtcdServer},
-    patience::slowness,
+    patience::{slowness, stretch},
     proxy::Proxy,
 };
 
 /// Goes in and out until it is told to stop.
 async fn contend(locks: Locker, referee: Arc<Referee>, is_over: Arc<AtomicBool>) {
     while !is_over.load(Ordering::SeqCst) {
-        let lock = locks.mutex("job").ttl(Duration::from_secs(5) * slowness());
+        let lock = locks.mutex("job").ttl(Duration::from_secs(5) * stretch());
         let Ok(guard) = lock.acquire_within(PATIENCE * slowness()).await else { continue };
         referee.enters(guard.token().get());
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -96,7 +96,7 @@ async fn only_the_first_request_waits_for_a_member_that_hangs() {
 async fn a_lease_and_a_place_outlive_the_leader() {
     let cluster = EtcdCluster::start(3);
     let (a, b) = (locker(&cluster.url("")), locker(&cluster.url("")));
-    let guard = a.mutex("job").ttl(Duration::from_secs(10) * slowness()).acquire().await.unwrap();
+    let guard = a.mutex("job").ttl(Duration::from_secs(10) * stretch()).acquire().await.unwrap();
     let token = guard.token();
     let patience = 3 * PATIENCE * slowness();
     let waiting = tokio::spawn(async move { b.mutex("job").acquire_within(patience).await.unwrap() });
@@ -119,7 +119,7 @@ async fn a_lease_and_a_place_outlive_the_leader() {
 async fn a_holder_that_is_cut_off_knows_it_before_another_one_holds() {
     let server = EtcdServer::start();
     let proxy = Proxy::to(server.port(), 1);
-    let ttl = Duration::from_secs(3) * slowness();
+    let ttl = Duration::from_secs(3) * stretch();
     let cut_off = locker(&format!("etcd://127.0.0.1:{}", proxy.port()));
     let guard = cut_off.mutex("job").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
@@ -151,7 +151,7 @@ async fn a_holder_that_is_cut_off_knows_it_before_another_one_holds() {
 async fn a_lease_survives_a_restart_of_the_server() {
     let server = EtcdServer::start();
     let locks = locker(&server.url(""));
-    let guard = locks.mutex("job").ttl(Duration::from_secs(6) * slowness()).acquire().await.unwrap();
+    let guard = locks.mutex("job").ttl(Duration::from_secs(6) * stretch()).acquire().await.unwrap();
     let token = guard.token();
     server.kill();
     server.start_again();
@@ -169,7 +169,7 @@ async fn a_lease_survives_a_restart_of_the_server() {
 async fn a_lease_is_lost_while_the_server_is_down() {
     let server = EtcdServer::start();
     let (a, b) = (locker(&server.url("")), locker(&server.url("")));
-    let ttl = Duration::from_secs(4) * slowness();
+    let ttl = Duration::from_secs(4) * stretch();
     let guard = a.mutex("job").ttl(ttl).acquire().await.unwrap();
     let token = guard.token();
     server.kill();

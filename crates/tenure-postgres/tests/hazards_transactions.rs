@@ -23,7 +23,7 @@ use stage::{
 use tenure_core::{ErrorKind, Outcome, Released, Renewal};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::slowness,
+    patience::{slowness, stretch},
     postgres::{Pgbouncer, PostgresServer, Recipe},
 };
 
@@ -193,14 +193,14 @@ async fn a_row_that_a_stranger_has_locked_costs_one_lease_only() {
     let server = PostgresServer::start();
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let hold = |n: usize| {
-        let mutex = locker.mutex(format!("held/{n}")).ttl(Duration::from_secs(2) * slowness());
+        let mutex = locker.mutex(format!("held/{n}")).ttl(Duration::from_secs(2) * stretch());
         async move { mutex.acquire().await.unwrap() }
     };
     let guards = join_all((0..8).map(hold)).await;
     let stranger = lock_row(&server, "held/3").await;
     until("that one is lost", async || guards[3].check().is_err()).await;
     // As long again.
-    tokio::time::sleep(Duration::from_secs(2) * slowness()).await;
+    tokio::time::sleep(Duration::from_secs(2) * stretch()).await;
     let lost: Vec<usize> = (0..8).filter(|n| guards[*n].check().is_err()).collect();
     assert_eq!(lost, [3]);
     drop(stranger);
@@ -225,19 +225,19 @@ async fn under_contention_a_renewal_gets_through() {
             })
         })
         .collect();
-    let mut refused = 0;
+    // So often it is asked again in a third of a ttl of ten seconds, at the least.
+    const TRIES: usize = 10;
+    let mut put_off = 0;
     for _ in 0..50 {
         for (holder, grant) in holders.iter().zip(&grants) {
-            match soon(holder.backend.renew(std::slice::from_ref(grant))).await.remove(0) {
-                Ok(renewal) => assert_eq!(renewal, Renewal::Renewed),
-                Err(error) => {
-                    assert!(error.kind().is_transient(), "{error:?}");
-                    refused += 1;
-                }
+            let mut tries = 0;
+            while let Err(error) = soon(holder.backend.renew(std::slice::from_ref(grant))).await.remove(0) {
+                assert!(error.kind().is_transient(), "{error:?}");
+                (put_off, tries) = (put_off + 1, tries + 1);
+                assert!(tries < TRIES, "{put_off} were put off, {tries} of them in a row");
             }
         }
     }
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
-    println!("under contention {refused} of 100 renewals were put off");
-    assert!(refused <= 20, "{refused} of 100");
+    println!("under contention {put_off} renewals were put off before 100 got through");
 }

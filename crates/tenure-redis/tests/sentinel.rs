@@ -20,7 +20,7 @@ use stage::{
 use tenure_core::Wait;
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{eventually, slowness},
+    patience::{eventually, slowness, stretch},
     redis::{SentinelRecipe, Sentinels},
 };
 
@@ -67,7 +67,7 @@ async fn fail_over(query: &str, ttl: Duration) -> (Entry, Entry) {
 /// L1, L2, hazard 8. It waits, however long it has been up.
 #[tokio::test]
 async fn a_promoted_replica_that_missed_the_lock_waits_for_its_end() {
-    let ttl = Duration::from_secs(6) * slowness();
+    let ttl = Duration::from_secs(6) * stretch();
     let query = format!("max_ttl={}s", ttl.as_secs());
     let (first, second) = fail_over(&query, ttl).await;
     assert!(second.asked >= first.believed_until(), "let in before the first lease was over");

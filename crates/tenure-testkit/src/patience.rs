@@ -18,11 +18,14 @@ use crate::proxy::Proxy;
 /// does not judge by a smaller one. `TENURE_TEST_SLOWNESS` multiplies what was measured.
 pub fn slowness() -> u32 {
     static WORST: AtomicU32 = AtomicU32::new(1);
-    let named: u32 =
-        std::env::var("TENURE_TEST_SLOWNESS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let now = fs::read_to_string("/proc/loadavg").map_or(1, |load| crowding(&load, processors()));
-    let now = now * named.max(1);
+    let now = now * named();
     WORST.fetch_max(now, Ordering::Relaxed).max(now)
+}
+
+/// By how much a lease of a test is longer here than on a quiet machine: by less than [`slowness`], because tests wait for its end.
+pub fn stretch() -> u32 {
+    slowness().min(named().max(2))
 }
 
 /// From what the kernel says: the mean of the last minute, or the tasks that run at this moment if those are more.
@@ -35,11 +38,15 @@ fn crowding(load: &str, processors: u32) -> u32 {
     (1.0 + tasks / f64::from(processors)).clamp(1.0, f64::from(MAX)) as u32
 }
 
+fn named() -> u32 {
+    std::env::var("TENURE_TEST_SLOWNESS").ok().and_then(|text| text.parse().ok()).unwrap_or(1).max(1)
+}
+
 fn processors() -> u32 {
     thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
 }
 
-/// The largest factor that is measured: some leases of the tests are scaled by it too, and a store has a longest ttl.
+/// The largest factor that is measured: a test that fails must end at last.
 const MAX: u32 = 5;
 
 /// Waits until `condition` answers something.

@@ -18,7 +18,7 @@ use stage::{PATIENCE, Referee, contenders, locker, raw, renewed, soon, until, wa
 use tenure_core::{ClaimAnswer, Released};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::slowness,
+    patience::{slowness, stretch},
     proxy::Proxy,
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
@@ -75,7 +75,7 @@ async fn an_ensemble_that_loses_members_goes_on_and_never_lets_in_two() {
 async fn a_restart_of_the_server_is_survived() {
     let server = ZooKeeperServer::start();
     let locks = locker(&server.url("")).await;
-    let ttl = Duration::from_secs(10) * slowness();
+    let ttl = Duration::from_secs(10) * stretch();
     let guard = soon("it holds", locks.mutex("job").ttl(ttl).acquire()).await.unwrap();
     let waiting = waiter(locks.mutex("job").ttl(ttl));
     let client = raw(&server.address()).await;
@@ -240,7 +240,7 @@ async fn a_process_that_goes_takes_its_nodes_with_it() {
 async fn a_blocked_runtime_starves_neither_the_session_nor_the_lease() {
     let server = ZooKeeperServer::start();
     let locks = locker(&server.url("")).await;
-    let ttl = TTL * slowness();
+    let ttl = TTL * stretch();
     let guard = soon("it holds", locks.mutex("job").ttl(ttl).acquire()).await.unwrap();
     std::thread::sleep(ttl * 2);
     guard.check().expect("renewed all the while");
@@ -252,7 +252,7 @@ async fn a_blocked_runtime_starves_neither_the_session_nor_the_lease() {
 async fn many_leases_are_renewed_and_the_robbed_one_is_found() {
     let server = ZooKeeperServer::start();
     let (locks, other) = (locker(&server.url("")).await, locker(&server.url("")).await);
-    let ttl = Duration::from_secs(5) * slowness();
+    let ttl = Duration::from_secs(5) * stretch();
     let mut guards = Vec::new();
     for n in 0..300 {
         guards.push(soon("it holds", locks.mutex(format!("many/{n}")).ttl(ttl).acquire()).await.unwrap());

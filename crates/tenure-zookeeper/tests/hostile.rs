@@ -11,7 +11,7 @@ use stage::{connected, contenders, raw, soon, until, zookeeper};
 use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::slowness,
+    patience::stretch,
     proxy::Proxy,
     zookeeper::{Ensemble, ZooKeeperServer},
 };
@@ -143,7 +143,7 @@ async fn who_has_seen_more_than_a_restored_server_is_not_let_in() {
     let proxy = Proxy::to(old.port(), 1);
     let backend = zookeeper(&format!("zookeeper://127.0.0.1:{}/tenure?tick=500ms", proxy.port()));
     let mut player = Player::new(backend.clone(), "job");
-    player.claim.ttl = Duration::from_secs(2) * slowness();
+    player.claim.ttl = Duration::from_secs(2) * stretch();
     // The old one has counted further.
     let client = raw(&old.address()).await;
     for _ in 0..99 {

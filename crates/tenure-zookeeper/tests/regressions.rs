@@ -13,7 +13,7 @@ use tenure_core::{
 };
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{connections_that_impatience_costs, eventually, slowness},
+    patience::{connections_that_impatience_costs, eventually, stretch},
     proxy::Proxy,
     stepped::SteppedHost,
     zookeeper::ZooKeeperServer,
@@ -190,7 +190,7 @@ async fn a_session_that_hangs_withholds_no_answers_of_others() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::to(server.port(), 1);
     let backend = zookeeper(&through(&proxy, "?tick=500ms"));
-    let short = Duration::from_secs(6) * slowness();
+    let short = Duration::from_secs(6) * stretch();
     let hold = async |name, ttl| {
         let mut player = Player::new(backend.clone(), name);
         player.claim.ttl = ttl;

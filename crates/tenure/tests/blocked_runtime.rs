@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use tenure::{Backend, LockView};
 use tenure::{LockName, Locker, TokioHost};
 use tenure_memory::Memory;
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::patience::{eventually, stretch};
 use tokio::runtime::{Builder, Runtime};
 
 const LONG: Duration = Duration::from_secs(600);
@@ -31,7 +31,7 @@ fn view(store: &Memory) -> LockView {
 #[test]
 fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
     let store = Memory::new(Arc::new(TokioHost));
-    let ttl = Duration::from_millis(300) * slowness();
+    let ttl = Duration::from_millis(300) * stretch();
     runtime().block_on(async {
         let guard = process(&store).mutex("x").ttl(ttl).acquire().await.unwrap();
         std::thread::sleep(2 * ttl);

@@ -145,7 +145,7 @@ async fn a_renewal_whose_reply_is_slow_counts_from_before_it_was_sent() {
     let stage = Stage::new().await;
     one_naive_holder_too_long(&stage);
 
-    let (ttl, delay) = (ms(3_000), ms(100));
+    let (ttl, delay) = (ms(3_000), Duration::from_millis(100));
     let far = stage.far("").await;
     let guard = acquire(far.locks.mutex(NAME).ttl(ttl)).await;
     far.proxy.delay(delay..=delay);

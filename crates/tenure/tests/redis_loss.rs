@@ -17,13 +17,13 @@ use redis_stage::{
 };
 use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
 use tenure_testkit::{
-    patience::eventually,
+    patience::{eventually, slowness},
     redis::{RedisServer, Reply},
 };
 
 /// How much later than it should a busy machine may tell.
 fn late() -> Duration {
-    ms(300)
+    Duration::from_millis(300) * slowness()
 }
 
 /// How the lease was lost, and when `lost` told.

@@ -1,6 +1,11 @@
 //! What the commands of a test leave in files, and how the test speaks to them.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use rusqlite::Connection;
 use tenure_testkit::patience::eventually;
@@ -56,6 +61,12 @@ impl Stage {
     /// When the command of this name was let in, on the wall clock.
     pub(crate) fn entered(&self, who: &str) -> Duration {
         Duration::from_nanos(self.number(&format!("entered.{who}")))
+    }
+
+    /// When the last command beat, on the wall clock: no luck of the test is in it.
+    pub(crate) fn last_beat(&self) -> Duration {
+        let written = fs::metadata(self.path("beats")).unwrap().modified().unwrap();
+        written.duration_since(UNIX_EPOCH).unwrap()
     }
 
     /// Waits until the process whose pid is in this file is no more.

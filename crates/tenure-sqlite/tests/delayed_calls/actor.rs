@@ -16,7 +16,7 @@ use tenure_core::{
     BackendError, BackendHandle, BoxFuture, ClaimAnswer, ErrorKind, Grant, Host, Moment, Renewal, Start,
 };
 use tenure_sqlite::{Config, Sqlite};
-use tenure_testkit::{conformance::player::Player, patience::slowness};
+use tenure_testkit::{conformance::player::Player, patience::stretch};
 
 /// Tells a process of this program which part it plays: "hasty", or "staying" until it is told to leave.
 const PART: &str = "DELAYED_PART";
@@ -159,7 +159,7 @@ pub(crate) fn player(folder: &Path) -> Player {
 
 /// Short, and long enough for a slow machine.
 pub(crate) fn short_ttl() -> Duration {
-    Duration::from_millis(250) * slowness()
+    Duration::from_millis(250) * stretch()
 }
 
 pub(crate) fn now() -> u128 {

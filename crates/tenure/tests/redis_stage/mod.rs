@@ -16,7 +16,7 @@ use std::{
 use tenure::{AcquireError, FencingToken, Guard, Lock, LockName, Locker};
 use tenure::{BackendError, LockView};
 use tenure_testkit::{
-    patience::{self, eventually, slowness},
+    patience::{self, eventually, slowness, stretch},
     proxy::Proxy,
     redis::{Raw, RedisServer, Reply},
 };
@@ -36,7 +36,7 @@ pub(crate) const TOLD: Duration = Duration::from_millis(1_700);
 
 /// So many ms on a fast machine.
 pub(crate) fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms) * slowness()
+    Duration::from_millis(ms) * stretch()
 }
 
 /// One server, and somebody who only looks.
