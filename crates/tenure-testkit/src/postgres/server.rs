@@ -72,11 +72,15 @@ impl PostgresServer {
 
     fn command_line(&self) -> Command {
         let mut command = as_server(&template::program("postgres"));
-        command
-            .arg("-D")
-            .arg(self.data())
-            .envs(self.recipe.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(self.folder.path());
+        let mut loaded = template::same_session();
+        command.arg("-D").arg(self.data()).current_dir(self.folder.path());
+        for (name, value) in &self.recipe.env {
+            if name == PRELOAD {
+                loaded = format!("{loaded}:{value}");
+            }
+            command.env(name, value);
+        }
+        command.env(PRELOAD, loaded);
         command
     }
 
@@ -220,6 +224,8 @@ impl Drop for PostgresServer {
     }
 }
 
+/// What the loader takes before the libraries of the server itself.
+const PRELOAD: &str = "LD_PRELOAD";
 const SETTINGS: &str = "postgresql.conf";
 /// Ports that may be taken in a row between our look and the server's start.
 const TRIES: usize = 10;

@@ -85,6 +85,11 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|us| us.uid() == 0)
 }
 
+/// What a server's process must find in its environment, so that its session is that of the test.
+pub(super) fn same_session() -> String {
+    original().with_file_name(SHIM).display().to_string()
+}
+
 fn original() -> PathBuf {
     let initdb = program("initdb");
     let version = initdb.iter().rev().nth(2).and_then(|part| part.to_str()).expect("a path with a version");
@@ -123,6 +128,12 @@ fn set_up(folder: &Path, initdb: &Path) {
     words.write_all(FIRST_WORDS.as_bytes()).expect("it listens");
     drop(words);
     assert!(single.wait().expect("our own child").success(), "a fresh cluster takes a role and a database");
+    let source = folder.join("session.c");
+    fs::write(&source, SESSION).expect("a file in the temporary folder");
+    let shim = folder.join(SHIM);
+    let options = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"];
+    checked(Command::new("cc").args(options).arg(&shim).arg(&source));
+    give(&shim);
 }
 
 /// Runs a command that must succeed.
@@ -138,4 +149,6 @@ pub(super) fn checked(command: &mut Command) -> String {
 
 const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";
 /// Changes with what is set up here, so that an older original is not taken for it.
-const FORM: &str = "1";
+const FORM: &str = "2";
+const SESSION: &str = include_str!("session.c");
+const SHIM: &str = "session.so";
