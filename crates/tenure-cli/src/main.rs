@@ -10,6 +10,8 @@ mod exec;
 mod exit;
 mod family;
 mod lease;
+#[cfg(test)]
+mod man_tests;
 mod messages;
 mod nested;
 mod people;
