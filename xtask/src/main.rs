@@ -1,9 +1,10 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `mutants`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`.
 
 mod api;
 mod beside;
 mod ci;
 mod clients;
+mod deb;
 mod mutants;
 mod options;
 mod runner;
@@ -32,6 +33,7 @@ Commands:
   ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
+  deb [try]          Make the Debian package and check it; try: install and use it in a clean root (as root)
   mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
   help               Show this text
 ";
@@ -50,6 +52,8 @@ fn main() -> ExitCode {
         ["ci"] => run(ci::run),
         ["api"] => run(api::run),
         ["tidy"] => run(tidy::run),
+        ["deb"] => run(deb::run),
+        ["deb", "try"] => run(deb::run_and_try),
         ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
