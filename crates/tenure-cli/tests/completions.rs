@@ -35,7 +35,10 @@ fn script(stage: &Stage, shell: &str) -> String {
 fn said(stage: &Stage, shell: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(shell);
     command.args(arguments).envs(stage.environment()).current_dir(stage.path(""));
-    let output = command.output().ok()?;
+    let Ok(output) = command.output() else {
+        eprintln!("not tried: there is no {shell}");
+        return None;
+    };
     let complaints = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && complaints.is_empty(), "{shell}: {} {complaints}", output.status);
     Some(String::from_utf8(output.stdout).unwrap())

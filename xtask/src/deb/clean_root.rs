@@ -3,8 +3,9 @@
 use std::{fs, path::Path, process::Command};
 
 use crate::{
-    deb::io,
+    deb::{folder, io, said},
     step::{Failure, Steps, succeeds},
+    workspace::Workspace,
 };
 
 const SUITE: &str = "bookworm";
@@ -20,8 +21,8 @@ const ENTER: &str =
     r#"mount -t proc proc "$1/proc" && exec chroot "$1" /usr/bin/env -i HOME=/root PATH="$PATH" sh /try.sh"#;
 
 /// Makes the root (once), unpacks it anew, installs the package and uses it.
-pub(super) fn try_package(steps: &mut Steps, folder: &Path, package: &Path) -> Result<(), Failure> {
-    let archive = folder.join(format!("{SUITE}.tar"));
+pub(super) fn try_package(steps: &mut Steps, workspace: &Workspace, package: &Path) -> Result<(), Failure> {
+    let archive = folder(workspace).join(format!("{SUITE}.tar"));
     if !archive.exists() {
         if !succeeds(Command::new("mmdebstrap").arg("--version")) {
             return Err(Failure::new("clean root", "please run: sudo apt-get install mmdebstrap"));
@@ -30,23 +31,20 @@ pub(super) fn try_package(steps: &mut Steps, folder: &Path, package: &Path) -> R
         make.args(["--quiet", "--variant=minbase", &format!("--include={INCLUDE}"), SUITE]).arg(&archive);
         steps.command("mmdebstrap", &mut make)?;
     }
-    let root = folder.join("root");
-    steps.work("clean root", || unpack(&archive, &root, package))?;
+    let root = folder(workspace).join("root");
+    steps.work("clean root", || unpack(&archive, &root))?;
+    for (from, to) in [(package, "tenure.deb"), (&*workspace.root.join(SCRIPT), "try.sh")] {
+        fs::copy(from, root.join(to)).map_err(|e| io(from, &e))?;
+    }
     let mut enter = Command::new("unshare");
     enter.args(["--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]).arg(&root);
     steps.command("try", enter.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"))
 }
 
-fn unpack(archive: &Path, root: &Path, package: &Path) -> Result<(), Failure> {
+fn unpack(archive: &Path, root: &Path) -> Result<(), Failure> {
     if root.exists() {
         fs::remove_dir_all(root).map_err(|e| io(root, &e))?;
     }
     fs::create_dir_all(root).map_err(|e| io(root, &e))?;
-    let mut tar = Command::new("tar");
-    let mut steps = Steps::default();
-    steps.command("tar", tar.arg("-xf").arg(archive).arg("-C").arg(root))?;
-    for (from, to) in [(package, "tenure.deb"), (Path::new(SCRIPT), "try.sh")] {
-        fs::copy(from, root.join(to)).map_err(|e| io(from, &e))?;
-    }
-    Ok(())
+    said(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(root)).map(|_| ())
 }

@@ -41,7 +41,7 @@ const PAGES: &str = "packaging/man";
 const EXAMPLES: &[&str] = &["packaging/systemd", "packaging/cron", "packaging/kubernetes"];
 
 /// Every file of the package by its path; those that end with `.gz` are compressed on the way.
-pub(super) fn files(notices: &str) -> Result<BTreeMap<String, Source>, Failure> {
+pub(super) fn files(root: &Path, notices: &str) -> Result<BTreeMap<String, Source>, Failure> {
     let mut files = BTreeMap::from([
         ("usr/bin/tenure".to_owned(), Source::Program),
         ("usr/share/lintian/overrides/tenure".to_owned(), Source::File(LINTIAN.to_owned())),
@@ -49,20 +49,20 @@ pub(super) fn files(notices: &str) -> Result<BTreeMap<String, Source>, Failure> 
     ]);
     files.extend(COMPLETIONS.iter().map(|(shell, path)| ((*path).to_owned(), Source::Completions(shell))));
     files.extend(PAPERS.iter().map(|(from, to)| (format!("{DOC}/{to}"), Source::File((*from).to_owned()))));
-    for page in names(PAGES)? {
+    for page in names(&root.join(PAGES))? {
         files.insert(format!("usr/share/man/man1/{page}.gz"), Source::File(format!("{PAGES}/{page}")));
     }
     for folder in EXAMPLES {
         let kind = folder.rsplit('/').next().unwrap_or(folder);
-        for name in names(folder)? {
+        for name in names(&root.join(folder))? {
             files.insert(format!("{DOC}/examples/{kind}/{name}"), Source::File(format!("{folder}/{name}")));
         }
     }
     Ok(files)
 }
 
-fn names(folder: &str) -> Result<Vec<String>, Failure> {
-    let failed = |error: std::io::Error| io(Path::new(folder), &error);
+fn names(folder: &Path) -> Result<Vec<String>, Failure> {
+    let failed = |error: std::io::Error| io(folder, &error);
     let entries = fs::read_dir(folder).map_err(failed)?;
     entries.map(|entry| Ok(entry.map_err(failed)?.file_name().to_string_lossy().into_owned())).collect()
 }
