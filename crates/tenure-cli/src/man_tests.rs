@@ -59,7 +59,7 @@ fn pages() -> BTreeMap<String, String> {
 }
 
 fn name(command: &Command) -> String {
-    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+    command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
 fn page(command: &Command, manual: &str, verbs: &[String]) -> String {

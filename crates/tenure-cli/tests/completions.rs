@@ -1,6 +1,10 @@
 //! The completions as shells read them: what the package installs, and what `tenure completions SHELL` prints.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
 
 mod stage;
 

@@ -1,7 +1,11 @@
 //! The files in `packaging` that stand before a job: their commands are run as they stand there, but for the job and for
 //! the time that the lock is kept after it.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
 
 mod stage;
 
