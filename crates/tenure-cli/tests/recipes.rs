@@ -163,13 +163,15 @@ fn a_line_of_cron_runs_or_is_silent() {
     assert_eq!(free_and_held(&stage, "nightly", recipe), (0, 0));
 }
 
-/// A Job that comes second has succeeded: it has no other code for that. Redis refuses a ttl that is longer than its URL
-/// says, so the URL that the file proposes is tried with it.
+/// A Job that comes second has succeeded: it has no other code for that. A Redis with its guard refuses a ttl that is
+/// longer than the URL says, so the URL that the file proposes says as long a one.
 #[test]
 fn a_job_of_kubernetes_runs_or_another_has_it() {
     let (text, words) = (text("kubernetes/cronjob.yaml"), of_kubernetes());
     let (_, proposed) = text.split_once("url='redis://").unwrap();
     let (_, query) = proposed.split_once("'").unwrap().0.split_once('?').unwrap();
+    let ttl = words.iter().skip_while(|word| *word != "--ttl").nth(1).unwrap();
+    assert_eq!(query, format!("max_ttl={ttl}"));
     let stage = with_job(Stage::on_redis_with(&format!("?{query}&guard=off")));
     assert_eq!(free_and_held(&stage, "nightly", || run(&stage, &words)), (0, 0));
 }
