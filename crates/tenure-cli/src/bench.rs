@@ -16,9 +16,12 @@ use crate::{
         part::{Answer, Part},
     },
     exit::Stop,
+    notice::{Trouble, announce},
     signals::Signals,
     spinner, view,
 };
+
+const CONNECTING: &str = "connecting";
 
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let mut signals = Signals::listen()?;
@@ -30,6 +33,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
         signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
         measured = run(&course, &parts, &stand, &mut tasks) => measured,
         never = spinner::fill(global.quiet, || stand.look(&course)) => match never {},
+        never = announce(global.quiet, || stand.trouble(&course)) => match never {},
     };
     // A task that is stopped half way releases its lock.
     tasks.shutdown().await;
@@ -69,11 +73,18 @@ impl Stand {
         self.running.set(Some((number, part, TokioHost.now())));
     }
 
+    /// Why connecting takes so long.
+    fn trouble(&self, course: &Course) -> Option<(Trouble, String)> {
+        let trouble = course.trouble().filter(|_| self.running.get().is_none())?;
+        let line = format!("{CONNECTING}: {}", trouble.why);
+        Some((trouble, line))
+    }
+
     /// How far the whole is, and what runs.
     fn look(&self, course: &Course) -> (f64, String) {
         let Some((number, part, began)) = self.running.get() else {
-            let why = course.hindrance().map_or_else(String::new, |why| format!(": {why}"));
-            return (0.0, format!("connecting{why}"));
+            let line = self.trouble(course).map_or_else(|| CONNECTING.to_owned(), |(_, line)| line);
+            return (0.0, line);
         };
         let here = began.elapsed(TokioHost.now()).as_secs_f64() / self.lasts.as_secs_f64();
         let share = (number as f64 + here.min(1.0)) / self.parts as f64;

@@ -2,11 +2,12 @@
 
 use std::{io::stdout, time::Duration};
 
-use tenure::{Adoption, BackendError, Finding, Host, Locker, Severity, TokioHost, shown};
+use tenure::{Adoption, Finding, Host, Locker, Severity, TokioHost, shown};
 
 use crate::{
     args::{Doctor, Global},
     exit::{self, Stop},
+    notice::Question,
     people,
     signals::Signals,
     spinner, store, terminal, view,
@@ -28,8 +29,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     if args.adopt {
         adopt(global, args, &locks).await?;
     }
-    let looking = spinner::spin_while(global.quiet, "looking at the store", locks.diagnose());
-    let mut findings = looking.await.map_err(|error| Stop::store(&error))?;
+    let mut findings = Question::new(global, "looking at the store").answered(locks.diagnose()).await?;
     #[cfg(target_os = "linux")]
     findings.extend(crate::drift::look().await);
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -44,7 +44,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     if !shown.is_empty() {
         view::print(&list(&shown, terminal::is_colourful(&stdout())))?;
     } else if !is_silent {
-        let store = plain(&store::shown(global)?);
+        let store = plain(&store::place(global));
         view::print(&format!(
             "all is well: {store} answers, and nothing was seen that weakens its promises"
         ))?;
@@ -85,20 +85,20 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         // What is adopted goes on. The findings come to the same place, and say if that cannot be written.
         _ => drop(view::print(what)),
     };
+    let asked = || Question::new(global, "looking at the record of settings").answered(locks.adopt());
     tokio::select! {
         biased;
         signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
-        adopted = until_adopted(global.quiet, say, || locks.adopt()) => adopted,
+        adopted = until_adopted(global.quiet, say, asked) => adopted,
     }
 }
 
 /// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.
 async fn until_adopted<F>(quiet: bool, say: impl Fn(&str), ask: impl Fn() -> F) -> Result<(), Stop>
 where
-    F: Future<Output = Result<Adoption, BackendError>>,
+    F: Future<Output = Result<Adoption, Stop>>,
 {
-    let asked = || async { ask().await.map_err(|error| Stop::store(&error)) };
-    let first = asked().await?;
+    let first = ask().await?;
     say(&plain(&first.what));
     if first.wait.is_zero() {
         return Ok(());
@@ -107,7 +107,7 @@ where
     let mut wait = first.wait;
     loop {
         count_down(quiet, wait.max(LEAST_PAUSE)).await;
-        let next = asked().await?;
+        let next = ask().await?;
         if next.wait.is_zero() {
             say(&plain(&next.what));
             return Ok(());
@@ -139,8 +139,6 @@ async fn count_down(quiet: bool, wait: Duration) {
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
-
-    use tenure::{ErrorKind, Outcome};
 
     use super::*;
 
@@ -193,7 +191,7 @@ mod tests {
         let ask = || {
             let answer = match asked.replace(true) {
                 false => Ok(Adoption::new(Duration::from_millis(1), "")),
-                true => Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is down")),
+                true => Err(Stop::new(exit::UNAVAILABLE, "it is down")),
             };
             std::future::ready(answer)
         };

@@ -6,10 +6,12 @@ use tenure::{EndOfGrant, Label, Locker, Mode, Released, Renewal};
 use crate::{
     args::{Global, Lock, Renew, Unlock},
     exit::Stop,
-    nested, people,
+    nested,
+    notice::Question,
+    people,
     signals::Signals,
     store, view,
-    waiting::{RELEASE_PATIENCE, Waiting},
+    waiting::{LEAVE_PATIENCE, Waiting},
 };
 
 #[derive(Serialize)]
@@ -23,17 +25,17 @@ struct LeaseJson<'a> {
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     outlives_us(&locks)?;
-    nested::refuse(&locks, &args.name, Mode::Exclusive).await?;
+    nested::refuse(global, &locks, &args.name, Mode::Exclusive).await?;
     let mut signals = Signals::listen()?;
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
-    let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
+    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
     let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner: guard.owner().to_string(), token: guard.token().get(), ttl_ms };
     if let Err(error) = view::try_print(&view::json(&lease)) {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
-        locks.drain(RELEASE_PATIENCE).await;
+        locks.drain(LEAVE_PATIENCE).await;
         return Err(Stop::internal(format!(
             "{name}: the owner could not be printed: {error}; the lock was given back"
         )));
@@ -71,7 +73,8 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     if args.ttl.ttl() > max {
         return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));
     }
-    match locks.renew(&args.name, args.owner, args.ttl.ttl()).await.map_err(|error| Stop::store(&error))? {
+    let question = Question::new(global, format!("{}: renewing the lease", args.name));
+    match question.answered(locks.renew(&args.name, args.owner, args.ttl.ttl())).await? {
         Renewal::Renewed => Ok(0),
         Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
     }
@@ -79,7 +82,8 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
 
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    match locks.release(&args.name, args.owner).await.map_err(|error| Stop::store(&error))? {
+    let question = Question::new(global, format!("{}: giving the lock back", args.name));
+    match question.answered(locks.release(&args.name, args.owner)).await? {
         Released::Released => Ok(0),
         Released::WasGone => Err(gone(args.name.as_str(), args.lost_exit_code)),
     }

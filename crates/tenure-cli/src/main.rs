@@ -14,8 +14,10 @@ mod lease;
 mod man_tests;
 mod messages;
 mod nested;
+mod notice;
 mod people;
 mod processes;
+mod release;
 mod run;
 mod signals;
 mod spinner;
@@ -85,6 +87,8 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Completions { shell } => view::completions(shell),
         }
     });
+    // A look-up of a name that hangs must not keep us: nothing that is left there matters any more.
+    runtime.shutdown_background();
     match done {
         Ok(code) => ExitCode::from(code),
         Err(stop) => exit::say(&stop),

@@ -2,7 +2,7 @@
 
 use tenure::{LockName, Locker, Mode, OwnerId};
 
-use crate::exit::Stop;
+use crate::{args::Global, exit::Stop, notice::Question};
 
 /// Where a command finds the owners of all the runs around it, the outermost first.
 pub(crate) const VARIABLE: &str = "TENURE_HELD";
@@ -30,13 +30,14 @@ fn around() -> Vec<String> {
 /// The store is asked whether they hold this very lock: an owner is unlike every other one, so that it does not matter how its
 /// URL is spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a
 /// reader beside readers are let in.
-pub(crate) async fn refuse(locks: &Locker, name: &LockName, mode: Mode) -> Result<(), Stop> {
+pub(crate) async fn refuse(global: &Global, locks: &Locker, name: &LockName, mode: Mode) -> Result<(), Stop> {
     let around = around();
     if around.is_empty() {
         return Ok(());
     }
     // A store that fails says so when it is asked for the lock.
-    let Ok(view) = locks.inspect(name).await else { return Ok(()) };
+    let question = Question::new(global, format!("{name}: looking at the lock"));
+    let Ok(view) = question.answered(locks.inspect(name)).await else { return Ok(()) };
     let held = view.holders.iter().filter(|holder| around.contains(&holder.owner));
     if mode.fits_beside(held.map(|holder| holder.mode)) {
         return Ok(());

@@ -2,20 +2,19 @@
 
 use std::{ffi::OsString, num::NonZeroU32, time::Duration};
 
-use tenure::{
-    Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promises, ReleaseError, Timing, TokioHost,
-};
+use tenure::{Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promises, Timing, TokioHost};
 
 use crate::{
     args::{Global, Run},
     child::{Change, Child},
-    exit::{self, Stop},
+    exit::Stop,
     messages::Deadline,
     nested, people,
+    release::Release,
     signals::Signals,
     spinner::pause,
     store,
-    waiting::{RELEASE_PATIENCE, Waiting},
+    waiting::Waiting,
 };
 
 /// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
@@ -65,13 +64,15 @@ pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
     let ttl = ttl(&locks.promises(), &args)?;
     let stopping = Stopping::new(&args, ttl)?;
     let (lock, mode) = named(&locks, &args);
-    nested::refuse(&locks, &args.name, mode).await?;
+    nested::refuse(global, &locks, &args.name, mode).await?;
     let mut signals = Signals::listen()?;
-    let waiting = Waiting::new(&locks, &args.name, global.quiet, args.conflict_exit_code);
+    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
     let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
     let guard = waiting.acquire(with_settings(lock, &args, ttl, stopping), budget, &mut signals).await?;
     let since = TokioHost.now();
-    let held = Held { args: &args, stopping, guard, locks: &locks, quiet: global.quiet };
+    let (name, place) = (args.name.as_str(), store::place(global));
+    let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
+    let held = Held { args: &args, stopping, guard, release };
     held.run(&mut signals, since).await
 }
 
@@ -123,8 +124,20 @@ struct Held<'a> {
     args: &'a Run,
     stopping: Stopping,
     guard: Guard,
-    locks: &'a Locker,
-    quiet: bool,
+    release: Release<'a>,
+}
+
+/// The command was stopped because the lease is over, or is about to be.
+struct Over {
+    why: String,
+    /// `--max-hold` is over, and nothing is wrong with the lease or the store.
+    is_planned: bool,
+}
+
+impl Over {
+    fn lost(why: impl ToString) -> Self {
+        Self { why: why.to_string(), is_planned: false }
+    }
 }
 
 impl Held<'_> {
@@ -134,14 +147,15 @@ impl Held<'_> {
         if let Err(lost) = self.guard.check() {
             let (code, line) =
                 (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.args.name));
-            self.release().await;
+            self.release.in_passing(self.guard).await;
             return Err(Stop::new(code, line));
         }
         let argv = argv(self.args);
         let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
-                self.release().await;
+                let left = self.guard.remaining();
+                self.release.awaited(self.guard, left, signals).await;
                 return Err(Stop::internal(format!("the command cannot be started: {error}")));
             }
         };
@@ -151,20 +165,27 @@ impl Held<'_> {
         match ended {
             Ok(code) => {
                 self.stay(since, signals).await;
-                self.release().await;
+                let left = self.guard.remaining();
+                self.release.awaited(self.guard, left, signals).await;
                 Ok(code)
             }
-            Err(why) => {
+            Err(Over { why, is_planned }) => {
                 let (code, name) = (self.args.lost_exit_code, &self.args.name);
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
-                self.release().await;
+                if is_planned {
+                    // Our belief ends with it; the lease on the store lasts longer.
+                    let left = self.release.ttl;
+                    self.release.awaited(self.guard, left, signals).await;
+                } else {
+                    self.release.in_passing(self.guard).await;
+                }
                 Err(Stop::new(code, line))
             }
         }
     }
 
     /// Until the command has ended by itself, or because the lease is over.
-    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, String> {
+    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
         loop {
             let change = child.look();
             if child.mind(self.stopping.deadline(&self.guard)) {
@@ -172,13 +193,13 @@ impl Held<'_> {
                     || "tenure was suspended, and its watcher process ended the command in time".to_owned();
                 let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
                 self.kill_after(Duration::ZERO, child).await;
-                return Err(why);
+                return Err(Over::lost(why));
             }
             match change {
                 Change::Ended(code) => {
                     if let Err(lost) = self.guard.check() {
                         self.kill_after(Duration::ZERO, child).await;
-                        return Err(lost.to_string());
+                        return Err(Over::lost(lost));
                     }
                     // What it left in its group still works under the lock.
                     if child.is_gone() {
@@ -201,19 +222,19 @@ impl Held<'_> {
     }
 
     /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
-    async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> String {
-        let (grace, why) = match ending {
+    async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> Over {
+        let (grace, over) = match ending {
             // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
-            Err(lost) if lost.cause() == Loss::Taken => (self.stopping.grace, lost.to_string()),
+            Err(lost) if lost.cause() == Loss::Taken => (self.stopping.grace, Over::lost(lost)),
             // Too late already, as after a suspend of the machine.
-            Err(lost) => (Duration::ZERO, lost.to_string()),
+            Err(lost) => (Duration::ZERO, Over::lost(lost)),
             Ok(()) => {
                 let left = self.guard.remaining().saturating_sub(self.stopping.slack);
-                (left.min(self.stopping.grace), self.why_now().to_owned())
+                (left.min(self.stopping.grace), self.why_now())
             }
         };
         self.kill_after(grace, child).await;
-        why
+        over
     }
 
     async fn kill_after(&self, grace: Duration, child: &mut Child) {
@@ -221,11 +242,11 @@ impl Held<'_> {
         child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
     }
 
-    fn why_now(&self) -> &'static str {
+    fn why_now(&self) -> Over {
         if self.guard.is_at_risk() || self.args.max_hold.is_none() {
-            "the lease could not be renewed in time"
+            Over::lost("the lease could not be renewed in time")
         } else {
-            "--max-hold is over"
+            Over { why: "--max-hold is over".to_owned(), is_planned: true }
         }
     }
 
@@ -238,24 +259,6 @@ impl Held<'_> {
             _ = signals.asked_to_end() => {}
             _ = self.guard.lost() => {}
         }
-    }
-
-    /// At most two seconds in all. A failure is only a warning, because the work is done.
-    async fn release(self) {
-        let (name, quiet, locks) = (self.args.name.clone(), self.quiet, self.locks);
-        let over = TokioHost.now() + RELEASE_PATIENCE;
-        let failed = tokio::select! {
-            released = self.guard.release() => match released {
-                Ok(()) | Err(ReleaseError::AlreadyLost(_)) => None,
-                Err(error) => Some(exit::chain(&error)),
-            },
-            () = pause(RELEASE_PATIENCE) => Some("the store did not answer; the lock is free after its ttl".into()),
-        };
-        if let Some(why) = failed.filter(|_| !quiet) {
-            exit::warn(&format!("{name}: {why}"));
-        }
-        // A failed release is repeated in the background for the rest of the time; then the ttl ends the lease.
-        locks.drain(over.remaining(TokioHost.now())).await;
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Signals {
     /// TSTP, once there is a command that must not run while we are suspended.
     stop: Option<Stream>,
     child: Stream,
+    /// Somebody has asked us to end.
+    is_asked: bool,
 }
 
 impl Signals {
@@ -28,6 +30,7 @@ impl Signals {
             hangup: listen_unless_ignored(Signal::SIGHUP)?,
             stop: None,
             child: listen(Signal::SIGCHLD)?,
+            is_asked: false,
         })
     }
 
@@ -38,23 +41,38 @@ impl Signals {
 
     /// Waits for the next signal that asks us to end.
     pub(crate) async fn asked_to_end(&mut self) -> Signal {
-        tokio::select! {
+        let signal = tokio::select! {
             _ = next(&mut self.interrupt) => Signal::SIGINT,
             _ = next(&mut self.terminate) => Signal::SIGTERM,
             _ = next(&mut self.hangup) => Signal::SIGHUP,
+        };
+        self.is_asked = true;
+        signal
+    }
+
+    /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
+    pub(crate) async fn insisted(&mut self) {
+        loop {
+            let is_again = self.is_asked;
+            self.asked_to_end().await;
+            if is_again {
+                return;
+            }
         }
     }
 
     /// Waits for the next signal; `None` if a child has changed.
     pub(crate) async fn next(&mut self) -> Option<Signal> {
-        tokio::select! {
+        let signal = tokio::select! {
             biased;
             _ = self.child.recv() => None,
             _ = next(&mut self.interrupt) => Some(Signal::SIGINT),
             _ = next(&mut self.terminate) => Some(Signal::SIGTERM),
             _ = next(&mut self.hangup) => Some(Signal::SIGHUP),
             _ = next(&mut self.stop) => Some(Signal::SIGTSTP),
-        }
+        };
+        self.is_asked |= matches!(signal, Some(Signal::SIGINT | Signal::SIGTERM));
+        signal
     }
 }
 

@@ -37,15 +37,6 @@ pub(crate) async fn fill(quiet: bool, look: impl Fn() -> (f64, String)) -> Infal
     draw(quiet, Duration::ZERO, &bar, BAR, show).await
 }
 
-/// Does the work, and shows `what` it is if it takes longer than a moment.
-pub(crate) async fn spin_while<A>(quiet: bool, what: &str, work: impl Future<Output = A>) -> A {
-    tokio::select! {
-        biased;
-        done = work => done,
-        never = spin(quiet, || what.to_owned()) => match never {},
-    }
-}
-
 async fn draw(
     quiet: bool,
     patience: Duration,

@@ -14,11 +14,34 @@ pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
     tenure::connect(&url(global)?).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
 }
 
-/// The store as people may see it: a password is never part of the path of a file, but may be of any other URL.
-pub(crate) fn shown(global: &Global) -> Result<String, Stop> {
-    let url = url(global)?;
-    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-    Ok(if scheme == "sqlite" { url } else { format!("the {scheme} store") })
+/// Where the store is, as people may see it: a URL may hold a password, and the path of a file never does.
+pub(crate) fn place(global: &Global) -> String {
+    // OK to drop the error: who asks has connected.
+    url(global).map_or_else(|_| "the store".to_owned(), |url| place_of(&url))
+}
+
+/// The servers or the file that a URL names which was accepted: so that its login ends at the last `@` before a `/` or `?`.
+fn place_of(url: &str) -> String {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let rest = rest.split('?').next().unwrap_or_default();
+    let servers = match scheme {
+        "sqlite" => return format!("sqlite:{rest}"),
+        "redlock" => rest.split(',').map(|node| servers(node.trim())).collect::<Vec<_>>().join(", "),
+        _ => servers(rest).to_owned(),
+    };
+    let is_plain = |c: char| c.is_alphanumeric() || ".-_:%[],/ ".contains(c);
+    if servers.is_empty() || !servers.chars().all(is_plain) {
+        return format!("the {scheme} store");
+    }
+    format!("the {scheme} store at {servers}")
+}
+
+/// The hosts, or the path of a socket.
+fn servers(url: &str) -> &str {
+    let rest = url.split_once("//").map_or(url, |(_, rest)| rest);
+    let hosts = rest.split('/').next().unwrap_or_default();
+    let hosts = hosts.rsplit('@').next().unwrap_or_default();
+    if hosts.is_empty() && !rest.contains('@') { rest } else { hosts }
 }
 
 fn url(global: &Global) -> Result<String, Stop> {
@@ -50,5 +73,31 @@ fn default_url() -> Result<String, Stop> {
         _ => Err(Stop::usage(
             "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_what_a_url_names_without_login_and_settings() {
+        for (url, place) in [
+            ("sqlite:/var/lib/app/locks.db?max_ttl=1s", "sqlite:/var/lib/app/locks.db"),
+            ("redis://h", "the redis store at h"),
+            ("rediss://u:hid:den,hidden@h:1/2?max_ttl=3s", "the rediss store at h:1"),
+            ("redis+unix:///run/redis.sock", "the redis+unix store at /run/redis.sock"),
+            ("redis-sentinel://:hidden@a,b:7?master=hidden", "the redis-sentinel store at a,b:7"),
+            (
+                "redlock:redis://:hidden@a,redis://u:hidden@b:1/2, redis://[::1]:3?guard=off",
+                "the redlock store at a, b:1, [::1]:3",
+            ),
+            ("postgres://u:hid@den@h/hidden?host=hidden", "the postgres store at h"),
+            ("zookeeper://a,b,c/hidden", "the zookeeper store at a,b,c"),
+            ("redis://hidden!", "the redis store"),
+            ("postgres:///hidden@hidden", "the postgres store"),
+        ] {
+            assert_eq!(place_of(url), place, "{url}");
+        }
     }
 }

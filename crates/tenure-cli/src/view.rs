@@ -10,7 +10,8 @@ use tenure::{LockView, shown};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
-    people, spinner, store,
+    notice::{Question, WALK},
+    people, store,
 };
 
 /// Prints to the standard output.
@@ -45,8 +46,8 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let views = spinner::spin_while(global.quiet, "looking through the store", locks.list(&args.prefix));
-    let views = views.await.map_err(|error| Stop::store(&error))?;
+    let question = Question::new(global, "looking through the store").lasting(WALK);
+    let views = question.answered(locks.list(&args.prefix)).await?;
     if args.json {
         print(&json(&views))?;
     } else if !views.is_empty() {
@@ -91,7 +92,8 @@ pub(crate) fn lines(mut table: Table) -> String {
 
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let view = locks.inspect(&args.name).await.map_err(|error| Stop::store(&error))?;
+    let question = Question::new(global, format!("{}: looking at the lock", args.name));
+    let view = question.answered(locks.inspect(&args.name)).await?;
     print(&if args.json { json(&view) } else { text(&view) })?;
     Ok(0)
 }
@@ -114,7 +116,8 @@ fn text(view: &LockView) -> String {
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let robbed = locks.break_lock(&args.name).await.map_err(|error| Stop::store(&error))?;
+    let question = Question::new(global, format!("{}: breaking the lock", args.name));
+    let robbed = question.answered(locks.break_lock(&args.name)).await?;
     if global.quiet {
         return Ok(0);
     }

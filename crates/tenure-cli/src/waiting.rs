@@ -1,21 +1,24 @@
 //! Waiting for a lock: what is shown meanwhile, and how a signal ends it.
 
-use std::{
-    convert::Infallible,
-    io::{IsTerminal, stderr},
-    time::Duration,
+use std::time::Duration;
+
+use tenure::{AcquireError, Guard, Host, Lock, LockName, Locker, Moment, Progress, TokioHost};
+
+use crate::{
+    args::Global,
+    exit::Stop,
+    notice::{Trouble, announce},
+    people,
+    signals::Signals,
+    spinner, store,
 };
 
-use tenure::{AcquireError, BackendError, Guard, Host, Lock, LockName, Locker, Moment, Progress, TokioHost};
-
-use crate::{exit::Stop, people, signals::Signals, spinner};
-
-/// The longest time to wait for the answer to a release.
-pub(crate) const RELEASE_PATIENCE: Duration = Duration::from_secs(2);
-/// A wait of at least this length is announced.
-const LONG: Duration = Duration::from_secs(1);
-/// How often we check for such a wait.
-const ANNOUNCING: Duration = Duration::from_millis(100);
+/// The longest time to wait until a place in a queue is given up.
+pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// The same, and for a lease that is lost, where the store gives no answer: it most likely gives none now.
+pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a store may fail in a row if the wait for the lock has no end.
+const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for one lock.
 pub(crate) struct Waiting<'a> {
@@ -25,11 +28,14 @@ pub(crate) struct Waiting<'a> {
     conflict: u8,
     progress: Progress,
     started: Moment,
+    /// Where the store is, for people.
+    place: String,
 }
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn new(locks: &'a Locker, name: &'a LockName, quiet: bool, conflict: u8) -> Self {
-        Self { locks, name, quiet, conflict, progress: Progress::new(), started: TokioHost.now() }
+    pub(crate) fn new(global: &Global, locks: &'a Locker, name: &'a LockName, conflict: u8) -> Self {
+        let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
+        Self { locks, name, quiet: global.quiet, conflict, progress, started, place }
     }
 
     /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.
@@ -44,50 +50,40 @@ impl<'a> Waiting<'a> {
             let acquire = async {
                 match budget {
                     Some(budget) => lock.acquire_within(budget).await,
-                    None => lock.acquire().await,
+                    None => lock.patience(STORE_PATIENCE).acquire().await,
                 }
             };
             tokio::select! {
                 biased;
                 acquired = acquire => Ok(acquired),
                 signal = signals.asked_to_end() => Err(signal),
-                never = spinner::spin(self.quiet, || self.message()) => match never {},
-                never = self.announce() => match never {},
+                never = spinner::spin(self.quiet, || self.message(budget)) => match never {},
+                never = announce(self.quiet, || self.notice(budget)) => match never {},
             }
         };
         match acquired {
             Ok(Ok(guard)) => Ok(guard),
             Ok(Err(error)) => {
-                self.locks.drain(RELEASE_PATIENCE).await;
+                self.leave(signals).await;
                 Err(self.stop(&error))
             }
             Err(signal) => {
-                self.locks.drain(RELEASE_PATIENCE).await;
+                self.leave(signals).await;
                 Err(Stop::signalled(signal as i32))
             }
         }
     }
 
-    /// Says so once if the store announces a long wait, where no progress line is drawn.
-    async fn announce(&self) -> Infallible {
-        if !self.quiet && !stderr().is_terminal() {
-            let error = self.long_wait().await;
-            let way_out = self.locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
-                format!("; in tests, ?guard=off or a smaller ?{parameter}= in the URL spares this wait")
-            });
-            crate::exit::warn(&format!("{}: {error}{way_out}", self.name));
-        }
-        std::future::pending().await
-    }
-
-    /// The error with which the store announced a long wait.
-    async fn long_wait(&self) -> BackendError {
-        loop {
-            spinner::pause(ANNOUNCING).await;
-            let failing = self.progress.latest().and_then(|waiting| waiting.failing);
-            if let Some(error) = failing.filter(|it| it.retry_hint().is_some_and(|left| left >= LONG)) {
-                return error;
-            }
+    /// Waits until nothing of ours is left in the queue, but not long for a store that does not answer. A signal ends it.
+    async fn leave(&self, signals: &mut Signals) {
+        let patience = match Trouble::of(&self.progress, self.locks, &self.place) {
+            Some(_) => BRIEF_PATIENCE,
+            None => LEAVE_PATIENCE,
+        };
+        tokio::select! {
+            biased;
+            _ = self.locks.drain(patience) => {}
+            _ = signals.asked_to_end() => {}
         }
     }
 
@@ -101,21 +97,44 @@ impl<'a> Waiting<'a> {
         })
     }
 
-    fn message(&self) -> String {
-        let waited = people::seconds(self.started.elapsed(TokioHost.now()));
-        let mut line = format!("{}: waiting for {waited}", self.name);
-        let Some(waiting) = self.progress.latest() else { return line };
-        if let Some(holder) = &waiting.holder {
-            line += &format!(", held by {}", holder.who());
-            line +=
-                &holder.since.map_or_else(String::new, |since| format!(" since {}", people::clock(since)));
+    /// The progress line.
+    fn message(&self, budget: Option<Duration>) -> String {
+        let mut line = self.waited();
+        if let Some(waiting) = self.progress.latest() {
+            if let Some(holder) = &waiting.holder {
+                line += &format!(", held by {}", holder.who());
+                line += &holder
+                    .since
+                    .map_or_else(String::new, |since| format!(" since {}", people::clock(since)));
+            }
+            if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
+                line += &format!(", {ahead} ahead");
+            }
         }
-        if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
-            line += &format!(", {ahead} ahead");
-        }
-        if let Some(error) = &waiting.failing {
-            line += &format!(" ({error})");
+        if let Some(trouble) = self.trouble(budget) {
+            line += &format!(": {}", trouble.why);
         }
         line
+    }
+
+    /// The line where there is no progress line.
+    fn notice(&self, budget: Option<Duration>) -> Option<(Trouble, String)> {
+        let trouble = self.trouble(budget)?;
+        let line = format!("{}: {}", self.waited(), trouble.why);
+        Some((trouble, line))
+    }
+
+    fn waited(&self) -> String {
+        format!("{}: waiting for {}", self.name, people::seconds(self.started.elapsed(TokioHost.now())))
+    }
+
+    /// Why the store lets us wait, and when we give up.
+    fn trouble(&self, budget: Option<Duration>) -> Option<Trouble> {
+        let end = match budget {
+            Some(Duration::ZERO) => String::new(),
+            Some(_) => "; given up when --wait is over".to_owned(),
+            None => format!("; given up if that lasts {}", people::seconds(STORE_PATIENCE)),
+        };
+        Trouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
     }
 }

@@ -220,24 +220,6 @@ fn a_signal_that_was_ignored_stays_ignored(stage: &Stage) {
     holder.ended().silent(0);
 }
 
-/// The work is done: a signal that comes while the lock is given back changes neither the code nor that it is given back.
-#[test]
-fn a_signal_during_the_release_changes_nothing() {
-    let stage = Stage::new();
-    let holder =
-        stage.start(&["run", "job", "--", "sh", "-c", &format!("echo $$ >pid.holder; {HOLD}"), "holder"]);
-    stage.beats("holder");
-    let hog = stage.hog();
-    stage.touch("go");
-    stage.dies("pid.holder");
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        holder.signal(signal);
-    }
-    drop(hog);
-    assert_eq!(holder.ended().code, 0);
-    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
-}
-
 /// L8: where the system gives no more, here of open files, a command runs with all that watches over it or not at all, and the
 /// lock is given back. Once a missing watcher was a warning only.
 #[test]

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label, locked};
+use tenure_core::{BackendError, HolderView, Label, Moment, locked};
 
 /// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
 /// than a person waits without a word.
@@ -57,7 +57,13 @@ pub struct Waiting {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Option<Waiting>>>);
+pub struct Progress(Arc<Mutex<Heard>>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    latest: Option<Waiting>,
+    unanswered_since: Option<Moment>,
+}
 
 impl Progress {
     /// Shows nothing yet.
@@ -67,10 +73,32 @@ impl Progress {
 
     /// What the waiter last heard; `None` before it has had to wait.
     pub fn latest(&self) -> Option<Waiting> {
-        locked(&self.0).clone()
+        locked(&self.0).latest.clone()
     }
 
+    /// When the oldest request was sent that has no answer yet, or of those that failed in a row; `None` while the store
+    /// answers. A store that hangs is seen here before its request times out.
+    pub fn unanswered_since(&self) -> Option<Moment> {
+        locked(&self.0).unanswered_since
+    }
+
+    /// Shows what the store answered, or that it failed once more.
     pub(crate) fn show(&self, waiting: Waiting) {
-        *locked(&self.0) = Some(waiting);
+        let mut heard = locked(&self.0);
+        if waiting.failing.is_none() {
+            heard.unanswered_since = None;
+        }
+        heard.latest = Some(waiting);
+    }
+
+    /// A request is on its way.
+    pub(crate) fn on_sent(&self, now: Moment) {
+        locked(&self.0).unanswered_since.get_or_insert(now);
+    }
+
+    /// The request is not answered yet, because of this.
+    pub(crate) fn on_trouble(&self, error: &BackendError) {
+        let nothing = || Waiting { ahead: None, holder: None, failing: None };
+        locked(&self.0).latest.get_or_insert_with(nothing).failing = Some(error.clone());
     }
 }

@@ -411,3 +411,23 @@ async fn a_semaphore_lets_in_as_many_as_it_has_slots() {
     waiting.await.unwrap().check().unwrap();
     assert!(stage.clock() - began <= SOON);
 }
+
+/// A store that hangs was not seen to do so before its request timed out: those who watch a wait could not say why it lasts.
+#[tokio::test(start_paused = true)]
+async fn a_store_without_an_answer_is_seen_since_the_first_request_that_has_none() {
+    let stage = Stage::new();
+    let (actor, progress) = (stage.actor(), Progress::new());
+    actor.gates.plan(Verb::Claim, &[Gate::Hang, Gate::Refuse, Gate::Refuse], Gate::Open);
+    assert_eq!(progress.unanswered_since(), None);
+    let lock = actor.lock().progress(&progress);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    pass(ms(50)).await;
+    let since = progress.unanswered_since();
+    assert!(since.is_some() && progress.latest().is_none(), "it may still answer");
+    pass(TTL / 3).await;
+    assert!(progress.latest().unwrap().failing.is_some(), "the request timed out");
+    assert_eq!(progress.unanswered_since(), since, "and the next one is not the first");
+    let guard = in_time(waiting).await.unwrap().unwrap();
+    assert_eq!(progress.unanswered_since(), None);
+    guard.release().await.unwrap();
+}

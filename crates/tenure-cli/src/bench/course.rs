@@ -12,8 +12,9 @@ use crate::{
         tally::Tally,
     },
     exit::{Stop, UNAVAILABLE, chain},
-    spinner, store,
-    waiting::RELEASE_PATIENCE,
+    notice::Trouble,
+    people, spinner, store,
+    waiting::LEAVE_PATIENCE,
 };
 
 /// How long the store may fail without interruption before the bench gives up.
@@ -29,6 +30,8 @@ pub(crate) struct Course {
     ttl: Duration,
     lasts: Duration,
     waiting: Progress,
+    /// Where the store is, for people.
+    place: String,
 }
 
 impl Course {
@@ -42,7 +45,8 @@ impl Course {
         TokioHost.random(&mut bits);
         let prefix = format!("tenure-bench/{}-{:032x}", std::process::id(), u128::from_be_bytes(bits));
         let ttl = Timing::DEFAULT_TTL.min(lockers[0].promises().max_ttl);
-        Ok(Self { lockers, prefix, ttl, lasts: args.duration, waiting: Progress::new() })
+        let (lasts, waiting, place) = (args.duration, Progress::new(), store::place(global));
+        Ok(Self { lockers, prefix, ttl, lasts, waiting, place })
     }
 
     /// The kind of store.
@@ -67,8 +71,9 @@ impl Course {
     }
 
     /// Why connecting takes so long: a server that has restarted may let nobody in for a while.
-    pub(crate) fn hindrance(&self) -> Option<String> {
-        self.waiting.latest()?.failing.map(|error| error.to_string())
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let end = format!("; given up if that lasts {}", people::seconds(PATIENCE));
+        Some(Trouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
     }
 
     /// Runs one part to its end; the first error ends it.
@@ -92,7 +97,7 @@ impl Course {
 
     /// Waits until everything that was stopped half way has been given back, for as long as one release may take.
     pub(crate) async fn clear(&self) {
-        let over = TokioHost.now() + RELEASE_PATIENCE;
+        let over = TokioHost.now() + LEAVE_PATIENCE;
         for locker in &self.lockers {
             locker.drain(over.remaining(TokioHost.now())).await;
         }

@@ -239,7 +239,8 @@ impl Stage {
     /// What `tenure` says with these arguments and `--json`.
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
         let (verb, rest) = arguments.split_first().unwrap();
-        let ended = self.run(&[&[verb, "--json"], rest].concat());
+        // Quiet: on a busy machine a store may take long to answer, which would be said.
+        let ended = self.run(&[&[verb, "-q", "--json"], rest].concat());
         assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{arguments:?}");
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
     }

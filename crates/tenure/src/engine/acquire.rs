@@ -143,7 +143,17 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self, sent_at: Moment) -> Moment {
         let timeout = self.machine.request_timeout(sent_at);
         self.machine.on_sent(sent_at);
-        let answer = self.engine.request(sent_at, timeout, || self.engine.backend.claim(&self.claim)).await;
+        let progress = self.options.progress.as_ref();
+        progress.iter().for_each(|progress| progress.on_sent(sent_at));
+        // A store that is busy for a moment is asked again in there, and may be busy for long.
+        let asked = || async {
+            let answer = self.engine.backend.claim(&self.claim).await;
+            if let (Err(error), Some(progress)) = (&answer, progress) {
+                progress.on_trouble(error);
+            }
+            answer
+        };
+        let answer = self.engine.request(sent_at, timeout, asked).await;
         if let Err(error) = &answer {
             tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
         }

@@ -1,0 +1,185 @@
+//! A long wait that the user did not ask for: one line says why, for how long, and what to do. In a pipe too.
+
+use std::{
+    convert::Infallible,
+    io::{IsTerminal, stderr},
+    time::Duration,
+};
+
+use tenure::{BackendError, ErrorKind, Host, Locker, Moment, Progress, TokioHost};
+
+use crate::{
+    args::Global,
+    exit::{self, Stop},
+    people, spinner, store,
+};
+
+/// A wait is announced when it is longer than two seconds, or is known to become so. The rest is for connections that are
+/// given up after just that time: their one line says that.
+pub(crate) const LONG: Duration = Duration::from_millis(2_250);
+/// If the store says how long it will be.
+const KNOWN_LONG: Duration = Duration::from_secs(1);
+/// A store that fails for a shorter time is not worth a word on the progress line.
+const BRIEF: Duration = Duration::from_millis(500);
+/// How often we check for such a wait.
+const LOOK: Duration = Duration::from_millis(100);
+/// In so many looks a trouble is seen before the store is blamed for it: a process that had no processor meanwhile has not
+/// seen it for long.
+const LOOKS: u32 = 15;
+
+/// How long a question to the store may stay unanswered.
+const QUESTION: Duration = Duration::from_secs(5);
+/// How long a walk over all locks may take.
+pub(crate) const WALK: Duration = Duration::from_secs(60);
+
+/// Why a store lets us wait.
+pub(crate) struct Trouble {
+    /// What people read.
+    pub(crate) why: String,
+    reason: Reason,
+    is_long: bool,
+}
+
+/// What makes one trouble another one, of which another line is said.
+#[derive(PartialEq)]
+enum Reason {
+    /// The store said why it does not serve yet: its words without the numbers, which change all the time.
+    Refused(String),
+    /// It gives no answer since then. That a connection cannot be made is soon said in other words, and is the same.
+    Silent(Moment),
+}
+
+impl Trouble {
+    /// What keeps a claim from being answered; `None` while the store answers.
+    pub(crate) fn of(progress: &Progress, locks: &Locker, place: &str) -> Option<Self> {
+        let since = progress.unanswered_since()?;
+        let waited = since.elapsed(TokioHost.now());
+        let error = progress.latest().and_then(|waiting| waiting.failing);
+        if let Some((error, left)) = error.as_ref().and_then(|error| Some((error, served_in(error)?))) {
+            let why = format!("{error}{}", way_out(locks));
+            let reason = Reason::Refused(without_numbers(&error.to_string()));
+            return Some(Self { why, reason, is_long: left >= KNOWN_LONG || waited >= LONG });
+        }
+        // That a request timed out says no more than that there was no answer.
+        let said = error.as_ref().filter(|error| error.kind() != ErrorKind::TimedOut);
+        let why = said.map_or_else(|| silence(place, waited), |error| exit::chain(error));
+        // A first answer that is late is no failure: a busy server takes some seconds, and a request times out after five.
+        let is_long = error.is_some() && waited >= LONG;
+        (waited >= BRIEF).then_some(Self { why, reason: Reason::Silent(since), is_long })
+    }
+
+    /// With a word about the end of the wait, which only a store knows that said why it does not serve.
+    pub(crate) fn until(mut self, end: &str) -> Self {
+        if matches!(self.reason, Reason::Silent(_)) {
+            self.why += end;
+        }
+        self
+    }
+}
+
+/// When the store will serve, if it says so: not one that is busy for a moment.
+fn served_in(error: &BackendError) -> Option<Duration> {
+    error.retry_hint().filter(|_| error.kind() != ErrorKind::Throttled)
+}
+
+fn silence(place: &str, waited: Duration) -> String {
+    format!("{place} has not answered for {}", people::seconds(waited))
+}
+
+/// What spares the wait for a server whose guard makes it wait.
+fn way_out(locks: &Locker) -> String {
+    locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
+        format!("; in tests, ?guard=off or a smaller ?{parameter}= in the URL spares this wait")
+    })
+}
+
+/// Behind a colon stands which of several servers said what.
+fn without_numbers(text: &str) -> String {
+    let end = text.find(": ").unwrap_or(text.len());
+    text[..end].chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// Says the line of a long trouble, once for each reason, where no progress line is drawn.
+pub(crate) async fn announce(quiet: bool, look: impl Fn() -> Option<(Trouble, String)>) -> Infallible {
+    if quiet || stderr().is_terminal() {
+        std::future::pending::<()>().await;
+    }
+    let (mut said, mut seen) = (Vec::new(), 0_u32);
+    loop {
+        spinner::pause(LOOK).await;
+        let found = look();
+        seen = if found.is_some() { seen.saturating_add(1) } else { 0 };
+        let is_due = |trouble: &Trouble| {
+            let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Refused(_));
+            trouble.is_long && is_sure && !said.contains(&trouble.reason)
+        };
+        if let Some((trouble, line)) = found.filter(|(trouble, _)| is_due(trouble)) {
+            exit::warn(&line);
+            said.push(trouble.reason);
+        }
+    }
+}
+
+/// Says the line once if the step takes longer than `patience`, where no progress line is drawn.
+pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl Fn() -> String) -> Infallible {
+    let began = TokioHost.now();
+    let look = || {
+        let is_long = began.elapsed(TokioHost.now()) >= patience;
+        let trouble = Trouble { why: String::new(), reason: Reason::Silent(began), is_long };
+        Some((trouble, if is_long { line() } else { String::new() }))
+    };
+    announce(quiet, look).await
+}
+
+/// A question to the store, which answers at once or is in trouble.
+pub(crate) struct Question<'a> {
+    global: &'a Global,
+    what: String,
+    most: Duration,
+}
+
+impl<'a> Question<'a> {
+    /// `what` is done by it, for people.
+    pub(crate) fn new(global: &'a Global, what: impl Into<String>) -> Self {
+        Self { global, what: what.into(), most: QUESTION }
+    }
+
+    /// One to which the answer may take so long.
+    pub(crate) fn lasting(self, most: Duration) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Waits for the answer, and says so if it takes long.
+    pub(crate) async fn answered<A>(
+        self,
+        answer: impl Future<Output = Result<A, BackendError>>,
+    ) -> Result<A, Stop> {
+        let (began, place, quiet) = (TokioHost.now(), store::place(self.global), self.global.quiet);
+        let line = || {
+            let waited = began.elapsed(TokioHost.now());
+            let most = people::seconds(self.most);
+            match waited < LONG {
+                true => self.what.clone(),
+                false => format!("{}: {}; given up after {most}", self.what, silence(&place, waited)),
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|error| Stop::store(&error)),
+            never = spinner::spin(quiet, line) => match never {},
+            never = announce_after(quiet, LONG, line) => match never {},
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_the_same_while_only_its_numbers_change() {
+        let said = |left, port| format!("it grants nothing for another {left} s (redis h:{port}): a; b");
+        assert_eq!(without_numbers(&said(9.9, 1)), without_numbers(&said(10.1, 23)));
+        assert_ne!(without_numbers("it is new"), without_numbers("it was promoted"));
+    }
+}

@@ -1,0 +1,201 @@
+//! A long wait that nobody asked for is announced in a pipe too, once, unless `-q`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use stage::{PATIENCE, Process, Stage, files::HOLD};
+use tenure_testkit::{
+    patience::eventually, ports, postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeperServer,
+};
+
+const OWNER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// Longer than a wait that is not announced.
+const LONG: Duration = Duration::from_secs(3);
+
+/// Waits until the process has said its line, which says all of this.
+#[track_caller]
+fn says(process: &Process, parts: &[&str]) {
+    let said = eventually("the wait is announced", PATIENCE, || {
+        let said = process.said();
+        said.ends_with('\n').then_some(said)
+    });
+    let line = said.lines().next().unwrap();
+    assert!(
+        line.starts_with("tenure: ") && parts.iter().all(|part| line.contains(part)),
+        "{parts:?}: {said}"
+    );
+}
+
+/// A server that does not answer: whoever waits for it says so once, with its address, and enters when it answers again. `-q`
+/// says nothing.
+fn hangs(url: &str, address: &str, stop: impl Fn(), resume: impl Fn()) {
+    let stage = Stage::at(url.to_owned());
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    stop();
+    let quiet = stage.start(&["-q", "run", "a", "--", "true"]);
+    let loud = stage.start(&["run", "b", "--", "true"]);
+    says(&loud, &["b: waiting for ", address, "; given up if that lasts 30.0 s"]);
+    resume();
+    quiet.ended().mute(0);
+    loud.ended().complained(0, address);
+}
+
+/// The first lock on a server that hung waited for up to 30 s without a word where there was no terminal.
+#[test]
+fn a_redis_server_that_hangs_is_named_once() {
+    let server = RedisServer::start();
+    let address = format!("127.0.0.1:{}", server.port());
+    hangs(&server.url("?guard=off"), &address, || server.stop(), || server.resume());
+}
+
+/// As above.
+#[test]
+fn a_quorum_that_hangs_is_named_once() {
+    let stage = Stage::on_quorum();
+    let url = stage::quorum_url(stage.nodes(), "?guard=off");
+    let address = format!("127.0.0.1:{}", stage.nodes()[0].port());
+    let each = |what: fn(&RedisServer)| stage.nodes().iter().for_each(what);
+    hangs(&url, &address, || each(RedisServer::stop), || each(RedisServer::resume));
+}
+
+/// As above.
+#[test]
+fn a_postgresql_server_that_hangs_is_named_once() {
+    let server = PostgresServer::start();
+    hangs(&server.url(""), &server.address(), || server.stop(), || server.resume());
+}
+
+/// As above.
+#[test]
+fn a_zookeeper_server_that_hangs_is_named_once() {
+    let server = ZooKeeperServer::start();
+    hangs(&server.url(""), &server.address(), || server.stop(), || server.resume());
+}
+
+/// The same for a server that is not there yet.
+#[test]
+fn a_server_that_is_not_there_yet_is_named_once() {
+    let mut stage = Stage::on_redis();
+    stage.server().kill();
+    let waiting = stage.start(&["run", "job", "--", "true"]);
+    let address = format!("127.0.0.1:{}", stage.server().port());
+    says(&waiting, &["job: waiting for ", "cannot be reached", &address]);
+    stage.server().start_again();
+    waiting.ended().complained(0, &address);
+}
+
+/// A reason that changes is said: the server that was not there is there, and lets nobody in yet.
+#[test]
+fn another_reason_is_another_line() {
+    let mut stage = Stage::on_redis_with("?max_ttl=4s");
+    stage.server().kill();
+    let waiting = stage.start(&["run", "job", "--", "true"]);
+    says(&waiting, &["cannot be reached"]);
+    stage.server().start_again();
+    let ended = waiting.ended();
+    let lines: Vec<&str> = ended.err.lines().collect();
+    assert_eq!((ended.code, lines.len()), (0, 2), "{ended:?}");
+    assert!(lines[1].contains("grants nothing for another"), "{ended:?}");
+}
+
+/// The README's first minute: a server that was started a moment ago says for how long it makes us wait, and how to be spared.
+#[test]
+fn a_server_that_was_just_started_says_how_long_and_how_to_be_spared() {
+    let server = RedisServer::start();
+    let stage = Stage::at(server.url(""));
+    let waiting = stage.start(&["run", "job", "--", "true"]);
+    let parts =
+        ["grants nothing for another ", " s, ", "?guard=off or a smaller ?max_ttl= in the URL spares"];
+    says(&waiting, &parts);
+    Stage::on_redis().run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// To queue behind a holder is what was asked for.
+#[test]
+fn to_queue_behind_a_holder_is_silent() {
+    let stage = Stage::new();
+    let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
+    stage.beats("holder");
+    let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
+    let queued = Instant::now();
+    eventually("it has waited for long", PATIENCE, || (queued.elapsed() > LONG).then_some(()));
+    assert_eq!(waiter.said(), "");
+    stage.touch("go");
+    for process in [holder, waiter] {
+        process.ended().mute(0);
+    }
+}
+
+/// Every other verb asks the store once: it says so too if that takes long, and what a question is about.
+#[test]
+fn every_verb_says_that_the_store_does_not_answer() {
+    let stage = Stage::new();
+    stage.run(&["run", "job", "--", "true"]).silent(0);
+    let hog = stage.sql();
+    hog.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+    let file = stage.database();
+    let silent = format!("sqlite:{} has not answered for ", file.to_str().unwrap());
+    let asked: [(&[&str], &str); 7] = [
+        (&["show", "job"], "job: looking at the lock: "),
+        (&["ls"], "looking through the store: "),
+        (&["doctor"], "looking at the store: "),
+        (&["break", "job"], "job: breaking the lock: "),
+        (&["renew", "job", OWNER, "--ttl", "1m"], "job: renewing the lease: "),
+        (&["unlock", "job", OWNER], "job: giving the lock back: "),
+        (&["lock", "job", "--ttl", "1m"], "the database is locked by another process"),
+    ];
+    let mut processes = asked.map(|(verb, what)| (stage.start(verb), verb, what));
+    for (process, verb, what) in &mut processes {
+        let part = if what.ends_with(": ") { &silent } else { "; given up if that lasts 30.0 s" };
+        eventually("the wait is announced", PATIENCE, || {
+            let said = process.said();
+            let line = said.lines().next().filter(|_| said.ends_with('\n'))?;
+            let is_announced = line.contains(*what) && line.contains(part);
+            if !is_announced {
+                // It gave up after its five seconds, before it had seen for long enough that it waits: a busy machine.
+                assert!(line.contains("locked by another process"), "{said}");
+                *process = stage.start(verb);
+            }
+            is_announced.then_some(())
+        });
+    }
+    hog.execute_batch("ROLLBACK").unwrap();
+    drop(hog);
+    for (process, _, what) in processes {
+        let ended = process.ended();
+        assert_eq!(ended.err.matches(what).count(), 1, "{ended:?}");
+    }
+}
+
+/// No secret is in the line of a server that takes connections and never says a word.
+#[test]
+fn the_place_that_is_silent_is_named_without_its_password() {
+    let hole = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = hole.local_addr().unwrap().port();
+    let urls = [
+        format!("redis://:s3cret@127.0.0.1:{port}/"),
+        format!("postgres://app:s3cret@127.0.0.1:{port}/app"),
+        format!("zookeeper://127.0.0.1:{port}/locks"),
+        format!(
+            "redlock:redis://:s3cret@127.0.0.1:{port},redis://:s3cret@127.0.0.1:{},redis://:s3cret@127.0.0.1:{}",
+            ports::free(false),
+            ports::free(false)
+        ),
+    ];
+    let waiting = urls.map(|url| {
+        let stage = Stage::at(url);
+        (stage.start(&["run", "job", "--", "true"]), stage)
+    });
+    for (process, _stage) in &waiting {
+        says(process, &["job: waiting for ", "127.0.0.1:", "; given up if that lasts 30.0 s"]);
+        assert!(!process.said().contains("s3cret"), "{}", process.said());
+    }
+}

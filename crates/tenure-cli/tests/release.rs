@@ -1,0 +1,164 @@
+//! How `tenure run` ends: when it waits for the answer to its release, and when not.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use rusqlite::Connection;
+use stage::{
+    PATIENCE, Process, START, Stage, assert_within,
+    files::{BEAT, HOLD},
+};
+use tenure_testkit::patience::eventually;
+
+/// Leaves its pid, and ends with 3 when the file `go` is there.
+const FINISH: &str = "echo $$ >pid.holder; echo >started; until [ -e go ]; do sleep 0.01; done; exit 3";
+
+/// A holder whose command has ended while its store was taken away.
+fn ending(stage: &Stage, arguments: &[&str]) -> (Process, Connection) {
+    let arguments = [arguments, &["job", "--", "sh", "-c", FINISH]].concat();
+    let holder = stage.start(&arguments);
+    stage.has_lines("started", 1);
+    let hog = stage.hog();
+    stage.touch("go");
+    stage.dies("pid.holder");
+    (holder, hog)
+}
+
+/// Waits until that much time has passed, while the process runs.
+#[track_caller]
+fn runs_on(process: &mut Process, time: Duration) {
+    let began = Instant::now();
+    eventually("the time has passed", PATIENCE, || {
+        assert!(process.is_running(), "it has ended: {}", process.said());
+        (began.elapsed() > time).then_some(())
+    });
+}
+
+/// The work is done, and its code is what counts. One warning, and no wait beyond the lease.
+#[test]
+fn a_store_that_is_locked_at_the_end_costs_a_warning_and_no_more_than_the_lease() {
+    for (ttl, quiet, longest) in [("3s", false, 3), ("8s", false, 8), ("3s", true, 3)] {
+        let stage = Stage::new();
+        let arguments: &[&str] = if quiet { &["-q", "run", "--ttl", ttl] } else { &["run", "--ttl", ttl] };
+        let (holder, hog) = ending(&stage, arguments);
+        let gone = Instant::now();
+        let ended = holder.ended();
+        assert_within(Duration::from_secs(longest) + START, gone.elapsed(), "ending with a locked store");
+        if quiet {
+            ended.mute(3);
+        } else {
+            ended.complained(3, "; the lock is free after its ttl of ");
+        }
+        drop(hog);
+    }
+}
+
+/// A busy store that answered after three seconds cost a warning and a lock that was held for the rest of its ttl: two seconds were all
+/// that a release was given.
+#[test]
+fn a_release_that_is_answered_late_is_waited_for_without_a_word() {
+    let stage = Stage::new();
+    let (mut holder, hog) = ending(&stage, &["run", "--ttl", "60s"]);
+    runs_on(&mut holder, Duration::from_secs(3));
+    drop(hog);
+    holder.ended().mute(3);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// A request that had no answer made the warning at once, although the release was repeated and then succeeded.
+#[test]
+fn a_release_that_is_repeated_and_then_answered_is_no_failure() {
+    let stage = Stage::new();
+    let (mut holder, hog) = ending(&stage, &["run", "--ttl", "60s"]);
+    // Longer than the first request may take.
+    runs_on(&mut holder, Duration::from_millis(5_500));
+    drop(hog);
+    let ended = holder.ended();
+    assert_eq!(ended.code, 3, "{ended:?}");
+    assert!(ended.err.lines().count() <= 1 && !ended.err.contains("not given back"), "{ended:?}");
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// Whoever insists does not wait for a store that hangs: the command's code, and a word about the lock.
+#[test]
+fn the_second_signal_ends_the_wait_for_a_release() {
+    let stage = Stage::new();
+    let (mut holder, _hog) = ending(&stage, &["run", "--ttl", "60s"]);
+    holder.signal(Signal::SIGTERM);
+    runs_on(&mut holder, Duration::from_millis(300));
+    holder.signal(Signal::SIGINT);
+    holder.ended().complained(3, "the release was broken off by a signal; the lock is free after its ttl of");
+}
+
+/// The signal that ended the command was the first one.
+#[test]
+fn the_signal_that_ended_the_command_counts() {
+    let stage = Stage::new();
+    let script = &format!("echo $$ >pid.holder; {HOLD}");
+    let mut holder = stage.start(&["run", "--ttl", "60s", "job", "--", "sh", "-c", script, "holder"]);
+    stage.beats("holder");
+    let _hog = stage.hog();
+    holder.signal(Signal::SIGTERM);
+    stage.dies("pid.holder");
+    runs_on(&mut holder, Duration::from_millis(300));
+    holder.signal(Signal::SIGTERM);
+    holder.ended().complained(143, "the release was broken off by a signal");
+}
+
+/// The work is done: a signal that comes while the lock is given back changes neither the code nor that it is given back.
+#[test]
+fn a_signal_during_the_release_changes_nothing() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let stage = Stage::new();
+        let (mut holder, hog) = ending(&stage, &["run"]);
+        holder.signal(signal);
+        runs_on(&mut holder, Duration::from_millis(100));
+        drop(hog);
+        holder.ended().mute(3);
+        assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
+    }
+}
+
+/// When the lease could not be renewed, `run` waited two seconds more for a release that the same store could not answer.
+#[test]
+fn after_a_loss_it_ends_as_soon_as_its_command_is_gone() {
+    let mut stage = Stage::on_redis();
+    let holder = stage.start(&["run", "--ttl", "3s", "job", "--", "sh", "-c", BEAT, "meek"]);
+    stage.beats("meek");
+    stage.server().stop();
+    stage.dies("pid.meek");
+    let gone = Instant::now();
+    let ended = holder.ended();
+    assert_within(Duration::from_secs(1) + START, gone.elapsed(), "the end after the command's");
+    ended.complained(79, "could not be renewed in time");
+}
+
+/// A lock that was broken is lost whatever the store does afterwards.
+#[test]
+fn after_a_break_no_release_is_waited_for() {
+    let stage = Stage::new();
+    let slow = "exec 2>/dev/null; trap 'echo >told; until [ -e go ]; do sleep 0.01; done; exit' TERM; echo $$ >pid.robbed; echo >started
+        while :; do sleep 0.01; done";
+    let holder = stage.start(&["run", "--ttl", "60s", "--grace", "19s", "job", "--", "sh", "-c", slow]);
+    stage.has_lines("started", 1);
+    stage.run(&["-q", "break", "job"]).silent(0);
+    stage.has_lines("told", 1);
+    let _hog = stage.hog();
+    fs::write(stage.path("go"), "").unwrap();
+    stage.dies("pid.robbed");
+    let gone = Instant::now();
+    let ended = holder.ended();
+    assert_within(Duration::from_secs(1) + START, gone.elapsed(), "the end after the command's");
+    ended.complained(79, "it was broken");
+}
