@@ -19,6 +19,8 @@ use crate::{
 pub(crate) const LONG: Duration = Duration::from_millis(2_250);
 /// If the store says how long it will be.
 const KNOWN_LONG: Duration = Duration::from_secs(1);
+/// If that is so much later than it said before, it is worth another line: the old answer may be some seconds old.
+const LONGER: Duration = Duration::from_secs(5);
 /// A store that fails for a shorter time is not worth a word on the progress line.
 const BRIEF: Duration = Duration::from_millis(500);
 /// How often we check for such a wait.
@@ -41,12 +43,23 @@ pub(crate) struct Trouble {
 }
 
 /// What makes one trouble another one, of which another line is said.
-#[derive(PartialEq)]
+#[derive(Clone, Copy, Debug)]
 enum Reason {
-    /// The store said why it does not serve yet: its words without the numbers, which change all the time.
-    Refused(String),
+    /// The store said why it does not serve yet, and that it will then.
+    Closed(Moment),
     /// It gives no answer since then. That a connection cannot be made is soon said in other words, and is the same.
     Silent(Moment),
+}
+
+impl Reason {
+    /// Whether who was told of `self` knows of the other one.
+    fn tells(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Closed(said), Self::Closed(until)) => said.elapsed(until) < LONGER,
+            (Self::Silent(said), Self::Silent(since)) => said == since,
+            _ => false,
+        }
+    }
 }
 
 impl Trouble {
@@ -57,7 +70,7 @@ impl Trouble {
         let error = progress.latest().and_then(|waiting| waiting.failing);
         if let Some((error, left)) = error.as_ref().and_then(|error| Some((error, served_in(error)?))) {
             let why = format!("{error}{}", way_out(locks));
-            let reason = Reason::Refused(without_numbers(&error.to_string()));
+            let reason = Reason::Closed(TokioHost.now() + left);
             return Some(Self { why, reason, is_long: left >= KNOWN_LONG || waited >= LONG });
         }
         // That a request timed out says no more than that there was no answer.
@@ -93,12 +106,6 @@ fn way_out(locks: &Locker) -> String {
     })
 }
 
-/// Behind a colon stands which of several servers said what.
-fn without_numbers(text: &str) -> String {
-    let end = text.find(": ").unwrap_or(text.len());
-    text[..end].chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
 /// Says the line of a long trouble, once for each reason, where no progress line is drawn.
 pub(crate) async fn announce(quiet: bool, look: impl Fn() -> Option<(Trouble, String)>) -> Infallible {
     if quiet || stderr().is_terminal() {
@@ -110,8 +117,8 @@ pub(crate) async fn announce(quiet: bool, look: impl Fn() -> Option<(Trouble, St
         let found = look();
         seen = if found.is_some() { seen.saturating_add(1) } else { 0 };
         let is_due = |trouble: &Trouble| {
-            let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Refused(_));
-            trouble.is_long && is_sure && !said.contains(&trouble.reason)
+            let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Closed(_));
+            trouble.is_long && is_sure && !said.iter().any(|said: &Reason| said.tells(trouble.reason))
         };
         if let Some((trouble, line)) = found.filter(|(trouble, _)| is_due(trouble)) {
             exit::warn(&line);
@@ -176,10 +183,15 @@ impl<'a> Question<'a> {
 mod tests {
     use super::*;
 
+    /// The two words with which a gate closes and then opens were two lines.
     #[test]
-    fn a_reason_is_the_same_while_only_its_numbers_change() {
-        let said = |left, port| format!("it grants nothing for another {left} s (redis h:{port}): a; b");
-        assert_eq!(without_numbers(&said(9.9, 1)), without_numbers(&said(10.1, 23)));
-        assert_ne!(without_numbers("it is new"), without_numbers("it was promoted"));
+    fn a_gate_is_said_again_only_if_it_stays_closed_for_longer() {
+        let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) };
+        let (closed, silent) = (Reason::Closed(at(20)), Reason::Silent(at(20)));
+        for (until, is_told) in [(10, true), (20, true), (24, true), (25, false)] {
+            assert_eq!(closed.tells(Reason::Closed(at(until))), is_told, "{until}");
+        }
+        assert!(silent.tells(silent) && !silent.tells(Reason::Silent(at(21))));
+        assert!(!silent.tells(closed) && !closed.tells(silent));
     }
 }
