@@ -48,11 +48,11 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     let pack = Pack {
         root: workspace.root.clone(),
         folder: folder(workspace),
-        program: workspace.target.join("release/tenure"),
+        program: workspace.target.join("dist/tenure"),
     };
     let built = workspace.package(PACKAGE).map(|package| package.version.as_str()).unwrap_or_default();
     pack.is_of(built)?;
-    steps.command("build", cargo().args(["build", "--release", "--locked", "--package", PACKAGE]))?;
+    steps.command("build", cargo().args(["build", "--profile", "dist", "--locked", "--package", PACKAGE]))?;
     let mut package = PathBuf::new();
     steps.work("package", || {
         package = pack.make(&notices::of_linked(workspace, PACKAGE)?)?;
