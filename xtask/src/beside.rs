@@ -76,11 +76,12 @@ pub(crate) fn tell(command: &mut Command, mut say: impl FnMut(String)) -> Result
 
 /// As it can be copied into a shell.
 fn shown(command: &Command) -> String {
-    let program = command.get_program().to_string_lossy();
-    let program = program.rsplit('/').next().unwrap_or_default().to_owned();
-    let program = if program == "xtask" { "cargo xtask".to_owned() } else { program };
-    let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
-    [program].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words = words.map(|word| word.to_string_lossy()).filter(|word| word != "nice");
+    let plain = |word: &str| word.rsplit('/').next().unwrap_or_default().replace("xtask", "cargo xtask");
+    let mut words = words.map(|word| word.into_owned());
+    let program = words.next().map(|program| plain(&program));
+    program.into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// Two loops in sessions of their own that want all they can get; they end with this.

@@ -10,7 +10,7 @@ use crate::{
     step::{Failure, Steps, now},
     tools,
     verdict::Verdict,
-    workspace::{Workspace, cargo},
+    workspace::{Workspace, cargo_under},
 };
 
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
@@ -53,15 +53,17 @@ fn all_rings(workspace: &Workspace, runner: &Runner<'_>, verdict: &mut Verdict) 
     })
 }
 
-/// The other rings: what each is called, and its command.
+/// The other rings: what each is called, and its command. The tests have the processor first.
 fn rings() -> Result<Vec<(&'static str, Command)>, Failure> {
-    let mut simulation = cargo();
+    let gentle = || cargo_under(&["nice"]);
+    let mut simulation = gentle();
     simulation.args(["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS]);
     let us = std::env::current_exe().map_err(|error| Failure::new("mutants", error.to_string()))?;
-    let mut mutants = Command::new(us);
-    mutants.arg("mutants");
-    let mut docs = cargo();
-    docs.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    let mut mutants = Command::new("nice");
+    mutants.arg(us).arg("mutants");
+    let mut docs = gentle();
+    // With the features of the tests, for which everything is built by now.
+    docs.args(["test", "--workspace", "--doc", "--no-fail-fast"]).args(EXTRA);
     Ok(vec![
         ("2 of 4, worlds: the simulation", simulation),
         ("3 of 4, worlds: mutants", mutants),

@@ -50,6 +50,11 @@ impl Signals {
         signal
     }
 
+    /// We were asked to end, by INT or TERM while the command ran.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked
+    }
+
     /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
     pub(crate) async fn insisted(&mut self) {
         loop {

@@ -31,11 +31,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// L1, L8, hazard 33. The lease is read after the kill, when nobody can renew it any more: it is exact.
 fn a_killed_holder_frees_the_lock_within_a_second_of_its_lease(stage: &Stage) {
-    let mut holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", BEAT, "first"]);
+    let (ttl, text) = scaled_ttl(2 * SECOND);
+    let mut holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
     holder.kill();
-    let end = stage.end_of_the_dead("job", 2 * SECOND);
+    let end = stage.end_of_the_dead("job", ttl);
     waiter.ended().silent(0);
     let entered = stage.entered("second");
     assert!(entered >= end.earliest, "{:?} before the lease's end", end.earliest - entered);
@@ -62,7 +63,7 @@ fn a_killed_tenure_takes_its_command_and_what_that_started_with_it(stage: &Stage
 
 /// L6: five times its ttl, and nobody else gets in.
 fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(Duration::from_millis(500));
+    let (ttl, text) = scaled_ttl(SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
     let held = Instant::now();
@@ -85,12 +86,13 @@ fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
 /// was dead, and the command of a stopped one ran on beside the next holder.
 fn the_command_of_a_stopped_tenure_is_ended_before_the_lease(stage: &Stage) {
     let family = format!("trap '' TERM; timeout 60 sh -c '{BEAT}' left & {BEAT}");
-    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family, "first"]);
+    let (ttl, text) = scaled_ttl(2 * SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &family, "first"]);
     stage.beats("first");
     stage.beats("left");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
     holder.signal(Signal::SIGSTOP);
-    let end = stage.end_of_the_dead("job", 2 * SECOND);
+    let end = stage.end_of_the_dead("job", ttl);
     waiter.ended().silent(0);
     assert!(stage.entered("second") >= end.earliest);
     for process in ["pid.first", "pid.left"] {
@@ -118,12 +120,13 @@ fn a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over(sta
 /// L5, hazards 11 and 26: if the watcher is stopped as well, nobody is left to stop the command, and it goes on past the
 /// lease; that is what the token is for. But the moment `tenure` goes on, it knows, and its command is killed.
 fn a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on(stage: &Stage) {
-    let holder = stage.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", BEAT, "first"]);
+    let (ttl, text) = scaled_ttl(SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
     stop_watcher(&holder, Signal::SIGSTOP);
     holder.signal(Signal::SIGSTOP);
-    let end = stage.end_of_the_dead("job", SECOND);
+    let end = stage.end_of_the_dead("job", ttl);
     waiter.ended().silent(0);
     assert!(stage.entered("second") >= end.earliest);
     assert!(is_alive(stage.number("pid.first")), "nobody was there to stop it");
@@ -196,7 +199,8 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     fs::set_permissions(stage.path("resource"), fs::Permissions::from_mode(0o755)).unwrap();
     let write = "./resource $TENURE_TOKEN $0";
     let late = format!("{write}; echo $0 >>beats; until [ -e go ]; do sleep 0.01; done; {write}; sleep 60");
-    let holder = stage.start(&["run", "--ttl", "1s", "job", "--", "sh", "-c", &late, "first"]);
+    let (_, text) = scaled_ttl(SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &late, "first"]);
     stage.beats("first");
     stop_watcher(&holder, Signal::SIGSTOP);
     holder.signal(Signal::SIGSTOP);
@@ -223,7 +227,8 @@ fn the_lock_is_held_while_anybody_of_the_commands_group_lives(stage: &Stage) {
 /// L1: the same if it is the lease that ends: nobody of the group is forgotten because the command itself has ended.
 fn what_a_command_left_running_is_stopped_when_the_lease_is_lost(stage: &Stage) {
     let family = format!("sh -c '{BEAT}' left & exit 0");
-    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
+    let (_, text) = scaled_ttl(2 * SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &family]);
     stage.beats("left");
     stage.run(&["-q", "break", "job"]).silent(0);
     holder.ended().complained(79, "the lease was lost");
@@ -255,7 +260,8 @@ const LEAVER: &str = "setpgrp 0, getpgrp getppid; open F, '>', 'pid.leaver'; pri
 /// L1: a command that leaves its group is stopped and waited for all the same. Only the group was signalled and looked at
 /// once: "the command was stopped" was said of one that ran on beside the next holder.
 fn a_command_that_leaves_its_group_is_stopped(stage: &Stage) {
-    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "perl", "-e", LEAVER]);
+    let (_, text) = scaled_ttl(2 * SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "perl", "-e", LEAVER]);
     stage.beats("leaver");
     stage.run(&["-q", "break", "job"]).silent(0);
     holder.ended().complained(79, "the command was stopped");
@@ -269,7 +275,8 @@ fn a_command_that_leaves_its_group_is_stopped(stage: &Stage) {
 /// L1: the same for what the command starts in a group of its own, as `timeout` does: it is stopped, and waited for.
 fn what_left_the_group_works_under_the_lock(stage: &Stage) {
     let family = format!("timeout 60 sh -c '{BEAT}' left & exit 0");
-    let holder = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &family]);
+    let (_, text) = scaled_ttl(2 * SECOND);
+    let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &family]);
     stage.beats("left");
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     stage.run(&["-q", "break", "job"]).silent(0);
