@@ -14,6 +14,10 @@ use tenure_core::{
     Released, Renewal, Wait, Wakes,
 };
 
+use crate::patience::becomes;
+
+/// How long the votes of a quorum may be split.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The ttl of every claim that says nothing else.
 pub const TTL: Duration = Duration::from_secs(10);
 
@@ -67,9 +71,13 @@ impl Player {
         self
     }
 
-    /// Claims once.
+    /// Claims once; again, as the engine does, where the votes of a quorum were split.
     pub async fn ask(&self) -> ClaimAnswer {
-        self.backend.claim(&self.claim).await.expect("the store answers")
+        let decided = async || match self.backend.claim(&self.claim).await.expect("the store answers") {
+            ClaimAnswer::Split { .. } => None,
+            answer => Some(answer),
+        };
+        becomes("the votes are not split", PATIENCE, decided).await
     }
 
     /// Claims once and expects to be let in.

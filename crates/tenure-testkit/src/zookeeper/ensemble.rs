@@ -35,6 +35,24 @@ impl Ensemble {
     }
 
     fn make(count: usize, with_links: bool) -> Self {
+        let mut log = String::new();
+        for _ in 0..TRIES {
+            match Self::launch(count, with_links) {
+                Ok(ensemble) => {
+                    eventually("all members serve", PATIENCE, || {
+                        let parts = ["follower", "leader"].map(|part| ensemble.playing(part).len());
+                        (parts == [count - 1, 1]).then_some(())
+                    });
+                    return ensemble;
+                }
+                Err(words) => log = words,
+            }
+        }
+        panic!("a member does not start. The end of its log:\n{log}")
+    }
+
+    /// The members, or the last words of one that found a port of its own taken.
+    fn launch(count: usize, with_links: bool) -> Result<Self, String> {
         let members: Vec<_> = (0..count).map(|id| ZooKeeperServer::member(id + 1)).collect();
         let doors: Vec<[u16; 2]> = members.iter().map(|_| [ports::free(false), ports::free(false)]).collect();
         let mut links = HashMap::new();
@@ -50,16 +68,9 @@ impl Ensemble {
             member.add(&settings);
         }
         for member in &members {
-            member
-                .launch()
-                .unwrap_or_else(|log| panic!("a member does not start. The end of its log:\n{log}"));
+            member.launch()?;
         }
-        let ensemble = Self { members, links };
-        eventually("all members serve", PATIENCE, || {
-            (ensemble.playing("follower").len() == count - 1 && ensemble.playing("leader").len() == 1)
-                .then_some(())
-        });
-        ensemble
+        Ok(Self { members, links })
     }
 
     /// One of its servers.
@@ -104,5 +115,7 @@ impl Ensemble {
     }
 }
 
+/// Ports that may be taken in a row between our look and a member's start.
+const TRIES: usize = 5;
 /// How long an election may take.
 const PATIENCE: Duration = Duration::from_secs(30);
