@@ -33,7 +33,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
         signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
         measured = run(&course, &parts, &stand, &mut tasks) => measured,
         never = spinner::fill(global.quiet, || stand.look(&course)) => match never {},
-        never = announce(global.quiet, || stand.trouble(&course)) => match never {},
+        never = announce(global.quiet, || stand.trouble(&course), connecting) => match never {},
     };
     // A task that is stopped half way releases its lock.
     tasks.shutdown().await;
@@ -57,6 +57,10 @@ async fn run(course: &Course, parts: &[Part], stand: &Stand, tasks: &mut Tasks) 
     Ok(answers)
 }
 
+fn connecting(trouble: &Trouble) -> String {
+    format!("{CONNECTING}: {}", trouble.why)
+}
+
 /// Which part runs, since when.
 struct Stand {
     parts: usize,
@@ -74,16 +78,15 @@ impl Stand {
     }
 
     /// Why connecting takes so long.
-    fn trouble(&self, course: &Course) -> Option<(Trouble, String)> {
-        let trouble = course.trouble().filter(|_| self.running.get().is_none())?;
-        let line = format!("{CONNECTING}: {}", trouble.why);
-        Some((trouble, line))
+    fn trouble(&self, course: &Course) -> Option<Trouble> {
+        course.trouble().filter(|_| self.running.get().is_none())
     }
 
     /// How far the whole is, and what runs.
     fn look(&self, course: &Course) -> (f64, String) {
         let Some((number, part, began)) = self.running.get() else {
-            let line = self.trouble(course).map_or_else(|| CONNECTING.to_owned(), |(_, line)| line);
+            let line =
+                self.trouble(course).map_or_else(|| CONNECTING.to_owned(), |trouble| connecting(&trouble));
             return (0.0, line);
         };
         let here = began.elapsed(TokioHost.now()).as_secs_f64() / self.lasts.as_secs_f64();

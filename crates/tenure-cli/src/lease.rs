@@ -35,10 +35,9 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     if let Err(error) = view::try_print(&view::json(&lease)) {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
-        locks.drain(LEAVE_PATIENCE).await;
-        return Err(Stop::internal(format!(
-            "{name}: the owner could not be printed: {error}; the lock was given back"
-        )));
+        let is_back = locks.drain(LEAVE_PATIENCE).await;
+        let fate = if is_back { "the lock was given back" } else { "the lock is free after its ttl" };
+        return Err(Stop::internal(format!("{name}: the owner could not be printed: {error}; {fate}")));
     }
     guard.detach();
     Ok(0)

@@ -14,10 +14,10 @@ use crate::{
     people, spinner, store,
 };
 
-/// A wait is announced when it is longer than two seconds, or is known to become so. The rest is for connections that are
-/// given up after just that time: their one line says that.
+/// A wait is announced when it is longer than two seconds. The rest is for connections that are given up after just that time:
+/// their one line says that.
 pub(crate) const LONG: Duration = Duration::from_millis(2_250);
-/// If the store says how long it will be.
+/// If the store says how long it will be, such a wait is announced at once.
 const KNOWN_LONG: Duration = Duration::from_secs(1);
 /// If that is so much later than it said before, it is worth another line: the old answer may be some seconds old.
 const LONGER: Duration = Duration::from_secs(5);
@@ -29,9 +29,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// seen it for long.
 const LOOKS: u32 = 15;
 
-/// How long a question to the store may stay unanswered.
+/// How long a question to the store may stay unanswered: a `Locker` gives up then.
 const QUESTION: Duration = Duration::from_secs(5);
-/// How long a walk over all locks may take.
+/// How long a walk over all locks may take: a `Locker` gives up then.
 pub(crate) const WALK: Duration = Duration::from_secs(60);
 
 /// Why a store lets us wait.
@@ -107,7 +107,11 @@ fn way_out(locks: &Locker) -> String {
 }
 
 /// Says the line of a long trouble, once for each reason, where no progress line is drawn.
-pub(crate) async fn announce(quiet: bool, look: impl Fn() -> Option<(Trouble, String)>) -> Infallible {
+pub(crate) async fn announce(
+    quiet: bool,
+    look: impl Fn() -> Option<Trouble>,
+    line: impl Fn(&Trouble) -> String,
+) -> Infallible {
     if quiet || stderr().is_terminal() {
         std::future::pending::<()>().await;
     }
@@ -120,8 +124,8 @@ pub(crate) async fn announce(quiet: bool, look: impl Fn() -> Option<(Trouble, St
             let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Closed(_));
             trouble.is_long && is_sure && !said.iter().any(|said: &Reason| said.tells(trouble.reason))
         };
-        if let Some((trouble, line)) = found.filter(|(trouble, _)| is_due(trouble)) {
-            exit::warn(&line);
+        if let Some(trouble) = found.filter(is_due) {
+            exit::warn(&line(&trouble));
             said.push(trouble.reason);
         }
     }
@@ -132,10 +136,9 @@ pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl F
     let began = TokioHost.now();
     let look = || {
         let is_long = began.elapsed(TokioHost.now()) >= patience;
-        let trouble = Trouble { why: String::new(), reason: Reason::Silent(began), is_long };
-        Some((trouble, if is_long { line() } else { String::new() }))
+        Some(Trouble { why: String::new(), reason: Reason::Silent(began), is_long })
     };
-    announce(quiet, look).await
+    announce(quiet, look, |_| line()).await
 }
 
 /// A question to the store, which answers at once or is in trouble.

@@ -252,7 +252,7 @@ impl Held<'_> {
 
     /// `--min-hold`, unless a signal or a loss ends it.
     async fn stay(&self, since: Moment, signals: &mut Signals) {
-        // Also one that came while the command was about to end, and found nobody there to pass it on to.
+        // An INT or TERM that came while the command ran ends it too: it may have found nobody there to pass it on to.
         let Some(min_hold) = self.args.min_hold.filter(|_| !signals.is_asked()) else { return };
         let left = (since + min_hold).remaining(TokioHost.now());
         tokio::select! {

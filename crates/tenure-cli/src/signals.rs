@@ -50,7 +50,7 @@ impl Signals {
         signal
     }
 
-    /// We were asked to end, by INT or TERM while the command ran.
+    /// We were asked to end: by INT or TERM while the command ran, or by any of the three before and after.
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked
     }

@@ -11,7 +11,11 @@ use crate::{
 
 /// Connects to the store that was named, or to the file in the state directory.
 pub(crate) async fn connect(global: &Global) -> Result<Locker, Stop> {
-    tenure::connect(&url(global)?).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
+    let url = url(global)?;
+    if global.url.is_none() {
+        make_folder()?;
+    }
+    tenure::connect(&url).await.map_err(|error: ConfigError| Stop::usage(chain(&error)))
 }
 
 /// Where the store is, as people may see it: a URL may hold a password, and the path of a file never does.
@@ -55,6 +59,17 @@ fn url(global: &Global) -> Result<String, Stop> {
 }
 
 fn default_url() -> Result<String, Stop> {
+    let file = folder()?.join("locks.db");
+    match file.to_str() {
+        Some(path) if !path.contains('?') => Ok(format!("sqlite:{path}")),
+        _ => Err(Stop::usage(
+            "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
+        )),
+    }
+}
+
+/// Where the file is that nobody named.
+fn folder() -> Result<PathBuf, Stop> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
     let Some(state) = state else {
@@ -62,18 +77,15 @@ fn default_url() -> Result<String, Stop> {
             "neither HOME nor XDG_STATE_HOME is set; name a store with --url sqlite:PATH",
         ));
     };
-    let folder = state.join("tenure");
-    // For this user alone, unless it is there: whoever may write to it may delete what is remembered in it.
+    Ok(state.join("tenure"))
+}
+
+/// For this user alone, unless it is there: whoever may write to it may delete what is remembered in it.
+fn make_folder() -> Result<(), Stop> {
+    let folder = folder()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
         Stop::new(UNAVAILABLE, format!("the state directory {} cannot be made: {error}", folder.display()))
-    })?;
-    let file = folder.join("locks.db");
-    match file.to_str() {
-        Some(path) if !path.contains('?') => Ok(format!("sqlite:{path}")),
-        _ => Err(Stop::usage(
-            "the state directory's name cannot be part of a URL; name a store with --url sqlite:PATH",
-        )),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use crate::{
     spinner, store,
 };
 
-/// The longest time to wait until a place in a queue is given up.
+/// The longest time to wait until what was not wanted in the end is given back: a place in a queue, or a lease that nobody
+/// heard of.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// The same, and for a lease that is lost, where the store gives no answer: it most likely gives none now.
 pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
@@ -58,7 +59,7 @@ impl<'a> Waiting<'a> {
                 acquired = acquire => Ok(acquired),
                 signal = signals.asked_to_end() => Err(signal),
                 never = spinner::spin(self.quiet, || self.message(budget)) => match never {},
-                never = announce(self.quiet, || self.notice(budget)) => match never {},
+                never = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble)) => match never {},
             }
         };
         match acquired {
@@ -118,10 +119,8 @@ impl<'a> Waiting<'a> {
     }
 
     /// The line where there is no progress line.
-    fn notice(&self, budget: Option<Duration>) -> Option<(Trouble, String)> {
-        let trouble = self.trouble(budget)?;
-        let line = format!("{}: {}", self.waited(), trouble.why);
-        Some((trouble, line))
+    fn notice(&self, trouble: &Trouble) -> String {
+        format!("{}: {}", self.waited(), trouble.why)
     }
 
     fn waited(&self) -> String {

@@ -18,8 +18,7 @@ impl Contended {
 
     /// Whether somebody waited.
     pub fn is_contended(&self, name: &LockName) -> bool {
-        let names = locked(&self.names);
-        !names.is_empty() && names.contains(name)
+        locked(&self.names).contains(name)
     }
 
     /// What was seen now.

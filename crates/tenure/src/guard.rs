@@ -46,7 +46,6 @@ impl Guard {
         Self { engine, lease, span, done: false }
     }
 
-    /// What a trace shows of this hold.
     /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
     pub(crate) async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;
@@ -56,6 +55,7 @@ impl Guard {
         Ok(())
     }
 
+    /// What a trace shows of this hold.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }

@@ -91,6 +91,11 @@ impl Progress {
         heard.latest = Some(waiting);
     }
 
+    /// An acquisition begins: what was not answered before does not concern it.
+    pub(crate) fn begin(&self) {
+        locked(&self.0).unanswered_since = None;
+    }
+
     /// A request is on its way.
     pub(crate) fn on_sent(&self, now: Moment) {
         locked(&self.0).unanswered_since.get_or_insert(now);

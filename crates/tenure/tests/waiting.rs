@@ -430,4 +430,21 @@ async fn a_store_without_an_answer_is_seen_since_the_first_request_that_has_none
     let guard = in_time(waiting).await.unwrap().unwrap();
     assert_eq!(progress.unanswered_since(), None);
     guard.release().await.unwrap();
+    // What nobody waited for is not taken for the next one's trouble.
+    actor.gates.plan(Verb::Claim, &[Gate::Hang], Gate::Open);
+    let given_up = Arc::new(actor.lock().progress(&progress));
+    let waiting = tokio::spawn({
+        let lock = given_up.clone();
+        async move { lock.acquire().await.map(drop) }
+    });
+    pass(ms(50)).await;
+    let old = progress.unanswered_since().unwrap();
+    waiting.abort();
+    pass(TTL).await;
+    actor.gates.plan(Verb::Claim, &[Gate::Hang], Gate::Open);
+    let waiting = tokio::spawn(async move { given_up.acquire().await.map(drop) });
+    pass(ms(50)).await;
+    let new = progress.unanswered_since().unwrap();
+    assert!(old.elapsed(new) >= TTL, "{new:?} is not after {old:?}");
+    waiting.abort();
 }

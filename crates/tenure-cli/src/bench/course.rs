@@ -95,7 +95,7 @@ impl Course {
         Ok(Answer::new(part, began, &tallies))
     }
 
-    /// Waits until everything that was stopped half way has been given back, for as long as one release may take.
+    /// Waits until everything that was stopped half way has been given back, but not for long.
     pub(crate) async fn clear(&self) {
         let over = TokioHost.now() + LEAVE_PATIENCE;
         for locker in &self.lockers {

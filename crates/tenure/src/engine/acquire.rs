@@ -9,7 +9,7 @@ use crate::{
     engine::{Engine, cell::HoldCell, local_queue::LocalWaiter, self_wait::SelfWait, waiters::Subscription},
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
-    options::{Options, PATIENCE, Waiting},
+    options::{Options, PATIENCE, Progress, Waiting},
 };
 
 /// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
@@ -80,6 +80,7 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Engine, now: Moment, request: &Request<'a>) -> Self {
         let (owner, seed) = engine.new_owner_and_seed();
         let options = request.options;
+        options.progress.iter().for_each(Progress::begin);
         let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
         let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
         let claim = Claim {
