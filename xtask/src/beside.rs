@@ -11,6 +11,15 @@ use crate::{
     verdict::{Told, Verdict},
 };
 
+/// A ring of tests, as one command.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) name: &'static str,
+    pub(crate) command: Command,
+    /// What a person says to run it again.
+    pub(crate) again: String,
+}
+
 /// What was said while others spoke, or nothing once it may be said at once.
 #[derive(Debug)]
 pub(crate) struct Beside(Mutex<Option<Vec<String>>>);
@@ -23,14 +32,14 @@ impl Default for Beside {
 
 impl Beside {
     /// Runs one after the other; one that is red does not keep the next one from running.
-    pub(crate) fn run_all(&self, rings: Vec<(&'static str, Command)>) -> Result<Verdict, Failure> {
+    pub(crate) fn run_all(&self, rings: Vec<Ring>) -> Result<Verdict, Failure> {
         let mut verdict = Verdict::default();
-        for (name, mut command) in rings {
+        for Ring { name, mut command, again } in rings {
             let began = now();
             self.say(format!("\n== {name}"));
             let told = tell(&mut command, |line| self.say(line))?;
             self.say(format!("== {name}: {}", seconds(began.elapsed())));
-            verdict.add(told.into_verdict(name, &shown(&command)));
+            verdict.add(told.into_verdict(name, &again));
         }
         Ok(verdict)
     }
@@ -74,16 +83,6 @@ pub(crate) fn tell(command: &mut Command, mut say: impl FnMut(String)) -> Result
     Ok(told)
 }
 
-/// As it can be copied into a shell.
-fn shown(command: &Command) -> String {
-    let words = [command.get_program()].into_iter().chain(command.get_args());
-    let words = words.map(|word| word.to_string_lossy()).filter(|word| word != "nice");
-    let plain = |word: &str| word.rsplit('/').next().unwrap_or_default().replace("xtask", "cargo xtask");
-    let mut words = words.map(|word| word.into_owned());
-    let program = words.next().map(|program| plain(&program));
-    program.into_iter().chain(words).collect::<Vec<_>>().join(" ")
-}
-
 /// Two loops in sessions of their own that want all they can get; they end with this.
 #[derive(Debug)]
 pub(crate) struct Busy {
@@ -95,7 +94,10 @@ impl Busy {
         let one = || {
             let mut shell = Command::new("setsid");
             shell.args(["setpriv", "--pdeathsig", "KILL", "sh", "-c", "while :; do :; done"]);
-            shell.spawn().map(Ended).map_err(|error| Failure::new("busy loops", error.to_string()))
+            shell
+                .spawn()
+                .map(Ended)
+                .map_err(|e| Failure::new("busy loops", format!("cannot start setsid: {e}")))
         };
         Ok(Self { _loops: [one()?, one()?] })
     }
@@ -123,6 +125,10 @@ mod tests {
         command
     }
 
+    fn ring(name: &'static str, script: &str) -> Ring {
+        Ring { name, command: shell(script), again: format!("again {name}") }
+    }
+
     #[test]
     fn both_streams_are_handed_on_in_their_order() {
         let mut lines = Vec::new();
@@ -135,12 +141,12 @@ mod tests {
     fn a_red_ring_keeps_no_other_from_running() {
         let beside = Beside::default();
         let verdict = beside.run_all(vec![
-            ("red", shell("echo 'test a::b ... FAILED'; exit 1")),
-            ("green", shell("echo 'test result: ok. 3 passed; 0 failed; 0 ignored'")),
+            ring("red", "echo 'test a::b ... FAILED'; exit 1"),
+            ring("green", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'"),
         ]);
         let verdict = verdict.unwrap();
         assert!(!verdict.is_green());
-        assert!(verdict.red_ones().contains("a::b"), "{}", verdict.red_ones());
+        assert!(verdict.red_ones().contains("a::b\n     again red"), "{}", verdict.red_ones());
         assert!(verdict.line(now().elapsed(), "").contains("3 passed; 1 failed"));
         let held = beside.held().take().unwrap();
         assert_eq!((held[0].as_str(), held.len()), ("\n== red", 6));

@@ -53,11 +53,10 @@ fn make(workspace: &Workspace, steps: &mut Steps) -> Result<PathBuf, Failure> {
     let built = workspace.package(PACKAGE).map(|package| package.version.as_str()).unwrap_or_default();
     pack.is_of(built)?;
     steps.command("build", cargo().args(["build", "--profile", "dist", "--locked", "--package", PACKAGE]))?;
-    let mut package = PathBuf::new();
-    steps.work("package", || {
-        package = pack.make(&notices::of_linked(workspace, PACKAGE)?)?;
+    let package = steps.work("package", || {
+        let package = pack.make(&notices::of_linked(workspace, PACKAGE)?)?;
         println!("{}", package.display());
-        Ok(())
+        Ok(package)
     })?;
     lint(steps, &package)?;
     Ok(package)

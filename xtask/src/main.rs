@@ -8,6 +8,7 @@ mod deb;
 mod mutants;
 mod options;
 mod runner;
+mod session;
 mod step;
 mod test;
 mod tidy;
@@ -29,7 +30,7 @@ Commands:
   test [OPTION...] [FILTER]
                      Install what the tests need, then run all tests once: unit, integration, worlds, documentation.
                      With a FILTER of nextest, as 'test(pooler)', only those; --times N: each so often;
-                     --busy: beside two busy loops; --one-core: on one processor
+                     --busy: beside two busy loops; --one-core: on one processor. FILTER and --times want nextest
   ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)

@@ -1,14 +1,14 @@
 //! The tests' runner: `cargo nextest` where it is installed, else `cargo test`.
 
-use std::{env, fs, path::PathBuf, process::Command, thread::available_parallelism};
+use std::{fs, path::PathBuf, process::Command, thread::available_parallelism};
 
 use crate::{
     beside,
     options::Options,
+    session,
     step::{Failure, succeeds},
-    test::EXTRA,
     verdict::Verdict,
-    workspace::{Workspace, cargo, cargo_under},
+    workspace::{EXTRA, Workspace, cargo, cargo_under},
 };
 
 /// Most tests sleep: so many share a processor. A test that needs one for itself takes both places (`.config/nextest.toml`).
@@ -23,11 +23,26 @@ pub(crate) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    pub(crate) fn find(options: &'a Options) -> Self {
-        Self { has_nextest: succeeds(cargo().args(["nextest", "--version"])), options }
+    /// # Errors
+    /// If only the other one can do what was asked for.
+    pub(crate) fn find(options: &'a Options) -> Result<Self, Failure> {
+        let runner = Self { has_nextest: succeeds(cargo().args(["nextest", "--version"])), options };
+        runner.must_know_its_options()?;
+        Ok(runner)
     }
 
-    /// Builds them, so that nothing is built beside them.
+    fn must_know_its_options(&self) -> Result<(), Failure> {
+        if self.has_nextest || self.options.is_whole() {
+            return Ok(());
+        }
+        Err(Failure::new("test", "FILTER and --times want nextest: cargo install cargo-nextest --locked"))
+    }
+
+    pub(crate) fn options(&self) -> &'a Options {
+        self.options
+    }
+
+    /// Builds them, so that this is not done while they run.
     pub(crate) fn build(&self) -> Command {
         let mut command = cargo();
         command.args(self.words()).args(EXTRA).arg("--no-run");
@@ -36,35 +51,29 @@ impl<'a> Runner<'a> {
 
     /// Where a program finds what became of each test.
     pub(crate) fn report(&self, workspace: &Workspace) -> String {
-        if !self.has_nextest {
-            return "what stands above".to_owned();
-        }
-        self.junit(workspace).display().to_string()
+        if self.has_nextest { junit(workspace).display().to_string() } else { "what stands above".to_owned() }
     }
 
     /// Runs them and reads what became of them.
-    pub(crate) fn run(&self, workspace: &Workspace, verdict: &mut Verdict) -> Result<(), Failure> {
+    pub(crate) fn run(&self, workspace: &Workspace) -> Result<Verdict, Failure> {
+        let mut command = self.command();
         if !self.has_nextest {
-            let told = beside::tell(&mut self.command(), |line| println!("{line}"))?;
-            verdict.add(told.into_verdict("tests", "cargo xtask test"));
-            return Ok(());
+            let told = beside::tell(&mut command, |line| println!("{line}"))?;
+            return Ok(told.into_verdict("tests", "cargo xtask test"));
         }
-        let report = self.junit(workspace);
+        let report = junit(workspace);
         // A report of another run would be a lie.
         let _ = fs::remove_file(&report);
-        let status = self.command().status().map_err(|error| Failure::new("tests", error.to_string()))?;
+        let program = command.get_program().display().to_string();
+        let status =
+            command.status().map_err(|e| Failure::new("tests", format!("cannot start {program}: {e}")))?;
         let text = fs::read_to_string(&report);
         let text = text.map_err(|_| Failure::new("tests", format!("the runner has no report: {status}")))?;
-        let read = Verdict::of_junit(&text).map_err(|why| Failure::new("tests", why))?;
-        if read.is_green() && !status.success() {
+        let verdict = Verdict::of_junit(&text).map_err(|why| Failure::new("tests", why))?;
+        if verdict.is_green() && !status.success() {
             return Err(Failure::new("tests", format!("no test is red, and the runner fails: {status}")));
         }
-        verdict.add(read);
-        Ok(())
-    }
-
-    fn junit(&self, workspace: &Workspace) -> PathBuf {
-        workspace.target.join("nextest/default/junit.xml")
+        Ok(verdict)
     }
 
     fn words(&self) -> Vec<&'static str> {
@@ -75,17 +84,9 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// In a session of its own: the kernel shares its processors among sessions first. Some kernels starve a server, whose processes
-    /// have sessions of their own, for seconds if the session of its clients has a busy loop in it (decision 0047). It ends with us.
+    /// In a session of its own. It ends with us.
     fn command(&self) -> Command {
-        let mut starter = Vec::new();
-        if is_linux() {
-            starter.extend(["setpriv", "--pdeathsig", "INT", "setsid", "--wait"]);
-        }
-        if self.options.is_alone {
-            starter.extend(["taskset", "--cpu-list", "0"]);
-        }
-        let mut command = cargo_under(&starter);
+        let mut command = cargo_under(&session::own(self.options.is_alone));
         command.args(self.words()).args(EXTRA).args(self.choice());
         command
     }
@@ -103,15 +104,15 @@ impl<'a> Runner<'a> {
             let filter = self.options.filter.clone().map(|filter| ["-E".to_owned(), filter]);
             words.extend(filter.into_iter().flatten());
         } else {
-            words.extend(self.options.filter.clone());
             words.extend(["--".to_owned(), "--test-threads".to_owned(), places]);
         }
         words
     }
 }
 
-fn is_linux() -> bool {
-    env::consts::OS == "linux"
+/// Where nextest keeps it, whatever the target folder is.
+fn junit(workspace: &Workspace) -> PathBuf {
+    workspace.root.join("target/nextest/default/junit.xml")
 }
 
 #[cfg(test)]
@@ -137,6 +138,9 @@ mod tests {
     #[test]
     fn without_it_cargo_runs_all_but_the_doc_tests() {
         let all = words(&Options::default(), false);
+        let asked = Options::parse(&["--times", "2"]).unwrap();
+        let refused = Runner { has_nextest: false, options: &asked }.must_know_its_options().unwrap_err();
+        assert!(refused.to_string().contains("want nextest"), "{refused}");
         let head = ["test --workspace --no-fail-fast --lib --bins --tests", &EXTRA.join(" ")].join(" ");
         assert!(all.contains(&head), "{all}");
     }

@@ -51,18 +51,18 @@ impl Steps {
     }
 
     /// Runs work of ours.
-    pub(crate) fn work(
+    pub(crate) fn work<T>(
         &mut self,
         name: &str,
-        work: impl FnOnce() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        work: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         println!("\n== {name}");
         let started = now();
-        work()?;
+        let done = work()?;
         if !self.is_last {
             println!("== {name}: {}", seconds(started.elapsed()));
         }
-        Ok(())
+        Ok(done)
     }
 }
 

@@ -4,8 +4,6 @@ use std::{fmt::Write, time::Duration};
 
 use roxmltree::{Document, Node};
 
-use crate::test::EXTRA;
-
 /// Of one ring or of several.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -71,9 +69,7 @@ impl Red {
     fn of_case(case: &Node<'_, '_>) -> Self {
         let name = case.attribute("name").unwrap_or("?");
         let binary = case.attribute("classname").unwrap_or("?");
-        let features = EXTRA.join(" ");
-        let again =
-            format!("cargo nextest run --workspace {features} -E 'binary_id(={binary}) & test(={name})'");
+        let again = format!("cargo xtask test 'binary_id(={binary}) & test(={name})'");
         Self { what: format!("{binary} {name}"), again }
     }
 }
@@ -124,7 +120,7 @@ mod tests {
         assert!(!verdict.is_green());
         let red = verdict.red_ones();
         assert!(red.contains("red: tenure-cli::loss sqlite::b\n"), "{red}");
-        assert!(red.contains("-E 'binary_id(=tenure-cli::loss) & test(=sqlite::c)'"), "{red}");
+        assert!(red.contains("xtask test 'binary_id(=tenure-cli::loss) & test(=sqlite::c)'"), "{red}");
         let line = verdict.line(Duration::from_millis(1_250), "a file");
         assert_eq!(line, "test result: FAILED. 1 passed; 2 failed; finished in 1.2s; report: a file");
         assert!(Verdict::of_junit("<a").is_err());

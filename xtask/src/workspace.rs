@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::step::Failure;
 
+/// What the command and the benchmarks have only if asked, and are tested with.
+pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd,tenure-bench/etcd"];
+
 /// How the names of variables begin with which `cargo run` describes the package that it runs.
 const OF_OUR_PACKAGE: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_"];
 

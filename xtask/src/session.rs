@@ -1,0 +1,55 @@
+//! Programs in sessions of their own: Linux shares its processors among sessions first.
+
+use std::env;
+
+/// What a program is started with that gets a session of its own and ends with us.
+///
+/// Some kernels starve a server, whose processes have sessions of their own, for seconds if the session of its clients has a busy
+/// loop in it: somebody's shell may (decision 0047).
+pub(crate) fn own(is_alone: bool) -> Vec<&'static str> {
+    let mut words = Vec::new();
+    if env::consts::OS == "linux" {
+        words.extend(["setpriv", "--pdeathsig", "TERM", "setsid", "--wait"]);
+    }
+    if is_alone {
+        words.extend(["taskset", "--cpu-list", "0"]);
+    }
+    words
+}
+
+/// The same, for one that leaves the processor to others: `nice` counts inside of a session only, so the session yields as well.
+pub(crate) fn gentle(is_alone: bool) -> Vec<&'static str> {
+    let mut words = own(is_alone);
+    words.extend(["sh", "-c", YIELDING, "sh"]);
+    words
+}
+
+const YIELDING: &str = "echo 19 2>/dev/null >/proc/self/autogroup; exec nice \"$@\"";
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn niceness(starter: &[&str]) -> String {
+        let script = "nice; cat /proc/self/autogroup 2>/dev/null";
+        let output =
+            Command::new(starter[0]).args(&starter[1..]).args(["sh", "-c", script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn a_gentle_session_yields_to_others() {
+        let said = niceness(&gentle(false));
+        assert!(said.starts_with("10\n"), "{said}");
+        assert!(said.lines().nth(1).is_none_or(|group| group.ends_with("nice 19")), "{said}");
+    }
+
+    #[test]
+    fn one_of_the_tests_does_not() {
+        let said = niceness(&own(true));
+        assert!(said.starts_with("0\n"), "{said}");
+    }
+}
