@@ -8,7 +8,7 @@
 
 mod stage;
 
-use std::{fs, process::Command};
+use std::fs;
 
 use stage::Stage;
 
@@ -37,9 +37,7 @@ fn script(stage: &Stage, shell: &str) -> String {
 
 /// What a shell says; nothing if it is not installed.
 fn said(stage: &Stage, shell: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(shell);
-    command.args(arguments).envs(stage.environment()).current_dir(stage.path(""));
-    let Ok(output) = command.output() else {
+    let Ok(output) = stage.program(shell).args(arguments).output() else {
         eprintln!("not tried: there is no {shell}");
         return None;
     };

@@ -13,7 +13,6 @@ use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use stage::{Ended, Stage, files::snapshot};
@@ -165,8 +164,8 @@ impl Nobody {
     }
 
     fn run(&self, url: Option<&str>, arguments: &[&str]) -> Ended {
-        let mut command = Command::new(&self.binary);
-        command.args(arguments).current_dir(self.stage.path("")).env_clear().envs(self.stage.environment());
+        let mut command = self.stage.program(&self.binary);
+        command.args(arguments);
         if let Some(url) = url {
             command.env("TENURE_URL", url);
         }

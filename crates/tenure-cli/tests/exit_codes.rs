@@ -206,10 +206,9 @@ fn signal_to_a_waiter(stage: &Stage, verb: &[&str], signal: Signal, code: i32) {
 /// Who is started with a signal ignored, as by `&` in a script, leaves it so. Once only HUP was: INT and TERM were listened to,
 /// so that they ended a command that was meant to be deaf to them.
 fn a_signal_that_was_ignored_stays_ignored(stage: &Stage) {
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = stage.program("sh");
     let script = "trap '' INT TERM HUP; exec \"$0\" run job -- sh -c \"$1\" holder";
-    shell.args(["-c", script, env!("CARGO_BIN_EXE_tenure"), HOLD]).current_dir(stage.path("")).env_clear();
-    shell.envs(stage.environment());
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_tenure"), HOLD]);
     let holder = stage.start_command(shell);
     stage.beats("holder");
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -228,10 +227,9 @@ fn a_command_that_cannot_be_watched_is_not_started() {
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let mut refused = 0;
     for files in 8..30 {
-        let mut shell = std::process::Command::new("sh");
+        let mut shell = stage.program("sh");
         let script = format!("ulimit -n {files}; exec \"$0\" run -w 1s job -- sh -c 'echo {files} >>ran'");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]).current_dir(stage.path("")).env_clear();
-        shell.envs(stage.environment());
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]);
         let (before, ended) = (stage.lines("ran").len(), stage.run_command(shell));
         let ran = stage.lines("ran").len() - before;
         match ended.code {
@@ -250,10 +248,9 @@ fn a_command_that_cannot_be_watched_is_not_started() {
 fn without_a_single_file_to_open_one_line_says_so() {
     let stage = Stage::new();
     for files in 3..12 {
-        let mut shell = std::process::Command::new("sh");
+        let mut shell = stage.program("sh");
         let script = format!("ulimit -n {files}; exec \"$0\" ls");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]).current_dir(stage.path("")).env_clear();
-        shell.envs(stage.environment());
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_tenure")]);
         let ended = stage.run_command(shell);
         // The loader of programs gives up before us: 127.
         assert!([0, 69, 70, 127].contains(&ended.code), "with {files} files: {ended:?}");

@@ -8,7 +8,7 @@
 
 mod stage;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stage::{PATIENCE, Process, Stage, files::HOLD};
 use tenure_testkit::{
@@ -124,9 +124,8 @@ fn to_queue_behind_a_holder_is_silent() {
     let stage = Stage::new();
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
-    let waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
-    let queued = Instant::now();
-    eventually("it has waited for long", PATIENCE, || (queued.elapsed() > LONG).then_some(()));
+    let mut waiter = stage.start_waiter("job", &["run", "job", "--", "true"]);
+    waiter.runs_on(LONG);
     assert_eq!(waiter.said(), "");
     stage.touch("go");
     for process in [holder, waiter] {
@@ -139,8 +138,7 @@ fn to_queue_behind_a_holder_is_silent() {
 fn every_verb_says_that_the_store_does_not_answer() {
     let stage = Stage::new();
     stage.run(&["run", "job", "--", "true"]).silent(0);
-    let hog = stage.sql();
-    hog.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+    let hog = stage.hog_from_readers();
     let file = stage.database();
     let silent = format!("sqlite:{} has not answered for ", file.to_str().unwrap());
     let asked: [(&[&str], &str); 7] = [
@@ -167,7 +165,6 @@ fn every_verb_says_that_the_store_does_not_answer() {
             is_announced.then_some(())
         });
     }
-    hog.execute_batch("ROLLBACK").unwrap();
     drop(hog);
     for (process, _, what) in processes {
         let ended = process.ended();

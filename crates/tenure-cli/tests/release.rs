@@ -8,18 +8,14 @@
 
 mod stage;
 
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rusqlite::Connection;
 use stage::{
-    PATIENCE, Process, START, Stage, assert_within,
+    Process, START, Stage, assert_within,
     files::{BEAT, HOLD},
 };
-use tenure_testkit::patience::eventually;
 
 /// Leaves its pid, and ends with 3 when the file `go` is there.
 const FINISH: &str = "echo $$ >pid.holder; echo >started; until [ -e go ]; do sleep 0.01; done; exit 3";
@@ -33,16 +29,6 @@ fn ending(stage: &Stage, arguments: &[&str]) -> (Process, Connection) {
     stage.touch("go");
     stage.dies("pid.holder");
     (holder, hog)
-}
-
-/// Waits until that much time has passed, while the process runs.
-#[track_caller]
-fn runs_on(process: &mut Process, time: Duration) {
-    let began = Instant::now();
-    eventually("the time has passed", PATIENCE, || {
-        assert!(process.is_running(), "it has ended: {}", process.said());
-        (began.elapsed() > time).then_some(())
-    });
 }
 
 /// The work is done, and its code is what counts. One warning, and no wait beyond the lease.
@@ -70,7 +56,7 @@ fn a_store_that_is_locked_at_the_end_costs_a_warning_and_no_more_than_the_lease(
 fn a_release_that_is_answered_late_is_waited_for_without_a_word() {
     let stage = Stage::new();
     let (mut holder, hog) = ending(&stage, &["run", "--ttl", "60s"]);
-    runs_on(&mut holder, Duration::from_secs(3));
+    holder.runs_on(Duration::from_secs(3));
     drop(hog);
     holder.ended().mute(3);
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
@@ -82,7 +68,7 @@ fn a_release_that_is_repeated_and_then_answered_is_no_failure() {
     let stage = Stage::new();
     let (mut holder, hog) = ending(&stage, &["run", "--ttl", "60s"]);
     // Longer than the first request may take.
-    runs_on(&mut holder, Duration::from_millis(5_500));
+    holder.runs_on(Duration::from_millis(5_500));
     drop(hog);
     let ended = holder.ended();
     assert_eq!(ended.code, 3, "{ended:?}");
@@ -96,7 +82,7 @@ fn the_second_signal_ends_the_wait_for_a_release() {
     let stage = Stage::new();
     let (mut holder, _hog) = ending(&stage, &["run", "--ttl", "60s"]);
     holder.signal(Signal::SIGTERM);
-    runs_on(&mut holder, Duration::from_millis(300));
+    holder.runs_on(Duration::from_millis(300));
     holder.signal(Signal::SIGINT);
     holder.ended().complained(3, "the release was broken off by a signal; the lock is free after its ttl of");
 }
@@ -111,7 +97,7 @@ fn the_signal_that_ended_the_command_counts() {
     let _hog = stage.hog();
     holder.signal(Signal::SIGTERM);
     stage.dies("pid.holder");
-    runs_on(&mut holder, Duration::from_millis(300));
+    holder.runs_on(Duration::from_millis(300));
     holder.signal(Signal::SIGTERM);
     holder.ended().complained(143, "the release was broken off by a signal");
 }
@@ -123,7 +109,7 @@ fn a_signal_during_the_release_changes_nothing() {
         let stage = Stage::new();
         let (mut holder, hog) = ending(&stage, &["run"]);
         holder.signal(signal);
-        runs_on(&mut holder, Duration::from_millis(100));
+        holder.runs_on(Duration::from_millis(100));
         drop(hog);
         holder.ended().mute(3);
         assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
@@ -155,7 +141,7 @@ fn after_a_break_no_release_is_waited_for() {
     stage.run(&["-q", "break", "job"]).silent(0);
     stage.has_lines("told", 1);
     let _hog = stage.hog();
-    fs::write(stage.path("go"), "").unwrap();
+    stage.touch("go");
     stage.dies("pid.robbed");
     let gone = Instant::now();
     let ended = holder.ended();

@@ -123,12 +123,7 @@ fn of_many_that_try_at_once_one_gets_it(stage: &Stage) {
 /// L8: a lease whose owner could not be told to anybody is given back.
 fn a_lease_that_cannot_be_printed_is_given_back(stage: &Stage) {
     let line = "exec \"$0\" lock job --ttl 1h >/dev/full";
-    let ended = std::process::Command::new("sh")
-        .args(["-c", line, env!("CARGO_BIN_EXE_tenure")])
-        .env_clear()
-        .envs(stage.environment())
-        .output()
-        .unwrap();
+    let ended = stage.program("sh").args(["-c", line, env!("CARGO_BIN_EXE_tenure")]).output().unwrap();
     assert_eq!(ended.status.code(), Some(70), "{ended:?}");
     assert!(String::from_utf8_lossy(&ended.stderr).contains("the lock was given back"), "{ended:?}");
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());

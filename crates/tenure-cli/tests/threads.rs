@@ -9,19 +9,16 @@
 
 mod stage;
 
-use std::process::Command;
-
 use stage::{Stage, process::Ended};
 
 impl Stage {
     /// Runs `tenure` where it can start processes, but no thread: those of a process share its namespace of pids.
     fn threadless(&self, arguments: &[&str]) -> Ended {
         let tenure = self.command(arguments);
-        let mut command = Command::new("unshare");
+        let mut command = self.program("unshare");
         // Only root may do so without a namespace of users.
         let how: &[&str] = if nix::unistd::geteuid().is_root() { &["-p"] } else { &["-r", "-p"] };
         command.args(how).arg(tenure.get_program()).args(tenure.get_args());
-        command.current_dir(self.path("")).env_clear().envs(self.environment());
         self.run_command(command)
     }
 }

@@ -27,9 +27,8 @@ fn may(unshare: &[&str]) -> bool {
 /// Runs `tenure` behind a program that gives it another world.
 fn within(stage: &Stage, outer: &[&str], arguments: &[&str]) -> Ended {
     let tenure = stage.command(arguments);
-    let mut command = Command::new(outer[0]);
+    let mut command = stage.program(outer[0]);
     command.args(&outer[1..]).arg(tenure.get_program()).args(tenure.get_args());
-    command.current_dir(stage.path("")).env_clear().envs(stage.environment());
     stage.run_command(command)
 }
 

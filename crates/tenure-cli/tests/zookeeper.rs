@@ -41,12 +41,9 @@ fn an_ensemble_that_loses_a_member_and_its_leader_lets_in_one_at_a_time() {
     let (_, ttl) = scaled_ttl(Duration::from_secs(5));
     let players: Vec<_> = (0..4)
         .map(|n| {
-            let mut shell = stage.command(&[]);
-            let tenure = shell.get_program().to_owned();
-            shell = std::process::Command::new("sh");
-            shell.args(["-c", TURNS, &format!("p{n}")]).current_dir(stage.path(""));
-            shell.env_clear().envs(stage.environment());
-            shell.env("TENURE", tenure).env("TTL", &ttl).env("TURN", TURN);
+            let mut shell = stage.program("sh");
+            shell.args(["-c", TURNS, &format!("p{n}")]);
+            shell.env("TENURE", env!("CARGO_BIN_EXE_tenure")).env("TTL", &ttl).env("TURN", TURN);
             stage.start_command(shell)
         })
         .collect();
@@ -103,8 +100,7 @@ fn the_command_is_gone_before_the_lease_of_a_hung_server_ends() {
         server.stop();
         // The last renewal was sent before that.
         let end = now() + ttl;
-        stage.dies(&format!("pid.{name}"));
-        assert!(stage.last_beat() < end, "{name} beat {:?} after the lease", stage.last_beat() - end);
+        stage.dies_before(name, end);
         server.resume();
         let ended = process.ended();
         assert_eq!(ended.code, 79, "{ended:?}");

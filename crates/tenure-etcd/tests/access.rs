@@ -15,7 +15,7 @@ use tenure_core::{BackendError, ErrorKind, Outcome, Released, Renewal, Severity}
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdCluster, EtcdServer, Recipe},
-    patience::slowness,
+    patience::in_time,
     redis::Certificates,
 };
 
@@ -36,8 +36,7 @@ async fn refusal(url: &str, name: &str) -> BackendError {
 async fn refusal_of_any_outcome(url: &str, name: &str) -> BackendError {
     let player = Player::new(etcd(url), name);
     let claimed = player.backend.claim(&player.claim);
-    let patience = Duration::from_secs(2) * slowness();
-    let answer = tokio::time::timeout(patience, claimed).await.expect("a refusal comes soon");
+    let answer = in_time("it is refused", Duration::from_secs(2), claimed).await;
     let error = answer.expect_err("it should be refused");
     let (mut text, mut next) = (format!("{error:?} {error}"), error.source());
     while let Some(source) = next {

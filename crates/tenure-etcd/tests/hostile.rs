@@ -15,7 +15,7 @@ use tenure_core::{Audience, BackendHandle, ErrorKind, Renewal, Wake};
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdServer, Recipe},
-    patience::slowness,
+    patience::in_time,
     proxy::Proxy,
 };
 
@@ -78,12 +78,12 @@ async fn a_holder_hears_of_a_break_after_a_compaction() {
     becomes("nobody listens", async || (watchers() == 0.0).then_some(())).await;
     proxy.heal();
     let rung = Wake::Owner(holder.claim.owner);
-    let told = tokio::time::timeout(PATIENCE * slowness(), async { while hints.next().await != rung {} });
-    told.await.expect("it is told that it may have missed something");
+    let told = async { while hints.next().await != rung {} };
+    in_time("it is told that it may have missed something", PATIENCE, told).await;
     becomes("it listens again", async || (watchers() > 0.0).then_some(())).await;
     elsewhere.break_lock(&named("job")).await.unwrap();
-    let told = tokio::time::timeout(PATIENCE * slowness(), async { while hints.next().await != rung {} });
-    told.await.expect("it is told of the break");
+    let told = async { while hints.next().await != rung {} };
+    in_time("it is told of the break", PATIENCE, told).await;
 }
 
 /// What a claim is refused with.

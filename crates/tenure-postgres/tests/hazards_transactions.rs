@@ -243,4 +243,5 @@ async fn under_contention_a_renewal_gets_through() {
     }
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
     println!("under contention {put_off} renewals were put off before 100 got through");
+    assert!(put_off <= 20 * slowness(), "{put_off}");
 }

@@ -38,12 +38,19 @@ async fn a_hundred_idle_waiters_of_a_process_cost_a_few_statements_a_second() {
     // The server counts with a delay of up to a second, and so does its count of what came before.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let (from, begun) = (commits(&server), Instant::now());
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
     let per_second = (commits(&server) - from) as f64 / begun.elapsed().as_secs_f64();
     println!("100 idle waiters: {per_second:.0} statements a second");
     // Eight that ask every 2 s; a poll of 25 ms would be 4000.
     assert!(per_second < 30.0, "{per_second}");
-    until("places are kept", async || commits(&server) > from + 8).await;
+    // Two a second, however long a busy machine takes for them. Each look of ours is counted as well, twice at most.
+    let mut ours = 2;
+    until("places are kept", async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ours += 2;
+        commits(&server) > from + 16 + ours
+    })
+    .await;
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     held.release().await.unwrap();
 }

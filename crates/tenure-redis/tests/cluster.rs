@@ -12,7 +12,11 @@ use std::time::{Duration, Instant};
 
 use stage::redis;
 use tenure_core::{Audience, ClaimAnswer, Renewal, Wait, Wake};
-use tenure_testkit::{conformance::player::Player, patience::slowness, redis::Cluster};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::{in_time, slowness},
+    redis::Cluster,
+};
 
 fn url(cluster: &Cluster) -> String {
     let hosts: Vec<String> = cluster.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -54,7 +58,7 @@ async fn a_waiter_is_woken_wherever_it_listens() {
         let woken = async {
             while !matches!(stream.next().await, Wake::Owner(owner) if owner == waiter.claim.owner) {}
         };
-        tokio::time::timeout(Duration::from_secs(5) * slowness(), woken).await.expect("no hint came");
+        in_time("a hint comes", Duration::from_secs(5), woken).await;
         waiter.enter().await;
     }
 }

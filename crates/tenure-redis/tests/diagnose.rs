@@ -20,7 +20,7 @@ use tenure_testkit::{
 };
 
 /// For what must happen at last.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All findings, to be asked for one.
 struct Seen(Vec<Finding>);
@@ -291,7 +291,7 @@ async fn refusal(locks: &BackendHandle, claim: &Claim) -> String {
             None
         }
     };
-    becomes("it is refused", PATIENCE, refused).await
+    becomes("it is refused", Duration::from_secs(30), refused).await
 }
 
 #[tokio::test]

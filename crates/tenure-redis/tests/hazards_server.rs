@@ -15,7 +15,7 @@ use tenure_core::Renewal;
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
-    patience::eventually,
+    patience::{eventually, stretch},
     redis::{Recipe, RedisServer, Sync},
 };
 
@@ -219,10 +219,11 @@ async fn a_connection_that_sleeps_through_fail_over_and_back_is_not_covered_and_
 async fn fail_over_and_back(is_connected_before: bool) {
     let pair = Pair::new();
     let Pair { master, replica, .. } = &pair;
-    let url = master.url("?max_ttl=3s");
-    master.has_waited("tenure:one", "guard=on max_ttl=3s");
+    let ttl = 3 * stretch();
+    let url = master.url(&format!("?max_ttl={ttl}s"));
+    master.has_waited("tenure:one", &format!("guard=on max_ttl={ttl}s"));
     let [mut a, mut b] = [(); 2].map(|()| claimant(&url, OURS));
-    (a.claim.ttl, b.claim.ttl) = (Duration::from_secs(3), Duration::from_secs(3));
+    (a.claim.ttl, b.claim.ttl) = (Duration::from_secs(ttl.into()), Duration::from_secs(ttl.into()));
     look(if is_connected_before { &b } else { &a }).await;
     pair.has_arrived("tenure:one");
     let run_id = master.info("server", "run_id");

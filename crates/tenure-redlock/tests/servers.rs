@@ -29,7 +29,7 @@ use tenure_testkit::{
         player::{Player, TTL},
     },
     entry::{Entry, let_in_within},
-    patience::{slowness, until},
+    patience::{becomes_ok, slowness},
     redis::{Recipe, RedisServer, Reply},
 };
 
@@ -270,41 +270,51 @@ async fn once_the_counters_agree_an_acquisition_is_one_round() {
         servers.iter().map(|server| server.command(&["GET", "tenure:{job}:fence:job"]).text()).collect()
     };
     // Nodes that have never counted begin at their own time.
-    let agree = async || {
+    let agree = || {
+        let counters = counters();
+        if counters.iter().all(|counter| *counter == counters[0]) { Ok(()) } else { Err(counters) }
+    };
+    let become_equal = async || {
         cycle().await;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let counters = counters();
-        counters.iter().all(|counter| *counter == counters[0])
+        agree()
     };
-    until("the counters agree", PATIENCE, agree).await;
-    let deadline = Instant::now() + PATIENCE * slowness();
+    becomes_ok("the counters agree", PATIENCE, become_equal).await;
     // Each node raises its counter to its clock in steps of 100 ms, and not all at the same moment: between two steps they agree.
     let step = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() / 100;
-    let before = loop {
-        let begun = step();
-        cycle().await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let before: Vec<u64> = servers.iter().map(scripts_run).collect();
-        for _ in 0..CYCLES {
+    let before = async || {
+        let deadline = Instant::now() + PATIENCE * slowness();
+        loop {
+            let begun = step();
             cycle().await;
-        }
-        if step() == begun {
-            break before;
-        }
-        assert!(Instant::now() < deadline, "five cycles never fit into a step");
-    };
-    // The last answers may still be under way, and whatever was too much.
-    let deadline = Instant::now() + PATIENCE * slowness();
-    let run = loop {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let run: Vec<u64> =
-            servers.iter().zip(&before).map(|(server, before)| scripts_run(server) - before).collect();
-        if run.iter().all(|run| *run >= 2 * CYCLES) || Instant::now() > deadline {
-            break run;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let before: Vec<u64> = servers.iter().map(scripts_run).collect();
+            for _ in 0..CYCLES {
+                cycle().await;
+            }
+            if step() == begun {
+                break before;
+            }
+            assert!(Instant::now() < deadline, "five cycles never fit into a step");
         }
     };
-    assert_eq!(run, [2 * CYCLES; NODES]);
-    until("the counters agree again", PATIENCE, agree).await;
+    let five_cycles = async || {
+        let before = before().await;
+        // The last answers may still be under way, and whatever was too much.
+        let answered = Instant::now() + PATIENCE * slowness();
+        let run = loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let run: Vec<u64> =
+                servers.iter().zip(&before).map(|(server, before)| scripts_run(server) - before).collect();
+            if run.iter().all(|run| *run >= 2 * CYCLES) || Instant::now() > answered {
+                break run;
+            }
+        };
+        assert_eq!(run, [2 * CYCLES; NODES]);
+        // A node that ran its last script in the next step is ahead: then they are counted once more.
+        agree()
+    };
+    becomes_ok("the counters agree afterwards", PATIENCE, five_cycles).await;
 }
 
 /// L6: a quorum of answers decides, and the other nodes are renewed all the same: without them the next node that fails

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -214,11 +214,11 @@ impl CellStore {
     }
 
     fn losing(&self) -> MutexGuard<'_, Losing> {
-        self.losing.lock().unwrap_or_else(PoisonError::into_inner)
+        tenure_core::locked(&self.losing)
     }
 
     fn world(&self) -> MutexGuard<'_, CellWorld> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        tenure_core::locked(&self.world)
     }
 
     fn now(&self) -> Duration {

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     process::{Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::{Duration, SystemTime},
 };
 
@@ -119,7 +119,7 @@ impl Default for Clock {
 
 impl Inner {
     fn locked(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        tenure_core::locked(&self.state)
     }
 
     /// Offset, frozen, and a word by which a reader knows that it has not seen half of a change.
@@ -152,7 +152,7 @@ fn duration(us: i64) -> Duration {
 /// The library, compiled once for all clocks that live at the same time.
 fn shim() -> Arc<TempDir> {
     static SHARED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shared = tenure_core::locked(&SHARED);
     shared.upgrade().unwrap_or_else(|| {
         let shim = Arc::new(compiled());
         *shared = Arc::downgrade(&shim);

@@ -4,7 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +15,22 @@ use nix::{
 };
 
 use crate::patience::{eventually, slowness};
+
+/// What a server of this name becomes that was started, anew as often as this if it ends at once: between our look for a free port and
+/// its start somebody else may take that.
+///
+/// # Panics
+/// If it never starts; shows the last words of its log.
+pub(crate) fn started<T>(name: &str, tries: usize, mut start: impl FnMut() -> Result<T, String>) -> T {
+    let mut log = String::new();
+    for _ in 0..tries {
+        match start() {
+            Ok(server) => return server,
+            Err(words) => log = words,
+        }
+    }
+    panic!("{name} does not start. The end of its log:\n{log}")
+}
 
 /// One server's process, which dies with the test. Knows nothing of what it serves.
 #[derive(Debug, Default)]
@@ -127,7 +143,7 @@ impl Daemon {
     }
 
     fn locked(&self) -> MutexGuard<'_, Run> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        tenure_core::locked(&self.0)
     }
 }
 

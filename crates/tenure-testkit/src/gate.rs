@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -73,7 +73,7 @@ impl Gated {
     }
 
     fn locked(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        tenure_core::locked(&self.plan)
     }
 
     fn gate(&self, verb: Verb) -> Gate {

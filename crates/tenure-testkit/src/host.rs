@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
@@ -88,7 +88,7 @@ impl Host for PausedHost {
     }
 
     fn random(&self, bytes: &mut [u8]) {
-        let mut state = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = tenure_core::locked(&self.chance);
         for byte in bytes {
             // xorshift64: a test's chance only has to be repeatable.
             *state ^= *state << 13;

@@ -1,6 +1,7 @@
 //! Waiting for a condition with a deadline, scaled by one factor; and callers with too little patience.
 
 use std::{
+    fmt::Debug,
     fs,
     sync::atomic::{AtomicU32, Ordering},
     thread,
@@ -53,13 +54,14 @@ const MAX: u32 = 5;
 ///
 /// # Panics
 /// If it has not within `patience` times the [`slowness`]; says what was awaited.
+#[track_caller]
 pub fn eventually<T>(what: &str, patience: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience * slowness();
     loop {
         if let Some(found) = condition() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
+        assert!(Instant::now() < deadline, "waited {:?} in vain until {what}", patience * slowness());
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -69,12 +71,27 @@ pub fn eventually<T>(what: &str, patience: Duration, mut condition: impl FnMut()
 /// # Panics
 /// If it has not within `patience` times the [`slowness`]; says what was awaited.
 pub async fn becomes<T>(what: &str, patience: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience * slowness();
+    becomes_ok(what, patience, async || condition().await.ok_or("nothing")).await
+}
+
+/// As [`becomes`], of something that can be shown while it is not so.
+///
+/// # Panics
+/// If it has not within `patience` times the [`slowness`]; says what was awaited, and what was seen last.
+pub async fn becomes_ok<T, E: Debug>(
+    what: &str,
+    patience: Duration,
+    mut condition: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let began = Instant::now();
     loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited {patience:?} in vain until {what}");
+        let last = match condition().await {
+            Ok(found) => return found,
+            Err(last) => last,
+        };
+        // Measured only now: what is so at once costs no look at the machine, which a test that counts what is read would see.
+        let patience = patience * slowness();
+        assert!(began.elapsed() < patience, "waited {patience:?} in vain until {what}; last: {last:?}");
         sleep(Duration::from_millis(5)).await;
     }
 }
@@ -92,8 +109,8 @@ pub async fn until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() 
 /// # Panics
 /// If it has not come within `patience` times the [`slowness`].
 pub async fn in_time<F: Future>(what: &str, patience: Duration, future: F) -> F::Output {
-    let waited = timeout(patience * slowness(), future).await;
-    waited.unwrap_or_else(|_| panic!("waited {patience:?} in vain until {what}"))
+    let patience = patience * slowness();
+    timeout(patience, future).await.unwrap_or_else(|_| panic!("waited {patience:?} in vain until {what}"))
 }
 
 /// Two callers with little patience ask through a proxy and give up before the answers come, which they do later. Then nobody asks

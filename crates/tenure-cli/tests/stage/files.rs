@@ -63,18 +63,21 @@ impl Stage {
         Duration::from_nanos(self.number(&format!("entered.{who}")))
     }
 
-    /// When the last command beat, on the wall clock: no luck of the test is in it.
-    pub(crate) fn last_beat(&self) -> Duration {
-        let written = fs::metadata(self.path("beats")).unwrap().modified().unwrap();
-        written.duration_since(UNIX_EPOCH).unwrap()
-    }
-
     /// Waits until the process whose pid is in this file is no more.
     pub(crate) fn dies(&self, pid_file: &str) {
         let pid = self.number(pid_file);
         eventually(&format!("the process of {pid_file} is dead"), PATIENCE, || {
             (!is_alive(pid)).then_some(())
         });
+    }
+
+    /// Waits until a command that beats is dead, and asserts that it last beat before this time: whenever the test looks.
+    #[track_caller]
+    pub(crate) fn dies_before(&self, who: &str, end: Duration) {
+        self.dies(&format!("pid.{who}"));
+        let written = fs::metadata(self.path("beats")).unwrap().modified().unwrap();
+        let last = written.duration_since(UNIX_EPOCH).unwrap();
+        assert!(last < end, "{who} beat {:?} after the lease", last.saturating_sub(end));
     }
 
     /// Who beat, in order; two at once show as one that comes back.
@@ -95,6 +98,13 @@ impl Stage {
     pub(crate) fn hog(&self) -> Connection {
         let connection = self.sql();
         connection.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        connection
+    }
+
+    /// The same, and from those who only read.
+    pub(crate) fn hog_from_readers(&self) -> Connection {
+        let connection = self.sql();
+        connection.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
         connection
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod process;
 
 use std::{
     any::Any,
+    ffi::OsStr,
     fs,
     path::PathBuf,
     process::{Command, Stdio},
@@ -197,11 +198,15 @@ impl Stage {
 
     /// `tenure` with these arguments, and nothing of the outer world but the search path.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-        command.args(arguments).current_dir(self.folder.path()).env_clear();
-        for (key, value) in self.environment() {
-            command.env(key, value);
-        }
+        let mut command = self.program(env!("CARGO_BIN_EXE_tenure"));
+        command.args(arguments);
+        command
+    }
+
+    /// Another program, in the same place and with the same environment.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env_clear().envs(self.environment());
         command
     }
 

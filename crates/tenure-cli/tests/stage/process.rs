@@ -4,14 +4,14 @@ use std::{
     fs,
     path::PathBuf,
     process::{Child, ExitStatus},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
     sys::signal::{Signal, kill, killpg},
     unistd::Pid,
 };
-use tenure_testkit::patience::eventually;
+use tenure_testkit::patience::{eventually, slowness};
 
 use super::PATIENCE;
 
@@ -59,6 +59,16 @@ impl Process {
     pub(crate) fn is_running(&mut self) -> bool {
         self.status = self.status.or_else(|| self.child.try_wait().unwrap());
         self.status.is_none()
+    }
+
+    /// Waits until that much time has passed, while it runs.
+    #[track_caller]
+    pub(crate) fn runs_on(&mut self, time: Duration) {
+        let began = Instant::now();
+        eventually("the time has passed", PATIENCE, || {
+            assert!(self.is_running(), "it has ended: {}", self.said());
+            (began.elapsed() > time).then_some(())
+        });
     }
 
     /// Waits for the end.
@@ -117,9 +127,9 @@ impl Ended {
     }
 }
 
-/// Whether this line says no more than that the store did not answer for some seconds, as may be on a busy machine.
+/// Whether this line says no more than that the store could not be asked for some seconds, as may be where the machine is busy.
 fn is_of_a_busy_machine(line: &str) -> bool {
-    line.contains(": waiting for ") && line.contains("; given up ")
+    slowness() > 1 && line.contains(": waiting for ") && line.contains("; given up ")
 }
 
 /// Whether a process lives; one that is dead but not reaped does not.

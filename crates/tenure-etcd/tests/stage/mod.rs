@@ -67,7 +67,11 @@ pub(crate) fn left(server: &EtcdServer) -> (Vec<String>, usize) {
 
 /// Waits until a server has neither keys nor leases.
 pub(crate) async fn nothing_is_left(server: &EtcdServer) {
-    becomes("neither key nor lease is left", async || (left(server) == (Vec::new(), 0)).then_some(())).await;
+    let gone = async || {
+        let left = left(server);
+        if left == (Vec::new(), 0) { Ok(()) } else { Err(left) }
+    };
+    patience::becomes_ok("neither key nor lease is left", Duration::from_secs(5), gone).await;
 }
 
 /// Sees who is inside, and which token was the last.

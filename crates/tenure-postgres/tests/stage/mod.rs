@@ -6,11 +6,12 @@
 use std::{sync::Arc, time::Duration};
 
 use tenure::TokioHost;
-use tenure_core::{BackendError, BackendHandle, ClaimAnswer, Grant};
+use tenure_core::{BackendError, BackendHandle, Grant};
 use tenure_postgres::{Config, backend};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{self, becomes, in_time},
+    entry::let_in_within,
+    patience::{self, in_time},
     postgres::{PostgresServer, Recipe},
 };
 
@@ -29,11 +30,7 @@ pub(crate) fn player(url: &str, name: &str) -> Player {
 
 /// Asks until it is let in.
 pub(crate) async fn enter_in_time(player: &Player) -> Grant {
-    let asked = async || match player.backend.claim(&player.claim).await {
-        Ok(ClaimAnswer::Granted(grant)) => Some(grant),
-        _ => None,
-    };
-    becomes("it is let in", PATIENCE, asked).await
+    let_in_within(PATIENCE, player).await.grant
 }
 
 /// Waits until something is so.

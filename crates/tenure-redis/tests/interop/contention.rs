@@ -23,9 +23,9 @@ use crate::{
 };
 
 /// For so long they contend in one round.
-const ROUND: Duration = Duration::from_secs(5);
+const ROUND: Duration = Duration::from_secs(10);
 /// On a busy machine a round may be over before a side was inside often enough.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 6;
 /// Of each side.
 const CONTENDERS: usize = 3;
 /// So many entries of each side, or it was no contention.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Guard, HolderView, Lock, LockName, LockView, Locker, Mode};
 use tenure_testkit::{
-    patience::{eventually, slowness},
+    patience::{eventually, in_time},
     redis::RedisServer,
 };
 use tokio::{
@@ -44,8 +44,7 @@ impl Stage {
 
     /// Waits for something that must not take for ever.
     pub(crate) fn wait<F: Future>(&self, future: F) -> F::Output {
-        let limit = PATIENCE * slowness();
-        self.runtime.block_on(async { tokio::time::timeout(limit, future).await }).expect("it takes for ever")
+        self.runtime.block_on(in_time("it ends", PATIENCE, future))
     }
 
     pub(crate) fn lock(&self) -> Lock {

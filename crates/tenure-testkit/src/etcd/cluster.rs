@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    daemon::started,
     etcd::{
         recipe::Recipe,
         server::{EtcdServer, url},
@@ -52,17 +53,9 @@ impl EtcdCluster {
     }
 
     fn from_recipe(recipe: Recipe, size: usize) -> Self {
-        let mut words = String::new();
-        for _ in 0..TRIES {
-            match Self::try_start(&recipe, size) {
-                Ok(cluster) => {
-                    cluster.turn_authentication_on();
-                    return cluster;
-                }
-                Err(last) => words = last,
-            }
-        }
-        panic!("etcd does not start. The end of its log:\n{words}")
+        let cluster = started("etcd", TRIES, || Self::try_start(&recipe, size));
+        cluster.turn_authentication_on();
+        cluster
     }
 
     fn try_start(recipe: &Recipe, size: usize) -> Result<Self, String> {

@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    daemon::Daemon,
+    daemon::{Daemon, started},
     ports,
     postgres::{
         PostgresServer,
@@ -33,15 +33,10 @@ impl Pgbouncer {
     /// # Panics
     /// If the program is missing, or it does not serve in time.
     pub fn before(server: &PostgresServer) -> Self {
-        let mut log = String::new();
-        for _ in 0..TRIES {
+        started("pgbouncer", TRIES, || {
             let pooler = Self::prepare(server);
-            match pooler.launch() {
-                Ok(()) => return pooler,
-                Err(words) => log = words,
-            }
-        }
-        panic!("pgbouncer does not start. The end of its log:\n{log}")
+            pooler.launch().map(|()| pooler)
+        })
     }
 
     fn prepare(server: &PostgresServer) -> Self {

@@ -13,7 +13,7 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::{
-    daemon::Daemon,
+    daemon::{Daemon, started},
     ports,
     postgres::{
         recipe::Recipe,
@@ -38,15 +38,10 @@ impl PostgresServer {
     }
 
     pub(super) fn from_recipe(recipe: Recipe) -> Self {
-        let mut log = String::new();
-        for _ in 0..TRIES {
+        started("PostgreSQL", TRIES, || {
             let server = Self::prepare(recipe.clone());
-            match server.launch() {
-                Ok(()) => return server,
-                Err(words) => log = words,
-            }
-        }
-        panic!("PostgreSQL does not start. The end of its log:\n{log}")
+            server.launch().map(|()| server)
+        })
     }
 
     fn prepare(recipe: Recipe) -> Self {

@@ -9,7 +9,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    daemon::Daemon,
+    daemon::{Daemon, started},
     ports,
     redis::{
         raw::Raw,
@@ -45,15 +45,10 @@ impl RedisServer {
     }
 
     fn from_recipe(recipe: Recipe) -> Self {
-        let mut log = String::new();
-        for _ in 0..TRIES {
+        started(recipe.program(), TRIES, || {
             let server = Self::prepare(recipe.clone());
-            match server.launch() {
-                Ok(()) => return server,
-                Err(words) => log = words,
-            }
-        }
-        panic!("{} does not start. The end of its log:\n{log}", recipe.program())
+            server.launch().map(|()| server)
+        })
     }
 
     fn prepare(recipe: Recipe) -> Self {

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use crate::{
+    daemon::started,
     patience::eventually,
     ports,
     proxy::Proxy,
@@ -35,20 +36,12 @@ impl Ensemble {
     }
 
     fn make(count: usize, with_links: bool) -> Self {
-        let mut log = String::new();
-        for _ in 0..TRIES {
-            match Self::launch(count, with_links) {
-                Ok(ensemble) => {
-                    eventually("all members serve", PATIENCE, || {
-                        let parts = ["follower", "leader"].map(|part| ensemble.playing(part).len());
-                        (parts == [count - 1, 1]).then_some(())
-                    });
-                    return ensemble;
-                }
-                Err(words) => log = words,
-            }
-        }
-        panic!("a member does not start. The end of its log:\n{log}")
+        let ensemble = started("a member of the ensemble", TRIES, || Self::launch(count, with_links));
+        eventually("all members serve", PATIENCE, || {
+            let parts = ["follower", "leader"].map(|part| ensemble.playing(part).len());
+            (parts == [count - 1, 1]).then_some(())
+        });
+        ensemble
     }
 
     /// The members, or the last words of one that found a port of its own taken.

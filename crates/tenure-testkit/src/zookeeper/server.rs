@@ -9,7 +9,11 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{daemon::Daemon, ports, zookeeper::words};
+use crate::{
+    daemon::{Daemon, started},
+    ports,
+    zookeeper::words,
+};
 
 /// The tick of every server here.
 pub const TICK: Duration = Duration::from_millis(500);
@@ -35,15 +39,10 @@ impl ZooKeeperServer {
     /// # Panics
     /// If it does not start.
     pub fn with(settings: &str) -> Self {
-        let mut log = String::new();
-        for _ in 0..TRIES {
+        started("ZooKeeper", TRIES, || {
             let server = Self::prepare(ALONE, settings);
-            match server.launch() {
-                Ok(()) => return server,
-                Err(words) => log = words,
-            }
-        }
-        panic!("ZooKeeper does not start. The end of its log:\n{log}")
+            server.launch().map(|()| server)
+        })
     }
 
     /// Everything but the process.
