@@ -10,7 +10,7 @@ use crate::{
     people,
     signals::Signals,
     spinner::{self, pause},
-    waiting::BRIEF_PATIENCE,
+    waiting::{BRIEF_PATIENCE, LEAVE_PATIENCE},
 };
 
 /// The longest wait for a store that may answer: a busy server was seen to take four seconds.
@@ -52,8 +52,15 @@ impl Release<'_> {
             never = spinner::spin(self.quiet, || self.unanswered(began)) => match never {},
             never = announce_after(self.quiet, SILENCE, notice) => match never {},
         };
-        if let Some(why) = failed.filter(|_| !self.quiet && !is_said.get()) {
-            exit::warn(&format!("{why}; {}", self.free()));
+        match failed {
+            // A quorum has answered. Ended now, the process would leave the other nodes held until the ttl is over.
+            None => tokio::select! {
+                biased;
+                _ = self.locks.drain(LEAVE_PATIENCE) => {}
+                () = signals.insisted() => {}
+            },
+            Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}; {}", self.free())),
+            Some(_) => {}
         }
     }
 

@@ -226,7 +226,8 @@ impl Locker {
 
     /// Waits until everything that was dropped has been released, for at most `patience`; true if so.
     ///
-    /// Call it before a process ends that dropped guards or acquisitions.
+    /// Call it before a process ends that dropped guards or acquisitions, or that released on a quorum: a release is done
+    /// once a quorum has answered, and nodes that have not heard of it keep the lock until its ttl is over.
     ///
     /// # Cancel safety
     /// The releases go on.
