@@ -12,7 +12,7 @@ const CLAIMS: Claims = Claims {
     is_quorum: false,
     nodes: 1,
     is_within: true,
-    keeps_order: false,
+    is_calm: false,
     bars_late: false,
     bound: 10_000_000,
 };
@@ -173,7 +173,7 @@ fn a_waiter_that_waits_too_long_breaks_l6() {
 
 #[test]
 fn whoever_passes_the_queue_breaks_l7() {
-    let claims = Claims { keeps_order: true, ..CLAIMS };
+    let claims = Claims { is_calm: true, ..CLAIMS };
     let granted = |n, token| served(n, Served::Granted { first: token, last: token });
     let queued = |n| served(n, Served::Queued { has_turn: true });
     let waiting = [(1, granted(1, 1)), (2, queued(2)), (3, queued(3)), (4, served(1, Served::Left(true)))];

@@ -33,6 +33,8 @@ pub(crate) struct Habits {
     pub(crate) ttl: Duration,
     /// Between two acquisitions, in ms.
     pub(crate) rest: (u64, u64),
+    /// All programs of the process ask at once, so often, and hold for an instant.
+    pub(crate) crowds_every: Option<Micros>,
     /// So many holds in a thousand last longer than the ttl.
     pub(crate) long: u64,
     /// So many acquisitions in a thousand are given up half-way.
@@ -92,11 +94,17 @@ fn micros(d: Duration) -> Micros {
 impl Program {
     pub(crate) async fn run(mut self) {
         loop {
-            let (low, high) = self.habits.rest;
-            let rest = self.chance.millis(low, high);
+            let rest = self.rest();
             self.pause(rest).await;
             self.once().await;
         }
+    }
+
+    fn rest(&mut self) -> Duration {
+        let (low, high) = self.habits.rest;
+        let Some(every) = self.habits.crowds_every else { return self.chance.millis(low, high) };
+        let until_next = every - self.world.now() % every;
+        Duration::from_micros(until_next) + self.chance.millis(0, 2)
     }
 
     async fn pause(&self, d: Duration) {
@@ -110,6 +118,9 @@ impl Program {
             + u8::try_from(at).expect("BUG: a world has few locks");
         let (id, name) = (u16::from(letter) * 256, char::from(b'a' + letter).to_string());
         let (lock, mode) = match self.habits.locks[at] {
+            Use::Mutex if self.chance.per_mille(100) => {
+                (self.locker.mutex(name).strict_order(), Mode::Exclusive)
+            }
             Use::Mutex => (self.locker.mutex(name), Mode::Exclusive),
             Use::ReadWrite if self.chance.per_mille(400) => {
                 (self.locker.rwlock(name).write(), Mode::Exclusive)
@@ -174,9 +185,12 @@ impl Program {
         let mut tenure = Tenure { world: world.clone(), grant, guard: Some(guard) };
         let ttl = micros(self.habits.ttl) / 1000;
         let length = match self.chance.below(1000) {
+            0..900 if self.habits.crowds_every.is_some() => Duration::from_micros(self.chance.below(800)),
             _ if is_healed => self.chance.millis(5, 500),
             fate if fate < self.habits.long => self.chance.millis(ttl / 2, ttl * 5 / 2),
-            0..800 => self.chance.millis(5, 600),
+            // Short enough for waiters of the same process to have turns.
+            0..400 => self.chance.millis(0, 4),
+            400..800 => self.chance.millis(5, 600),
             _ => self.chance.millis(5, 2000),
         };
         self.work(&tenure, lock, mode, token, length).await;

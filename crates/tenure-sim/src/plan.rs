@@ -49,6 +49,9 @@ pub enum PlanKind {
     Rewound,
     /// Outside: one address leads to several servers at once, and back to former ones (A3).
     Scattered,
+    /// Many programs of one process ask at the same moments and hold for an instant, so that leases are passed on; over a bad
+    /// network, and with pauses.
+    Crowds,
 }
 
 impl PlanKind {
@@ -62,6 +65,7 @@ impl PlanKind {
         Self::StepsBack,
         Self::All,
         Self::Blocks,
+        Self::Crowds,
         Self::StepsForward,
         Self::Crossing,
         Self::Drift,
@@ -162,6 +166,10 @@ impl Planner<'_> {
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
+            PlanKind::Crowds => {
+                self.network();
+                self.pauses();
+            }
             PlanKind::Restarts => self.some(3, 9, Self::loss),
             PlanKind::Failover => self.successions(3, 9),
             PlanKind::StepsBack => self.some(2, 6, |planner, at| planner.step(at, -1)),

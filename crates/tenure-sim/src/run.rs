@@ -224,7 +224,7 @@ impl Stage {
             is_quorum: self.kind.is_quorum(),
             nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
-            keeps_order: self.plan_kind == PlanKind::Calm && !self.kind.is_quorum(),
+            is_calm: self.plan_kind == PlanKind::Calm,
             bars_late: self.kind == WorldKind::Cell,
             bound,
         };

@@ -15,10 +15,13 @@ mod watchdog;
 
 use std::{io, sync::Arc};
 
-use tenure_core::{BackendError, BackendHandle, HolderView, Host, LockName, Moment, OwnerId, ProcessId};
+use tenure_core::{
+    BackendError, BackendHandle, HolderView, Host, LockName, Minting, Moment, OwnerId, ProcessId,
+};
 
-use crate::engine::{
-    cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters,
+use crate::{
+    engine::{cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters},
+    error::Lost,
 };
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
@@ -39,7 +42,8 @@ impl Engine {
         host.random(&mut bits);
         let process = ProcessId::from_random(bits);
         let waiters = Waiters::new(&*backend, process);
-        let local_queues = LocalQueues::new(backend.promises().places);
+        let promises = backend.promises();
+        let local_queues = LocalQueues::new(promises.places, promises.minting == Minting::Entry);
         let pid = std::process::id();
         Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::default() }
     }
@@ -84,8 +88,35 @@ impl Engine {
     }
 
     /// Stops renewing; before a release is sent.
-    pub(crate) fn forget(&self, cell: &HoldCell) {
+    fn forget(&self, cell: &HoldCell) {
         self.keeper.roster().remove(cell.owner());
+    }
+
+    /// Ends a hold: the lease is passed on to a waiter of this process, or belief in it ends. `Ok(true)` if it was passed on,
+    /// and nothing is left to do; the loss, if it came before.
+    pub(crate) fn end(&self, cell: &HoldCell) -> Result<bool, Lost> {
+        // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
+        self.forget(cell);
+        let now = self.host.now();
+        if self.local_queues.pass_on(cell, now) {
+            return Ok(true);
+        }
+        cell.release(now).map(|()| false)
+    }
+
+    /// Has a lease passed on, or given back in the background.
+    pub(crate) fn give_away(&self, cell: &HoldCell) {
+        // Lost or not: the store may still count us in, until the ttl ends.
+        if !self.end(cell).is_ok_and(|is_passed| is_passed) {
+            let grant = cell.grant();
+            self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
+        }
+    }
+
+    /// The lease stays with its holder and its ttl.
+    pub(crate) fn leave_to_ttl(&self, cell: &HoldCell) {
+        self.forget(cell);
+        self.local_queues.keep_back(cell);
     }
 
     /// Has this owner leave in the background; after `until` its lease or place is over anyway.

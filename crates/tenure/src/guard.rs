@@ -89,11 +89,13 @@ impl Guard {
         if !self.cell().is_ours() {
             self.check().map_err(ReleaseError::AlreadyLost)?;
         }
-        // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
-        self.engine.forget(self.cell());
-        let now = self.engine.host.now();
-        self.cell().release(now).map_err(ReleaseError::AlreadyLost)?;
+        let is_passed_on = self.engine.end(self.cell()).map_err(ReleaseError::AlreadyLost)?;
         let mut guard = self;
+        if is_passed_on {
+            guard.done = true;
+            return Ok(());
+        }
+        let now = guard.engine.host.now();
         let (name, owner) = (guard.name().clone(), guard.owner());
         let timeout = guard.cell().timing().request_timeout();
         let answer = guard.engine.request(now, timeout, || guard.engine.backend.release(&name, owner)).await;
@@ -116,7 +118,7 @@ impl Guard {
     /// The lock can be renewed and released by its [`owner`](Lease::owner) through the [`Locker`](crate::Locker). A
     /// [`Lease`] that is still there goes by the clock alone: it learns nothing of those renewals and releases.
     pub fn detach(mut self) -> (OwnerId, FencingToken) {
-        self.engine.forget(self.cell());
+        self.engine.leave_to_ttl(self.cell());
         self.done = true;
         (self.owner(), self.token())
     }
@@ -136,11 +138,7 @@ impl Drop for Guard {
         if self.done || !self.cell().is_ours() {
             return;
         }
-        self.engine.forget(self.cell());
-        // Lost or not: the store may still count us in, until the ttl ends.
-        let now = self.engine.host.now();
-        let _ = self.cell().release(now);
-        self.engine.reap(self.name().clone(), self.owner(), now + self.cell().grant().ttl);
+        self.engine.give_away(self.cell());
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
     lease::Lease,
-    options::{Options, Progress},
+    options::{Options, Progress, Together},
 };
 
 /// A lock in one mode, ready to be acquired: made by [`Locker::mutex`](crate::Locker::mutex),
@@ -49,6 +49,11 @@ impl Lock {
         Self { engine, name, mode, options: Options::new(label) }
     }
 
+    pub(crate) fn taking_turns(mut self) -> Self {
+        self.options.together = Together::Turns;
+        self
+    }
+
     pub(crate) fn with_mode(&self, mode: Mode) -> Self {
         Self { mode: Ok(mode), ..self.clone() }
     }
@@ -79,6 +84,23 @@ impl Lock {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = Some(patience);
+        self
+    }
+
+    /// First come, first served also within this process: no lease is passed on from one of its holders to the next.
+    ///
+    /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) take turns with one
+    /// lease, each with a token of its own: up to 32 turns, and none later than 10 ms after the lease was acquired. Then the
+    /// store lets others in. So a waiter of another process is passed for 10 ms and one hold at most. Of a locker's
+    /// waiters only the first has a place in the store's queue, with this and without it.
+    ///
+    /// Changes nothing on stores that mint a token for each [place](crate::Minting::Place), and for locks other than
+    /// mutexes: there each lease has one holder.
+    #[must_use]
+    pub fn strict_order(mut self) -> Self {
+        if self.options.together == Together::Turns {
+            self.options.together = Together::Queue;
+        }
         self
     }
 

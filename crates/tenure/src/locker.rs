@@ -47,7 +47,7 @@ impl Locker {
     /// Not reentrant: a task that holds the lock and acquires it again waits for itself. It passes its
     /// [`Lease`](crate::Lease) on instead.
     pub fn mutex(&self, name: impl AsRef<str>) -> Lock {
-        self.lock(name.as_ref(), Ok(Mode::Exclusive))
+        self.lock(name.as_ref(), Ok(Mode::Exclusive)).taking_turns()
     }
 
     /// A lock that many readers or one writer hold at a time. Not on Redlock.
@@ -62,7 +62,7 @@ impl Locker {
     /// # Ok(()) }
     /// ```
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
-        RwLock::new(self.mutex(name))
+        RwLock::new(self.lock(name.as_ref(), Ok(Mode::Exclusive)))
     }
 
     /// A lock that up to `slots` owners hold at a time. All should name the same number; the smallest among the holders and

@@ -1,8 +1,9 @@
-//! The two machines: decisions without I/O, clock or runtime.
+//! The machines: decisions without I/O, clock or runtime.
 
 pub(crate) mod acquisition;
 pub(crate) mod backoff;
 pub(crate) mod hold;
+pub(crate) mod turns;
 
 #[cfg(test)]
 mod acquisition_tests;

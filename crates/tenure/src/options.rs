@@ -11,6 +11,17 @@ use tenure_core::{BackendError, HolderView, Label, Moment, locked};
 /// than a person waits without a word.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What the waiters of one process do for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// Nothing: each has a place in the store's queue, if the store allows that.
+    No,
+    /// Only the first one has a place in the store's queue.
+    Queue,
+    /// The same, and they pass the lease on to each other.
+    Turns,
+}
+
 /// Settings; every default with its reason.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -22,11 +33,12 @@ pub(crate) struct Options {
     pub(crate) patience: Option<Duration>,
     pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
+    pub(crate) together: Together,
 }
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        Self { ttl: None, max_hold: None, patience: None, label, progress: None }
+        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together: Together::No }
     }
 }
 

@@ -330,7 +330,7 @@ async fn eight_waiters_enter_in_the_order_in_which_they_came() {
     let entries = Arc::<Mutex<Vec<_>>>::default();
     let mut visitors = Vec::new();
     for number in 0..8 {
-        let (lock, entries) = (processes[number % 2].mutex(NAME).ttl(LONG), entries.clone());
+        let (lock, entries) = (processes[number % 2].rwlock(NAME).write().ttl(LONG), entries.clone());
         visitors.push(tokio::spawn(async move {
             let guard = acquire(lock).await;
             entries.lock().unwrap().push((number, guard.token()));

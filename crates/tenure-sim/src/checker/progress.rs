@@ -6,7 +6,7 @@ use tenure_core::OwnerId;
 
 use super::{Claims, Law, Violation, broken, phases, seconds};
 use crate::{
-    clockwork::Micros,
+    clockwork::{Micros, Pid},
     history::{AskId, Event, LockId, NotEntered, Patience, Served, What},
 };
 
@@ -105,14 +105,18 @@ pub(super) fn leftovers(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
+/// The locks that are not only mutexes.
+fn shared(events: &[Event]) -> BTreeSet<LockId> {
+    let shared = |event: &Event| match event.what {
+        What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
+        _ => None,
+    };
+    events.iter().filter_map(shared).collect()
+}
+
 /// L7, for mutexes on one server where nothing goes wrong.
 pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
-    let shared: BTreeSet<LockId> = (events.iter())
-        .filter_map(|event| match event.what {
-            What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
-            _ => None,
-        })
-        .collect();
+    let shared = shared(events);
     let mut queues: BTreeMap<LockId, Vec<OwnerId>> = BTreeMap::new();
     let mut holders: BTreeSet<OwnerId> = BTreeSet::new();
     // Whose release came before its claim: the place is nobody's, and ends by itself (L8).
@@ -137,6 +141,44 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
                     found.push(broken(Law::L7, event.at, what));
                 }
                 queue.retain(|waiter| *waiter != owner);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// L7, inside a process, where nothing goes wrong: who enters next, and how often and how long one lease is passed on (H5.2,
+/// H5.5).
+pub(super) fn turns(events: &[Event], found: &mut Vec<Violation>) {
+    const HOLDERS_MAX: usize = 33;
+    /// 10 ms by a clock that is up to 1 % slow, and a moment until the next holder is let in.
+    const WITHIN: Micros = 10_200;
+    let shared = shared(events);
+    let mut leases: BTreeMap<OwnerId, (Micros, usize)> = BTreeMap::new();
+    let mut queues: BTreeMap<(Pid, LockId), Vec<AskId>> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Asked { ask, process, lock, patience, .. }
+                if patience != Patience::None && !shared.contains(&lock) =>
+            {
+                queues.entry((process, lock)).or_default().push(ask);
+            }
+            What::NotEntered { ask, .. } => {
+                queues.values_mut().for_each(|queue| queue.retain(|other| *other != ask));
+            }
+            What::Entered { ask, process, lock, owner, .. } => {
+                let (since, holders) = leases.entry(owner).or_insert((event.at, 0));
+                *holders += 1;
+                if *holders > HOLDERS_MAX || event.at > *since + WITHIN {
+                    let what = format!("lock {lock:#06x}: the lease of {owner} was passed on for too long");
+                    found.push(broken(Law::L7, event.at, what));
+                }
+                let queue = queues.entry((process, lock)).or_default();
+                if queue.contains(&ask) && queue[0] != ask {
+                    let what = format!("lock {lock:#06x}: acquisition {ask} came before {}", queue[0]);
+                    found.push(broken(Law::L7, event.at, what));
+                }
+                queue.retain(|other| *other != ask);
             }
             _ => {}
         }

@@ -29,6 +29,26 @@ pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
+/// L2: whoever enters has tokens that a server granted to its owner, or raised its counter to for it (H5.2).
+pub(super) fn granted(events: &[Event], found: &mut Vec<Violation>) {
+    let mut last_of: BTreeMap<OwnerId, u64> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::Served { owner, did: Served::Granted { last, .. } | Served::Raised(last), .. } => {
+                let known = last_of.entry(owner).or_default();
+                *known = last.max(*known);
+            }
+            What::Entered { grant, owner, lock, last, .. }
+                if last_of.get(&owner).is_none_or(|known| *known < last) =>
+            {
+                let what = format!("lock {lock:#06x}: grant {grant} has token {last}, which nobody granted");
+                found.push(broken(Law::L2, event.at, what));
+            }
+            _ => {}
+        }
+    }
+}
+
 /// L2, as programs see it.
 pub(super) fn entered(
     events: &[Event],

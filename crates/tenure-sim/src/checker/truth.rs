@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::{Outcome, OwnerId};
 
 use super::{Claims, Law, Violation, broken};
-use crate::history::{Event, GrantId, NodeId, ReleaseAnswer, Served, What};
+use crate::{
+    clockwork::Micros,
+    history::{Event, GrantId, NodeId, ReleaseAnswer, Served, What},
+};
 
 /// L4.
 pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
@@ -31,6 +34,8 @@ struct Account {
     may_be_renewed: bool,
     /// The store has said that it is gone.
     is_gone: bool,
+    /// The last token that it was granted.
+    last: u64,
 }
 
 impl Account {
@@ -53,12 +58,16 @@ impl Account {
 pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violation>) {
     let quorum = claims.nodes / 2 + 1;
     let mut accounts: BTreeMap<OwnerId, Account> = BTreeMap::new();
-    let mut owners: BTreeMap<GrantId, OwnerId> = BTreeMap::new();
+    let mut owners: BTreeMap<GrantId, (OwnerId, u64)> = BTreeMap::new();
+    // Released and still on the servers: passed on to a waiter of the same process, who then enters or leaves, or is killed.
+    let mut passed: BTreeMap<OwnerId, (Micros, GrantId)> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::Entered { grant, owner, .. } => {
-                owners.insert(grant, owner);
+            What::Entered { grant, owner, token, .. } => {
+                owners.insert(grant, (owner, token));
+                passed.remove(&owner);
             }
+            What::Served { owner, did: Served::Left(true), .. } if passed.remove(&owner).is_some() => {}
             What::Claimed { owner } => {
                 let account = accounts.entry(owner).or_default();
                 account.took.clear();
@@ -80,7 +89,11 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 }
                 match did {
                     Served::Renewed(true) => account.is_renewed = true,
-                    Served::Granted { .. } | Served::Queued { .. } => {
+                    Served::Granted { last, .. } => {
+                        account.took.insert(node);
+                        account.last = account.last.max(last);
+                    }
+                    Served::Queued { .. } => {
                         account.took.insert(node);
                     }
                     Served::Left(true) => {
@@ -96,14 +109,21 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 found.push(broken(Law::L9, event.at, what));
             }
             What::Answered { grant, answer: ReleaseAnswer::Released } => {
-                let left =
-                    owners.get(&grant).and_then(|owner| accounts.get(owner)).map_or(0, |a| a.left.len());
-                if left < quorum {
-                    let what = format!("the release of grant {grant} is said to be done, and was not");
-                    found.push(broken(Law::L9, event.at, what));
+                let Some(&(owner, token)) = owners.get(&grant) else { continue };
+                let account = accounts.entry(owner).or_default();
+                // With a token left it may have been passed on.
+                if account.left.is_empty() && token < account.last {
+                    passed.insert(owner, (event.at, grant));
+                } else if account.left.len() < quorum {
+                    found.push(not_done(event.at, grant));
                 }
             }
             _ => {}
         }
     }
+    found.extend(passed.into_values().map(|(at, grant)| not_done(at, grant)));
+}
+
+fn not_done(at: Micros, grant: GrantId) -> Violation {
+    broken(Law::L9, at, format!("the release of grant {grant} is said to be done, and was not"))
 }

@@ -31,7 +31,14 @@ pub(super) fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
 
 pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut Chance) -> Seat {
     let rest = chance.pick(&[(100, 2_000), (500, 6_000), (2_000, 15_000)]);
+    let are_crowds = match plan {
+        PlanKind::Crowds => true,
+        PlanKind::Calm => chance.per_mille(250),
+        _ => false,
+    };
+    let crowds_every = are_crowds.then(|| chance.between(8_000_000, 30_000_000));
     let habits = Habits {
+        crowds_every,
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
         ttl: Duration::from_millis(chance.pick(TTLS)),
@@ -41,8 +48,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     };
     let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
     let clock = Arc::new(Clock::new(rate(plan, chance), offset));
-    // Where places may be beside the cell, more wait than have one in it.
-    let most = if kind == WorldKind::Cell { 4 } else { 2 };
+    let most = if habits.crowds_every.is_some() { 24 } else { 4 };
     Seat { clock, habits, tasks: 1 + chance.index(most), process: 0 }
 }
 

@@ -6,7 +6,13 @@ use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
 use tracing::{Instrument, Span, field};
 
 use crate::{
-    engine::{Engine, cell::HoldCell, local_queue::LocalWaiter, self_wait::SelfWait, waiters::Subscription},
+    engine::{
+        Engine,
+        cell::HoldCell,
+        local_queue::{LocalWaiter, Turn},
+        self_wait::SelfWait,
+        waiters::Subscription,
+    },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
     options::{Options, PATIENCE, Progress, Waiting},
@@ -37,9 +43,25 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let began = engine.host.now();
-    let mut attempt = Attempt::new(engine, began, &request);
+    request.options.progress.iter().for_each(Progress::begin);
+    let waits = request.budget.is_none_or(|budget| !budget.is_zero());
+    let queued =
+        waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing, began));
+    let queued = queued.flatten();
+    let mut now = began;
+    if let Some(queued) = &queued {
+        now = match wait_locally(engine, queued, &request, began).await? {
+            Ok(cell) => {
+                span.record("owner", field::display(cell.owner()));
+                span.record("token", field::display(cell.grant().token));
+                engine.keep(engine.host.now(), cell.clone());
+                return Ok(cell);
+            }
+            Err(now) => now,
+        };
+    }
+    let mut attempt = Attempt::new(engine, began, &request, queued);
     span.record("owner", field::display(attempt.claim.owner));
-    let mut now = attempt.wait_locally(began, request.budget).await?;
     loop {
         now = match attempt.machine.poll(now) {
             Action::Ask { fresh_owner } => {
@@ -60,6 +82,60 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     }
 }
 
+/// Waits behind other waiters of this process, of which the store is to hear first. A lease that one of them passed on, or
+/// the time at which the store may be asked.
+async fn wait_locally(
+    engine: &Engine,
+    queued: &LocalWaiter<'_>,
+    request: &Request<'_>,
+    began: Moment,
+) -> Result<Result<Arc<HoldCell>, Moment>, AcquireError> {
+    let (host, mut now) = (&engine.host, began);
+    let over = async {
+        match request.budget {
+            Some(budget) => host.sleep_until(began + budget).await,
+            None => pending().await,
+        }
+    };
+    tokio::pin!(over);
+    loop {
+        let turn = match queued.turn_now(now) {
+            Some(turn) => Some(turn),
+            None => {
+                if let Some(progress) = &request.options.progress {
+                    let (ahead, holder) = (Some(queued.ahead()), queued.holder());
+                    progress.show(Waiting { ahead, holder, failing: None });
+                }
+                tokio::select! {
+                    biased;
+                    turn = queued.turn(&**host) => Some(turn),
+                    () = &mut over => None,
+                }
+            }
+        };
+        now = host.now();
+        match turn {
+            // It came too late to be believed: the store may still count us in, until the ttl ends.
+            Some(Turn::Passed(cell)) if cell.check().is_err() => engine.give_away(&cell),
+            Some(Turn::Passed(cell)) => return Ok(Ok(cell)),
+            Some(Turn::Store) => match queued.failed(now) {
+                Some(error) => return Err(AcquireError::Backend(error)),
+                None => return Ok(Err(now)),
+            },
+            None => {
+                return Err(queued.failed(now).map_or_else(
+                    || AcquireError::TimedOut {
+                        waited: began.elapsed(now),
+                        ahead: Some(queued.ahead()),
+                        holder: queued.holder().map(Box::new),
+                    },
+                    AcquireError::Backend,
+                ));
+            }
+        }
+    }
+}
+
 /// One acquisition under way. Every step ends with a reading of the clocks, with which the next one begins.
 struct Attempt<'a> {
     engine: &'a Engine,
@@ -77,10 +153,9 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(engine: &'a Engine, now: Moment, request: &Request<'a>) -> Self {
+    fn new(engine: &'a Engine, now: Moment, request: &Request<'a>, queued: Option<LocalWaiter<'a>>) -> Self {
         let (owner, seed) = engine.new_owner_and_seed();
         let options = request.options;
-        options.progress.iter().for_each(Progress::begin);
         let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
         let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
         let claim = Claim {
@@ -93,45 +168,8 @@ impl<'a> Attempt<'a> {
             wait: machine.wait(),
         };
         let hints = (claim.wait != Wait::No).then(|| engine.waiters.subscribe(claim.owner));
-        let queued = hints.as_ref().and_then(|_| engine.local_queues.join(&claim.name, now));
         let self_wait = SelfWait::default();
         Self { engine, machine, claim, options, hints, queued, self_wait, granted: false, granted_as: None }
-    }
-
-    /// Waits behind other waiters of this process, of which the store is to hear first.
-    async fn wait_locally(
-        &mut self,
-        began: Moment,
-        budget: Option<Duration>,
-    ) -> Result<Moment, AcquireError> {
-        let Some(queued) = &mut self.queued else { return Ok(began) };
-        if queued.is_admitted() {
-            return Ok(began);
-        }
-        if let Some(progress) = &self.options.progress {
-            progress.show(Waiting { ahead: Some(queued.ahead()), holder: queued.holder(), failing: None });
-        }
-        let host = &self.engine.host;
-        let over = async {
-            match budget {
-                Some(budget) => host.sleep_until(began + budget).await,
-                None => pending().await,
-            }
-        };
-        let in_time = tokio::select! {
-            biased;
-            () = queued.admitted(&**host) => true,
-            () = over => false,
-        };
-        let now = host.now();
-        match queued.failed(now) {
-            Some(error) => Err(AcquireError::Backend(error)),
-            None if in_time => Ok(now),
-            None => {
-                let (waited, ahead) = (began.elapsed(now), Some(queued.ahead()));
-                Err(AcquireError::TimedOut { waited, ahead, holder: queued.holder().map(Box::new) })
-            }
-        }
     }
 
     /// What was given back late must not be taken for what is asked for next (H3.4).
@@ -143,6 +181,7 @@ impl<'a> Attempt<'a> {
 
     async fn ask(&mut self, sent_at: Moment) -> Moment {
         let timeout = self.machine.request_timeout(sent_at);
+        self.claim.block = self.queued.as_ref().map_or(1, LocalWaiter::block);
         self.machine.on_sent(sent_at);
         let progress = self.options.progress.as_ref();
         progress.iter().for_each(|progress| progress.on_sent(sent_at));
@@ -170,7 +209,7 @@ impl<'a> Attempt<'a> {
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
         if let Some(queued) = &self.queued {
-            queued.on_answer(now, failing.is_none().then(|| self.machine.standing().1));
+            queued.on_answer(now, failing.is_none().then(|| self.machine.standing()));
         }
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
@@ -226,6 +265,7 @@ impl<'a> Attempt<'a> {
         match verdict {
             Verdict::Granted { grant, until } => {
                 self.granted = true;
+                self.queued.iter().for_each(|queued| queued.on_granted(now, &grant));
                 let host = &self.engine.host;
                 let cap = self.options.max_hold.map(|max_hold| now + max_hold);
                 let cell = Arc::new(HoldCell::new(grant, until, request.timing, cap, host.clone()));

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Grant, Host, Moment, OwnerId, Renewal, Timing, locked};
+use tenure_core::{FencingToken, Grant, Host, Moment, OwnerId, Renewal, Timing, locked};
 use tokio::sync::Notify;
 
 use crate::{
@@ -79,6 +79,17 @@ impl HoldCell {
         let released = self.hold().release(now);
         self.news.notify_waiters();
         released
+    }
+
+    /// Passes the lease on to the next holder in this process, with this token; see [`Hold::pass_on`].
+    pub(crate) fn pass_on(&self, now: Moment, token: FencingToken) -> Option<Self> {
+        let hold = self.hold().pass_on(now, token)?;
+        self.news.notify_waiters();
+        let used = u32::try_from(token.get() - self.grant.token.get()).unwrap_or(u32::MAX);
+        let grant =
+            Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
+        let (timing, host) = (self.timing, self.host.clone());
+        Some(Self { grant, timing, hold: Mutex::new(hold), news: Notify::new(), host, pid: self.pid })
     }
 
     /// Looks at the clock and tells the guard if the lease is lost.

@@ -41,6 +41,7 @@ enum State {
 ///     ▼                    ▼
 ///   Lost(Expired)       Lost(Expired)
 /// release ─► Released: nothing is a loss any more, and nothing is believed
+/// pass on, from Believing ─► Released here, Believing with the next token there
 /// ```
 ///
 /// * `until` counts from before the request was sent; it never moves back (H2.2).
@@ -149,6 +150,23 @@ impl Hold {
             self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
         }
         Ok(())
+    }
+
+    /// Passes the lease on to the next holder in this process, who has this token: from here on it is released here, and
+    /// believed there until the same end.
+    ///
+    /// `None`, and nothing changes, unless two thirds of the ttl are left, no renewal is under way or has failed, and nothing
+    /// ends it but its ttl (H5.1). Once it is released or lost it is not passed on any more (H5.3).
+    pub(crate) fn pass_on(&mut self, now: Moment, token: FencingToken) -> Option<Self> {
+        self.look(now);
+        let State::Believing { .. } = self.state else { return None };
+        let is_fresh = self.until.remaining(now) * 3 >= self.ttl * 2;
+        if !is_fresh || self.failed > 0 || self.cap.is_some() {
+            return None;
+        }
+        let passed = Self { token, ..self.clone() };
+        self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
+        Some(passed)
     }
 
     /// Whether it may be believed at `now`, by the clock itself.

@@ -153,8 +153,13 @@ impl Stage {
 }
 
 impl Actor {
-    /// The lock that everybody here wants.
+    /// The lock that everybody here wants, as a writer wants it: each waiter has a place of its own in the store.
     pub(crate) fn lock(&self) -> Lock {
+        self.locks.rwlock("stage").write().ttl(TTL)
+    }
+
+    /// The same lock as a mutex: of the waiters of this process one has a place, and they pass a lease on to each other.
+    pub(crate) fn mutex(&self) -> Lock {
         self.locks.mutex("stage").ttl(TTL)
     }
 
