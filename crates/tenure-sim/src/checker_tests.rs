@@ -158,7 +158,7 @@ fn what_was_lost_and_is_held_again_breaks_l5() {
 
 #[test]
 fn a_waiter_that_waits_too_long_breaks_l6() {
-    let asked = Asked { ask: 1, process: 0, lock: 0, patience: Patience::Endless, limit: 1 };
+    let asked = Asked { ask: 1, process: 0, lock: 0, patience: Patience::Endless, limit: 1, is_queue: true };
     let waits = |end| [(0, asked.clone()), (5_000_000, Healed), (end, enters(1, 1, 1)), (90_000_000, Closed)];
     assert_eq!(laws(&waits(15_000_000)), []);
     assert_eq!(laws(&waits(15_000_001)), [Law::L6]);
@@ -182,6 +182,39 @@ fn whoever_passes_the_queue_breaks_l7() {
     assert_eq!(laws_of(&[waiting.to_vec(), vec![(5, granted(4, 2))]].concat(), &claims), [Law::L7]);
 }
 
+/// Each of these has the lease of the first one, with the next token.
+fn shares(grant: usize, token: u64) -> What {
+    Entered { ask: grant, grant, process: 0, lock: 0, owner: owner(1), token, last: token, limit: 1 }
+}
+
+/// H5.2, H5.5.
+#[test]
+fn a_lease_that_is_passed_on_too_often_or_too_long_or_out_of_order_breaks_l7() {
+    let claims = Claims { is_calm: true, ..CLAIMS };
+    let turn = |at, grant| [(at, shares(grant, grant as u64)), (at, believes(grant, at)), (at, left(grant))];
+    let turns = |count, step| (1..=count).flat_map(|n| turn(n as Micros * step, n)).collect::<Vec<_>>();
+    assert_eq!(laws_of(&turns(33, 10), &claims), []);
+    assert_eq!(laws_of(&turns(34, 10), &claims), [Law::L7]);
+    assert_eq!(laws_of(&turns(3, 5_000), &claims), []);
+    assert_eq!(laws_of(&turns(4, 5_000), &claims), [Law::L7]);
+    let asked =
+        |ask| (0, Asked { ask, process: 0, lock: 0, patience: Patience::Endless, limit: 1, is_queue: true });
+    let in_order = [vec![asked(1), asked(2)], turn(1, 1).to_vec(), turn(2, 2).to_vec()].concat();
+    assert_eq!(laws_of(&in_order, &claims), []);
+    let passed_by = [vec![asked(2), asked(1)], turn(1, 1).to_vec(), turn(2, 2).to_vec()].concat();
+    assert_eq!(laws_of(&passed_by, &claims), [Law::L7]);
+}
+
+/// H5.2.
+#[test]
+fn a_token_that_no_server_granted_breaks_l2() {
+    let granted = (1, served(1, Served::Granted { first: 1, last: 2 }));
+    let turn = |at, grant| [(at, shares(grant, grant as u64)), (at, believes(grant, at)), (at, left(grant))];
+    let two = [vec![granted], turn(2, 1).to_vec(), turn(3, 2).to_vec()].concat();
+    assert_eq!(laws(&two), []);
+    assert_eq!(laws(&[two, turn(4, 3).to_vec()].concat()), [Law::L2]);
+}
+
 #[test]
 fn what_is_left_breaks_l8() {
     assert_eq!(laws(&[(1, Leftover { node: 0, lock: 0, holders: 0, places: 1 })]), [Law::L8]);
@@ -201,4 +234,13 @@ fn an_untrue_outcome_breaks_l9() {
     };
     assert_eq!(laws(&done(true)), []);
     assert_eq!(laws(&done(false)), [Law::L9]);
+    // With a token left the lease may have been passed on: to whoever enters with it or gives it back.
+    let passed = |then: Option<What>| {
+        let granted = served(1, Served::Granted { first: 1, last: 2 });
+        let done = [(1, granted), (2, enters(1, 1, 1)), (3, left(1)), (4, answered.clone())];
+        [done.to_vec(), then.map(|then| (5, then)).into_iter().collect()].concat()
+    };
+    assert_eq!(laws(&passed(Some(shares(2, 2)))), []);
+    assert_eq!(laws(&passed(Some(served(1, Served::Left(true))))), []);
+    assert_eq!(laws(&passed(None)), [Law::L9]);
 }

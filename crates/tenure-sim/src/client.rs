@@ -18,6 +18,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     Mutex,
+    /// Only write locks: each waiter has a place of its own in the store's queue.
+    Write,
     /// Read locks and write locks.
     ReadWrite,
     /// Two slots.
@@ -111,7 +113,7 @@ impl Program {
         self.world.clockwork.until(self.world.now() + micros(d)).await;
     }
 
-    fn choose(&mut self) -> (LockId, Lock, Mode) {
+    fn choose(&mut self) -> (LockId, Lock, Mode, bool) {
         let at = self.chance.index(self.habits.locks.len());
         let times = self.habits.renamed_every.map_or(0, |every| (self.world.now() / every).min(11));
         let letter = u8::try_from(times).expect("BUG: a few") * 2
@@ -122,6 +124,7 @@ impl Program {
                 (self.locker.mutex(name).strict_order(), Mode::Exclusive)
             }
             Use::Mutex => (self.locker.mutex(name), Mode::Exclusive),
+            Use::Write => (self.locker.rwlock(name).write(), Mode::Exclusive),
             Use::ReadWrite if self.chance.per_mille(400) => {
                 (self.locker.rwlock(name).write(), Mode::Exclusive)
             }
@@ -131,11 +134,11 @@ impl Program {
                 (self.locker.semaphore(name, 2), Mode::Shared { limit })
             }
         };
-        (id, lock.ttl(self.habits.ttl), mode)
+        (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex)
     }
 
     async fn once(&mut self) {
-        let (id, lock, mode) = self.choose();
+        let (id, lock, mode, is_queue) = self.choose();
         let is_healed = self.world.is_healed();
         let fate = if is_healed { 999 } else { self.chance.below(1000) };
         let patience = match fate {
@@ -148,7 +151,7 @@ impl Program {
         let world = self.world.clone();
         let ask = world.next_ask();
         let (process, limit) = (self.process, mode.limit());
-        world.note(What::Asked { ask, process, lock: id, patience, limit });
+        world.note(What::Asked { ask, process, lock: id, patience, limit, is_queue });
         let asking = Asking { world: &world, ask, is_over: false };
         let acquiring = Box::pin(async move {
             match patience {

@@ -111,8 +111,8 @@ pub enum Served {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "fields are called what they are")]
 pub enum What {
-    /// A program asks for a lock.
-    Asked { ask: AskId, process: Pid, lock: LockId, patience: Patience, limit: u32 },
+    /// A program asks for a lock; its process has a queue for it, or each of its waiters has a place of its own.
+    Asked { ask: AskId, process: Pid, lock: LockId, patience: Patience, limit: u32, is_queue: bool },
     /// It was let in, with tokens from `token` to `last`.
     Entered {
         ask: AskId,

@@ -105,18 +105,14 @@ pub(super) fn leftovers(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// The locks that are not only mutexes.
-fn shared(events: &[Event]) -> BTreeSet<LockId> {
-    let shared = |event: &Event| match event.what {
-        What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
-        _ => None,
-    };
-    events.iter().filter_map(shared).collect()
-}
-
 /// L7, for mutexes on one server where nothing goes wrong.
 pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
-    let shared = shared(events);
+    let shared: BTreeSet<LockId> = (events.iter())
+        .filter_map(|event| match event.what {
+            What::Asked { lock, limit, .. } if limit != 1 => Some(lock),
+            _ => None,
+        })
+        .collect();
     let mut queues: BTreeMap<LockId, Vec<OwnerId>> = BTreeMap::new();
     let mut holders: BTreeSet<OwnerId> = BTreeSet::new();
     // Whose release came before its claim: the place is nobody's, and ends by itself (L8).
@@ -153,13 +149,12 @@ pub(super) fn turns(events: &[Event], found: &mut Vec<Violation>) {
     const HOLDERS_MAX: usize = 33;
     /// 10 ms by a clock that is up to 1 % slow, and a moment until the next holder is let in.
     const WITHIN: Micros = 10_200;
-    let shared = shared(events);
     let mut leases: BTreeMap<OwnerId, (Micros, usize)> = BTreeMap::new();
     let mut queues: BTreeMap<(Pid, LockId), Vec<AskId>> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::Asked { ask, process, lock, patience, .. }
-                if patience != Patience::None && !shared.contains(&lock) =>
+            What::Asked { ask, process, lock, patience, is_queue: true, .. }
+                if patience != Patience::None =>
             {
                 queues.entry((process, lock)).or_default().push(ask);
             }

@@ -39,7 +39,7 @@ pub(super) fn granted(events: &[Event], found: &mut Vec<Violation>) {
                 *known = last.max(*known);
             }
             What::Entered { grant, owner, lock, last, .. }
-                if last_of.get(&owner).is_none_or(|known| *known < last) =>
+                if last_of.get(&owner).is_some_and(|known| *known < last) =>
             {
                 let what = format!("lock {lock:#06x}: grant {grant} has token {last}, which nobody granted");
                 found.push(broken(Law::L2, event.at, what));

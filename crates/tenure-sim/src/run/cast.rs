@@ -19,11 +19,11 @@ const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
 
 pub(super) fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
     let other = match kind {
-        WorldKind::Redlock3 | WorldKind::Redlock5 => &[Use::Mutex, Use::Semaphore][..],
-        _ => &[Use::Mutex, Use::ReadWrite, Use::Semaphore],
+        WorldKind::Redlock3 | WorldKind::Redlock5 => &[Use::Mutex, Use::Write, Use::Semaphore][..],
+        _ => &[Use::Mutex, Use::Write, Use::ReadWrite, Use::Semaphore],
     };
     match chance.below(3) {
-        0 => vec![Use::Mutex],
+        0 => vec![chance.pick(&[Use::Mutex, Use::Write])],
         1 => vec![chance.pick(other)],
         _ => vec![Use::Mutex, chance.pick(other)],
     }
