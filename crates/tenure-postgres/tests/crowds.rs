@@ -51,12 +51,14 @@ async fn the_row_has_the_first_waiters_of_a_process_and_none_is_passed_by_many()
     let server = PostgresServer::start();
     // On a slow machine nobody loses its turn for that.
     let locker = tenure::connect(&server.url("?claim_ttl=6s")).await.unwrap();
-    let held = locker.mutex("one").acquire().await.unwrap();
+    // A writer's lock: of a mutex only one waiter of a process has a place.
+    let lock = locker.rwlock("one").write();
+    let held = lock.acquire().await.unwrap();
     let (view, name) = (postgres(&server.url("")), LockName::new("one").unwrap());
     let served = Arc::new(AtomicUsize::new(0));
     let mut waiters = Vec::new();
     for n in 0..COUNT {
-        let (lock, served) = (locker.mutex("one"), served.clone());
+        let (lock, served) = (lock.clone(), served.clone());
         waiters.push(tokio::spawn(async move {
             let guard = lock.acquire_within(PATIENCE * slowness()).await.unwrap();
             let at = served.fetch_add(1, Ordering::SeqCst);

@@ -11,7 +11,7 @@ mod stage;
 use std::time::{Duration, Instant};
 
 use stage::{PATIENCE, player, postgres, soon, until};
-use tenure::{AcquireError, Locker};
+use tenure::{AcquireError, Lock};
 use tenure_core::{Audience, ErrorKind, Wake};
 use tenure_testkit::{
     conformance::player::Player,
@@ -29,9 +29,11 @@ fn commits(server: &PostgresServer) -> u64 {
 async fn a_hundred_idle_waiters_of_a_process_cost_a_few_statements_a_second() {
     let server = PostgresServer::start();
     let locker = tenure::connect(&server.url("")).await.unwrap();
-    let held = locker.mutex("one").acquire().await.unwrap();
-    let wait = |locker: Locker| async move { drop(locker.mutex("one").acquire().await) };
-    let waiters: Vec<_> = (0..100).map(|_| tokio::spawn(wait(locker.clone()))).collect();
+    // A writer's lock: of a mutex only one waiter of a process has a place.
+    let lock = locker.rwlock("one").write();
+    let held = lock.acquire().await.unwrap();
+    let wait = |lock: Lock| async move { drop(lock.acquire().await) };
+    let waiters: Vec<_> = (0..100).map(|_| tokio::spawn(wait(lock.clone()))).collect();
     let view = postgres(&server.url(""));
     let name = "one".parse().unwrap();
     until("all wait", async || view.inspect(&name).await.unwrap().queue.len() == 8).await;

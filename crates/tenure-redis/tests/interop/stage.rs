@@ -47,8 +47,9 @@ impl Stage {
         self.runtime.block_on(in_time("it ends", PATIENCE, future))
     }
 
+    /// As a writer, whose process has a place for each waiter.
     pub(crate) fn lock(&self) -> Lock {
-        self.locks.mutex(NAME).ttl(LONG)
+        self.locks.rwlock(NAME).write().ttl(LONG)
     }
 
     pub(crate) fn reader(&self) -> Lock {
