@@ -24,14 +24,17 @@ impl Redis {
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let keys = self.keys(&claim.name)?;
-        let plain = claim.mode == Mode::Exclusive && claim.block <= 1;
-        if plain && self.config().counting() == Counting::One && !self.contended.is_contended(&claim.name) {
+        if claim.mode == Mode::Exclusive
+            && self.config().counting() == Counting::One
+            && !self.contended.is_contended(&claim.name)
+        {
             match self.acquire(session, gate, &keys, claim).await? {
-                -1 => return Ok(None),
-                -2 => return self.close(session, gate).await,
-                0 => self.contended.set(&claim.name, true),
-                token => {
-                    let answer = granted(claim, token, 1);
+                (-1, _) => return Ok(None),
+                (-2, _) => return self.close(session, gate).await,
+                (0, _) => self.contended.set(&claim.name, true),
+                (last, count) => {
+                    let first = last.saturating_add(1).saturating_sub_unsigned(count);
+                    let answer = granted(claim, first, count);
                     self.learn(gate, &answer);
                     return Ok(Some(answer));
                 }
@@ -65,14 +68,14 @@ impl Redis {
         }
     }
 
-    /// The plain path: nobody holds and nobody waits.
+    /// The plain path: nobody holds and nobody waits. The last token and their count, or why not.
     async fn acquire(
         &self,
         session: &Session,
         gate: &str,
         keys: &Keys,
         claim: &Claim,
-    ) -> Result<i64, BackendError> {
+    ) -> Result<(i64, u64), BackendError> {
         let script = &self.scripts().acquire;
         let mut call = script.call(&[&keys.lock, &keys.queue(), crate::keys::ONE]);
         let mut tail = String::with_capacity(64);
@@ -81,8 +84,15 @@ impl Redis {
         tail.push_str(&self.label(&claim.label));
         call.arg(gate).arg(&claim.owner.hex()[..]).arg(tail).arg(millis(claim.ttl));
         call.arg(self.known(gate));
+        if claim.block > 1 {
+            call.arg(claim.block);
+        }
         let answer = self.sessions.ask(session, script, &call).await?;
-        number(&answer).ok_or_else(|| error::unreadable(session.place(), "a claim"))
+        let parsed = match number(&answer) {
+            Some(token) => Some((token, 1)),
+            None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),
+        };
+        parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))
     }
 }
 

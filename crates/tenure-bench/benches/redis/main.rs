@@ -1,7 +1,7 @@
 //! Tenure on Redis, next to the same written directly against the driver, and to rslock.
 //!
 //! `cargo bench -p tenure-bench --bench redis`: needs `redis-server` and two cores; takes about 80 s. The words `cycles`,
-//! `handoff`, `commands`, `fairness` and `leases` after `--` choose parts of it.
+//! `handoff`, `commands`, `fairness`, `turns` and `leases` after `--` choose parts of it.
 
 mod by_hand;
 mod cycles;
@@ -12,6 +12,7 @@ mod meter;
 #[allow(dead_code, reason = "the bench of a quorum uses the rest")]
 mod server;
 mod table;
+mod turns;
 
 use std::{error::Error, time::Duration};
 
@@ -56,11 +57,47 @@ fn main() {
     if let Some(rslock) = rslock {
         fairness(&server, &mut table, &rslock);
     }
+    if wants("turns") {
+        turns(&server, &mut table);
+    }
     if wants("leases") {
         keeping(&server, &mut table);
     }
     println!("\nRedis {}, guard on, max_ttl={MAX_TTL}, leases of 10 s.\n", server.version());
     table.print();
+}
+
+/// Three rounds each; the one in the middle is shown, and the others beside it.
+fn turns(server: &Server, table: &mut Table) {
+    pin(CLIENT_CORE);
+    let courses: [(&[usize], bool, &str); 4] = [
+        (&[64], false, "64 tasks of one process, one name, no hold"),
+        (&[64], true, "the same in strict order"),
+        (&[64, 64], false, "two such processes"),
+        (&[64, 64, 1], false, "two such processes and a third with one task"),
+    ];
+    for (tasks, strict, what) in courses {
+        let mut seen: Vec<_> = (0..3).map(|_| turns::measure(server, tasks, strict)).collect();
+        assert!(seen.iter().all(|seen| seen.unordered == 0), "a token is not larger than the one before");
+        seen.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
+        let [slow, seen, fast] = &seen[..] else { unreachable!("three rounds") };
+        let spread = format!("{} to {}", number(slow.per_second), number(fast.per_second));
+        let row = |kind: &str, tenure: String, spread: &str| Row {
+            what: format!("{what}: {kind}"),
+            tenure,
+            spread: spread.to_owned(),
+            ..Row::default()
+        };
+        table.add(row("acquisitions/s", number(seen.per_second), &spread));
+        table.add(row("commands each", number(seen.commands), ""));
+        table.add(row("client + server CPU each, µs", number(seen.cost.both()), ""));
+        if tasks.len() > 1 {
+            let waits: Vec<String> =
+                seen.longest.iter().map(|wait| format!("{:.1}", wait.as_secs_f64() * 1e3)).collect();
+            table.add(row("longest wait in each, ms", waits.join(", "), ""));
+            table.add(row("Jain among processes", format!("{:.4}", seen.jain), ""));
+        }
+    }
 }
 
 fn runtime() -> Runtime {

@@ -1,7 +1,8 @@
 -- Takes a lock that nobody holds and nobody waits for, in exclusive mode. The path that is counted.
 -- KEYS  1 lock  2 queue  3 one
 -- ARGV  1 gate  2 owner  3 ":since:label"  4 ttl in ms  5 how far this server has counted for this client, or 0
--- reply token; 0 if it is not as plain as that (ask claim.lua); -1 if the gate is closed; -2 if the server was put back
+--       6 how many tokens at most, if more than one
+-- reply the last token, and with 6 their count; 0 if it is not as plain as that (ask claim.lua); -1 if the gate is closed; -2 if the server was put back
 --       to an earlier state (tell rewound.lua)
 -- After count. The lock's SET is the last write (H1.12). The counter is the gate: see mint.one.lua, whose `mint` this is,
 -- written out. A token may be minted in vain.
@@ -10,10 +11,14 @@ local last = call('HGET', KEYS[3], ARGV[1])
 if not last then return -1 end
 last = counted(last)
 if last < tonumber(ARGV[5]) then return -2 end
-local token = wall_us()
-if last >= token then token = last + 1 end
+local token, count = wall_us(), 1
+if ARGV[6] then count = math.max(1, math.min(tonumber(ARGV[6]), token - last)) end
+if last + count > token then token = last + count end
 local text = countable(token)
 if call('EXISTS', KEYS[2]) == 1 then return 0 end
 call('HSET', KEYS[3], ARGV[1], text)
-if call('SET', KEYS[1], ARGV[2] .. ':' .. text .. ARGV[3], 'PX', ARGV[4], 'NX') then return text end
+if call('SET', KEYS[1], ARGV[2] .. ':' .. text .. ARGV[3], 'PX', ARGV[4], 'NX') then
+  if ARGV[6] then return {text, count} end
+  return text
+end
 return 0
