@@ -54,7 +54,8 @@ pub enum Absent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minting {
-    /// When the lock is granted: a holder that repeats its claim gets a larger token.
+    /// When the lock is granted: a holder that repeats its claim gets a larger token. A claim may ask for a block of them,
+    /// so that the waiters of one process share a lease.
     Entry,
     /// When the claim takes its place in the queue: a holder that repeats its claim has the same token.
     Place,
@@ -108,7 +109,7 @@ pub struct Promises {
     pub wake: WakeUp,
     /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
     /// wait in a queue of their process, and the store sees them in the order in which they came. `None`: all have
-    /// places.
+    /// places. Of a mutex it is one where tokens are minted on [entry](Minting::Entry).
     pub places: Option<usize>,
     /// The longest ttl that the backend accepts.
     pub max_ttl: Duration,

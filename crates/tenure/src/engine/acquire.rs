@@ -48,18 +48,15 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     let queued =
         waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing, began));
     let queued = queued.flatten();
-    let mut now = began;
-    if let Some(queued) = &queued {
-        now = match wait_locally(engine, queued, &request, began).await? {
-            Ok(cell) => {
-                span.record("owner", field::display(cell.owner()));
-                span.record("token", field::display(cell.grant().token));
-                engine.keep(engine.host.now(), cell.clone());
-                return Ok(cell);
-            }
-            Err(now) => now,
-        };
+    if let Some(queued) = &queued
+        && let Some(cell) = wait_locally(engine, queued, &request, began).await?
+    {
+        span.record("owner", field::display(cell.owner()));
+        span.record("token", field::display(cell.grant().token));
+        engine.keep(engine.host.now(), cell.clone());
+        return Ok(cell);
     }
+    let mut now = engine.host.now();
     let mut attempt = Attempt::new(engine, began, &request, queued);
     span.record("owner", field::display(attempt.claim.owner));
     loop {
@@ -82,14 +79,14 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     }
 }
 
-/// Waits behind other waiters of this process, of which the store is to hear first. A lease that one of them passed on, or
-/// the time at which the store may be asked.
+/// Waits behind other waiters of this process, of which the store is to hear first. The lease that one of them passed on, or
+/// `None`: the store is to be asked.
 async fn wait_locally(
     engine: &Engine,
     queued: &LocalWaiter<'_>,
     request: &Request<'_>,
     began: Moment,
-) -> Result<Result<Arc<HoldCell>, Moment>, AcquireError> {
+) -> Result<Option<Arc<HoldCell>>, AcquireError> {
     let (host, mut now) = (&engine.host, began);
     let over = async {
         match request.budget {
@@ -117,10 +114,10 @@ async fn wait_locally(
         match turn {
             // It came too late to be believed: the store may still count us in, until the ttl ends.
             Some(Turn::Passed(cell)) if cell.check().is_err() => engine.give_away(&cell),
-            Some(Turn::Passed(cell)) => return Ok(Ok(cell)),
+            Some(Turn::Passed(cell)) => return Ok(Some(cell)),
             Some(Turn::Store) => match queued.failed(now) {
                 Some(error) => return Err(AcquireError::Backend(error)),
-                None => return Ok(Err(now)),
+                None => return Ok(None),
             },
             None => {
                 return Err(queued.failed(now).map_or_else(

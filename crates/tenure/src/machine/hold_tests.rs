@@ -41,6 +41,8 @@ enum Event {
     Answer(Option<Renewal>),
     Hint,
     Release,
+    /// The holder leaves it to the next one of its process.
+    PassOn,
 }
 
 /// A hold, and what an outsider knows of it without looking inside.
@@ -60,6 +62,7 @@ struct World {
     stepped: bool,
     lost: Option<Lost>,
     released: bool,
+    token: FencingToken,
 }
 
 impl World {
@@ -77,6 +80,7 @@ impl World {
             stepped: false,
             lost: None,
             released: false,
+            token: TOKEN,
         };
         world.due = world.next_after(START);
         world
@@ -104,6 +108,7 @@ impl World {
             Event::Look,
             Event::Hint,
             Event::Release,
+            Event::PassOn,
         ];
         if self.in_flight.is_some() {
             events.extend([Some(Renewal::Renewed), Some(Renewal::Gone), None].map(Event::Answer));
@@ -137,6 +142,10 @@ impl World {
                 self.released |= answer.is_ok();
                 assert!(self.lost.is_none() || answer.is_err(), "released what was lost");
             }
+            Event::PassOn => {}
+        }
+        if event == Event::PassOn {
+            self.pass_on(before);
         }
         // What somebody saw is remembered, and never taken back (H2.3, L5).
         if let (Event::Look, false, Err(lost)) = (event, self.released, self.hold.clone().check(self.now)) {
@@ -147,6 +156,24 @@ impl World {
             gone || self.released || self.hold.remaining(self.now) >= before,
             "the end of belief moved back"
         );
+    }
+
+    /// H5.1, H5.3: it ends for the next holder as it would have ended, and only what is held and fresh is passed on.
+    fn pass_on(&mut self, left: Duration) {
+        let (mut before, next) = (self.hold.clone(), FencingToken::new(self.token.get() + 1));
+        let is_held = before.check(self.now).is_ok();
+        let Some(mut passed) = self.hold.pass_on(self.now, next) else {
+            assert_eq!(self.hold.clone().check(self.now), before.check(self.now), "refused, and changed");
+            return;
+        };
+        assert!(is_held && !self.released && self.lost.is_none(), "passed on what is over");
+        assert!(
+            left * 3 >= TTL * 2 && self.cap.is_none() && self.in_flight.is_none() && !before.is_at_risk()
+        );
+        let over = self.hold.check(self.now).unwrap_err();
+        assert_eq!((over.cause(), over.token()), (Loss::Released, self.token), "two hold it");
+        assert_eq!((passed.check(self.now), passed.remaining(self.now)), (Ok(()), left));
+        (self.hold, self.token) = (passed, next);
     }
 
     fn answer(&mut self, answer: Option<Renewal>) {
@@ -163,7 +190,7 @@ impl World {
             }
             Some(Renewal::Gone) => {
                 let lost = self.hold.clone().check(self.now).unwrap_err();
-                assert_eq!((lost.cause(), lost.token()), (Loss::Taken, TOKEN));
+                assert_eq!((lost.cause(), lost.token()), (Loss::Taken, self.token));
                 self.lost = Some(lost);
             }
             None => self.due = Some(self.now + timing(TTL).renewal_timeout() / 4),
@@ -229,7 +256,7 @@ impl World {
     }
 }
 
-/// L1, L5, H2.1, H2.2, H2.3, hazard 25: all sequences of 6 events, of which 8 to 11 are possible each time; from the
+/// L1, L5, H2.1, H2.2, H2.3, hazard 25: H5.1, H5.3: all sequences of 6 events, of which 9 to 12 are possible each time; from the
 /// grant and from a renewal under way, for three settings of `max_hold`.
 #[test]
 fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
@@ -244,5 +271,30 @@ fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
             sequences += renewing.explore(6, &mut Trail(Vec::new()));
         }
     }
-    assert_eq!(sequences, 2_702_273);
+    assert_eq!(sequences, 5_134_920);
+}
+
+/// H5.1, H5.3: only what is held is passed on, while two thirds of it are left and nothing is wrong with it.
+#[test]
+fn what_was_released_or_lost_is_not_passed_on() {
+    let held = |cap| Hold::new(timing(TTL).believed_until(START, TTL), TTL, timing(TTL), cap, TOKEN);
+    let next = FencingToken::new(8);
+    let after = |millis| START + Duration::from_millis(millis);
+    assert!(held(None).pass_on(after(3_230), next).is_some());
+    assert!(held(None).pass_on(after(3_240), next).is_none(), "less than two thirds are left");
+    assert!(
+        held(Some(after(60_000))).pass_on(START, next).is_none(),
+        "a cap counts from the entry of one holder"
+    );
+    let mut released = held(None);
+    released.release(START).unwrap();
+    assert!(released.pass_on(START, next).is_none());
+    let mut passed = held(None);
+    assert!(passed.pass_on(START, next).is_some() && passed.pass_on(START, next).is_none(), "twice");
+    let mut renewing = held(None);
+    renewing.on_sent(START);
+    assert!(renewing.pass_on(START, next).is_none(), "a renewal is under way");
+    renewing.on_renewal(START, None);
+    assert!(renewing.pass_on(START, next).is_none(), "the last renewal has failed");
+    assert!(held(None).pass_on(step(START, 20), next).is_none(), "lost by the other clock");
 }
