@@ -44,7 +44,8 @@ macro_rules! conformance {
                 a_semaphore_lets_in_no_more_than_its_limit, the_smallest_limit_counts,
                 a_lease_ends_on_time_and_not_before, locks_of_different_names_are_independent;
             tokens: tokens_grow_over_release_expiry_and_break, a_retried_claim_is_granted_anew,
-                a_block_of_tokens_lies_above_all_earlier_ones, shared_holders_have_tokens_of_their_own;
+                a_block_of_tokens_lies_above_all_earlier_ones,
+                a_lease_is_the_same_under_every_token_of_its_block, shared_holders_have_tokens_of_their_own;
             late: a_late_release_does_not_free_the_next_holder, a_late_renewal_changes_nothing,
                 a_lease_is_renewed_by_its_ttl, a_renewal_never_shortens, release_is_truthful,
                 many_leases_are_renewed_at_once;

@@ -98,7 +98,7 @@ impl Engine {
         // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
         self.forget(cell);
         let now = self.host.now();
-        if self.local_queues.pass_on(cell, now) {
+        if self.local_queues.pass_on(cell, now, |passed| self.keep(now, passed)) {
             return Ok(true);
         }
         cell.release(now).map(|()| false)
@@ -111,6 +111,12 @@ impl Engine {
             let grant = cell.grant();
             self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
         }
+    }
+
+    /// Whether the lease of this owner is passed on from holder to holder here. Then its guards end it, and nobody by its
+    /// owner: that may be another holder's by now.
+    pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
+        self.local_queues.is_shared(name, owner)
     }
 
     /// The lease stays with its holder and its ttl.

@@ -180,7 +180,8 @@ impl Locker {
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none, and for a lease with which guards of this process
+    /// [take turns](crate::Lock::strict_order).
     ///
     /// # Cancel safety
     /// It may or may not be extended.
@@ -192,6 +193,7 @@ impl Locker {
     ) -> Result<Renewal, BackendError> {
         let name = checked(name.as_ref())?;
         let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
+        self.not_shared(&name, owner)?;
         let grants = [Grant { name, owner, token: FencingToken::new(0), block: 1, ttl }];
         let ask = || async {
             let answer = self.engine.backend.renew(&grants).await.pop();
@@ -203,13 +205,26 @@ impl Locker {
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
+    /// The store's, and [`ErrorKind::Invalid`] for a name that is none, and for a lease with which guards of this process
+    /// [take turns](crate::Lock::strict_order).
     ///
     /// # Cancel safety
     /// It may or may not have left.
     pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
         let name = checked(name.as_ref())?;
+        self.not_shared(&name, owner)?;
         self.ask(TIMEOUT, || self.engine.backend.release(&name, owner)).await
+    }
+
+    /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).
+    fn not_shared(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        if self.engine.is_shared(name, owner) {
+            let message = "this lease is passed on from guard to guard here; it ends with the last of them";
+            return Err(
+                BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message).with("lock", name)
+            );
+        }
+        Ok(())
     }
 
     fn recognise(&self, view: &mut LockView) {

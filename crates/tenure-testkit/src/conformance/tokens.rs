@@ -1,6 +1,6 @@
 //! L2: tokens of one lock grow in the order of grants.
 
-use tenure_core::{Minting, Sharing};
+use tenure_core::{FencingToken, Grant, Minting, Released, Renewal, Sharing};
 
 use super::{
     Arena,
@@ -52,6 +52,23 @@ pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
         assert!(view.fence.get() >= last);
         player.leave().await;
     }
+}
+
+/// H5.2: a lease that is passed on in its process is renewed under the last token of its block, and the next holder's is
+/// larger.
+pub async fn a_lease_is_the_same_under_every_token_of_its_block(arena: &impl Arena) {
+    let (mut a, b) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    a.claim.block = 8;
+    let grant = a.enter().await;
+    let last = FencingToken::new(grant.token.get() + u64::from(grant.block) - 1);
+    let passed = Grant { token: last, block: 1, ..grant };
+    arena.pass(TTL / 2).await;
+    assert_eq!(a.renew(&passed).await, Renewal::Renewed);
+    arena.pass(TTL * 3 / 4).await;
+    assert!(!b.try_enter().await, "it was renewed in vain");
+    assert_eq!(a.leave().await, Released::Released);
+    let next = b.enter().await;
+    assert!(next.token > last, "{next:?} after {last}");
 }
 
 /// L2 among co-holders.

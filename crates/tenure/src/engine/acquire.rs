@@ -45,15 +45,13 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     let began = engine.host.now();
     request.options.progress.iter().for_each(Progress::begin);
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
-    let queued =
-        waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing, began));
+    let queued = waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
     let queued = queued.flatten();
     if let Some(queued) = &queued
         && let Some(cell) = wait_locally(engine, queued, &request, began).await?
     {
         span.record("owner", field::display(cell.owner()));
         span.record("token", field::display(cell.grant().token));
-        engine.keep(engine.host.now(), cell.clone());
         return Ok(cell);
     }
     let mut now = engine.host.now();
@@ -88,6 +86,7 @@ async fn wait_locally(
     began: Moment,
 ) -> Result<Option<Arc<HoldCell>>, AcquireError> {
     let (host, mut now) = (&engine.host, began);
+    let patience = patience(request);
     let over = async {
         match request.budget {
             Some(budget) => host.sleep_until(began + budget).await,
@@ -113,14 +112,14 @@ async fn wait_locally(
         now = host.now();
         match turn {
             // It came too late to be believed: the store may still count us in, until the ttl ends.
-            Some(Turn::Passed(cell)) if cell.check().is_err() => engine.give_away(&cell),
+            Some(Turn::Passed(cell)) if cell.take().is_err() => engine.give_away(&cell),
             Some(Turn::Passed(cell)) => return Ok(Some(cell)),
-            Some(Turn::Store) => match queued.failed(now) {
+            Some(Turn::Store) => match queued.failed(now, patience) {
                 Some(error) => return Err(AcquireError::Backend(error)),
                 None => return Ok(None),
             },
             None => {
-                return Err(queued.failed(now).map_or_else(
+                return Err(queued.failed(now, Duration::ZERO).map_or_else(
                     || AcquireError::TimedOut {
                         waited: began.elapsed(now),
                         ahead: Some(queued.ahead()),
@@ -131,6 +130,11 @@ async fn wait_locally(
             }
         }
     }
+}
+
+/// How long the store may fail in a row.
+fn patience(request: &Request<'_>) -> Duration {
+    request.options.patience.or(request.budget).unwrap_or(PATIENCE)
 }
 
 /// One acquisition under way. Every step ends with a reading of the clocks, with which the next one begins.
@@ -153,8 +157,7 @@ impl<'a> Attempt<'a> {
     fn new(engine: &'a Engine, now: Moment, request: &Request<'a>, queued: Option<LocalWaiter<'a>>) -> Self {
         let (owner, seed) = engine.new_owner_and_seed();
         let options = request.options;
-        let patience = options.patience.or(request.budget).unwrap_or(PATIENCE);
-        let machine = Acquisition::new(now, request.timing, request.budget, patience, seed);
+        let machine = Acquisition::new(now, request.timing, request.budget, patience(request), seed);
         let claim = Claim {
             name: request.name.clone(),
             owner,
@@ -180,6 +183,7 @@ impl<'a> Attempt<'a> {
         let timeout = self.machine.request_timeout(sent_at);
         self.claim.block = self.queued.as_ref().map_or(1, LocalWaiter::block);
         self.machine.on_sent(sent_at);
+        self.queued.iter().for_each(|queued| queued.on_due(sent_at + timeout));
         let progress = self.options.progress.as_ref();
         progress.iter().for_each(|progress| progress.on_sent(sent_at));
         // A store that is busy for a moment is asked again in there, and may be busy for long.
@@ -206,7 +210,10 @@ impl<'a> Attempt<'a> {
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
         if let Some(queued) = &self.queued {
-            queued.on_answer(now, failing.is_none().then(|| self.machine.standing()));
+            match &failing {
+                Some(error) => queued.on_failure(now, error),
+                None => queued.on_answer(self.machine.standing()),
+            }
         }
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
@@ -229,6 +236,7 @@ impl<'a> Attempt<'a> {
     }
 
     async fn wait(&mut self, until: Moment) -> Moment {
+        self.queued.iter().for_each(|queued| queued.on_due(until));
         let timer = self.engine.host.sleep_until(until);
         match &self.hints {
             None => timer.await,
@@ -272,10 +280,7 @@ impl<'a> Attempt<'a> {
             Verdict::TimedOut { waited, ahead, holder } => {
                 Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
             }
-            Verdict::Failed(Failure(error)) => {
-                self.queued.iter().for_each(|queued| queued.on_failure(now, &error));
-                Err(AcquireError::Backend(error))
-            }
+            Verdict::Failed(Failure(error)) => Err(AcquireError::Backend(error)),
         }
     }
 }

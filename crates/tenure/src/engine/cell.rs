@@ -92,6 +92,16 @@ impl HoldCell {
         Some(Self { grant, timing, hold: Mutex::new(hold), news: Notify::new(), host, pid: self.pid })
     }
 
+    /// Whoever it was passed on to has seen it; the loss, if it is over.
+    pub(crate) fn take(&self) -> Result<(), Lost> {
+        self.hold().take(self.host.now())
+    }
+
+    /// Ends belief if nobody has taken it in time; true if it is to be given back then.
+    pub(crate) fn abandon(&self, now: Moment) -> bool {
+        self.hold().abandon(now)
+    }
+
     /// Looks at the clock and tells the guard if the lease is lost.
     pub(crate) fn poll(&self, now: Moment) -> Action {
         let action = self.hold().poll(now);

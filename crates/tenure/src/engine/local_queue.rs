@@ -24,9 +24,9 @@ use crate::{
 /// a time.
 const TROUBLE: Duration = Duration::from_secs(5);
 
-/// An admitted waiter asks the store far more often than this. If none has asked for so long, their futures are not polled
-/// any more, and others are admitted.
-const SILENCE: Duration = Duration::from_secs(60);
+/// An admitted waiter that was to do something so long ago, and has not, is not polled any more: others are admitted in its
+/// place.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A waiter that is not rung looks so often whether it is the first one: somebody before it may have been passed a lease,
 /// and not be polled.
@@ -44,9 +44,8 @@ pub(crate) struct LocalQueues {
 struct Queue(Mutex<State>);
 
 struct State {
-    /// How many may be admitted at once.
-    places: usize,
-    admitted: usize,
+    /// Those that may ask the store, and when each is to ask or to be answered next.
+    admitted: BTreeMap<u64, Moment>,
     arrivals: u64,
     /// By arrival.
     waiters: BTreeMap<u64, Waiter>,
@@ -56,6 +55,8 @@ struct State {
 
 struct Waiter {
     is: Standing,
+    /// How many may be admitted beside it, and with it.
+    places: usize,
     /// The lease that it would be content with; `None` if it wants one of its own.
     wanted: Option<Wanted>,
     bell: Arc<Notify>,
@@ -86,11 +87,17 @@ enum Standing {
 
 /// What the store last said to an admitted waiter.
 struct Heard {
-    at: Moment,
     /// How many were before the first of all waiters.
     ahead: usize,
     holder: Option<HolderView>,
-    failed: Option<(Moment, BackendError)>,
+    failed: Option<Failed>,
+}
+
+/// Since when the store fails without a break, when it did last, and how.
+struct Failed {
+    since: Moment,
+    last: Moment,
+    error: BackendError,
 }
 
 /// A waiter at the head of the local queue.
@@ -120,15 +127,21 @@ impl LocalQueues {
         locked(&self.queues)
     }
 
-    /// Passes a lease on to the first waiter, if that wants one like this and may have it. Otherwise it is to be given back
-    /// to the store, and is passed on no more.
-    pub(crate) fn pass_on(&self, cell: &HoldCell, now: Moment) -> bool {
-        self.with_lease(cell, |state| state.pass_on(cell, now))
+    /// Passes a lease on to the first waiter, if that wants one like this and may have it; `keep` sees it before anybody can
+    /// take it. Otherwise it is to be given back to the store, and is passed on no more.
+    pub(crate) fn pass_on(&self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
+        self.with_lease(cell, |state| state.pass_on(cell, now, keep))
     }
 
     /// The lease is passed on no more.
     pub(crate) fn keep_back(&self, cell: &HoldCell) {
         self.with_lease(cell, |_| false);
+    }
+
+    /// Whether this lease is passed on.
+    pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
+        let queues = self.queues();
+        queues.get(name).is_some_and(|queue| queue.state().passing.as_ref().is_some_and(|p| p.owner == owner))
     }
 
     fn with_lease(&self, cell: &HoldCell, is_passed: impl FnOnce(&mut State) -> bool) -> bool {
@@ -152,10 +165,10 @@ impl LocalQueues {
 }
 
 impl Queue {
-    fn new(places: usize, now: Moment) -> Self {
-        let heard = Heard { at: now, ahead: 0, holder: None, failed: None };
+    fn new() -> Self {
+        let heard = Heard { ahead: 0, holder: None, failed: None };
         let waiters = BTreeMap::new();
-        Self(Mutex::new(State { places, admitted: 0, arrivals: 0, waiters, passing: None, heard }))
+        Self(Mutex::new(State { admitted: BTreeMap::new(), arrivals: 0, waiters, passing: None, heard }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,7 +197,7 @@ impl State {
     }
 
     /// To the first one, unless somebody before it has asked the store.
-    fn pass_on(&mut self, cell: &HoldCell, now: Moment) -> bool {
+    fn pass_on(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
         let first = self.waiters.values_mut().next();
         let (Some(first), Some(passing)) = (first, &mut self.passing) else { return false };
         if !matches!(first.is, Standing::Waiting) || first.wanted.as_ref() != Some(&passing.is) {
@@ -192,32 +205,47 @@ impl State {
         }
         let token = passing.turns.next(now);
         let Some(passed) = token.and_then(|token| cell.pass_on(now, token)) else { return false };
-        first.is = Standing::Passed(Arc::new(passed));
+        let passed = Arc::new(passed);
+        keep(passed.clone());
+        first.is = Standing::Passed(passed);
         first.bell.notify_one();
         true
     }
 
-    /// Whoever may ask does not: their futures are not polled any more. Others are let by.
-    fn admit_more_if_silent(&mut self, now: Moment) {
-        if self.heard.at.elapsed(now) < SILENCE {
-            return;
+    /// How many may ask the store, and are polled.
+    fn busy(&self, now: Moment) -> usize {
+        self.admitted.values().filter(|due| !(**due + SILENCE).is_over(now)).count()
+    }
+
+    fn admit(&mut self, number: u64, now: Moment) {
+        if let Some(waiter) = self.waiters.get_mut(&number) {
+            waiter.is = Standing::Admitted;
+            self.admitted.insert(number, now);
         }
-        self.heard.at = now;
-        while self.admitted < self.places
-            && let Some((_, first)) = self.first()
+    }
+
+    /// The first one was rung and has not come: it is admitted, and will not be waited for.
+    fn pass_over_the_first(&mut self, but: u64, now: Moment) {
+        let (is_open, busy) = (self.open_until(now).is_some(), self.busy(now));
+        if let Some((first, waiter)) = self.first()
+            && first != but
+            && !is_open
+            && busy < waiter.places
         {
-            first.is = Standing::Admitted;
-            first.bell.notify_one();
-            self.admitted += 1;
+            waiter.bell.notify_one();
+            self.admit(first, now);
         }
-        self.places += 1;
-        self.ring_first();
+    }
+
+    /// Until when the lease of this process may be passed on.
+    fn open_until(&self, now: Moment) -> Option<Moment> {
+        self.passing.as_ref().and_then(|passing| passing.turns.open_until(now))
     }
 
     /// What this waiter may do now; until when it waits at most, if it is the first one.
     fn look(&mut self, number: u64, now: Moment) -> Result<Turn, Option<Moment>> {
         let is_first = self.first().is_some_and(|(first, _)| first == number);
-        let open = self.passing.as_ref().and_then(|passing| passing.turns.open_until(now));
+        let (open, busy) = (self.open_until(now), self.busy(now));
         let Some(waiter) = self.waiters.get_mut(&number) else { return Err(None) };
         match &waiter.is {
             Standing::Admitted => Ok(Turn::Store),
@@ -226,14 +254,20 @@ impl State {
                 waiter.is = Standing::Waiting;
                 Ok(Turn::Passed(cell))
             }
-            Standing::Waiting if is_first && open.is_some() => Err(open),
-            Standing::Waiting if is_first && self.admitted < self.places => {
-                waiter.is = Standing::Admitted;
-                self.admitted += 1;
+            Standing::Waiting if !is_first => Err(None),
+            Standing::Waiting => {
+                let may_have_it =
+                    self.passing.as_ref().is_some_and(|p| waiter.wanted.as_ref() == Some(&p.is));
+                if may_have_it && open.is_some() {
+                    return Err(open);
+                }
+                if busy >= waiter.places {
+                    return Err(None);
+                }
+                self.admit(number, now);
                 self.ring_first();
                 Ok(Turn::Store)
             }
-            Standing::Waiting => Err(None),
         }
     }
 }
@@ -245,7 +279,6 @@ impl<'a> LocalWaiter<'a> {
         name: &'a LockName,
         options: &Options,
         timing: Timing,
-        now: Moment,
     ) -> Option<Self> {
         let LocalQueues { places, mints_blocks, .. } = engine.local_queues;
         let is_one = options.together != Together::No && mints_blocks;
@@ -258,13 +291,13 @@ impl<'a> LocalWaiter<'a> {
         let queue = match queues.get(name) {
             Some(queue) => queue.clone(),
             None => {
-                let queue = Arc::new(Queue::new(places, now));
+                let queue = Arc::new(Queue::new());
                 queues.insert(name.clone(), queue.clone());
                 queue
             }
         };
         // Before the map is free again: a queue without waiters is removed from it.
-        let number = queue.state().add(Waiter { is: Standing::Waiting, wanted, bell: bell.clone() });
+        let number = queue.state().add(Waiter { is: Standing::Waiting, places, wanted, bell: bell.clone() });
         Some(Self { engine, name, queue, number, bell })
     }
 
@@ -294,7 +327,7 @@ impl<'a> LocalWaiter<'a> {
             tokio::select! {
                 biased;
                 () = self.bell.notified() => {}
-                () = host.sleep_until(until) => self.state().admit_more_if_silent(host.now()),
+                () = host.sleep_until(until) => self.state().pass_over_the_first(self.number, host.now()),
             }
         }
     }
@@ -312,30 +345,38 @@ impl<'a> LocalWaiter<'a> {
     /// The lease that it asked for is there, and those behind it may have their turns.
     pub(crate) fn on_granted(&self, now: Moment, grant: &Grant) {
         let mut state = self.state();
-        state.heard.at = now;
+        // It is this process that holds; nobody has asked yet who that is.
+        (state.heard.ahead, state.heard.holder) = (0, None);
         let wanted = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.clone());
         let turns = Turns::of(now, grant);
         state.passing = wanted.zip(turns).map(|(is, turns)| Passing { owner: grant.owner, is, turns });
     }
 
-    /// An admitted waiter has asked. `standing`: how many are ahead and who holds, if the store answered.
-    pub(crate) fn on_answer(&self, now: Moment, standing: Option<(Option<usize>, Option<&HolderView>)>) {
-        let mut state = self.state();
-        let is_first = state.waiters.keys().next() == Some(&self.number);
-        let heard = &mut state.heard;
-        heard.at = now;
-        if let Some((ahead, holder)) = standing {
-            (heard.holder, heard.failed) = (holder.cloned(), None);
-            if is_first {
-                heard.ahead = ahead.unwrap_or(0);
-            }
+    /// It asks the store, or is answered, then at the latest.
+    pub(crate) fn on_due(&self, due: Moment) {
+        if let Some(known) = self.state().admitted.get_mut(&self.number) {
+            *known = due;
         }
     }
 
-    /// The store failed for longer than a waiter's patience.
+    /// The store has answered an admitted waiter: how many are ahead, and who holds.
+    pub(crate) fn on_answer(&self, standing: (Option<usize>, Option<&HolderView>)) {
+        let mut state = self.state();
+        let is_first = state.waiters.keys().next() == Some(&self.number);
+        let heard = &mut state.heard;
+        let (ahead, holder) = standing;
+        (heard.holder, heard.failed) = (holder.cloned(), None);
+        if is_first {
+            heard.ahead = ahead.unwrap_or(0);
+        }
+    }
+
+    /// The store has failed an admitted waiter.
     pub(crate) fn on_failure(&self, now: Moment, error: &BackendError) {
+        let heard = &mut self.state().heard;
         if error.kind().is_transient() {
-            self.state().heard.failed = Some((now, error.clone()));
+            let since = heard.failed.as_ref().map_or(now, |failed| failed.since);
+            heard.failed = Some(Failed { since, last: now, error: error.clone() });
         }
     }
 
@@ -350,11 +391,12 @@ impl<'a> LocalWaiter<'a> {
         self.state().heard.holder.clone()
     }
 
-    /// What failed for an admitted waiter a moment ago.
-    pub(crate) fn failed(&self, now: Moment) -> Option<BackendError> {
+    /// How the store has failed admitted waiters for so long at least, until a moment ago.
+    pub(crate) fn failed(&self, now: Moment, patience: Duration) -> Option<BackendError> {
         let state = self.state();
-        let fresh = state.heard.failed.as_ref().filter(|(since, _)| since.elapsed(now) < TROUBLE);
-        fresh.map(|(_, error)| error.clone())
+        let is_told =
+            |failed: &&Failed| failed.since.elapsed(now) >= patience && failed.last.elapsed(now) < TROUBLE;
+        state.heard.failed.as_ref().filter(is_told).map(|failed| failed.error.clone())
     }
 }
 
@@ -363,9 +405,7 @@ impl Drop for LocalWaiter<'_> {
         let mut queues = self.engine.local_queues.queues();
         let mut state = self.queue.state();
         let was = state.waiters.remove(&self.number).map(|waiter| waiter.is);
-        if matches!(was, Some(Standing::Admitted)) {
-            state.admitted -= 1;
-        }
+        state.admitted.remove(&self.number);
         if state.waiters.is_empty() && state.passing.is_none() {
             queues.remove(self.name);
         } else {

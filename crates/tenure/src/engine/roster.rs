@@ -44,6 +44,8 @@ struct Entries {
 
 /// What the watchdog must do now.
 pub(crate) struct Plan {
+    /// Leases that were passed on and that nobody has taken; each has ended.
+    pub(crate) give_back: Vec<Arc<HoldCell>>,
     /// Leases to renew; each has been told that its renewal is sent.
     pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
     /// When to look again; `None` when the bell rings.
@@ -63,7 +65,7 @@ impl Roster {
         let due = match cell.poll(now) {
             Action::Wait { until } => until.boot,
             // The grant came so late that its renewal is due.
-            Action::Renew => now.boot,
+            Action::Renew | Action::GiveBack => now.boot,
             Action::Over => return,
         };
         let mut entries = self.entries();
@@ -115,7 +117,7 @@ impl Roster {
         let mut entries = self.entries();
         let stepped = entries.last.replace(now).is_some_and(|last| has_stepped(last, now));
         let horizon = if stepped { Duration::MAX } else { now.boot };
-        let mut renew: Vec<Vec<Arc<HoldCell>>> = Vec::new();
+        let (mut give_back, mut renew) = (Vec::new(), Vec::<Vec<Arc<HoldCell>>>::new());
         for cell in entries.take_due(horizon) {
             let mut action = cell.poll(now);
             if action == Action::Renew {
@@ -126,8 +128,12 @@ impl Roster {
                 }
                 action = cell.poll(now);
             }
-            if let Action::Wait { until } = action {
-                entries.insert(until.boot, cell);
+            match action {
+                Action::Wait { until } => entries.insert(until.boot, cell),
+                Action::GiveBack if cell.abandon(now) => give_back.push(cell),
+                // Taken or released in this moment.
+                Action::GiveBack => entries.insert(now.boot, cell),
+                Action::Renew | Action::Over => {}
             }
         }
         let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
@@ -136,7 +142,7 @@ impl Roster {
         let kept = entries.planned.filter(|planned| *planned > now.boot);
         entries.planned = [first, kept].into_iter().flatten().min();
         let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
-        Plan { renew, next, holding: first.is_some() }
+        Plan { give_back, renew, next, holding: first.is_some() }
     }
 
     /// A lease was renewed or not: plan it anew, unless it has left meanwhile.
@@ -145,7 +151,7 @@ impl Roster {
         let Some(cell) = entries.take(cell.owner()) else { return };
         match cell.poll(now) {
             Action::Wait { until } => entries.insert(until.boot, cell),
-            Action::Renew => entries.insert(now.boot, cell),
+            Action::Renew | Action::GiveBack => entries.insert(now.boot, cell),
             Action::Over => {}
         }
     }

@@ -15,6 +15,8 @@ enum Finished {
     /// The stream of hints for the robbed, if the store could be reached.
     Connected(Option<Box<dyn Wakes>>),
     Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
+    /// What nobody has taken is given back, or ends with its ttl.
+    GivenBack,
 }
 
 /// Renews until the roster is closed. A renewal that hangs delays no other: all are under way at once, and the clock
@@ -26,6 +28,9 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
     roster.take_over(host.now());
     while !roster.is_closed() {
         let plan = roster.plan(host.now());
+        for cell in plan.give_back {
+            under_way.push(Box::pin(give_back(&link, &*host, cell)));
+        }
         for batch in plan.renew {
             under_way.push(Box::pin(renew(&link, &*host, batch)));
         }
@@ -40,6 +45,7 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
             Some(finished) = under_way.next() => match finished {
                 Finished::Connected(stream) => (robbed, connecting) = (stream, false),
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
+                Finished::GivenBack => {}
             },
             wake = hint(robbed.as_mut().filter(|_| holding)) => roster.on_wake(host.now(), wake),
             () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
@@ -63,6 +69,15 @@ async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
             Finished::Connected(None)
         }
     }
+}
+
+async fn give_back(link: &Link, host: &dyn Host, cell: Arc<HoldCell>) -> Finished {
+    let Grant { name, owner, .. } = cell.grant();
+    let ask = || async { link.backend().await?.release(name, *owner).await };
+    if let Err(error) = request(host, host.now(), cell.timing().request_timeout(), ask).await {
+        tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
+    }
+    Finished::GivenBack
 }
 
 async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {

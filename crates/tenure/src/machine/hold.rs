@@ -13,6 +13,8 @@ pub(crate) enum Action {
     Renew,
     /// Nothing until then; look at the clock again.
     Wait { until: Moment },
+    /// Nobody has taken it since it was passed on: give it back.
+    GiveBack,
     /// Nothing ever again.
     Over,
 }
@@ -58,6 +60,8 @@ pub(crate) struct Hold {
     cap: Option<Moment>,
     failed: u32,
     token: FencingToken,
+    /// It was passed on, and is to be taken until then.
+    take_by: Option<Moment>,
 }
 
 impl Hold {
@@ -72,7 +76,7 @@ impl Hold {
         let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
         let state = State::Believing { renew_at: until };
-        let mut hold = Self { state, until, timing, ttl, cap, failed: 0, token };
+        let mut hold = Self { state, until, timing, ttl, cap, failed: 0, token, take_by: None };
         hold.state = State::Believing { renew_at: hold.next_after(sent_at) };
         hold
     }
@@ -81,6 +85,7 @@ impl Hold {
     pub(crate) fn poll(&mut self, now: Moment) -> Action {
         self.look(now);
         match self.state {
+            State::Believing { .. } | State::Renewing { .. } if self.is_abandoned(now) => Action::GiveBack,
             State::Believing { renew_at } if renew_at.is_over(now) => Action::Renew,
             State::Believing { renew_at } => self.wait(now, renew_at),
             State::Renewing { .. } => self.wait(now, self.until),
@@ -94,6 +99,7 @@ impl Hold {
     }
 
     fn wait(&self, now: Moment, until: Moment) -> Action {
+        let until = self.take_by.map_or(until, |take_by| until.earlier(take_by));
         Action::Wait { until: until.earlier(self.until).earlier(now + self.timing.look()) }
     }
 
@@ -155,6 +161,8 @@ impl Hold {
     /// Passes the lease on to the next holder in this process, who has this token: from here on it is released here, and
     /// believed there until the same end.
     ///
+    /// It is to be [taken](Self::take) within the claim ttl, like a lock that the store hands on.
+    ///
     /// `None`, and nothing changes, unless two thirds of the ttl are left, no renewal is under way or has failed, and nothing
     /// ends it but its ttl (H5.1). Once it is released or lost it is not passed on any more (H5.3).
     pub(crate) fn pass_on(&mut self, now: Moment, token: FencingToken) -> Option<Self> {
@@ -164,9 +172,24 @@ impl Hold {
         if !is_fresh || self.failed > 0 || self.cap.is_some() {
             return None;
         }
-        let passed = Self { token, ..self.clone() };
+        let passed = Self { token, take_by: Some(now + Timing::CLAIM_TTL), ..self.clone() };
         self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
         Some(passed)
+    }
+
+    /// Whoever it was passed on to has seen it; the loss, if it is over.
+    pub(crate) fn take(&mut self, now: Moment) -> Result<(), Lost> {
+        self.take_by = None;
+        self.check(now)
+    }
+
+    /// Released if it was passed on and nobody has taken it in time; true if so.
+    pub(crate) fn abandon(&mut self, now: Moment) -> bool {
+        self.is_abandoned(now) && self.release(now).is_ok()
+    }
+
+    fn is_abandoned(&self, now: Moment) -> bool {
+        self.take_by.is_some_and(|take_by| take_by.is_over(now))
     }
 
     /// Whether it may be believed at `now`, by the clock itself.

@@ -162,7 +162,7 @@ impl World {
     fn pass_on(&mut self, left: Duration) {
         let (mut before, next) = (self.hold.clone(), FencingToken::new(self.token.get() + 1));
         let is_held = before.check(self.now).is_ok();
-        let Some(mut passed) = self.hold.pass_on(self.now, next) else {
+        let Some(passed) = self.hold.pass_on(self.now, next) else {
             assert_eq!(self.hold.clone().check(self.now), before.check(self.now), "refused, and changed");
             return;
         };
@@ -172,7 +172,15 @@ impl World {
         );
         let over = self.hold.check(self.now).unwrap_err();
         assert_eq!((over.cause(), over.token()), (Loss::Released, self.token), "two hold it");
-        assert_eq!((passed.check(self.now), passed.remaining(self.now)), (Ok(()), left));
+        let mut untaken = passed.clone();
+        let take_by = self.now + Timing::CLAIM_TTL;
+        assert!(
+            !untaken.abandon(self.now) && untaken.poll(take_by) == Action::GiveBack,
+            "in vain for the claim ttl"
+        );
+        assert!(untaken.abandon(take_by) && untaken.take(take_by).is_err(), "given back and taken");
+        let mut passed = passed;
+        assert_eq!((passed.take(self.now), passed.remaining(self.now)), (Ok(()), left));
         (self.hold, self.token) = (passed, next);
     }
 
@@ -234,7 +242,7 @@ impl World {
                 let planned = self.due.filter(|_| self.in_flight.is_none()).map_or(Duration::MAX, |d| d.boot);
                 assert!(until.boot <= (self.now.boot + timing(TTL).look()).min(self.end()).min(planned));
             }
-            Action::Over => panic!("over while held"),
+            Action::Over | Action::GiveBack => panic!("{action:?} while held"),
         }
     }
 

@@ -61,6 +61,7 @@ impl Scene {
             let next = match hold.poll(self.now) {
                 Action::Wait { until } => until.boot,
                 Action::Over => break,
+                Action::GiveBack => panic!("nobody passed it on"),
                 Action::Renew => {
                     assert!(self.now.boot == then.boot && line.contains("→ renew"), "renew before: {line}");
                     break;
