@@ -41,7 +41,8 @@ pub struct HolderView {
     /// Exclusive or shared.
     #[cfg_attr(feature = "serde", serde(serialize_with = "json::text"))]
     pub mode: Mode,
-    /// Its fencing token. `None` while a hand-off waits for the owner's claim, and for a client that is not Tenure.
+    /// Its fencing token, or the last one of its block. `None` while a hand-off waits for the owner's claim, and for a client
+    /// that is not Tenure.
     pub token: Option<FencingToken>,
     /// Host, process and command of the owner.
     pub label: Option<Label>,

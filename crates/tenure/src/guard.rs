@@ -18,7 +18,8 @@ use crate::{
 /// lease, which does not keep the lock.
 ///
 /// # Dropping
-/// Stops the renewals at once and has the lock released in the background, from any thread and without a runtime.
+/// Stops the renewals at once and has the lock released in the background, from any thread and without a runtime, or passes the
+/// lease on to the next waiter of this process.
 /// If that fails too, or more than 1024 guards are dropped at once, the lease ends after its ttl. Call
 /// [`release`](Self::release) to know, and [`Locker::drain`](crate::Locker::drain) before the program ends.
 ///
@@ -72,7 +73,7 @@ impl Guard {
     /// Gives the lock back and says truthfully what happened.
     ///
     /// # Timing
-    /// One request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
+    /// None if the lease is [passed on](crate::Lock::strict_order) to the next waiter of this process; otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
     ///
     /// # Errors
     /// [`ReleaseError::AlreadyLost`] if the lease had ended before; [`ReleaseError::Unknown`] if the store did not

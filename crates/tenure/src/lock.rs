@@ -91,7 +91,8 @@ impl Lock {
     ///
     /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) take turns with one
     /// lease, each with a token of its own: up to 32 turns, and none later than 10 ms after the lease was acquired. Then the
-    /// store lets others in. So a waiter of another process is passed for 10 ms and one hold at most. Of a locker's
+    /// store lets others in. So a waiter of another process is passed for 10 ms and one hold at most, where the store has an
+    /// [order](crate::Promises::order). Of a locker's
     /// waiters only the first has a place in the store's queue, with this and without it.
     ///
     /// Changes nothing on stores that mint a token for each [place](crate::Minting::Place), and for locks other than

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
+use stage::{Actor, CLAIM_TTL, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, FencingToken, Lock, Loss, OwnerId};
 use tenure_testkit::{
     gate::{Gate, Verb},
@@ -247,30 +247,99 @@ async fn a_lease_with_less_than_two_thirds_left_is_not_passed_on() {
     guard.release().await.unwrap();
 }
 
-/// A lease that waits for somebody who is not polled ends with its ttl, and others go on.
+/// Waits in a task of its own.
+fn wait(lock: Lock) -> tokio::task::JoinHandle<tenure::Guard> {
+    tokio::spawn(async move { in_time(lock.acquire()).await.unwrap() })
+}
+
+/// L6: a lease that was passed to somebody who is not polled is given back after the claim ttl, as if the store had handed it
+/// on. Waiters here and elsewhere enter then.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_not_polled_keeps_the_others_for_a_ttl_at_most() {
+async fn a_waiter_that_is_not_polled_keeps_the_others_for_a_claim_ttl() {
+    for is_elsewhere in [false, true] {
+        let stage = Stage::new();
+        let (actor, other) = (stage.actor(), stage.actor());
+        let first = actor.acquire().await;
+        let front = wait(actor.mutex());
+        stage.settle(1, 1).await;
+        let lock = actor.mutex();
+        let mut stuck = Box::pin(lock.acquire());
+        assert!(is_pending(&mut stuck).await);
+        let behind = wait(if is_elsewhere { other.mutex() } else { actor.mutex() });
+        tokio::task::yield_now().await;
+        first.release().await.unwrap();
+        front.await.unwrap().release().await.unwrap();
+        let began = stage.clock();
+        let guard = behind.await.unwrap();
+        let waited = stage.clock() - began;
+        assert!(waited <= CLAIM_TTL + RETRY_MAX + SOON, "elsewhere: {is_elsewhere}; {waited:?}");
+        guard.release().await.unwrap();
+        // What it was passed is over, and it asks for another one.
+        in_time(stuck).await.unwrap().release().await.unwrap();
+        assert!(stage.is_free().await);
+    }
+}
+
+/// L6: a first waiter that is to ask the store and is not polled is passed over.
+#[tokio::test(start_paused = true)]
+async fn a_first_waiter_that_is_not_polled_is_passed_over() {
     let stage = Stage::new();
     let actor = stage.actor();
     let first = actor.acquire().await;
-    let front = actor.mutex();
-    let front = tokio::spawn(async move { in_time(front.acquire()).await.unwrap() });
-    stage.settle(1, 1).await;
     let lock = actor.mutex();
     let mut stuck = Box::pin(lock.acquire());
     assert!(is_pending(&mut stuck).await);
-    let behind = actor.mutex();
-    let behind = tokio::spawn(async move { in_time(behind.acquire()).await.unwrap() });
+    stage.settle(1, 1).await;
+    let behind = wait(actor.mutex());
     tokio::task::yield_now().await;
     first.release().await.unwrap();
     let began = stage.clock();
-    front.await.unwrap().release().await.unwrap();
     let guard = behind.await.unwrap();
-    assert!(stage.clock() - began <= TTL + 2 * RETRY_MAX, "{:?}", stage.clock() - began);
+    let waited = stage.clock() - began;
+    assert!(waited <= 3 * RETRY_MAX, "{waited:?}");
     guard.release().await.unwrap();
-    // It was passed a lease that is over, and asks for another one.
     in_time(stuck).await.unwrap().release().await.unwrap();
-    assert!(stage.is_free().await);
+}
+
+/// A store that failed somebody with little patience has not failed those who have more.
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_to_those_whose_patience_it_has_outlasted() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let first = actor.acquire().await;
+    let hasty = actor.mutex();
+    let hasty = tokio::spawn(async move { hasty.acquire_within(ms(200)).await.map(drop) });
+    stage.settle(1, 1).await;
+    let (patient, waiting) = (wait(actor.mutex()), wait(actor.mutex()));
+    actor.set(Verb::Claim, Gate::Refuse);
+    let refused = hasty.await.unwrap().unwrap_err();
+    assert!(matches!(refused, AcquireError::Backend(_) | AcquireError::TimedOut { .. }), "{refused:?}");
+    pass(ms(500)).await;
+    actor.set(Verb::Claim, Gate::Open);
+    first.release().await.unwrap();
+    for waiter in [patient, waiting] {
+        waiter.await.unwrap().release().await.unwrap();
+    }
+}
+
+/// L4: by its owner a former holder could end the lease of the one that it was passed to.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_passed_on_is_not_ended_by_its_owner() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let (holder, [next, behind]) = three(&stage, &actor).await;
+    let owner = holder.owner();
+    holder.release().await.unwrap();
+    let guard = next.await.unwrap();
+    let refused = actor.locks.release("stage", owner).await.unwrap_err();
+    assert_eq!(refused.kind(), tenure::ErrorKind::Invalid);
+    assert!(actor.locks.renew("stage", owner, TTL).await.is_err());
+    guard.check().unwrap();
+    assert_eq!(stage.crowd().await.0, 1, "it is held");
+    guard.release().await.unwrap();
+    behind.await.unwrap().release().await.unwrap();
+    // Nothing is left to be refused: it is over.
+    assert_eq!(actor.locks.release("stage", owner).await.unwrap(), tenure::Released::WasGone);
 }
 
 /// A time-out ends the waiting in the process as well, and says how many are ahead.
