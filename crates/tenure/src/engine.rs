@@ -5,6 +5,7 @@ pub(crate) mod cell;
 mod keeper;
 mod link;
 mod local_queue;
+mod local_waiter;
 mod reaper;
 mod request;
 mod roster;

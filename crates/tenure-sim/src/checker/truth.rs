@@ -39,6 +39,23 @@ struct Account {
 }
 
 impl Account {
+    fn on_served(&mut self, node: NodeId, did: Served) {
+        match did {
+            Served::Renewed(true) => self.is_renewed = true,
+            Served::Granted { last, .. } => {
+                self.took.insert(node);
+                self.last = self.last.max(last);
+            }
+            Served::Queued { .. } => {
+                self.took.insert(node);
+            }
+            Served::Left(true) => {
+                self.left.insert(node);
+            }
+            _ => {}
+        }
+    }
+
     /// True if a claim that failed so is known to have been applied.
     fn is_false_of_claim(&mut self, outcome: Outcome) -> bool {
         let is_false = outcome == Outcome::NotApplied && !self.is_uncertain && !self.took.is_empty();
@@ -87,20 +104,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                     let what = format!("{owner} was let in after a release had said that it is gone");
                     found.push(broken(Law::L9, event.at, what));
                 }
-                match did {
-                    Served::Renewed(true) => account.is_renewed = true,
-                    Served::Granted { last, .. } => {
-                        account.took.insert(node);
-                        account.last = account.last.max(last);
-                    }
-                    Served::Queued { .. } => {
-                        account.took.insert(node);
-                    }
-                    Served::Left(true) => {
-                        account.left.insert(node);
-                    }
-                    _ => {}
-                }
+                account.on_served(node, did);
             }
             What::ClaimFailed { owner, outcome }
                 if accounts.entry(owner).or_default().is_false_of_claim(outcome) =>

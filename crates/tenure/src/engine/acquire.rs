@@ -7,10 +7,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine,
-        cell::HoldCell,
-        local_queue::{LocalWaiter, Turn},
-        self_wait::SelfWait,
+        Engine, cell::HoldCell, local_queue::Turn, local_waiter::LocalWaiter, self_wait::SelfWait,
         waiters::Subscription,
     },
     error::AcquireError,

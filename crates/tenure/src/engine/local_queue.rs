@@ -11,72 +11,60 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, Grant, HolderView, Host, Label, LockName, Moment, OwnerId, Timing, locked};
+use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 use tokio::sync::Notify;
 
-use crate::{
-    engine::{Engine, cell::HoldCell},
-    machine::turns::{Turns, block_for},
-    options::{Options, Together},
-};
-
-/// For so long a failure is told to those who come next: otherwise a store that is down would be tried by a few waiters at
-/// a time.
-const TROUBLE: Duration = Duration::from_secs(5);
+use crate::{engine::cell::HoldCell, machine::turns::Turns};
 
 /// An admitted waiter that was to do something so long ago, and has not, is not polled any more: others are admitted in its
 /// place.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A waiter that is not rung looks so often whether it is the first one: somebody before it may have been passed a lease,
-/// and not be polled.
-const LOOK: Duration = Timing::RETRY_MAX;
-
 /// The queues of all locks.
 pub(crate) struct LocalQueues {
     /// How many waiters of the process may have places in the store; `None`: all.
-    places: Option<usize>,
+    pub(super) places: Option<usize>,
     /// The store mints a block of tokens when it grants.
-    mints_blocks: bool,
+    pub(super) mints_blocks: bool,
     queues: Mutex<HashMap<LockName, Arc<Queue>>>,
 }
 
-struct Queue(Mutex<State>);
+pub(super) struct Queue(Mutex<State>);
 
-struct State {
+pub(super) struct State {
     /// Those that may ask the store, and when each is to ask or to be answered next.
-    admitted: BTreeMap<u64, Moment>,
-    arrivals: u64,
+    pub(super) admitted: BTreeMap<u64, Moment>,
+    pub(super) arrivals: u64,
     /// By arrival.
-    waiters: BTreeMap<u64, Waiter>,
-    passing: Option<Passing>,
-    heard: Heard,
+    pub(super) waiters: BTreeMap<u64, Waiter>,
+    pub(super) passing: Option<Passing>,
+    pub(super) heard: Heard,
 }
 
-struct Waiter {
-    is: Standing,
+pub(super) struct Waiter {
+    pub(super) is: Standing,
     /// How many may be admitted beside it, and with it.
-    places: usize,
+    pub(super) places: usize,
     /// The lease that it would be content with; `None` if it wants one of its own.
-    wanted: Option<Wanted>,
-    bell: Arc<Notify>,
+    pub(super) wanted: Option<Wanted>,
+    pub(super) bell: Arc<Notify>,
 }
 
 /// The lease of this process that may be passed on.
-struct Passing {
-    owner: OwnerId,
-    is: Wanted,
-    turns: Turns,
+pub(super) struct Passing {
+    pub(super) owner: OwnerId,
+    pub(super) is: Wanted,
+    pub(super) turns: Turns,
 }
 
 /// What must be the same for a lease to be passed on.
 #[derive(Clone, PartialEq, Eq)]
-struct Wanted {
-    ttl: Duration,
-    label: Arc<Label>,
+pub(super) struct Wanted {
+    pub(super) ttl: Duration,
+    pub(super) label: Arc<Label>,
 }
 
-enum Standing {
+pub(super) enum Standing {
     /// The store has not heard of it.
     Waiting,
     /// It may ask the store.
@@ -86,18 +74,18 @@ enum Standing {
 }
 
 /// What the store last said to an admitted waiter.
-struct Heard {
+pub(super) struct Heard {
     /// How many were before the first of all waiters.
-    ahead: usize,
-    holder: Option<HolderView>,
-    failed: Option<Failed>,
+    pub(super) ahead: usize,
+    pub(super) holder: Option<HolderView>,
+    pub(super) failed: Option<Failed>,
 }
 
 /// Since when the store fails without a break, when it did last, and how.
-struct Failed {
-    since: Moment,
-    last: Moment,
-    error: BackendError,
+pub(super) struct Failed {
+    pub(super) since: Moment,
+    pub(super) last: Moment,
+    pub(super) error: BackendError,
 }
 
 /// A waiter at the head of the local queue.
@@ -108,21 +96,12 @@ pub(crate) enum Turn {
     Passed(Arc<HoldCell>),
 }
 
-/// One waiter in a local queue. When it is dropped, the next one is admitted.
-pub(crate) struct LocalWaiter<'a> {
-    engine: &'a Engine,
-    name: &'a LockName,
-    queue: Arc<Queue>,
-    number: u64,
-    bell: Arc<Notify>,
-}
-
 impl LocalQueues {
     pub(crate) fn new(places: Option<usize>, mints_blocks: bool) -> Self {
         Self { places, mints_blocks, queues: Mutex::default() }
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Queue>>> {
+    pub(super) fn queues(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Queue>>> {
         // OK because a map is whole whenever code that can panic runs.
         locked(&self.queues)
     }
@@ -165,20 +144,20 @@ impl LocalQueues {
 }
 
 impl Queue {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let heard = Heard { ahead: 0, holder: None, failed: None };
         let waiters = BTreeMap::new();
         Self(Mutex::new(State { admitted: BTreeMap::new(), arrivals: 0, waiters, passing: None, heard }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // OK because the numbers agree whenever code that can panic runs.
         locked(&self.0)
     }
 }
 
 impl State {
-    fn add(&mut self, waiter: Waiter) -> u64 {
+    pub(super) fn add(&mut self, waiter: Waiter) -> u64 {
         self.arrivals += 1;
         self.waiters.insert(self.arrivals, waiter);
         self.arrivals
@@ -190,7 +169,7 @@ impl State {
         self.waiters.iter_mut().find(|(_, waiter)| waiting(waiter)).map(|(number, waiter)| (*number, waiter))
     }
 
-    fn ring_first(&mut self) {
+    pub(super) fn ring_first(&mut self) {
         if let Some((_, first)) = self.first() {
             first.bell.notify_one();
         }
@@ -225,7 +204,7 @@ impl State {
     }
 
     /// The first one was rung and has not come: it is admitted, and will not be waited for.
-    fn pass_over_the_first(&mut self, but: u64, now: Moment) {
+    pub(super) fn pass_over_the_first(&mut self, but: u64, now: Moment) {
         let (is_open, busy) = (self.open_until(now).is_some(), self.busy(now));
         if let Some((first, waiter)) = self.first()
             && first != but
@@ -243,7 +222,7 @@ impl State {
     }
 
     /// What this waiter may do now; until when it waits at most, if it is the first one.
-    fn look(&mut self, number: u64, now: Moment) -> Result<Turn, Option<Moment>> {
+    pub(super) fn look(&mut self, number: u64, now: Moment) -> Result<Turn, Option<Moment>> {
         let is_first = self.first().is_some_and(|(first, _)| first == number);
         let (open, busy) = (self.open_until(now), self.busy(now));
         let Some(waiter) = self.waiters.get_mut(&number) else { return Err(None) };
@@ -268,152 +247,6 @@ impl State {
                 self.ring_first();
                 Ok(Turn::Store)
             }
-        }
-    }
-}
-
-impl<'a> LocalWaiter<'a> {
-    /// Joins the queue of this lock, where there is one.
-    pub(crate) fn join(
-        engine: &'a Engine,
-        name: &'a LockName,
-        options: &Options,
-        timing: Timing,
-    ) -> Option<Self> {
-        let LocalQueues { places, mints_blocks, .. } = engine.local_queues;
-        let is_one = options.together != Together::No && mints_blocks;
-        let places = if is_one { 1 } else { places? };
-        // A cap counts from the first holder's entry.
-        let takes_turns = is_one && options.together == Together::Turns && options.max_hold.is_none();
-        let wanted = takes_turns.then(|| Wanted { ttl: timing.ttl(), label: options.label.clone() });
-        let bell = Arc::new(Notify::new());
-        let mut queues = engine.local_queues.queues();
-        let queue = match queues.get(name) {
-            Some(queue) => queue.clone(),
-            None => {
-                let queue = Arc::new(Queue::new());
-                queues.insert(name.clone(), queue.clone());
-                queue
-            }
-        };
-        // Before the map is free again: a queue without waiters is removed from it.
-        let number = queue.state().add(Waiter { is: Standing::Waiting, places, wanted, bell: bell.clone() });
-        Some(Self { engine, name, queue, number, bell })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.queue.state()
-    }
-
-    /// What it may do now, if it is the first one.
-    pub(crate) fn turn_now(&self, now: Moment) -> Option<Turn> {
-        self.state().look(self.number, now).ok()
-    }
-
-    /// Waits until it is the first one, and is passed a lease or may ask the store.
-    ///
-    /// # Cancel safety
-    /// A waiter that stops waiting leaves its turn to the next one.
-    pub(crate) async fn turn(&self, host: &dyn Host) -> Turn {
-        loop {
-            let until = {
-                let now = host.now();
-                let mut state = self.state();
-                match state.look(self.number, now) {
-                    Ok(turn) => return turn,
-                    Err(until) => until.unwrap_or(now + LOOK),
-                }
-            };
-            tokio::select! {
-                biased;
-                () = self.bell.notified() => {}
-                () = host.sleep_until(until) => self.state().pass_over_the_first(self.number, host.now()),
-            }
-        }
-    }
-
-    /// How many tokens to ask for: for those behind it who would be content with its lease, up to the first who would not.
-    pub(crate) fn block(&self) -> u32 {
-        let state = self.state();
-        let Some(own) = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.as_ref()) else {
-            return 1;
-        };
-        let behind = state.waiters.range(self.number + 1..);
-        block_for(behind.take_while(|(_, waiter)| waiter.wanted.as_ref() == Some(own)).count())
-    }
-
-    /// The lease that it asked for is there, and those behind it may have their turns.
-    pub(crate) fn on_granted(&self, now: Moment, grant: &Grant) {
-        let mut state = self.state();
-        // It is this process that holds; nobody has asked yet who that is.
-        (state.heard.ahead, state.heard.holder) = (0, None);
-        let wanted = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.clone());
-        let turns = Turns::of(now, grant);
-        state.passing = wanted.zip(turns).map(|(is, turns)| Passing { owner: grant.owner, is, turns });
-    }
-
-    /// It asks the store, or is answered, then at the latest.
-    pub(crate) fn on_due(&self, due: Moment) {
-        if let Some(known) = self.state().admitted.get_mut(&self.number) {
-            *known = due;
-        }
-    }
-
-    /// The store has answered an admitted waiter: how many are ahead, and who holds.
-    pub(crate) fn on_answer(&self, standing: (Option<usize>, Option<&HolderView>)) {
-        let mut state = self.state();
-        let is_first = state.waiters.keys().next() == Some(&self.number);
-        let heard = &mut state.heard;
-        let (ahead, holder) = standing;
-        (heard.holder, heard.failed) = (holder.cloned(), None);
-        if is_first {
-            heard.ahead = ahead.unwrap_or(0);
-        }
-    }
-
-    /// The store has failed an admitted waiter.
-    pub(crate) fn on_failure(&self, now: Moment, error: &BackendError) {
-        let heard = &mut self.state().heard;
-        if error.kind().is_transient() {
-            let since = heard.failed.as_ref().map_or(now, |failed| failed.since);
-            heard.failed = Some(Failed { since, last: now, error: error.clone() });
-        }
-    }
-
-    /// How many are before it: waiters of this process, and those before the first of them in the store.
-    pub(crate) fn ahead(&self) -> usize {
-        let state = self.state();
-        state.waiters.range(..self.number).count() + state.heard.ahead
-    }
-
-    /// Who holds, as the store last said to an admitted waiter.
-    pub(crate) fn holder(&self) -> Option<HolderView> {
-        self.state().heard.holder.clone()
-    }
-
-    /// How the store has failed admitted waiters for so long at least, until a moment ago.
-    pub(crate) fn failed(&self, now: Moment, patience: Duration) -> Option<BackendError> {
-        let state = self.state();
-        let is_told =
-            |failed: &&Failed| failed.since.elapsed(now) >= patience && failed.last.elapsed(now) < TROUBLE;
-        state.heard.failed.as_ref().filter(is_told).map(|failed| failed.error.clone())
-    }
-}
-
-impl Drop for LocalWaiter<'_> {
-    fn drop(&mut self) {
-        let mut queues = self.engine.local_queues.queues();
-        let mut state = self.queue.state();
-        let was = state.waiters.remove(&self.number).map(|waiter| waiter.is);
-        state.admitted.remove(&self.number);
-        if state.waiters.is_empty() && state.passing.is_none() {
-            queues.remove(self.name);
-        } else {
-            state.ring_first();
-        }
-        drop((state, queues));
-        if let Some(Standing::Passed(unseen)) = was {
-            self.engine.give_away(&unseen);
         }
     }
 }
