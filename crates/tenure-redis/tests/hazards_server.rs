@@ -205,28 +205,37 @@ async fn a_promoted_replica_lets_nobody_in_before_a_lease_that_it_never_saw_is_o
 /// Hazard 10: a lock that was granted after a fail-over is forgotten by the fail-back, in the same process. L1, L2.
 #[tokio::test]
 async fn a_master_that_was_a_replica_in_between_lets_nobody_in_before_the_lost_lease_is_over() {
-    fail_over_and_back(false).await;
+    assert!(!fail_over_and_back(false).await, "it is in beside the first one");
 }
 
 /// Hazard 10, H4.4: the same, for a client whose connection slept through it, which `REPLICAOF` by hand leaves open. This is
 /// not covered, and said.
 #[tokio::test]
 async fn a_connection_that_sleeps_through_fail_over_and_back_is_not_covered_and_the_readme_says_so() {
-    fail_over_and_back(true).await;
+    // A connection that had to be made again meanwhile, on a busy machine, has not slept through it: then once more.
+    let mut is_covered = true;
+    for _ in 0..6 {
+        is_covered = !fail_over_and_back(true).await;
+        if !is_covered {
+            break;
+        }
+    }
+    assert!(!is_covered, "it is covered by now: say so");
     assert!(README.contains("`REPLICAOF` there and back by hand"));
 }
 
-async fn fail_over_and_back(is_connected_before: bool) {
+/// Whether the second one is let in beside the first; otherwise it waits for the end of that one's lease.
+async fn fail_over_and_back(is_connected_before: bool) -> bool {
     let pair = Pair::new();
     let Pair { master, replica, .. } = &pair;
-    // To be in beside `a` it has to come before the end of its lease, and a replica may take seconds to copy its master.
-    let ttl = if is_connected_before { 15 } else { 3 } * stretch();
+    let ttl = 3 * stretch();
     let url = master.url(&format!("?max_ttl={ttl}s"));
     master.has_waited("tenure:one", &format!("guard=on max_ttl={ttl}s"));
     let [mut a, mut b] = [(); 2].map(|()| claimant(&url, OURS));
     (a.claim.ttl, b.claim.ttl) = (Duration::from_secs(ttl.into()), Duration::from_secs(ttl.into()));
     look(if is_connected_before { &b } else { &a }).await;
-    pair.has_arrived("tenure:one");
+    // With the open gate, not only with the record: without it whoever comes back is refused, connected or not.
+    pair.has_caught_up();
     let run_id = master.info("server", "run_id");
 
     promote(replica);
@@ -237,11 +246,11 @@ async fn fail_over_and_back(is_connected_before: bool) {
     assert_eq!(master.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
     assert_eq!(enters(master, "b"), naive, "b is in beside a, with the same token");
     let second = let_in(&b).await;
-    if is_connected_before {
-        assert!(second.asked < first.believed_until(), "it is covered by now: say so");
-    } else {
+    let is_beside = second.asked < first.believed_until();
+    if !is_beside {
         second.is_after(&first, "was promoted");
     }
+    is_beside
 }
 
 /// Hazard 61: a replica that lags behind says that a lock is held that was freed and taken by another. L1, L9.

@@ -35,6 +35,16 @@ impl Pair {
         let is_there = || (self.replica.command(&["EXISTS", key]).int() == 1).then_some(());
         eventually("the replica has it", PATIENCE, is_there);
     }
+
+    /// Waits until the replica has all that the master has written until now.
+    pub(crate) fn has_caught_up(&self) {
+        let offset = |server: &RedisServer| -> u64 {
+            server.info("replication", "master_repl_offset").parse().expect("an offset")
+        };
+        let written = offset(&self.master);
+        let is_there = || (offset(&self.replica) >= written).then_some(());
+        eventually("the replica has it all", PATIENCE, is_there);
+    }
 }
 
 /// Makes a server a copy of the one on this port, and waits until it is one.
