@@ -40,7 +40,13 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
         return Err(Stop::internal(format!("{name}: the owner could not be printed: {error}; {fate}")));
     }
     guard.detach();
+    all_have_heard(&locks).await;
     Ok(0)
+}
+
+/// A quorum has answered. Ended now, the process would keep the other nodes from hearing of it.
+async fn all_have_heard(locks: &Locker) {
+    locks.drain(LEAVE_PATIENCE).await;
 }
 
 /// A lease that is a session ends with this process or shortly after it, so a script cannot use it.
@@ -73,7 +79,9 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
         return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));
     }
     let question = Question::new(global, format!("{}: renewing the lease", args.name));
-    match question.answered(locks.renew(&args.name, args.owner, args.ttl.ttl())).await? {
+    let renewal = question.answered(locks.renew(&args.name, args.owner, args.ttl.ttl())).await?;
+    all_have_heard(&locks).await;
+    match renewal {
         Renewal::Renewed => Ok(0),
         Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
     }
@@ -82,7 +90,9 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: giving the lock back", args.name));
-    match question.answered(locks.release(&args.name, args.owner)).await? {
+    let released = question.answered(locks.release(&args.name, args.owner)).await?;
+    all_have_heard(&locks).await;
+    match released {
         Released::Released => Ok(0),
         Released::WasGone => Err(gone(args.name.as_str(), args.lost_exit_code)),
     }

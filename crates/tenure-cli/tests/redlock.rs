@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use serde_json::Value;
 use stage::{
     PATIENCE, START, Stage, assert_within,
     files::{BEAT, DEAF_BEAT, HOLD},
@@ -95,15 +96,22 @@ fn one_hung_node_and_one_dead_one_cost_no_more_than_a_time_out() {
     assert!(!stage.path("stolen").exists());
 }
 
+/// The last node stands behind a proxy, and this is the URL of all.
+fn behind_a_proxy(stage: &Stage) -> (Proxy, String) {
+    let port = stage.nodes()[4].port();
+    let proxy = Proxy::to(port, 1);
+    let url = quorum_url(stage.nodes(), "?guard=off");
+    let url = url.replace(&port.to_string(), &proxy.port().to_string());
+    (proxy, url)
+}
+
 /// L6: a release is done once a quorum has answered. Whoever ended then left the lock on the nodes that had not heard of it
 /// yet, and three such processes, each on another node, kept fifty others waiting for a whole ttl.
 #[test]
 fn a_run_that_has_ended_holds_no_node_even_if_one_is_slow() {
     let stage = Stage::on_quorum();
-    let (last, slow) = (&stage.nodes()[4], Proxy::to(stage.nodes()[4].port(), 1));
-    let url =
-        quorum_url(stage.nodes(), "?guard=off").replace(&last.port().to_string(), &slow.port().to_string());
-    let is_held = || last.command(&["EXISTS", "job"]) == Reply::Int(1);
+    let (slow, url) = behind_a_proxy(&stage);
+    let is_held = || stage.nodes()[4].command(&["EXISTS", "job"]) == Reply::Int(1);
     let mut turns = 0;
     // A node that is late on a busy machine is not asked: then once more.
     eventually("the last node has granted", PATIENCE, || {
@@ -116,6 +124,26 @@ fn a_run_that_has_ended_holds_no_node_even_if_one_is_slow() {
         slow.delay(Duration::from_millis(100)..=Duration::from_millis(100));
         stage.touch(&go);
         holder.ended().silent(0);
+        assert!(!is_held(), "it is left at the last node");
+        slow.delay(Duration::ZERO..=Duration::ZERO);
+        has_granted.then_some(())
+    });
+}
+
+/// L6: the same of a script's lease.
+#[test]
+fn an_unlock_that_has_ended_holds_no_node_even_if_one_is_slow() {
+    let stage = Stage::on_quorum();
+    let (slow, url) = behind_a_proxy(&stage);
+    let is_held = || stage.nodes()[4].command(&["EXISTS", "job"]) == Reply::Int(1);
+    // A node that is late on a busy machine is not asked: then once more.
+    eventually("the last node has granted", PATIENCE, || {
+        let locked = stage.run(&["lock", "--url", &url, "job", "--ttl", "10s"]);
+        let lease: Value = serde_json::from_str(&locked.out).unwrap();
+        let (has_granted, owner) = (is_held(), lease["owner"].as_str().unwrap());
+        // A new process greets the node first, which takes some round trips, all within its time-out.
+        slow.delay(Duration::from_millis(5)..=Duration::from_millis(5));
+        stage.run(&["unlock", "--url", &url, "job", owner]).silent(0);
         assert!(!is_held(), "it is left at the last node");
         slow.delay(Duration::ZERO..=Duration::ZERO);
         has_granted.then_some(())

@@ -105,19 +105,26 @@ fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
         (started.elapsed() > Duration::from_secs(2)).then_some(())
     });
     let before = stage.lease_end("job");
-    stage.run(&["renew", "job", owner, "--ttl", "100ms"]).silent(0);
+    // A node has a twelfth of it to answer a new process, also on a busy machine.
+    stage.run(&["renew", "job", owner, "--ttl", "3s"]).silent(0);
     assert!(stage.lease_end("job").latest >= before.earliest, "a renewal does not shorten");
     stage.run(&["renew", "job", owner, "--ttl", "25h"]).complained(64, "24h");
     stage.run(&["unlock", "job", owner]).silent(0);
 }
 
-/// Of many scripts at once, one.
+/// Of many scripts at once, one. On a quorum their votes may be split, and then none: they try again.
 fn of_many_that_try_at_once_one_gets_it(stage: &Stage) {
-    let tries: Vec<_> =
-        (0..10).map(|_| stage.start(&["lock", "job", "--ttl", "1h", "-w", "0s", "-E", "5"])).collect();
-    let mut codes: Vec<i32> = tries.into_iter().map(|attempt| attempt.ended().code).collect();
-    codes.sort_unstable();
-    assert_eq!(codes, [&[0][..], &[5; 9]].concat());
+    eventually("one gets it", PATIENCE, || {
+        let tries: Vec<_> =
+            (0..10).map(|_| stage.start(&["lock", "job", "--ttl", "1h", "-w", "0s", "-E", "5"])).collect();
+        let mut codes: Vec<i32> = tries.into_iter().map(|attempt| attempt.ended().code).collect();
+        codes.sort_unstable();
+        if !stage.nodes().is_empty() && codes == [5; 10] {
+            return None;
+        }
+        assert_eq!(codes, [&[0][..], &[5; 9]].concat());
+        Some(())
+    });
 }
 
 /// L8: a lease whose owner could not be told to anybody is given back.

@@ -173,16 +173,17 @@ async fn only_a_lease_like_the_one_that_was_asked_for_is_passed_on() {
     assert_eq!(leases(&entries), 10, "{entries:?}");
 }
 
+/// Waits in a task of its own.
+fn wait(lock: Lock) -> tokio::task::JoinHandle<tenure::Guard> {
+    tokio::spawn(async move { in_time(lock.acquire()).await.unwrap() })
+}
+
 /// A holder, a waiter of its process that is next, and another one behind it.
 async fn three(stage: &Stage, actor: &Actor) -> (tenure::Guard, [tokio::task::JoinHandle<tenure::Guard>; 2]) {
     let first = actor.acquire().await;
-    let wait = || {
-        let lock = actor.mutex();
-        tokio::spawn(async move { in_time(lock.acquire()).await.unwrap() })
-    };
-    let holder = wait();
+    let holder = wait(actor.mutex());
     stage.settle(1, 1).await;
-    let waiting = [wait(), wait()];
+    let waiting = [wait(actor.mutex()), wait(actor.mutex())];
     tokio::task::yield_now().await;
     first.release().await.unwrap();
     (holder.await.unwrap(), waiting)
@@ -231,11 +232,9 @@ async fn a_lease_with_less_than_two_thirds_left_is_not_passed_on() {
     let stage = Stage::new();
     let actor = stage.actor();
     let first = actor.acquire().await;
-    let lock = || actor.mutex();
-    let wait = |lock: Lock| tokio::spawn(async move { in_time(lock.acquire()).await.unwrap() });
-    let holder = wait(lock());
+    let holder = wait(actor.mutex());
     stage.settle(1, 1).await;
-    let next = wait(lock());
+    let next = wait(actor.mutex());
     // The grant arrives when a third of the lease is over, and just in time to be waited for.
     actor.gates.plan(Verb::Claim, &[Gate::Slow(ms(3_300))], Gate::Open);
     first.release().await.unwrap();
@@ -245,11 +244,6 @@ async fn a_lease_with_less_than_two_thirds_left_is_not_passed_on() {
     let guard = next.await.unwrap();
     assert_ne!(guard.owner(), owner);
     guard.release().await.unwrap();
-}
-
-/// Waits in a task of its own.
-fn wait(lock: Lock) -> tokio::task::JoinHandle<tenure::Guard> {
-    tokio::spawn(async move { in_time(lock.acquire()).await.unwrap() })
 }
 
 /// L6: a lease that was passed to somebody who is not polled is given back after the claim ttl, as if the store had handed it
@@ -348,8 +342,7 @@ async fn whoever_waits_behind_others_of_its_process_gives_up_in_time() {
     let stage = Stage::new();
     let actor = stage.actor();
     let first = actor.acquire().await;
-    let front = actor.mutex();
-    let front = tokio::spawn(async move { in_time(front.acquire()).await.unwrap() });
+    let front = wait(actor.mutex());
     stage.settle(1, 1).await;
     let refused = actor.mutex().acquire_within(ms(300)).await.unwrap_err();
     let AcquireError::TimedOut { waited, ahead, holder } = refused else { panic!("{refused:?}") };

@@ -137,7 +137,8 @@ impl<'a> LocalWaiter<'a> {
     pub(crate) fn on_failure(&self, now: Moment, error: &BackendError) {
         let heard = &mut self.state().heard;
         if error.kind().is_transient() {
-            let since = heard.failed.as_ref().map_or(now, |failed| failed.since);
+            let lasting = heard.failed.as_ref().filter(|failed| failed.last.elapsed(now) < TROUBLE);
+            let since = lasting.map_or(now, |failed| failed.since);
             heard.failed = Some(Failed { since, last: now, error: error.clone() });
         }
     }
