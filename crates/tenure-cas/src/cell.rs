@@ -105,12 +105,14 @@ pub trait Cell: Send + Sync + Sized + 'static {
         Ok(stored)
     }
 
-    /// Puts a place beside the cell, behind all others of this lock, and answers its key. Asked only where
-    /// [`Reading::overflow`] was there, as the three below.
+    /// Puts a place beside the cell, behind all others of this lock, and answers its key; `None` if the cell does not begin with
+    /// [`NewPlace::behind`]. Asked only where [`Reading::overflow`] was there, as the three below.
     ///
     /// # Contract
     /// 1. Keys of one lock grow, compared as text, in the order in which places were put there (L7).
     /// 2. If `may_be_there`, a place of this owner that is there already is answered instead.
+    /// 3. Looks at the cell in the step that puts it there, as well as the store can: where the two may be told apart, two that ask at
+    ///    one moment may change places.
     async fn append_place(
         &self,
         _over: &Self::Connection,
@@ -231,6 +233,8 @@ pub struct Write<'a> {
     pub hints: &'a [Hint],
     /// Places beside the cell that are deleted with it, as far as nobody has them locked.
     pub gone: &'a [String],
+    /// Only if no other place stands beside the cell.
+    pub is_last: bool,
 }
 
 /// How long a write waits for who has the cell locked.
@@ -275,6 +279,8 @@ pub struct NewPlace<'a> {
     pub state: &'a str,
     /// An earlier try may have put it there.
     pub may_be_there: bool,
+    /// How the text of the cell must begin.
+    pub behind: &'a str,
 }
 
 /// A place that may be beside a cell.

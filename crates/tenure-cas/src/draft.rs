@@ -10,7 +10,7 @@ use crate::{
     locks::Locks,
     memory::{TOLERANCE, moment},
     snapshot::{FRONT, LOW, MovingUp, Snapshot},
-    text::encode,
+    text::{encode, is_long},
     verb::{At, Verb},
 };
 
@@ -50,7 +50,13 @@ impl<A> Draft<A> {
             patience: self.patience,
             hints,
             gone: &self.gone,
+            is_last: !self.is_long && self.was_long(),
         }
+    }
+
+    /// The cell says already that places may stand beside it.
+    pub(crate) fn was_long(&self) -> bool {
+        is_long(&self.before)
     }
 
     /// That of the cell once it is stored. A new one begins beyond any that a cell of the same name had reached.

@@ -8,7 +8,11 @@
 //! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
 //! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
 //!
-//! Keys grow in the order of arrival (L7). A store that has no room beside its cells keeps all places in them.
+//! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
+//! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text
+//! happens only if none stands there.
+//!
+//! A store that has no room beside its cells keeps all places in them.
 //!
 //! [`FRONT`]: crate::snapshot::FRONT
 
@@ -23,7 +27,7 @@ use crate::{
     locks::Locks,
     memory::moment,
     own_places::OwnPlace,
-    text::encode_place,
+    text::{LONG, encode_place},
     verb::crowded,
     write::Tried,
 };
@@ -37,8 +41,9 @@ impl<C: Cell> Locks<C> {
         (own, place): (Option<Place>, Place),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, Failure> {
-        // Somebody's turn has come, and who asks has noticed: that is written first (L6).
-        if !draft.change.wakes.is_empty() {
+        // Somebody's turn has come, and who asks has noticed: that is written first (L6). And so is that places stand beside the cell,
+        // where it does not say so: an older tenure wrote it.
+        if !draft.change.wakes.is_empty() || !draft.was_long() {
             draft.patience = Patience::None;
             let written = self.write(over, &claim.name, draft).await?;
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
@@ -81,7 +86,7 @@ impl<C: Cell> Locks<C> {
         let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
         let state = encode_place(place);
         let may_be_there = own_places.doubt(name, owner);
-        let place = NewPlace { owner, state: &state, may_be_there };
+        let place = NewPlace { owner, state: &state, may_be_there, behind: LONG };
         let Some(key) = self.cell.append_place(over, name, &place).await? else { return Ok(false) };
         own_places.stands(name, owner, key);
         Ok(true)

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tenure_ledger::{Ledger, Place};
 
 /// How the text begins where places may stand beside the cell. Whoever does not know of that reads on as ever.
-const LONG: &str = "{\"long\":true,";
+pub(crate) const LONG: &str = "{\"long\":true,";
 
 /// Whether places may stand beside the cell of this text.
 pub(crate) fn is_long(state: &str) -> bool {

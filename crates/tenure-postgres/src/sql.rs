@@ -42,8 +42,8 @@ pub(crate) struct Sql {
 
 /// Statements on the rows of the tail of one lock.
 pub(crate) struct TailSql {
-    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there. Out: the name of its row, and whether that is
-    /// what was written; no row: it was not put there.
+    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of the lock must begin. Out: the
+    /// name of its row, and whether that is what was written; no row: it was not put there.
     pub(crate) stand: String,
     /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no row: it is not there.
     pub(crate) keep: String,
@@ -61,15 +61,17 @@ pub(crate) struct Write {
     pub(crate) plain: String,
     /// And tells other processes in the same transaction: hints leave with the commit or not at all. In: and channels, payloads.
     pub(crate) telling: String,
-    /// And deletes rows of the tail, but for those that somebody has locked. In: and their names.
+    /// And deletes rows of the tail, but for those that somebody has locked. In: and their names, and whether the row is written only if
+    /// there are no others.
     pub(crate) moving: String,
 }
 
 impl Write {
-    fn new(table: &str, patience: Patience) -> Self {
+    /// `tail`: that a row is one of the tail of $1.
+    fn new(table: &str, patience: Patience, tail: &str) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
-        let when = " AND clock_timestamp() BETWEEN $6 AND $7";
-        let plain = {
+        let plain = |alone: &str| {
+            let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
             // What the row has after a trigger has changed it: a lease that is not in it was not granted (L1).
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
@@ -86,15 +88,18 @@ impl Write {
                 ),
             }
         };
+        let is_last =
+            format!(" AND NOT ($11 AND EXISTS (SELECT FROM {table} WHERE {tail} AND NOT name = ANY($10)))");
         let told = "SELECT c.at, c.is_ours, told.n FROM c, LATERAL (SELECT count(pg_notify(w.channel, w.hint)) AS n \
                     FROM unnest($8::text[], $9::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
-            telling: format!("WITH c AS ({plain}) {told}"),
+            plain: plain(""),
+            telling: format!("WITH c AS ({}) {told}", plain("")),
             moving: format!(
-                "WITH c AS ({plain}), gone AS (DELETE FROM {table} WHERE name IN (SELECT name FROM {table} \
-                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}"
+                "WITH c AS ({}), gone AS (DELETE FROM {table} WHERE name IN (SELECT name FROM {table} \
+                 WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}",
+                plain(&is_last)
             ),
-            plain,
         }
     }
 }
@@ -107,7 +112,8 @@ impl TailSql {
                 "WITH known AS (SELECT name FROM {table} WHERE $4 AND {tail} AND strpos(state, $2) > 0 LIMIT 1), \
                  made AS (INSERT INTO {table} (name, version, busy, used, state) \
                  SELECT $1 || chr(1) || lpad(to_hex(txid_current()), 16, '0'), 1, false, clock_timestamp(), $3 \
-                 WHERE NOT EXISTS (SELECT FROM known) ON CONFLICT (name) DO NOTHING RETURNING name, state = $3 AS is_ours) \
+                 WHERE NOT EXISTS (SELECT FROM known) \
+                 AND EXISTS (SELECT FROM {table} WHERE name = $1 AND starts_with(state, $5)) ON CONFLICT (name) DO NOTHING RETURNING name, state = $3 AS is_ours) \
                  SELECT name::text, true FROM known UNION ALL SELECT name::text, is_ours FROM made"
             ),
             keep: format!(
@@ -149,9 +155,9 @@ impl Sql {
                  (name, version, busy, state) IS NOT DISTINCT FROM ($1, $2, $3, $4)"
             ),
             tail: TailSql::new(table, &tail),
-            write: Write::new(table, Patience::Any),
-            write_unlocked: Write::new(table, Patience::None),
-            write_briefly: Write::new(table, Patience::Brief),
+            write: Write::new(table, Patience::Any, &tail),
+            write_unlocked: Write::new(table, Patience::None, &tail),
+            write_briefly: Write::new(table, Patience::Brief, &tail),
             write_many: format!(
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \

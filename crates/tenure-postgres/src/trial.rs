@@ -107,6 +107,7 @@ impl Store {
             patience: Patience::Any,
             hints: &[],
             gone: &[],
+            is_last: false,
         };
         let written = self.send(session, row.name, &write).await?;
         let is_ours = written.first().is_some_and(|row| row.try_get(1).unwrap_or(false));

@@ -54,7 +54,7 @@ impl Store {
             Patience::None => &sql.write_unlocked,
             Patience::Brief => &sql.write_briefly,
         };
-        let is_plain = write.gone.is_empty();
+        let is_plain = write.gone.is_empty() && !write.is_last;
         if is_plain && write.hints.is_empty() {
             return session.write(&statements.plain, &arguments).await;
         }
@@ -64,7 +64,9 @@ impl Store {
         let nobody: Vec<String> = Vec::new();
         let mut told = arguments.clone();
         told.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
-        told.extend((!is_plain).then_some((&write.gone as _, Type::TEXT_ARRAY)));
+        if !is_plain {
+            told.extend([(&write.gone as _, Type::TEXT_ARRAY), (&write.is_last as _, Type::BOOL)]);
+        }
         let answer = session.write(statement, &told).await;
         if channels.is_empty() || !answer.as_ref().is_err_and(error::is_without_hints) {
             return answer;
@@ -115,11 +117,12 @@ impl Store {
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
         self.must_take_writes(session).await?;
-        let arguments: [Argument<'_>; 4] = [
+        let arguments: [Argument<'_>; 5] = [
             (&name.as_str(), Type::TEXT),
             (&place.owner.to_string(), Type::TEXT),
             (&place.state, Type::TEXT),
             (&place.may_be_there, Type::BOOL),
+            (&place.behind, Type::TEXT),
         ];
         let rows = session.write(&self.shared().sql.tail.stand, &arguments).await?;
         must_be_ours(session, rows.first(), 1)?;

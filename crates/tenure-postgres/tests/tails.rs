@@ -9,7 +9,7 @@
 mod stage;
 
 use futures_util::future::join_all;
-use stage::{enter_in_time, player, postgres, soon, until};
+use stage::{connect, enter_in_time, is_anybody_waiting, player, postgres, soon, until};
 use tenure_core::{ClaimAnswer, LockName, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
@@ -26,6 +26,11 @@ fn tail(server: &PostgresServer) -> usize {
 
 fn version(server: &PostgresServer) -> String {
     server.psql("SELECT version FROM tenure_lock WHERE name = 'one'")
+}
+
+/// Whether the row of the lock says that somebody may stand behind it.
+fn is_long(server: &PostgresServer) -> bool {
+    server.psql("SELECT state LIKE '{\"long\":true,%' FROM tenure_lock WHERE name = 'one'") == "t"
 }
 
 /// So many in a line, each in a process of its own, behind one who holds.
@@ -155,6 +160,57 @@ async fn who_was_forgotten_behind_an_empty_queue_is_next() {
     assert!(matches!(waiters[4].ask().await, ClaimAnswer::Granted(_)), "the first of those who are left");
     assert_eq!(waiters[4].leave().await, Released::Released);
     enter_in_time(&waiters[5]).await;
+}
+
+/// Nobody writes to the table: who wants to waits for that.
+const SHUT: &str = "BEGIN; LOCK TABLE tenure_lock IN SHARE MODE";
+
+/// L7: a release had read that nobody stands behind the queue, and wrote so after somebody had come there. Whoever knew the row from that
+/// write, and so did not read it again, passed those behind.
+#[tokio::test]
+async fn a_row_does_not_say_that_nobody_is_behind_it_if_somebody_is() {
+    let server = PostgresServer::start();
+    let (holder, _waiters) = in_line(&server, 4).await;
+    let late = player(&server.url(""), "one");
+    late.queue_behind(4).await;
+    let ever = "regexp_replace(state, '\"ends_us\":[0-9]+', '\"ends_us\":9000000000000000')";
+    let row = server.psql(&format!("SELECT quote_literal({ever}) {TAIL}"));
+    assert_eq!(late.leave().await, Released::Released);
+    assert_eq!((is_long(&server), tail(&server)), (true, 0));
+    let shut = connect(&server, SHUT).await;
+    let come = async {
+        until("the release is to be written", async || is_anybody_waiting(&server)).await;
+        let insert =
+            format!("INSERT INTO tenure_lock VALUES ('one' || chr(1) || '0', 1, false, now(), {row})");
+        shut.batch_execute(&format!("{insert}; COMMIT")).await.unwrap();
+    };
+    // One that knows nothing, and so reads first.
+    let other = postgres(&server.url(""));
+    let release = other.release(&holder.claim.name, holder.claim.owner);
+    let (released, ()) = soon(async { tokio::join!(release, come) }).await;
+    assert_eq!((released.unwrap(), is_long(&server), tail(&server)), (Released::Released, true, 1));
+}
+
+/// L7: who had read that the queue is full came to stand behind a row that says meanwhile that nobody does.
+#[tokio::test]
+async fn nobody_comes_to_stand_behind_a_row_that_does_not_say_so() {
+    let server = PostgresServer::start();
+    let (_holder, _waiters) = in_line(&server, 4).await;
+    let late = player(&server.url(""), "one");
+    // Connected.
+    late.backend.inspect(&late.claim.name).await.unwrap();
+    let shut = connect(&server, SHUT).await;
+    let shorten = async {
+        until("its place is to be made", async || is_anybody_waiting(&server)).await;
+        shut.batch_execute(
+            "UPDATE tenure_lock SET version = version + 1, state = replace(state, '\"long\":true,', ''); COMMIT",
+        )
+        .await
+        .unwrap();
+    };
+    let (answer, ()) = soon(async { tokio::join!(late.backend.claim(&late.claim), shorten) }).await;
+    assert!(matches!(answer, Ok(ClaimAnswer::Queued { ahead: 4, .. })), "{answer:?}");
+    assert_eq!((is_long(&server), tail(&server)), (true, 1));
 }
 
 /// L8, L9: the answer to a place that was made is lost. Whoever asks again finds it, and there is no second one.

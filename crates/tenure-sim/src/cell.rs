@@ -171,10 +171,10 @@ impl Cell for RemoteCells {
         name: &LockName,
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
-        let NewPlace { owner, state, may_be_there } = *place;
-        let ask = Ask::Append { name: name.clone(), owner, state: state.to_owned(), may_be_there };
-        match self.ask(*over, ask).await? {
-            Told::Appended(key) => Ok(Some(key)),
+        let NewPlace { owner, state, may_be_there, behind } = *place;
+        let (name, state, behind) = (name.clone(), state.to_owned(), behind.to_owned());
+        match self.ask(*over, Ask::Append { name, owner, state, may_be_there, behind }).await? {
+            Told::Appended(key) => Ok(key),
             other => unreachable!("BUG: {other:?} to a place"),
         }
     }

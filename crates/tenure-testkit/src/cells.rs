@@ -77,7 +77,10 @@ impl Cells {
             (None, Some(_)) | (Some(_), None) => false,
         };
         let is_time = write.within.is_none_or(|(from, until)| (from..=until).contains(&now));
-        if !is_same || !is_time {
+        let is_left = |key: &String| !write.gone.contains(key);
+        let is_passed =
+            write.is_last && self.places.get(name).is_some_and(|places| places.keys().any(is_left));
+        if !is_same || !is_time || is_passed {
             return None;
         }
         let (version, state, is_busy) = (write.version, write.state.to_owned(), write.is_busy);
@@ -88,18 +91,22 @@ impl Cells {
         Some(Stored { at: now, is_ours: true })
     }
 
-    /// Puts a place at the end, unless it is there and may be; answers its key.
-    pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>) -> String {
+    /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must.
+    pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>) -> Option<String> {
+        let is_behind = self.state(name).starts_with(place.behind);
         let places = self.places.entry(name.clone()).or_default();
         let owner = place.owner.to_string();
         let known = places.iter().find(|(_, state)| place.may_be_there && state.contains(&owner));
         if let Some((key, _)) = known {
-            return key.clone();
+            return Some(key.clone());
+        }
+        if !is_behind {
+            return None;
         }
         self.last += 1;
         let key = format!("{name}{BESIDE}{:016x}", self.last);
         places.insert(key.clone(), place.state.to_owned());
-        key
+        Some(key)
     }
 
     /// Writes a place anew; false if it is not there.
@@ -306,7 +313,7 @@ impl Cell for CellStore {
         place: &NewPlace<'_>,
     ) -> Result<Option<String>, Failure> {
         let key = self.world().cells.append(name, place);
-        self.answer(true, Some(key))
+        self.answer(true, key)
     }
 
     async fn keep_place(&self, _over: &(), key: &str, state: &str) -> Result<bool, Failure> {

@@ -16,7 +16,7 @@ pub(crate) enum Ask {
     Connect,
     Read(Vec<LockName>, Look),
     Write(Vec<(LockName, WriteAsk)>),
-    Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool },
+    Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool, behind: String },
     Keep { key: String, state: String },
     Remove { name: LockName, owner: OwnerId, key: String, may_have_another: bool },
 }
@@ -32,6 +32,7 @@ pub(crate) struct WriteAsk {
     patience: Patience,
     hints: Vec<Hint>,
     gone: Vec<String>,
+    is_last: bool,
 }
 
 /// What it answers.
@@ -43,7 +44,7 @@ pub(crate) enum Told {
     Written(Vec<Option<Stored>>),
     /// Somebody has the cell locked, for so long.
     Locked(Duration),
-    Appended(String),
+    Appended(Option<String>),
     Done(bool),
 }
 
@@ -69,6 +70,7 @@ impl WriteAsk {
             patience: write.patience,
             hints: write.hints.to_vec(),
             gone: write.gone.to_vec(),
+            is_last: write.is_last,
         }
     }
 
@@ -82,6 +84,7 @@ impl WriteAsk {
             patience: self.patience,
             hints: &self.hints,
             gone: &self.gone,
+            is_last: self.is_last,
         }
     }
 }
@@ -132,11 +135,14 @@ impl Node {
                 };
                 Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
             }
-            Ask::Append { name, owner, state, may_be_there } => {
-                self.strangers.homes.entry(*owner).or_insert(from);
-                self.note(name, *owner, Served::Queued { has_turn: true }, effects);
-                let place = NewPlace { owner: *owner, state, may_be_there: *may_be_there };
-                Told::Appended(self.data.cells.append(name, &place))
+            Ask::Append { name, owner, state, may_be_there, behind } => {
+                let place = NewPlace { owner: *owner, state, may_be_there: *may_be_there, behind };
+                let key = self.data.cells.append(name, &place);
+                if key.is_some() {
+                    self.strangers.homes.entry(*owner).or_insert(from);
+                    self.note(name, *owner, Served::Queued { has_turn: true }, effects);
+                }
+                Told::Appended(key)
             }
             Ask::Keep { key, state } => Told::Done(self.data.cells.keep(key, state)),
             Ask::Remove { name, owner, key, may_have_another } => {
