@@ -47,7 +47,8 @@ pub(crate) fn has_log(database: &Path) -> bool {
     fs::metadata(beside(database, "-wal")).is_ok_and(|log| log.len() > 0)
 }
 
-fn beside(database: &Path, part: &str) -> PathBuf {
+/// Of the files that SQLite keeps beside the database.
+pub(crate) fn beside(database: &Path, part: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(part);
     name.into()

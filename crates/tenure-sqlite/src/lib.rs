@@ -16,6 +16,7 @@ mod schema;
 mod sql;
 mod step;
 mod store;
+mod touch;
 mod wake;
 
 pub use backend::Sqlite;

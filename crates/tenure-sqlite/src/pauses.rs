@@ -9,6 +9,8 @@ use tenure_ledger::Rules;
 const PER_PLACE: Duration = Duration::from_millis(5);
 /// How long a change of owner takes, as long as none was seen: a short time, so that the first look is not too late.
 const FAST_CHANGE: Duration = Duration::from_millis(1);
+/// No change of owner takes less.
+const FASTEST_CHANGE: Duration = Duration::from_micros(50);
 
 /// The pauses between two looks.
 pub(crate) struct Pauses {
@@ -23,6 +25,8 @@ pub(crate) struct Pauses {
     far_from: usize,
     pause: Duration,
     per_change: Duration,
+    /// Between two looks for touches of the file.
+    rest: Duration,
 }
 
 impl Pauses {
@@ -42,6 +46,7 @@ impl Pauses {
             far_from: rules.far.unwrap_or(usize::MAX),
             pause: first,
             per_change: FAST_CHANGE,
+            rest: Duration::ZERO,
         }
     }
 
@@ -58,6 +63,13 @@ impl Pauses {
         self.pause
     }
 
+    /// How long touches of the file are worth no look, after one that was made for such a touch: none, if there was something to see.
+    pub(crate) fn rest(&mut self, is_worth_it: bool) -> Duration {
+        self.rest =
+            if is_worth_it { Duration::ZERO } else { (self.rest * 2).clamp(self.first, self.longest(0)) };
+        self.rest
+    }
+
     /// Nothing has moved since the last look.
     pub(crate) fn lengthen(&mut self, ahead: usize) -> Duration {
         self.pause = (self.pause * 2).clamp(self.first, self.longest(ahead));
@@ -68,7 +80,8 @@ impl Pauses {
     /// as many as the logarithm of the places ahead.
     pub(crate) fn follow(&mut self, ahead: usize, left: usize, time: Duration) -> Duration {
         if let Some(per_change) = time.checked_div(u32::try_from(left).unwrap_or(u32::MAX)) {
-            self.per_change = per_change;
+            // One stall says little about the next change: who believed it would look too late, and be the next stall.
+            self.per_change = per_change.min(self.per_change * 2).max(FASTEST_CHANGE);
         }
         let half = self.per_change.saturating_mul(u32::try_from(ahead).unwrap_or(u32::MAX)) / 2;
         self.pause = half.clamp(self.first, self.longest(ahead));
@@ -113,5 +126,22 @@ mod tests {
             }
             assert!(looks < 60, "{looks} looks at {per_change} ms for each change");
         }
+    }
+
+    /// One stall of a queue was taken for its pace: the next look came too late for the own turn, which was the next stall.
+    #[test]
+    fn a_stall_is_not_taken_for_the_pace() {
+        let mut pauses = pauses();
+        pauses.follow(20, 10, ms(10));
+        assert_eq!(pauses.follow(20, 2, ms(100)), ms(20), "half of 20 places at twice the pace");
+        assert_eq!(pauses.follow(20, 10, ms(10)), ms(10));
+    }
+
+    /// Others that change their locks all the time cost no more looks than the poll.
+    #[test]
+    fn touches_that_are_for_others_are_minded_ever_more_rarely() {
+        let mut pauses = pauses();
+        let rests = [false, false, false, false, false, false, true, false].map(|worth| pauses.rest(worth));
+        assert_eq!(rests, [1, 2, 4, 8, 16, 25, 0, 1].map(ms));
     }
 }

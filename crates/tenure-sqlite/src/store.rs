@@ -16,6 +16,7 @@ use crate::{
     places::Places,
     schema::{self, Open},
     sql,
+    touch::touch,
 };
 
 /// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs.
@@ -153,10 +154,13 @@ impl Store {
         self.begin(haste)?;
         let now = self.now();
         let mut tx = Tx { now, store: self, wakes: Vec::new() };
-        let done = work(&mut tx).and_then(|answer| tx.leave_hints().map(|()| answer));
+        let done = work(&mut tx).and_then(|answer| Ok((answer, tx.leave_hints()?)));
         let wakes = tx.wakes;
-        let done = done.and_then(|answer| self.commit().map(|()| answer));
-        let answer = done.inspect_err(|_| self.roll_back())?;
+        let done = done.and_then(|done| self.commit().map(|()| done));
+        let (answer, is_left) = done.inspect_err(|_| self.roll_back())?;
+        if is_left {
+            touch(&self.config.path);
+        }
         for (audience, owner) in wakes {
             self.bells.ring(audience, owner);
         }
@@ -282,14 +286,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Hints for other processes go into the file; those for this one are given after the commit.
-    fn leave_hints(&mut self) -> Result<(), BackendError> {
+    /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.
+    fn leave_hints(&mut self) -> Result<bool, BackendError> {
         let (here, elsewhere): (Vec<_>, Vec<_>) = std::mem::take(&mut self.wakes)
             .into_iter()
             .partition(|&(audience, owner)| self.store.bells.reach(audience, owner));
         self.wakes = here;
         if elsewhere.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let write = || -> rusqlite::Result<()> {
             let mut add = self.conn().prepare_cached(sql::ADD_WAKE)?;
@@ -298,7 +302,8 @@ impl Tx<'_> {
             }
             self.conn().prepare_cached(sql::TRIM_WAKES)?.execute([]).map(drop)
         };
-        write().map_err(|e| self.failed(e))
+        write().map_err(|e| self.failed(e))?;
+        Ok(true)
     }
 
     pub(crate) fn failed(&self, error: rusqlite::Error) -> BackendError {

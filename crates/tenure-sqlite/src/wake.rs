@@ -1,4 +1,4 @@
-//! Hints: from this process at once, from others by a poll.
+//! Hints: from this process at once, from others by a poll, which comes at once where the platform tells of them.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,10 @@ use rusqlite::{Connection, OptionalExtension};
 use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
-use crate::{pauses::Pauses, places::Foremost, sql, store::Store};
+use crate::{pauses::Pauses, places::Foremost, sql, store::Store, touch::Touches};
+
+/// Who has so many ahead hears at once that others leave hints. Those behind are woken for nothing.
+const NEAR: usize = 4;
 
 /// The stream of hints. Polls only while there is a listener.
 pub(crate) struct Hints {
@@ -32,6 +35,12 @@ pub(crate) struct Hints {
     front: Option<(LockName, i64, Moment)>,
     /// When to look next. Kept between calls: a caller that comes and goes must not put the look off for ever.
     due: Moment,
+    /// Those of the file's log, while the turn is near.
+    touches: Option<Touches>,
+    /// The next look is for one of them.
+    is_touched: bool,
+    /// When one of them is worth a look again, if the last one was for somebody else.
+    soonest: Moment,
 }
 
 impl Hints {
@@ -59,6 +68,9 @@ impl Hints {
             pauses,
             front: None,
             due,
+            touches: None,
+            is_touched: false,
+            soonest: due,
         }
     }
 
@@ -82,11 +94,13 @@ impl Hints {
             if self.generation != 0 {
                 self.found.push_back(Wake::All);
             }
-            self.generation = store.generation;
+            (self.generation, self.touches) = (store.generation, None);
         }
         let now = store.now();
         let waits = self.audience == Audience::Waiters;
         let mut foremost = if waits { store.places.foremost(now) } else { None };
+        // Before it reads: nothing is left unheard in between.
+        self.listen(&store, foremost.as_ref());
         let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
         let seen = Seen::read(conn, foremost.as_mut());
         let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
@@ -97,7 +111,35 @@ impl Hints {
         }
         let Some(foremost) = foremost else { return self.pauses.lengthen(0) };
         store.places.advance(&foremost);
+        if self.listen(&store, Some(&foremost)) {
+            return self.pauses.begin();
+        }
         self.approach(foremost, seen.front, now)
+    }
+
+    /// Listens to touches while the turn of this place is near. True if it begins to.
+    fn listen(&mut self, store: &Store, foremost: Option<&Foremost>) -> bool {
+        if foremost.is_none_or(|place| place.ahead > NEAR) {
+            self.touches = None;
+            return false;
+        }
+        if self.touches.is_some() {
+            return false;
+        }
+        self.touches = Touches::of(&store.config.path);
+        self.touches.is_some()
+    }
+
+    /// Looks, and minds whether a touch was worth it: where others change their locks all the time, it is not.
+    fn look_around(&mut self) -> Duration {
+        let front = self.front.as_ref().map(|(_, front, _)| *front);
+        let pause = self.look();
+        if std::mem::take(&mut self.is_touched) {
+            let has_moved = self.front.as_ref().map(|(_, front, _)| *front) != front;
+            let rest = self.pauses.rest(has_moved || !self.found.is_empty());
+            self.soonest = self.host.now() + rest;
+        }
+        pause
     }
 
     fn read_hints(&mut self, conn: &Connection, seen: &Seen) -> rusqlite::Result<()> {
@@ -174,6 +216,13 @@ impl Seen {
     }
 }
 
+async fn touched(touches: &mut Option<Touches>) {
+    match touches {
+        Some(touches) => touches.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 #[async_trait]
 impl Wakes for Hints {
     async fn next(&mut self) -> Wake {
@@ -192,7 +241,17 @@ impl Wakes for Hints {
                     self.hurry();
                     continue;
                 }
-                () = self.host.sleep_until(self.due) => self.look(),
+                () = touched(&mut self.touches) => {
+                    self.is_touched = true;
+                    // A timer would be a millisecond late.
+                    if self.soonest.is_over(self.host.now()) {
+                        self.look_around()
+                    } else {
+                        self.due = self.due.earlier(self.soonest);
+                        continue;
+                    }
+                }
+                () = self.host.sleep_until(self.due) => self.look_around(),
             };
             self.due = self.host.now() + pause;
         }

@@ -93,7 +93,9 @@ impl Bench {
 }
 
 fn main() {
-    let server = Recipe::new().durable().start();
+    let recipe = Recipe::new().durable().config("max_connections = 300");
+    let server = recipe.config("shared_preload_libraries = 'pg_stat_statements'").start();
+    server.psql("CREATE EXTENSION pg_stat_statements");
     let bench = Bench::start(&server);
     for program in PROGRAMS {
         bench.turn(program);

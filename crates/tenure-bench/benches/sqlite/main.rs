@@ -1,6 +1,9 @@
-//! Uncontended acquire and release on SQLite, next to the same cycle written directly against `rusqlite`.
+//! Uncontended acquire and release on SQLite, next to the same cycle written directly against `rusqlite`; and changes of owner
+//! between processes.
 //!
 //! `cargo bench -p tenure-bench --bench sqlite`
+
+mod changes;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -97,6 +100,9 @@ impl Ours {
 }
 
 fn main() {
+    if changes::is_copy() {
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let raw = Raw::open(&folder.path().join("raw.db"));
     let ours = Arc::new(Ours::open(&folder.path().join("locks.db")));
@@ -111,4 +117,5 @@ fn main() {
     println!("\n| cycle | raw, µs | tenure, µs | raw / tenure | spread of {ROUNDS} rounds |");
     println!("|---|--:|--:|--:|--:|");
     println!("{}", ratio.row("sqlite, uncontended acquire + release, one task"));
+    changes::measure(&folder.path().join("changes.db"));
 }
