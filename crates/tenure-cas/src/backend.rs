@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant, Hint,
     HolderView, LockName, LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wait, Wakes,
 };
 
 use crate::{
-    cell::Cell,
+    cell::{Cell, Failure, Purpose, Trouble},
     locks::Locks,
     verb::{Breaking, Leaving},
 };
@@ -52,6 +52,19 @@ impl<C: Cell> Backend for Locks<C> {
         }
         own_places.leave(name, owner);
         self.step(name, &Leaving(owner)).await
+    }
+
+    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        let hint = Hint { audience: Audience::Holders, owner, is_behind: false };
+        if self.cell.reaches(hint) {
+            self.cell.ring(hint);
+            return Ok(());
+        }
+        let over = self.cell.connect(Purpose::Use).await?;
+        self.cell.tell(&over, hint).await.map_err(|failure| match failure {
+            Failure::Overtaken => self.cell.error(Trouble::Overtaken),
+            Failure::Broken(error) | Failure::Refused(error) => error,
+        })
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

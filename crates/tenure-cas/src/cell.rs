@@ -59,6 +59,11 @@ pub trait Cell: Send + Sync + Sized + 'static {
     /// Findings about the server and our assumptions.
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
 
+    /// Tells an owner of another process something, beside any write.
+    async fn tell(&self, _over: &Self::Connection, _hint: Hint) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// True if a hint to this owner is delivered inside this process.
     fn reaches(&self, hint: Hint) -> bool;
 

@@ -171,7 +171,7 @@ mod tests {
         /// with was shown as it was.
         #[test]
         fn nothing_that_is_stored_paints_the_terminal_or_forges_a_line(a in stranger(), b in stranger(), foreign: bool) {
-            let label = Label { host: a.clone(), pid: 7, user: b.clone(), command: b.clone() };
+            let label = Label { host: a.clone(), user: b.clone(), command: b.clone(), ..Label::new("", 7, "", "") };
             let label = (!foreign).then_some(label);
             let (owner, mode) = (a.clone(), Mode::Exclusive);
             let mut held = HolderView::new(owner.clone(), mode);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Host, process, user and command of an owner, for people. No decision depends on it.
+/// Host, process, user and command of an owner, for people; and whether it wants to hear of waiters. No decision depends on it.
 ///
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,13 +18,17 @@ pub struct Label {
     pub user: String,
     /// Base name of the program, at most 32 bytes.
     pub command: String,
+    /// It may keep its lease while it has nothing to do, and gives it back when it hears that somebody waits.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
+    pub idles: bool,
 }
 
 impl Label {
     /// A label. Every part is cut to its bound; control characters become `?`.
     pub fn new(host: &str, pid: u32, user: &str, command: &str) -> Self {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
-        Self { host: tame(host, 63), pid, user: tame(user, 32), command: tame(command, 32) }
+        let (host, user, command) = (tame(host, 63), tame(user, 32), tame(command, 32));
+        Self { host, pid, user, command, idles: false }
     }
 }
 

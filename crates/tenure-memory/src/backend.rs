@@ -126,6 +126,11 @@ impl Backend for Memory {
         Ok(self.step(name, |ledger, now, rules| ledger.release(now, rules, owner)))
     }
 
+    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        self.bells.ring(Audience::Holders, owner);
+        Ok(())
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         Box::new(self.bells.listen(process, audience))
     }

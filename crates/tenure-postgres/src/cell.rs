@@ -137,6 +137,10 @@ impl Cell for Store {
         self.examine().await
     }
 
+    async fn tell(&self, session: &Arc<Session>, hint: Hint) -> Result<(), Failure> {
+        Ok(self.tell_process(session, &hint).await?)
+    }
+
     fn reaches(&self, hint: Hint) -> bool {
         self.shared().hints.reach(hint.audience, hint.owner)
     }

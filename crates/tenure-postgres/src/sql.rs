@@ -183,6 +183,9 @@ impl Sql {
     }
 }
 
+/// Tells another process something. In: channel, what.
+pub(crate) const TELL: &str = "SELECT pg_notify($1, $2)";
+
 /// More than may wait for one lock are not shown.
 const PLACES: usize = 4096;
 

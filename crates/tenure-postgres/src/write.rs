@@ -9,6 +9,7 @@ use crate::{
     error::{self, Failure},
     hint,
     session::{Argument, Session},
+    sql,
     store::Store,
 };
 
@@ -74,6 +75,13 @@ impl Store {
         // Whoever is not told asks by itself, later.
         (told[PLAIN].0, told[PLAIN + 1].0) = (&nobody, &nobody);
         session.write(statement, &told).await
+    }
+
+    /// Tells another process something, and writes nothing.
+    pub(crate) async fn tell_process(&self, session: &Session, hint: &Hint) -> Result<(), Failure> {
+        let (channel, text) = (hint::channel(hint.owner.process()), hint::text(hint));
+        let arguments: [Argument<'_>; 2] = [(&channel, Type::TEXT), (&text, Type::TEXT)];
+        session.ask(sql::TELL, &arguments).await.map(drop)
     }
 
     /// Many at once, each on its own; none waits for anybody.

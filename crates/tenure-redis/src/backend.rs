@@ -329,6 +329,14 @@ impl Backend for Redis {
         self.leave(&session, &keys, name, owner).await
     }
 
+    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        let (script, keys) = (&self.scripts().tell, self.keys(name)?);
+        let session = self.sessions.session().await?;
+        let mut call = script.call(&[&keys.lock]);
+        call.arg(&owner.hex()[..]);
+        self.sessions.ask(&session, script, &call).await.map(drop)
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         Box::new(Pushed::new(self.sessions.clone(), process, audience))
     }

@@ -11,19 +11,26 @@ pub(crate) const SHARED: &str = "tenure:shared";
 /// Our separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
-/// `host,pid,user,command`, without a colon and without a plus.
+/// Behind a label: the holder wants to hear of waiters. Whoever does not know of that reads on as ever.
+const IDLES: &str = ",idles";
+
+/// `host,pid,user,command`, and `,idles` where that is so; without a colon and without a plus.
 pub(crate) fn encode_label(label: &Label, into: &mut String) {
     let part = |text| utf8_percent_encode(text, ENCODED);
     // OK because writing to a String cannot fail.
     let _ =
         write!(into, "{},{},{},{}", part(&label.host), label.pid, part(&label.user), part(&label.command));
+    if label.idles {
+        into.push_str(IDLES);
+    }
 }
 
 fn decode_label(text: &str) -> Option<Label> {
     let mut parts = text.split(',').map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned());
     let (host, pid, user, command) =
         (parts.next()?, parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
-    Some(Label::new(&host, pid, &user, &command))
+    let idles = parts.next().is_some_and(|part| part == IDLES[1..]);
+    Some(Label { idles, ..Label::new(&host, pid, &user, &command) })
 }
 
 /// The owner at the front of a value of ours; foreign values have none.
@@ -122,7 +129,10 @@ mod tests {
             (Some(label.clone()), Some(Duration::from_millis(1_700_000_000_000)))
         );
         let view = waiter(&owner, &format!("3:t:1000:{text}"), Duration::from_secs(3)).unwrap();
-        assert_eq!((view.label, view.waiting), (Some(label), Duration::from_secs(2)));
+        assert_eq!((view.label, view.waiting), (Some(label.clone()), Duration::from_secs(2)));
+        let (idle, mut text) = (Label { idles: true, ..label }, String::new());
+        encode_label(&idle, &mut text);
+        assert_eq!(decode_label(&text), Some(idle));
     }
 
     /// Whatever a foreign client wrote is shown, and is nobody of ours.

@@ -209,6 +209,19 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(if held { Released::Released } else { Released::WasGone })
     }
 
+    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        // In the background: a node that hangs keeps nobody from waiting.
+        let (quorum, name) = (self.quorum.clone(), name.clone());
+        self.quorum.spawn(Box::pin(async move {
+            let tell = |node: Arc<N>| {
+                let name = name.clone();
+                async move { node.tell_holder(&name, owner).await }
+            };
+            quorum.ask_all(QUESTION, tell, |_| {}).await;
+        }));
+        Ok(())
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         let members = self.quorum.members.iter();
         let streams = members.map(|member| member.node.wakes(process, audience)).collect();

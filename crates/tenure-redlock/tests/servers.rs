@@ -109,6 +109,10 @@ impl Backend for Step {
         self.done(self.quorum.release(name, owner).await).await
     }
 
+    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        self.quorum.tell_holder(name, owner).await
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         self.quorum.wakes(process, audience)
     }

@@ -202,6 +202,10 @@ impl Cell for RemoteCells {
         Ok(Vec::new())
     }
 
+    async fn tell(&self, over: &u64, hint: Hint) -> Result<(), Failure> {
+        self.ask(*over, Ask::Tell(hint)).await.map(drop)
+    }
+
     fn reaches(&self, hint: Hint) -> bool {
         locked(&self.listeners).contains(&hint.owner.process())
     }

@@ -324,6 +324,11 @@ impl Backend for Remote {
         }
     }
 
+    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        let session = self.session().await?;
+        self.ask(session.wire, Request::Tell(owner)).await.map(drop)
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         let mut listeners = locked(&self.listeners);
         if !listeners.contains(&process) {

@@ -129,6 +129,8 @@ pub(crate) enum Request {
         gate: Arc<str>,
     },
     Identity,
+    /// Tells a holder that somebody waits.
+    Tell(OwnerId),
     /// Of a server of cells.
     Cells {
         /// From which machine.
@@ -200,6 +202,10 @@ impl Node {
         match request {
             Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
+            Request::Tell(owner) => {
+                effects.wakes.push((Audience::Holders, *owner));
+                Reply::Identity(self.life.run)
+            }
             Request::Cells { from, ask } => Reply::Cells(self.serve_cells(now, (*from, ask), effects)),
             Request::Claim { gate, known, .. } if self.is_behind(gate, *known) => Reply::PutBack,
             Request::Claim { claim, gate, .. } => self.claim(at, claim, gate, effects),

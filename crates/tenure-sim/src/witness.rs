@@ -89,6 +89,10 @@ impl Backend for Witness {
         answer
     }
 
+    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        self.inner.tell_holder(name, owner).await
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         self.inner.wakes(process, audience)
     }

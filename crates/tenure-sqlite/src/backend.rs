@@ -18,7 +18,7 @@ use crate::{
     diagnosis,
     error::{self, RowError},
     front, sql,
-    store::{Haste, Store},
+    store::{Haste, Store, Tx},
     wake::Hints,
 };
 
@@ -125,6 +125,14 @@ impl Backend for Sqlite {
             tx.step(name, Some(owner), |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
         })?;
         Ok(answer.unwrap_or(Released::WasGone))
+    }
+
+    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        let tell = |tx: &mut Tx<'_>| {
+            tx.wakes.push((Audience::Holders, owner));
+            Ok(())
+        };
+        self.store().transact(false, Haste::Waiter, tell).map(drop)
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

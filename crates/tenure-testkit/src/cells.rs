@@ -290,6 +290,13 @@ impl Cell for CellStore {
         Ok(Vec::new())
     }
 
+    async fn tell(&self, _over: &(), hint: Hint) -> Result<(), Failure> {
+        for bells in &self.world().bells {
+            bells.ring(hint.audience, hint.owner);
+        }
+        Ok(())
+    }
+
     fn reaches(&self, hint: Hint) -> bool {
         self.bells.reach(hint.audience, hint.owner)
     }

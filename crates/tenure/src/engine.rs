@@ -131,8 +131,14 @@ impl Engine {
         self.keeper.reap(name, owner, until);
     }
 
-    /// Waits until everything that was to be released in the background is, or until the time is over.
+    /// Has the leases given back that are kept idle, then waits until everything that was to be released in the background is, or
+    /// until the time is over.
     pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
+        let now = self.host.now();
+        for idle in self.local_queues.idle() {
+            idle.on_wake(now);
+            self.give_away(&idle);
+        }
         let drained = async {
             self.keeper.drained().await;
             self.backend.drain().await;

@@ -53,6 +53,14 @@ pub enum ConfigError {
         /// Which backend.
         backend: &'static str,
     },
+    /// This lock, or this store, cannot keep a lease while nobody uses it.
+    #[error("{backend}: a lease is not kept idle here: {why}; leave `idle` out")]
+    NotIdle {
+        /// Which backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]
     Url(String),

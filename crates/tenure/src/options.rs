@@ -34,11 +34,31 @@ pub(crate) struct Options {
     pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
     pub(crate) together: Together,
+    /// How long a lease is kept when it has nothing to do; `None`: not at all.
+    pub(crate) idle: Option<Duration>,
 }
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together: Together::No }
+        Self {
+            ttl: None,
+            max_hold: None,
+            patience: None,
+            label,
+            progress: None,
+            together: Together::No,
+            idle: None,
+        }
+    }
+}
+
+impl Options {
+    /// Those who wait elsewhere see in the label whether the holder wants to hear of them.
+    pub(crate) fn mark_label(&mut self) {
+        let idles = self.idle.is_some();
+        if self.label.idles != idles {
+            self.label = Arc::new(Label { idles, ..(*self.label).clone() });
+        }
     }
 }
 

@@ -125,6 +125,10 @@ impl Backend for Faulty {
         answer
     }
 
+    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        self.store.tell_holder(name, owner).await
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         self.store.wakes(process, audience)
     }

@@ -14,6 +14,7 @@ use crate::{clockwork::Micros, history::Served};
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Connect,
+    Tell(Hint),
     Read(Vec<LockName>, Look),
     Write(Vec<(LockName, WriteAsk)>),
     Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool, behind: String },
@@ -120,6 +121,10 @@ impl Node {
     ) -> Told {
         let clock = Duration::from_micros(self.life.clock.wall(now));
         match ask {
+            Ask::Tell(hint) => {
+                effects.wakes.push((hint.audience, hint.owner));
+                Told::Done(true)
+            }
             Ask::Connect => Told::Connected(self.epoch),
             Ask::Read(names, look) => {
                 Told::Read(names.iter().map(|name| self.data.cells.read(name, look, clock)).collect())

@@ -1,8 +1,8 @@
 //! Hints: they come, and not to everybody.
 
-use std::{future::poll_fn, task::Poll, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use tenure_core::{Audience, Wake, Wakes};
+use tenure_core::{Audience, ClaimAnswer, Label, Minting, Wake, Wakes};
 
 use super::{Arena, player::Player};
 
@@ -52,6 +52,27 @@ pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
     holder.enter().await;
     let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
     assert_eq!(robbed.len(), 1);
+    is_woken(&mut stream, &holder).await;
+}
+
+/// L6: a holder that may keep its lease while it has nothing to do is seen to be one, and hears that somebody waits.
+pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
+    let mut holder = Player::new(arena.here(), "one");
+    if holder.backend.promises().minting != Minting::Entry {
+        return;
+    }
+    holder.claim.label = Arc::new(Label { idles: true, ..Label::new("host", 1, "user", "idle") });
+    let mut stream = listen(&holder, Audience::Holders);
+    holder.enter().await;
+    let waiter = Player::new(arena.elsewhere().await, "one");
+    let (ClaimAnswer::Queued { holder: Some(seen), .. } | ClaimAnswer::Split { holder: Some(seen), .. }) =
+        waiter.ask().await
+    else {
+        panic!("nobody is said to hold it");
+    };
+    assert_eq!(seen.owner, holder.claim.owner.to_string());
+    assert!(seen.label.is_some_and(|label| label.idles));
+    waiter.backend.tell_holder(&holder.claim.name, holder.claim.owner).await.expect("the store answers");
     is_woken(&mut stream, &holder).await;
 }
 

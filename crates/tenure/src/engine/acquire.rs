@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tenure_core::{Claim, ClaimAnswer, LockName, Mode, Moment, Timing, Wait};
+use tenure_core::{Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, Timing, Wait};
 use tracing::{Instrument, Span, field};
 
 use crate::{
@@ -42,7 +42,9 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     let began = engine.host.now();
     request.options.progress.iter().for_each(Progress::begin);
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
-    let queued = waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
+    // Who does not wait may find a lease that is kept idle here.
+    let looks = waits || request.options.idle.is_some();
+    let queued = looks.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
     let queued = queued.flatten();
     if let Some(queued) = &queued
         && let Some(cell) = wait_locally(engine, queued, &request, began).await?
@@ -204,6 +206,7 @@ impl<'a> Attempt<'a> {
         let answer = answer.map(|answer| self.recognised(answer));
         self.machine.on_answer(now, answer);
         if failing.is_none() && !is_granted {
+            self.tell_holder(now, timeout).await;
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
         if let Some(queued) = &self.queued {
@@ -217,6 +220,21 @@ impl<'a> Attempt<'a> {
             progress.show(Waiting { ahead, holder: holder.cloned(), failing });
         }
         now
+    }
+
+    /// Tells a holder that may have nothing to do that somebody waits, if nobody is ahead who does so.
+    async fn tell_holder(&self, now: Moment, timeout: Duration) {
+        let (ahead, holder) = self.machine.standing();
+        let idles = |holder: &&HolderView| holder.label.as_ref().is_some_and(|label| label.idles);
+        if ahead.is_none_or(|ahead| ahead == 0)
+            && let Some(holder) = holder.filter(idles)
+            && let Ok(owner) = holder.owner.parse()
+        {
+            let tell = || self.engine.backend.tell_holder(&self.claim.name, owner);
+            if let Err(error) = self.engine.request(now, timeout, tell).await {
+                tracing::debug!(lock = %self.claim.name, %error, "the holder was not told that somebody waits");
+            }
+        }
     }
 
     /// The answer, with a word about whether the holder is this process.

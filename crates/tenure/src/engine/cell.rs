@@ -81,9 +81,16 @@ impl HoldCell {
         released
     }
 
-    /// Passes the lease on to the next holder in this process, with this token; see [`Hold::pass_on`].
-    pub(crate) fn pass_on(&self, now: Moment, token: FencingToken) -> Option<Self> {
-        let hold = self.hold().pass_on(now, token)?;
+    /// Passes the lease on to the next holder in this process, with this token, or keeps it for so long for whoever comes; see
+    /// [`Hold::pass_on`] and [`Hold::keep_idle`].
+    pub(crate) fn pass_on(&self, now: Moment, token: FencingToken, idle: Option<Duration>) -> Option<Self> {
+        let hold = {
+            let mut hold = self.hold();
+            match idle {
+                Some(idle) => hold.keep_idle(now, token, idle)?,
+                None => hold.pass_on(now, token)?,
+            }
+        };
         self.news.notify_waiters();
         let used = u32::try_from(token.get() - self.grant.token.get()).unwrap_or(u32::MAX);
         let grant =
@@ -95,6 +102,11 @@ impl HoldCell {
     /// Whoever it was passed on to has seen it; the loss, if it is over.
     pub(crate) fn take(&self) -> Result<(), Lost> {
         self.hold().take(self.host.now())
+    }
+
+    /// It is kept idle, and may be taken.
+    pub(crate) fn may_be_taken(&self, now: Moment) -> bool {
+        self.hold().may_be_taken(now)
     }
 
     /// Ends belief if nobody has taken it in time; true if it is to be given back then.
@@ -122,6 +134,10 @@ impl HoldCell {
 
     pub(crate) fn on_wake(&self, now: Moment) {
         self.hold().on_wake(now);
+    }
+
+    pub(crate) fn on_wanted(&self, now: Moment) {
+        self.hold().on_wanted(now);
     }
 
     /// Ends when a renewal has failed and none has succeeded since, or the lease is lost.

@@ -54,7 +54,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Every guard holds the engine, so the roster is empty by now.
+        // Every guard holds the engine, so only leases that are kept idle are left.
         self.roster.close();
     }
 }

@@ -55,6 +55,8 @@ pub(super) struct Passing {
     pub(super) owner: OwnerId,
     pub(super) is: Wanted,
     pub(super) turns: Turns,
+    /// It is kept while nobody here wants it, for whoever comes.
+    pub(super) idle: Option<Arc<HoldCell>>,
 }
 
 /// What must be the same for a lease to be passed on.
@@ -62,6 +64,8 @@ pub(super) struct Passing {
 pub(super) struct Wanted {
     pub(super) ttl: Duration,
     pub(super) label: Arc<Label>,
+    /// How long it is kept when it has nothing to do.
+    pub(super) idle: Option<Duration>,
 }
 
 pub(super) enum Standing {
@@ -101,6 +105,19 @@ impl LocalQueues {
         Self { places, mints_blocks, queues: Mutex::default() }
     }
 
+    /// Forgets queues that nobody is in and whose idle lease was given back meanwhile; now and then, for each of them costs a look.
+    pub(super) fn sweep(&self, queues: &mut HashMap<LockName, Arc<Queue>>) {
+        const FEW: usize = 64;
+        if queues.len() < FEW || !queues.len().is_power_of_two() {
+            return;
+        }
+        queues.retain(|_, queue| {
+            let state = queue.state();
+            let idle = state.passing.as_ref().and_then(|passing| passing.idle.as_ref());
+            !state.waiters.is_empty() || idle.is_none_or(|idle| idle.remaining() > Duration::ZERO)
+        });
+    }
+
     pub(super) fn queues(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Queue>>> {
         // OK because a map is whole whenever code that can panic runs.
         locked(&self.queues)
@@ -115,6 +132,14 @@ impl LocalQueues {
     /// The lease is passed on no more.
     pub(crate) fn keep_back(&self, cell: &HoldCell) {
         self.with_lease(cell, |_| false);
+    }
+
+    /// All leases that are kept idle.
+    pub(crate) fn idle(&self) -> Vec<Arc<HoldCell>> {
+        let queues = self.queues();
+        let idle =
+            |queue: &Arc<Queue>| queue.state().passing.as_ref().and_then(|passing| passing.idle.clone());
+        queues.values().filter_map(idle).collect()
     }
 
     /// Whether this lease is passed on.
@@ -140,6 +165,18 @@ impl LocalQueues {
             queues.remove(name);
         }
         false
+    }
+}
+
+impl Passing {
+    fn keep_idle(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
+        let Some(time) = self.is.idle else { return false };
+        let token = self.turns.next(now);
+        let Some(kept) = token.and_then(|token| cell.pass_on(now, token, Some(time))) else { return false };
+        let kept = Arc::new(kept);
+        keep(kept.clone());
+        self.idle = Some(kept);
+        true
     }
 }
 
@@ -175,15 +212,16 @@ impl State {
         }
     }
 
-    /// To the first one, unless somebody before it has asked the store.
+    /// To the first one, unless somebody before it has asked the store; where nobody waits it may be kept.
     fn pass_on(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
-        let first = self.waiters.values_mut().next();
-        let (Some(first), Some(passing)) = (first, &mut self.passing) else { return false };
+        let Some(passing) = &mut self.passing else { return false };
+        let Some(first) = self.waiters.values_mut().next() else { return passing.keep_idle(cell, now, keep) };
         if !matches!(first.is, Standing::Waiting) || first.wanted.as_ref() != Some(&passing.is) {
             return false;
         }
         let token = passing.turns.next(now);
-        let Some(passed) = token.and_then(|token| cell.pass_on(now, token)) else { return false };
+        let Some(passed) = token.and_then(|token| cell.pass_on(now, token, None)) else { return false };
+        passing.turns.on_holder(now);
         let passed = Arc::new(passed);
         keep(passed.clone());
         first.is = Standing::Passed(passed);
@@ -235,6 +273,16 @@ impl State {
             }
             Standing::Waiting if !is_first => Err(None),
             Standing::Waiting => {
+                if let Some(passing) = &mut self.passing
+                    && let Some(idle) = passing.idle.take()
+                {
+                    if waiter.wanted.as_ref() == Some(&passing.is) && idle.may_be_taken(now) {
+                        passing.turns.on_holder(now);
+                        return Ok(Turn::Passed(idle));
+                    }
+                    // The store will tell us that we wait for ourselves, and have it given back.
+                    self.passing = None;
+                }
                 let may_have_it =
                     self.passing.as_ref().is_some_and(|p| waiter.wanted.as_ref() == Some(&p.is));
                 if may_have_it && open.is_some() {

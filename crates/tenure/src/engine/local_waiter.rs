@@ -13,7 +13,7 @@ use crate::{
         Engine,
         local_queue::{Failed, LocalQueues, Passing, Queue, Standing, State, Turn, Waiter, Wanted},
     },
-    machine::turns::{Turns, block_for},
+    machine::turns::{IDLE_BLOCK, Turns, block_for},
     options::{Options, Together},
 };
 
@@ -47,12 +47,14 @@ impl<'a> LocalWaiter<'a> {
         let places = if is_one { 1 } else { places? };
         // A cap counts from the first holder's entry.
         let takes_turns = is_one && options.together == Together::Turns && options.max_hold.is_none();
-        let wanted = takes_turns.then(|| Wanted { ttl: timing.ttl(), label: options.label.clone() });
+        let (ttl, label, idle) = (timing.ttl(), options.label.clone(), options.idle);
+        let wanted = takes_turns.then_some(Wanted { ttl, label, idle });
         let bell = Arc::new(Notify::new());
         let mut queues = engine.local_queues.queues();
         let queue = match queues.get(name) {
             Some(queue) => queue.clone(),
             None => {
+                engine.local_queues.sweep(&mut queues);
                 let queue = Arc::new(Queue::new());
                 queues.insert(name.clone(), queue.clone());
                 queue
@@ -101,7 +103,8 @@ impl<'a> LocalWaiter<'a> {
             return 1;
         };
         let behind = state.waiters.range(self.number + 1..);
-        block_for(behind.take_while(|(_, waiter)| waiter.wanted.as_ref() == Some(own)).count())
+        let behind = behind.take_while(|(_, waiter)| waiter.wanted.as_ref() == Some(own)).count();
+        if own.idle.is_some() { IDLE_BLOCK } else { block_for(behind) }
     }
 
     /// The lease that it asked for is there, and those behind it may have their turns.
@@ -110,8 +113,10 @@ impl<'a> LocalWaiter<'a> {
         // It is this process that holds; nobody has asked yet who that is.
         (state.heard.ahead, state.heard.holder) = (0, None);
         let wanted = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.clone());
-        let turns = Turns::of(now, grant);
-        state.passing = wanted.zip(turns).map(|(is, turns)| Passing { owner: grant.owner, is, turns });
+        let idles = wanted.as_ref().is_some_and(|wanted| wanted.idle.is_some());
+        let turns = Turns::of(now, grant, idles);
+        let owner = grant.owner;
+        state.passing = wanted.zip(turns).map(|(is, turns)| Passing { owner, is, turns, idle: None });
     }
 
     /// It asks the store, or is answered, then at the latest.

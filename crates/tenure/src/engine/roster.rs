@@ -101,6 +101,11 @@ impl Roster {
         }
     }
 
+    /// Hints are heard from now on: somebody may have said before that it waits.
+    pub(crate) fn on_connected(&self, now: Moment) {
+        self.of_all(now, |cell| cell.on_wanted(now));
+    }
+
     /// The thread that renewed before is gone, and with it the answers that it waited for.
     pub(crate) fn take_over(&self, now: Moment) {
         self.of_all(now, |cell| cell.on_renewal(now, None));
@@ -143,6 +148,13 @@ impl Roster {
         entries.planned = [first, kept].into_iter().flatten().min();
         let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
         Plan { give_back, renew, next, holding: first.is_some() }
+    }
+
+    /// What is left when nobody can use it any more: leases that were kept idle.
+    pub(crate) fn take_all(&self) -> Vec<Arc<HoldCell>> {
+        let mut entries = self.entries();
+        let all = std::mem::take(&mut *entries);
+        all.by_due.into_values().collect()
     }
 
     /// A lease was renewed or not: plan it anew, unless it has left meanwhile.

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tenure_core::{Audience, BoxFuture, ErrorKind, Grant, Host, ProcessId, Renewal, Timing, Wake, Wakes};
 use tracing::{Instrument, Span};
 
@@ -43,7 +46,10 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
             biased;
             () = roster.bell.notified() => {}
             Some(finished) = under_way.next() => match finished {
-                Finished::Connected(stream) => (robbed, connecting) = (stream, false),
+                Finished::Connected(stream) => {
+                    (robbed, connecting) = (stream, false);
+                    roster.on_connected(host.now());
+                }
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
                 Finished::GivenBack => {}
             },
@@ -51,6 +57,9 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
             () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
         }
     }
+    let now = host.now();
+    let idle = roster.take_all().into_iter().filter(|cell| cell.release(now).is_ok());
+    join_all(idle.map(|cell| give_back(&link, &*host, cell))).await;
 }
 
 async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {

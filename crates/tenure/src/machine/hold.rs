@@ -13,7 +13,7 @@ pub(crate) enum Action {
     Renew,
     /// Nothing until then; look at the clock again.
     Wait { until: Moment },
-    /// Nobody has taken it since it was passed on: give it back.
+    /// Nobody has taken it since it was passed on, or it was kept idle for its time: give it back.
     GiveBack,
     /// Nothing ever again.
     Over,
@@ -60,8 +60,12 @@ pub(crate) struct Hold {
     cap: Option<Moment>,
     failed: u32,
     token: FencingToken,
-    /// It was passed on, and is to be taken until then.
+    /// It has no holder yet, and is to be taken until then.
     take_by: Option<Moment>,
+    /// It was not passed to anybody, but is kept for whoever comes.
+    is_idle: bool,
+    /// Somebody elsewhere may wait for it, or may have taken it: it is passed on no more.
+    is_wanted: bool,
 }
 
 impl Hold {
@@ -76,7 +80,18 @@ impl Hold {
         let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
         let state = State::Believing { renew_at: until };
-        let mut hold = Self { state, until, timing, ttl, cap, failed: 0, token, take_by: None };
+        let mut hold = Self {
+            state,
+            until,
+            timing,
+            ttl,
+            cap,
+            failed: 0,
+            token,
+            take_by: None,
+            is_idle: false,
+            is_wanted: false,
+        };
         hold.state = State::Believing { renew_at: hold.next_after(sent_at) };
         hold
     }
@@ -135,12 +150,21 @@ impl Hold {
         }
     }
 
-    /// Somebody says that we were robbed: ask at once.
+    /// Somebody says that we were robbed, or waits: ask at once, or give back what nobody uses.
     pub(crate) fn on_wake(&mut self, now: Moment) {
+        self.on_wanted(now);
         match &mut self.state {
             State::Believing { renew_at } => *renew_at = now,
             State::Renewing { hinted, .. } => *hinted = true,
             State::Released(_) | State::Lost(_) => {}
+        }
+    }
+
+    /// Somebody elsewhere may wait: it is passed on no more, and given back if nobody uses it.
+    pub(crate) fn on_wanted(&mut self, now: Moment) {
+        self.is_wanted = true;
+        if self.is_idle {
+            self.take_by = Some(now);
         }
     }
 
@@ -167,9 +191,9 @@ impl Hold {
     /// ends it but its ttl (H5.1). Once it is released or lost it is not passed on any more (H5.3).
     pub(crate) fn pass_on(&mut self, now: Moment, token: FencingToken) -> Option<Self> {
         self.look(now);
-        let State::Believing { .. } = self.state else { return None };
-        let is_fresh = self.until.remaining(now) * 3 >= self.ttl * 2;
-        if !is_fresh || self.failed > 0 || self.cap.is_some() {
+        let is_passed = matches!(self.state, State::Believing { .. }) && self.cap.is_none();
+        let is_fresh = self.failed == 0 && self.until.remaining(now) * 3 >= self.ttl * 2;
+        if !is_passed || self.is_wanted || !is_fresh {
             return None;
         }
         let passed = Self { token, take_by: Some(now + Timing::CLAIM_TTL), ..self.clone() };
@@ -177,10 +201,23 @@ impl Hold {
         Some(passed)
     }
 
+    /// As [`pass_on`](Self::pass_on), but to nobody: whoever comes within this time may take it.
+    pub(crate) fn keep_idle(&mut self, now: Moment, token: FencingToken, idle: Duration) -> Option<Self> {
+        let kept = self.pass_on(now, token)?;
+        Some(Self { take_by: Some(now + idle), is_idle: true, ..kept })
+    }
+
     /// Whoever it was passed on to has seen it; the loss, if it is over.
     pub(crate) fn take(&mut self, now: Moment) -> Result<(), Lost> {
-        self.take_by = None;
+        (self.take_by, self.is_idle) = (None, false);
         self.check(now)
+    }
+
+    /// It was kept idle, and may be taken: its renewals succeed, half of the ttl is left at least, nobody is known to wait for
+    /// it elsewhere, and its time is not over (H5.1).
+    pub(crate) fn may_be_taken(&mut self, now: Moment) -> bool {
+        let is_fresh = self.failed == 0 && self.until.remaining(now) * 2 >= self.ttl;
+        self.check(now).is_ok() && is_fresh && !self.is_wanted && !self.is_abandoned(now)
     }
 
     /// Released if it was passed on and nobody has taken it in time; true if so.

@@ -10,6 +10,9 @@ const TURNS_MAX: u32 = 32;
 /// then for the hold that was begun.
 const WITHIN: Duration = Duration::from_millis(10);
 
+/// Tokens of a lease that may be kept while it has nothing to do: 64. Once they are used up it is acquired anew.
+pub(crate) const IDLE_BLOCK: u32 = 64;
+
 /// How many tokens to ask for, with so many waiters behind: one for each that may have a turn.
 pub(crate) fn block_for(behind: usize) -> u32 {
     1 + u32::try_from(behind).unwrap_or(TURNS_MAX).min(TURNS_MAX)
@@ -18,20 +21,24 @@ pub(crate) fn block_for(behind: usize) -> u32 {
 /// The local turns of one lease.
 ///
 /// * Each turn has a token of the block that was granted, and no other has it (H5.2, L2).
-/// * Turns and time count from the acquisition, whatever is renewed meanwhile (H5.5).
+/// * Turns and time count from the acquisition, whatever is renewed meanwhile (H5.5). Of a lease that may be kept idle they do
+///   not, for its process is told that somebody waits elsewhere, and then passes it on no more.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
     next: FencingToken,
     left: u32,
+    /// Until then it is worth waiting for the holder.
     until: Moment,
+    idles: bool,
 }
 
 impl Turns {
-    /// Of a grant that was acquired now; `None` if it has a token for its first holder only.
-    pub(crate) fn of(now: Moment, grant: &Grant) -> Option<Self> {
-        let left = grant.block.saturating_sub(1).min(TURNS_MAX);
+    /// Of a grant that was acquired now, and may be kept idle or not; `None` if it has a token for its first holder only.
+    pub(crate) fn of(now: Moment, grant: &Grant, idles: bool) -> Option<Self> {
+        let most = if idles { IDLE_BLOCK - 1 } else { TURNS_MAX };
+        let left = grant.block.saturating_sub(1).min(most);
         let next = FencingToken::new(grant.token.get() + 1);
-        (left > 0).then_some(Self { next, left, until: now + WITHIN })
+        (left > 0).then_some(Self { next, left, until: now + WITHIN, idles })
     }
 
     /// Until when it is worth waiting for the holder: it passes the lease on, or, after the last turn, gives it back at once.
@@ -41,11 +48,21 @@ impl Turns {
 
     /// The token of the next turn, if there is one.
     pub(crate) fn next(&mut self, now: Moment) -> Option<FencingToken> {
-        self.open_until(now).filter(|_| self.left > 0)?;
+        let is_open = self.idles || self.open_until(now).is_some();
+        if !is_open || self.left == 0 {
+            return None;
+        }
         let token = self.next;
         self.next = FencingToken::new(token.get() + 1);
         self.left -= 1;
         Some(token)
+    }
+
+    /// A lease that is kept idle or not has a holder from now on, who may be waited for as long as a first one.
+    pub(crate) fn on_holder(&mut self, now: Moment) {
+        if self.idles {
+            self.until = now + WITHIN;
+        }
     }
 }
 
@@ -73,8 +90,8 @@ mod tests {
     /// H5.2: never more tokens than were granted, each once, and all above the first holder's.
     #[test]
     fn there_are_as_many_turns_as_tokens_of_the_block() {
-        assert!(Turns::of(at(0), &grant(1)).is_none());
-        let mut turns = Turns::of(at(0), &grant(4)).unwrap();
+        assert!(Turns::of(at(0), &grant(1), false).is_none());
+        let mut turns = Turns::of(at(0), &grant(4), false).unwrap();
         let tokens: Vec<u64> = std::iter::from_fn(|| turns.next(at(1))).map(FencingToken::get).collect();
         assert_eq!(tokens, [101, 102, 103]);
     }
@@ -82,11 +99,22 @@ mod tests {
     /// H5.5: a block that is larger does not make more turns, and time does not begin anew with a turn.
     #[test]
     fn turns_end_by_number_and_by_time_since_the_acquisition() {
-        let mut turns = Turns::of(at(0), &grant(1000)).unwrap();
+        let mut turns = Turns::of(at(0), &grant(1000), false).unwrap();
         assert_eq!(std::iter::from_fn(|| turns.next(at(0))).count(), 32);
-        let mut turns = Turns::of(at(0), &grant(33)).unwrap();
+        let mut turns = Turns::of(at(0), &grant(33), false).unwrap();
         assert!(turns.next(at(9)).is_some());
         assert_eq!((turns.next(at(10)), turns.open_until(at(10))), (None, None));
+    }
+
+    /// A lease that may be kept idle has its turns whenever they come, and no more than it has tokens. Its holder is waited for
+    /// no longer than any.
+    #[test]
+    fn turns_of_a_lease_that_is_kept_end_by_number_alone() {
+        let mut turns = Turns::of(at(0), &grant(1000), true).unwrap();
+        assert_eq!(std::iter::from_fn(|| turns.next(at(60_000))).count(), 63);
+        assert_eq!(turns.open_until(at(60_000)), None);
+        turns.on_holder(at(60_000));
+        assert_eq!(turns.open_until(at(60_009)), Some(at(60_010)));
     }
 
     /// As many tokens are asked for as can be used, and one for whoever asks.
