@@ -37,6 +37,8 @@ pub(crate) struct Habits {
     pub(crate) rest: (u64, u64),
     /// All programs of the process ask at once, so often, and hold for an instant.
     pub(crate) crowds_every: Option<Micros>,
+    /// Mutexes are kept for so long when they have nothing to do.
+    pub(crate) idle: Option<Duration>,
     /// So many holds in a thousand last longer than the ttl.
     pub(crate) long: u64,
     /// So many acquisitions in a thousand are given up half-way.
@@ -123,7 +125,10 @@ impl Program {
             Use::Mutex if self.chance.per_mille(100) => {
                 (self.locker.mutex(name).strict_order(), Mode::Exclusive)
             }
-            Use::Mutex => (self.locker.mutex(name), Mode::Exclusive),
+            Use::Mutex => {
+                // Zero is not at all.
+                (self.locker.mutex(name).idle(self.habits.idle.unwrap_or_default()), Mode::Exclusive)
+            }
             Use::Write => (self.locker.rwlock(name).write(), Mode::Exclusive),
             Use::ReadWrite if self.chance.per_mille(400) => {
                 (self.locker.rwlock(name).write(), Mode::Exclusive)

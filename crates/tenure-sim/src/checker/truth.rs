@@ -20,6 +20,9 @@ pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
+/// Local turns of one lease.
+const TURNS_MAX: u64 = 32;
+
 #[derive(Default)]
 struct Account {
     /// Nodes that let it in or gave it a place since its claim was sent.
@@ -36,14 +39,17 @@ struct Account {
     is_gone: bool,
     /// The last token that it was granted.
     last: u64,
+    /// It was granted more of them than local turns need.
+    may_idle: bool,
 }
 
 impl Account {
     fn on_served(&mut self, node: NodeId, did: Served) {
         match did {
             Served::Renewed(true) => self.is_renewed = true,
-            Served::Granted { last, .. } => {
+            Served::Granted { first, last } => {
                 self.took.insert(node);
+                self.may_idle |= last - first > TURNS_MAX;
                 self.last = self.last.max(last);
             }
             Served::Queued { .. } => {
@@ -115,9 +121,12 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             What::Answered { grant, answer: ReleaseAnswer::Released } => {
                 let Some(&(owner, token)) = owners.get(&grant) else { continue };
                 let account = accounts.entry(owner).or_default();
-                // With a token left it may have been passed on.
+                // With a token left it may have been passed on, or is kept: that one may end with its ttl, if the store is away
+                // when it is given back.
                 if account.left.is_empty() && token < account.last {
-                    passed.insert(owner, (event.at, grant));
+                    if !account.may_idle {
+                        passed.insert(owner, (event.at, grant));
+                    }
                 } else if account.left.len() < quorum {
                     found.push(not_done(event.at, grant));
                 }

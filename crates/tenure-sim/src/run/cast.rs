@@ -14,6 +14,9 @@ use crate::{
     server::{Data, Kind, Life, Node, Role, Strangers},
 };
 
+/// How long some processes keep a lease when they have nothing to do.
+const IDLE: Duration = Duration::from_millis(2_500);
+
 /// Lengths of leases, in ms.
 const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
 
@@ -37,13 +40,17 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
         _ => false,
     };
     let crowds_every = are_crowds.then(|| chance.between(8_000_000, 30_000_000));
+    let long = chance.between(30, 200);
+    // In no calm world, where waiters must not be passed for longer (L7).
+    let keeps = plan != PlanKind::Calm && rest.0 < 1_000 && long.is_multiple_of(3);
     let habits = Habits {
+        idle: keeps.then_some(IDLE),
         crowds_every,
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
         ttl: Duration::from_millis(chance.pick(TTLS)),
         rest,
-        long: chance.between(30, 200),
+        long,
         fickle: chance.between(0, 200),
     };
     let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;

@@ -11,7 +11,7 @@ use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, watchdog
 #[derive(Default)]
 pub(crate) struct Keeper {
     roster: Arc<Roster>,
-    reaper: Reaper,
+    reaper: Arc<Reaper>,
 }
 
 impl Keeper {
@@ -26,11 +26,12 @@ impl Keeper {
         process: ProcessId,
     ) -> io::Result<()> {
         self.reaper.ensure(|orders| {
-            let (roster, main, host_there) = (self.roster.clone(), main.clone(), host.clone());
+            let (keeps, main, host_there) =
+                ((self.roster.clone(), self.reaper.clone()), main.clone(), host.clone());
             let start = move || -> tenure_core::BoxFuture<'static, ()> {
                 Box::pin(async move {
                     let link = Arc::new(Link::new(main));
-                    let renewing = watchdog::run(roster, link.clone(), host_there.clone(), process);
+                    let renewing = watchdog::run(keeps, link.clone(), host_there.clone(), process);
                     let releasing = reaper::run(orders, link, host_there);
                     futures_util::future::join(renewing, releasing).await;
                 })

@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::{
-    future::join_all,
-    stream::{FuturesUnordered, StreamExt},
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{
+    Audience, BoxFuture, ErrorKind, Grant, Host, Moment, ProcessId, Renewal, Timing, Wake, Wakes,
 };
-use tenure_core::{Audience, BoxFuture, ErrorKind, Grant, Host, ProcessId, Renewal, Timing, Wake, Wakes};
 use tracing::{Instrument, Span};
 
-use crate::engine::{cell::HoldCell, link::Link, request::request, roster::Roster};
+use crate::engine::{cell::HoldCell, link::Link, reaper::Reaper, request::request, roster::Roster};
 
 /// Pause between attempts to reach the store.
 const RECONNECT: Duration = Duration::from_millis(250);
@@ -18,22 +17,24 @@ enum Finished {
     /// The stream of hints for the robbed, if the store could be reached.
     Connected(Option<Box<dyn Wakes>>),
     Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
-    /// What nobody has taken is given back, or ends with its ttl.
-    GivenBack,
 }
 
 /// Renews until the roster is closed. A renewal that hangs delays no other: all are under way at once, and the clock
-/// is looked at meanwhile.
-pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host>, process: ProcessId) {
+/// is looked at meanwhile. What nobody has taken goes to the reaper.
+pub(crate) async fn run(
+    (roster, reaper): (Arc<Roster>, Arc<Reaper>),
+    link: Arc<Link>,
+    host: Arc<dyn Host>,
+    process: ProcessId,
+) {
     let mut under_way: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
     let mut robbed: Option<Box<dyn Wakes>> = None;
     let mut connecting = false;
     roster.take_over(host.now());
     while !roster.is_closed() {
-        let plan = roster.plan(host.now());
-        for cell in plan.give_back {
-            under_way.push(Box::pin(give_back(&link, &*host, cell)));
-        }
+        let now = host.now();
+        let plan = roster.plan(now);
+        plan.give_back.iter().for_each(|cell| give_back(&reaper, now, cell));
         for batch in plan.renew {
             under_way.push(Box::pin(renew(&link, &*host, batch)));
         }
@@ -51,15 +52,17 @@ pub(crate) async fn run(roster: Arc<Roster>, link: Arc<Link>, host: Arc<dyn Host
                     roster.on_connected(host.now());
                 }
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
-                Finished::GivenBack => {}
             },
             wake = hint(robbed.as_mut().filter(|_| holding)) => roster.on_wake(host.now(), wake),
             () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
         }
     }
     let now = host.now();
-    let idle = roster.take_all().into_iter().filter(|cell| cell.release(now).is_ok());
-    join_all(idle.map(|cell| give_back(&link, &*host, cell))).await;
+    for cell in roster.take_all() {
+        if cell.release(now).is_ok() {
+            give_back(&reaper, now, &cell);
+        }
+    }
 }
 
 async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {
@@ -80,13 +83,9 @@ async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
     }
 }
 
-async fn give_back(link: &Link, host: &dyn Host, cell: Arc<HoldCell>) -> Finished {
-    let Grant { name, owner, .. } = cell.grant();
-    let ask = || async { link.backend().await?.release(name, *owner).await };
-    if let Err(error) = request(host, host.now(), cell.timing().request_timeout(), ask).await {
-        tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
-    }
-    Finished::GivenBack
+fn give_back(reaper: &Reaper, now: Moment, cell: &HoldCell) {
+    let Grant { name, owner, ttl, .. } = cell.grant();
+    reaper.order(name.clone(), *owner, now + *ttl);
 }
 
 async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {
