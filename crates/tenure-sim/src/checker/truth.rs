@@ -39,17 +39,16 @@ struct Account {
     is_gone: bool,
     /// The last token that it was granted.
     last: u64,
-    /// It was granted more of them than local turns need.
-    may_idle: bool,
+    /// The first token that a holder entered with.
+    first: Option<u64>,
 }
 
 impl Account {
     fn on_served(&mut self, node: NodeId, did: Served) {
         match did {
             Served::Renewed(true) => self.is_renewed = true,
-            Served::Granted { first, last } => {
+            Served::Granted { last, .. } => {
                 self.took.insert(node);
-                self.may_idle |= last - first > TURNS_MAX;
                 self.last = self.last.max(last);
             }
             Served::Queued { .. } => {
@@ -88,6 +87,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
         match event.what {
             What::Entered { grant, owner, token, .. } => {
                 owners.insert(grant, (owner, token));
+                accounts.entry(owner).or_default().first.get_or_insert(token);
                 passed.remove(&owner);
             }
             What::Served { owner, did: Served::Left(true), .. } if passed.remove(&owner).is_some() => {}
@@ -124,7 +124,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 // With a token left it may have been passed on, or is kept: that one may end with its ttl, if the store is away
                 // when it is given back.
                 if account.left.is_empty() && token < account.last {
-                    if !account.may_idle {
+                    if account.first.is_some_and(|first| account.last - first <= TURNS_MAX) {
                         passed.insert(owner, (event.at, grant));
                     }
                 } else if account.left.len() < quorum {
