@@ -108,10 +108,11 @@ impl Hall {
 
 impl Outcome {
     fn of(card: &Card, half: Half, played: Played) -> Self {
-        let (verdict, what) = match (&played.trouble, played.harms.first()) {
-            (Some(trouble), _) => (Verdict::NotPlayed, trouble.clone()),
-            (None, Some(harm)) => (Verdict::Harmed, harm.what.clone()),
-            (None, None) => (Verdict::Safe, safe(card, half)),
+        let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
+        let (verdict, what) = match &played.trouble {
+            Some(trouble) => (Verdict::NotPlayed, trouble.clone()),
+            None if harms.is_empty() => (Verdict::Safe, safe(card, half)),
+            None => (Verdict::Harmed, harms.join(" ")),
         };
         Self { verdict, what, played: Some(played) }
     }

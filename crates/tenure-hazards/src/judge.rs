@@ -35,6 +35,8 @@ pub enum Rule {
 pub struct Harm {
     /// In one sentence: who, when, how.
     pub what: String,
+    /// In two or three words.
+    pub label: &'static str,
     /// From when.
     pub from: Duration,
     /// Until when.
@@ -143,7 +145,7 @@ fn overlaps(events: &[Event]) -> Vec<Harm> {
                     Seconds(from),
                     Seconds(until - from)
                 );
-                harms.push(Harm { what, from, until });
+                harms.push(Harm { what, label: "both inside", from, until });
             }
         }
     }
@@ -171,7 +173,7 @@ fn late_write(events: &[Event]) -> Option<Harm> {
                         Seconds(event.at),
                         Seconds(later)
                     );
-                    return Some(Harm { what, from: event.at, until: event.at });
+                    return Some(Harm { what, label: "late write", from: event.at, until: event.at });
                 }
                 last = Some((&event.lane, since));
             }
@@ -190,6 +192,7 @@ fn lost_update(events: &[Event]) -> Option<Harm> {
     let taken = u64::try_from(taken).expect("BUG: a small number");
     (sum != taken).then(|| Harm {
         what: format!("{taken} clients added one and were told that it was done; the number is {sum}."),
+        label: "lost update",
         from: at,
         until: at,
     })
@@ -226,7 +229,7 @@ fn unserved(events: &[Event], limit: Duration) -> Option<Harm> {
         Seconds(from),
         Seconds(until - from)
     );
-    Some(Harm { what, from, until })
+    Some(Harm { what, label: "nobody is served", from, until })
 }
 
 /// Only who came clearly later counts: requests of two processes may cross on their way.
@@ -243,6 +246,7 @@ fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm
             Seconds(worst.until - worst.from),
             waits.len()
         ),
+        label: "is overtaken",
         from: worst.from,
         until: worst.until,
     })
@@ -258,7 +262,8 @@ fn too_many_requests(events: &[Event], each: u64) -> Option<Harm> {
     let mean = requests / u64::try_from(entries).expect("BUG: a small number").max(1);
     (mean > each).then(|| Harm {
         what: format!("The server was asked {requests} times for {entries} entries, {mean} times for each."),
-        from: Duration::ZERO,
+        label: "all ask again and again",
+        from: since,
         until: at,
     })
 }

@@ -36,5 +36,5 @@ pub use needs::Need;
 pub use record::{Event, Kind, What};
 pub use scene::Scene;
 pub use scenes::all;
-pub use show::{json, table};
+pub use show::{json, page, pictures, table};
 pub use stage::Stage;

@@ -1,16 +1,17 @@
 //! The command `tenure-hazards`: plays the scenes and shows what became of them.
 
 use std::{
-    env,
+    env, fs,
     io::{self, BufRead, IsTerminal, Write},
     panic,
+    path::PathBuf,
     process::ExitCode,
 };
 
 use clap::Parser;
 use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure_hazards::{Cast, Hall, Need, Scene, Shown, all, command, json, player, table};
+use tenure_hazards::{Cast, Hall, Need, Scene, Shown, all, command, json, page, pictures, player, table};
 
 /// Plays twenty ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
 #[derive(Debug, Parser)]
@@ -22,6 +23,15 @@ struct Args {
     /// Print a list for programs.
     #[arg(long)]
     json: bool,
+    /// Write a page with pictures; one file that needs no other.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the pictures into this folder, as SVG.
+    #[arg(long, value_name = "FOLDER")]
+    pictures: Option<PathBuf>,
+    /// Compare the pictures with those in this folder: they must tell the same, but for times.
+    #[arg(long, value_name = "FOLDER")]
+    compare: Option<PathBuf>,
     /// A Redis server that may be written to, for the scenes that need no more; the others start servers of their own.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -78,7 +88,23 @@ fn played(args: &Args) -> Result<ExitCode, String> {
     } else {
         println!("{}", in_table(&shown, &Term::stdout()));
     }
-    Ok(code(&shown))
+    written(args, &shown)?;
+    let differences = args.compare.as_ref().map_or_else(Vec::new, |folder| pictures::compare(folder, &shown));
+    differences.iter().for_each(|line| eprintln!("{line}"));
+    Ok(if differences.is_empty() { code(&shown) } else { ExitCode::FAILURE })
+}
+
+/// The page and the pictures, where they are wanted.
+fn written(args: &Args, shown: &[Shown]) -> Result<(), String> {
+    if let Some(file) = &args.html {
+        let page = page::of(shown).map_err(|error| error.to_string())?;
+        fs::write(file, page).map_err(|error| format!("--html {}: {error}", file.display()))?;
+    }
+    match &args.pictures {
+        Some(folder) => pictures::write(folder, shown)
+            .map_err(|error| format!("--pictures {}: {error}", folder.display())),
+        None => Ok(()),
+    }
 }
 
 fn chosen(args: &Args) -> Result<Vec<&'static dyn Scene>, String> {
