@@ -233,8 +233,8 @@ impl Client {
 
     /// It goes on after it was stopped, as if nothing had been.
     pub(crate) fn continues(&self) {
-        self.signal(Signal::SIGCONT);
         self.referee.note(&self.name, What::GoesOn);
+        self.signal(Signal::SIGCONT);
     }
 
     fn signal(&self, signal: Signal) {
@@ -296,7 +296,7 @@ fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
         }
         Word::Leaves => note(What::Leaves),
         Word::Lost(_) => note(What::Hears),
-        Word::HeldBack => note(What::Note("does not write: the lock is not its own any more".into())),
+        Word::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
         Word::Writes { text, token } => referee.write(lane, text, *token),
         Word::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),
         Word::Notes(text) => note(What::Note(text.clone())),

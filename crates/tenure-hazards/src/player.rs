@@ -72,7 +72,7 @@ impl Player {
                 self.unlocks(scheme, false)?;
             }
             Order::Forget => {
-                say(Word::Notes("its worker ends and gives nothing back".into()));
+                say(Word::Notes("loses its worker, which gives nothing back".into()));
                 say(Word::Leaves);
             }
             Order::Write { text, pauses } => {

@@ -65,6 +65,9 @@ impl<'c> Stage<'c> {
         let ttl = self.ttl.as_millis().to_string();
         command.args([PLAYER, scheme, name, self.lock(), url, &ttl]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
+        if !self.is_tenure() {
+            self.referee.knows(name, name);
+        }
         Client::start(name, &mut command, &self.referee)
     }
 

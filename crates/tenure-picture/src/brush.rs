@@ -26,6 +26,7 @@ struct Brush<'p> {
     lane: f64,
     marks: Vec<Numbered<'p>>,
     left_out: usize,
+    top: f64,
 }
 
 impl<'p> Brush<'p> {
@@ -36,7 +37,8 @@ impl<'p> Brush<'p> {
             LANE
         };
         let (marks, left_out) = legend::numbered(picture);
-        Self { picture, lane, marks, left_out }
+        let words = picture.shades.len().saturating_sub(1) as f64 * WORDS;
+        Self { picture, lane, marks, left_out, top: TOP + words }
     }
 
     fn draw(&self) -> Document {
@@ -65,22 +67,19 @@ impl<'p> Brush<'p> {
         }
         document.append(self.shades());
         document.append(self.signs());
-        for (index, line) in lines.iter().enumerate() {
-            document.append(text("line", 8.0, bottom + (index as f64 + 0.8) * LINE, line));
+        for (index, (indent, line)) in lines.iter().enumerate() {
+            document.append(text("line", 8.0 + indent, bottom + (index as f64 + 0.8) * LINE, line));
         }
         document
     }
 
-    /// What is written below the lanes.
-    fn lines(&self) -> Vec<String> {
+    /// What is written below the lanes, and how far it is moved in.
+    fn lines(&self) -> Vec<(f64, String)> {
         let marks = self.marks.iter().flat_map(|mark| {
-            let lines = legend::wrapped(&format!("{}.  {}", mark.number, mark.line), COLUMNS);
-            lines
-                .into_iter()
-                .enumerate()
-                .map(|(nth, line)| if nth == 0 { line } else { format!("      {line}") })
+            let lines = legend::wrapped(&format!("{}. {}", mark.number, mark.line), COLUMNS);
+            lines.into_iter().enumerate().map(|(nth, line)| (if nth == 0 { 0.0 } else { 14.0 }, line))
         });
-        let more = (self.left_out > 0).then(|| format!("and {} more marks", self.left_out));
+        let more = (self.left_out > 0).then(|| (0.0, format!("and {} more marks", self.left_out)));
         marks.chain(more).collect()
     }
 
@@ -90,8 +89,10 @@ impl<'p> Brush<'p> {
         let mut at = Duration::ZERO;
         while at <= self.picture.span {
             let x = self.x(at);
-            group.append(line("grid", (x, TOP - 4.0), (x, self.bottom())));
-            group.append(text("soft", x - 3.0, self.bottom() + 12.0, &label(at)));
+            group.append(line("grid", (x, self.top - 4.0), (x, self.bottom())));
+            let words = label(at);
+            let room = words.chars().count() as f64 * 6.0;
+            group.append(text("soft", (x - 3.0).min(WIDTH - room), self.bottom() + 12.0, &words));
             at += step;
         }
         group
@@ -115,6 +116,7 @@ impl<'p> Brush<'p> {
         let (from, until) = (self.x(bar.from), self.x(bar.until));
         let (width, air) = ((until - from).max(1.5), self.lane / 6.0);
         let (class, deep) = match bar.look {
+            Look::Waits if self.lane < LANE => ("thin", self.lane / 3.0),
             Look::Waits => ("waits", self.lane / 4.0),
             Look::Believes => ("believes", air),
             Look::Stopped => ("stopped", air),
@@ -130,22 +132,23 @@ impl<'p> Brush<'p> {
                 x += 6.0;
             }
         }
-        if self.lane >= LANE && width > bar.label.chars().count() as f64 * 6.0 + 4.0 {
+        if self.lane >= LANE && width > bar.label.chars().count() as f64 * 6.0 + 12.0 {
             let class = format!("in-{class}");
-            group.append(text(&class, from + 4.0, y + self.lane / 2.0 + 4.0, &bar.label));
+            group.append(text(&class, from + 9.0, y + self.lane / 2.0 + 4.0, &bar.label));
         }
         group
     }
 
     fn shades(&self) -> Group {
         let mut group = Group::new();
-        for shade in &self.picture.shades {
+        for (nth, shade) in self.picture.shades.iter().enumerate() {
             let (from, until) = (self.x(shade.from), self.x(shade.until));
             let width = (until - from).max(3.0);
-            group.append(rectangle("shade", from, TOP - 4.0, width, self.bottom() - TOP + 4.0));
+            let above = self.top - 4.0;
+            group.append(rectangle("shade", from, above, width, self.bottom() - above));
             let room = shade.label.chars().count() as f64 * 6.2;
             let x = from.min(WIDTH - RIGHT - room).max(4.0);
-            group.append(text("harm", x, TOP - 8.0, &shade.label));
+            group.append(text("harm", x, self.top - 8.0 - nth as f64 * WORDS, &shade.label));
         }
         group
     }
@@ -185,7 +188,7 @@ impl<'p> Brush<'p> {
     }
 
     fn y(&self, lane: usize) -> f64 {
-        TOP + lane as f64 * self.lane
+        self.top + lane as f64 * self.lane
     }
 
     fn bottom(&self) -> f64 {
@@ -217,7 +220,7 @@ fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Line {
 }
 
 fn text(class: &str, x: f64, y: f64, words: &str) -> Text {
-    Text::new(words).set("class", class).set("x", number(x)).set("y", number(y)).set("xml:space", "preserve")
+    Text::new(words).set("class", class).set("x", number(x)).set("y", number(y))
 }
 
 /// With one digit behind the point.
@@ -240,8 +243,10 @@ fn label(at: Duration) -> String {
 /// Of the whole picture: what a phone shows without making letters too small.
 const WIDTH: f64 = 440.0;
 const LEFT: f64 = 68.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 36.0;
 const TOP: f64 = 26.0;
+/// One more of these above the lanes for each shade after the first: their words must not meet.
+const WORDS: f64 = 12.0;
 const LANE: f64 = 26.0;
 const LINE: f64 = 15.0;
 /// More lanes than this are drawn thinner.

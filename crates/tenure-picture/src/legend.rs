@@ -25,7 +25,7 @@ pub(crate) fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
         .collect();
     all.sort_by_key(|(_, mark)| mark.at);
     let shown = all.into_iter().take(MOST).enumerate().map(|(index, (lane, mark))| {
-        let line = format!("{}  {} {}", seconds(mark.at), picture.lanes[lane].name, mark.label);
+        let line = format!("{} {} {}", seconds(mark.at), picture.lanes[lane].name, mark.label);
         Numbered { number: index + 1, lane, mark, line }
     });
     (shown.collect(), count.saturating_sub(MOST))

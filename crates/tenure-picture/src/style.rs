@@ -10,7 +10,7 @@ pub(crate) const STYLE: &str = "\
 .tp .paper{fill:var(--paper)}.tp .soft{fill:var(--soft)}.tp .name{font-weight:600}\
 .tp .grid{stroke:var(--line);stroke-width:.5}.tp .base{stroke:var(--line);stroke-width:1}\
 .tp .waits{fill:none;stroke:var(--soft);stroke-dasharray:3 2}.tp .believes{fill:var(--belief)}\
-.tp .holds{fill:var(--store);stroke:var(--soft);stroke-width:.5}.tp .stopped{fill:var(--paper);stroke:var(--ink)}\
+.tp .thin{fill:var(--soft);opacity:.55}.tp .holds{fill:var(--store);stroke:var(--soft);stroke-width:.5}.tp .stopped{fill:var(--paper);stroke:var(--ink)}\
 .tp .in-believes{fill:var(--inbelief)}.tp .shade{fill:var(--shade);stroke:var(--harm);stroke-dasharray:2 2}\
 .tp .harm{fill:var(--harm);font-weight:600}.tp .sign{stroke:var(--paper);stroke-width:1}\
 .tp .sign.fault{fill:var(--fault)}.tp .sign.taken{fill:var(--good)}.tp .sign.harmful{fill:var(--harm)}\

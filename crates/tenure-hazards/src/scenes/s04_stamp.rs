@@ -29,7 +29,7 @@ impl Scene for Stamp {
         let clock = Clock::new();
         if stage.has_fault() {
             clock.step(HOUR_MS);
-            stage.note("B", "its clock is one hour ahead");
+            stage.note("B", "has a clock that is one hour ahead");
         }
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client_in("B", &room.address, &clock.env());

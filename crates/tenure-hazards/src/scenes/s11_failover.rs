@@ -36,13 +36,14 @@ impl Scene for Failover {
         }
         room.fails_over(stage);
         b.asks();
-        if b.is_in_within(stage.ttl() / 3) {
+        if b.is_in_within(stage.ttl().mul_f64(if stage.has_fault() { 1.5 } else { 0.3 })) {
             stage.pass(0.3);
             a.leaves();
         } else {
             a.leaves();
             b.is_in();
         }
+        stage.pass(0.2);
         b.leaves();
     }
 }

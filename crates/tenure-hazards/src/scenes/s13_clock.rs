@@ -37,16 +37,22 @@ impl Scene for ClockSteps {
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client("B", &room.address);
         a.enters();
+        stage.pass(0.05);
         a.writes("first of A");
+        stage.pass(0.05);
         a.is_about_to_write("second of A", stage.has_fault());
         b.asks();
         if stage.has_fault() {
+            stage.pass(0.1);
             clock.step(HOUR_MS);
-            stage.fault(LANE, "its clock steps by 1 h");
+            stage.fault(LANE, "has its clock stepped forward by 1 h");
             b.is_in();
+            stage.pass(0.05);
             b.writes("of B");
+            stage.pass(0.1);
             a.goes_on();
             a.has_written();
+            stage.pass(0.1);
             b.leaves();
         } else {
             a.has_written();

@@ -27,16 +27,22 @@ impl Scene for LateWrite {
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client("B", &room.address);
         a.enters();
+        stage.pass(0.1);
         a.writes("first of A");
+        stage.pass(0.1);
         a.is_about_to_write("second of A", stage.has_fault());
         b.asks();
         if stage.has_fault() {
+            stage.pass(0.1);
             a.stops();
             b.is_in();
+            stage.pass(0.1);
             b.writes("of B");
+            stage.pass(0.2);
             a.goes_on();
             a.continues();
             a.has_written();
+            stage.pass(0.2);
         } else {
             a.has_written();
             a.leaves();

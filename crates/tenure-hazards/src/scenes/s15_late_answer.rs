@@ -51,6 +51,7 @@ impl Scene for LateAnswer {
         b.asks();
         if stage.has_fault() {
             b.is_in();
+            stage.pass(0.1);
             network.release();
             stage.note("A", "hears the answer");
         }

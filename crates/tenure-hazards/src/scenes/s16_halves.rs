@@ -45,24 +45,27 @@ impl Scene for Halves {
                     [&mut a, &mut b].map(|client| client.is_in_or_stands_within(stage.ttl()));
                 match (a_is_in, b_is_in) {
                     (Some(false), Some(false)) => {
+                        stage.pass(0.15);
                         a.goes_on();
                         b.goes_on();
                     }
-                    (Some(true), _) => return one_after_the_other(a, b),
-                    (_, Some(true)) => return one_after_the_other(b, a),
+                    (Some(true), _) => return one_after_the_other(stage, a, b),
+                    (_, Some(true)) => return one_after_the_other(stage, b, a),
                     _ => {}
                 }
             }
         } else {
             b.asks();
-            one_after_the_other(a, b);
+            one_after_the_other(stage, a, b);
         }
     }
 }
 
 /// The first is in, or will be before the second.
-fn one_after_the_other(mut first: Client, mut second: Client) {
+fn one_after_the_other(stage: &Stage<'_>, mut first: Client, mut second: Client) {
+    stage.pass(0.2);
     first.leaves();
     second.is_in();
+    stage.pass(0.2);
     second.leaves();
 }

@@ -35,6 +35,7 @@ impl Scene for ReadWriteBack {
         }
         b.adds_and_stops_if(false);
         let has_added = b.has_added_within(stage.ttl() / 3);
+        stage.pass(0.1);
         if stands {
             a.goes_on();
             a.has_added();

@@ -27,15 +27,20 @@ impl Scene for Session {
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client("B", &room.address);
         a.enters();
+        stage.pass(0.1);
         a.writes("first of A");
+        stage.pass(0.1);
         b.asks();
         if stage.has_fault() {
             a.stops();
             b.is_in();
+            stage.pass(0.1);
             b.writes("of B");
+            stage.pass(0.2);
             a.is_about_to_write("second of A", false);
             a.continues();
             a.has_written();
+            stage.pass(0.2);
         } else {
             a.writes("second of A");
             a.leaves();

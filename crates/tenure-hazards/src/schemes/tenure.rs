@@ -3,6 +3,7 @@
 use std::{path::Path, thread, time::Duration};
 
 use rusqlite::Connection;
+use tenure::ReleaseError;
 use tenure::blocking::{Guard, Lease, Locker, connect};
 
 use crate::{
@@ -25,6 +26,12 @@ impl Tenure {
         Ok(Self { url: me.url.clone(), locks: connect(&me.url)?, guard: None, lease: None })
     }
 
+    /// Keeps the guard, and has somebody look at the lease.
+    fn holds(&mut self, guard: Guard) {
+        self.lease = Some(watched(guard.lease()));
+        self.guard = Some(guard);
+    }
+
     /// The rows that are protected, beside the file of the locks.
     fn rows(&self) -> Step<Connection> {
         let locks = Path::new(self.url.trim_start_matches("sqlite:"));
@@ -34,17 +41,16 @@ impl Tenure {
 
 impl Scheme for Tenure {
     fn lock(&mut self, me: &Player) -> Step {
-        let guard =
-            self.locks.mutex(&me.lock).with(|lock| lock.ttl(me.ttl).max_hold(3 * me.ttl)).acquire()?;
-        self.lease = Some(watched(guard.lease()));
-        self.guard = Some(guard);
+        let lock = self.locks.mutex(&me.lock);
+        let lock = lock.with(|lock| lock.ttl(me.ttl));
+        let lock = lock.with(|lock| lock.max_hold(3 * me.ttl));
+        self.holds(lock.acquire()?);
         Ok(())
     }
 
     fn unlock(&mut self, _: &Player) -> Step {
-        if let Some(Err(told)) = self.guard.take().map(Guard::release) {
-            say(Word::Notes(told.to_string()));
-        }
+        let released = self.guard.take().map(Guard::release);
+        say_if_lost(released);
         Ok(())
     }
 
@@ -69,6 +75,13 @@ impl Scheme for Tenure {
     fn alias(&self, _: &Player) -> String {
         // Without the number of the process, which ZooKeeper's nodes do not have.
         self.lease.as_ref().map_or_else(String::new, |lease| lease.owner().to_string().split_off(16))
+    }
+}
+
+/// A release says what happened.
+fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
+    if let Some(Err(told)) = released {
+        say(Word::Notes(format!("is told: {told}")));
     }
 }
 

@@ -113,9 +113,11 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
     };
     Some(match &event.what {
         What::Enters => (Sign::Note, GOES_IN.to_owned()),
+        // Who has lost the lock has nothing to leave.
+        What::Leaves if !was_inside(event, played) => return None,
         What::Leaves => (Sign::Note, LEAVES.to_owned()),
         What::Hears => (Sign::Note, "knows by its own clock that its lease is over".to_owned()),
-        What::Dies => (Sign::Fault, "is gone".to_owned()),
+        What::Dies => (Sign::Fault, "dies".to_owned()),
         What::Stops => (Sign::Fault, "is stopped, and does not know it".to_owned()),
         What::GoesOn => (Sign::Note, "goes on".to_owned()),
         What::Writes { text, is_taken } => {
@@ -135,6 +137,10 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         What::Note(words) => (Sign::Note, words.clone()),
         What::Opens(_) | What::Asks | What::Holds(_) | What::Ends => return None,
     })
+}
+
+fn was_inside(event: &Event, played: &Played) -> bool {
+    inside(&played.events).iter().any(|span| span.lane == event.lane && span.until == event.at)
 }
 
 const GOES_IN: &str = "goes in";
