@@ -152,7 +152,7 @@ impl Client {
     /// Its worker ends and does not give the lock back; the process lives on.
     pub(crate) fn forgets(&mut self) {
         self.order(&Order::Forget);
-        self.hears("has forgotten", |word| (*word == Word::Leaves).then_some(()));
+        self.hears("has forgotten", |word| (*word == Word::Abandons).then_some(()));
     }
 
     /// It looks whether it has the lock, and writes if so. Whether it wrote.
@@ -295,6 +295,7 @@ fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
             note(What::Enters);
         }
         Word::Leaves => note(What::Leaves),
+        Word::Abandons => note(What::Abandons),
         Word::Lost(_) => note(What::Hears),
         Word::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
         Word::Writes { text, token } => referee.write(lane, text, *token),

@@ -107,7 +107,8 @@ impl Hall {
 }
 
 impl Outcome {
-    fn of(card: &Card, half: Half, played: Played) -> Self {
+    /// What became of a half.
+    pub fn of(card: &Card, half: Half, played: Played) -> Self {
         let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
         let (verdict, what) = match &played.trouble {
             Some(trouble) => (Verdict::NotPlayed, trouble.clone()),

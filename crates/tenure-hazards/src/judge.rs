@@ -72,7 +72,7 @@ pub(crate) fn inside(events: &[Event]) -> Vec<Span> {
     spans(
         events,
         |what| matches!(what, What::Enters),
-        |what| matches!(what, What::Leaves | What::Hears | What::Dies),
+        |what| matches!(what, What::Leaves | What::Abandons | What::Hears | What::Dies),
     )
 }
 

@@ -71,10 +71,7 @@ impl Player {
                 thread::sleep(work);
                 self.unlocks(scheme, false)?;
             }
-            Order::Forget => {
-                say(Word::Notes("loses its worker, which gives nothing back".into()));
-                say(Word::Leaves);
-            }
+            Order::Forget => say(Word::Abandons),
             Order::Write { text, pauses } => {
                 self.pauses = pauses;
                 if scheme.believes() {

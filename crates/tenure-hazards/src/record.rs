@@ -29,6 +29,8 @@ pub enum What {
     Enters,
     /// It works no more.
     Leaves,
+    /// Its worker has ended, and has not given the lock back.
+    Abandons,
     /// It hears that the lock is lost, and works no more.
     Hears,
     /// It is ended, as by `kill -9`.

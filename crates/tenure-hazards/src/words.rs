@@ -41,6 +41,8 @@ pub(crate) enum Word {
     Locked { alias: String, token: Option<u64> },
     /// It is about to give the lock back: it works no more.
     Leaves,
+    /// Its worker has ended and gave nothing back.
+    Abandons,
     /// It has given it back.
     Unlocked,
     /// It hears that it has lost the lock, and works no more.

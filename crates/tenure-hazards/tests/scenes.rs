@@ -1,8 +1,8 @@
 //! Every scene: both verdicts, and what becomes of each when its half is turned round.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use tenure_hazards::{Cast, Fault, Half, Played, Scene, all, command, play};
+use tenure_hazards::{Cast, Fault, Half, Outcome, Played, Scene, Shown, all, command, pictures, play};
 
 /// Both verdicts; the scheme without the fault; and the scheme in Tenure's place.
 fn shows(number: u8) {
@@ -19,11 +19,49 @@ fn shows(number: u8) {
     let tenure = played(scene, Half::Tenure, &cast);
     assert!(tenure.harms.is_empty(), "{:?}: {:#?}", tenure.harms, tenure.events);
 
+    let card = *scene.card();
+    let shown = Shown {
+        card,
+        naive: Outcome::of(&card, Half::Naive, naive),
+        tenure: Outcome::of(&card, Half::Tenure, tenure),
+    };
+    assert!(shown.is_as_expected());
+    let differences = pictures::compare(Path::new(PICTURES), &[shown]);
+    assert!(
+        differences.is_empty(),
+        "cargo run --release -p tenure-hazards -- --pictures docs/hazards --only {number}\n{differences:#?}"
+    );
+
     let without_fault = played(scene, Half::Naive, &Cast { fault: Fault::StaysAway, ..cast.clone() });
     assert!(without_fault.harms.is_empty(), "{:?}: {:#?}", without_fault.harms, without_fault.events);
     let impostor = played(scene, Half::Tenure, &Cast { has_impostor: true, ..cast });
     assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);
 }
+
+/// docs/hazards.md has every scene, in the words of its card.
+#[test]
+fn the_paper_tells_every_scene() {
+    let paper =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards.md")).expect("the paper");
+    let paper: Vec<&str> = paper.split_whitespace().collect();
+    let paper = paper.join(" ");
+    for scene in all() {
+        let card = scene.card();
+        let title = format!("### Scene {}: {}", card.number, card.title);
+        for words in [title.as_str(), card.fault, card.harm, card.instead] {
+            assert!(paper.contains(words), "docs/hazards.md does not have: {words}");
+        }
+        for half in ["naive", "tenure"] {
+            assert!(paper.contains(&format!("(hazards/{:02}-{half}.svg)", card.number)), "{title}");
+        }
+        for hazard in card.hazards {
+            assert!(paper.contains(&format!("### Hazard {hazard}:")), "{title} names hazard {hazard}");
+        }
+    }
+}
+
+/// The pictures of the paper.
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards");
 
 fn played(scene: &dyn Scene, half: Half, cast: &Cast) -> Played {
     let played = play(scene, half, cast);

@@ -12,17 +12,22 @@ pub fn story(svg: &str) -> BTreeSet<String> {
         match event {
             Event::Tag(name, _, attributes) => {
                 class = attributes.get("class").map(ToString::to_string).unwrap_or_default();
-                if !class.is_empty() && class != "grid" {
+                if !class.is_empty() && !by_size(&class) {
                     story.insert(format!("{name} {class}"));
                 }
             }
-            Event::Text(text) if !matches!(class.as_str(), "soft" | "number") => {
+            Event::Text(text) if !by_size(&class) => {
                 story.insert(without_numbers(text));
             }
             _ => {}
         }
     }
     story
+}
+
+/// What is drawn only where there is room for it, or as often as there is.
+fn by_size(class: &str) -> bool {
+    matches!(class, "grid" | "soft" | "number" | "hatch") || class.starts_with("in-")
 }
 
 /// Each number, with its point and its unit, as `#`.

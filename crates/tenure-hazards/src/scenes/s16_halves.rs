@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use tenure_testkit::{proxy::Proxy, redis::RedisServer};
+
 use crate::{
     card::Card, client::Client, judge::Rule, needs::Need, rooms::Quorum, scene::Scene, stage::Stage,
 };
@@ -30,14 +32,22 @@ impl Scene for Halves {
         let room = Quorum::open(stage, 5);
         room.servers[4].kill();
         stage.fault("node 5", "is down");
-        let ports = room.ports();
-        let near: Vec<u16> = ports.clone();
-        let far: Vec<u16> = [3, 2, 1, 0, 4].map(|nth| ports[nth]).to_vec();
-        let mut a = stage.client("A", &room.address(stage, &near));
-        let mut b = stage.client("B", &room.address(stage, &far));
+        let near = room.ports();
+        let far: Vec<Proxy> = near.iter().map(|port| Proxy::to(*port, 1)).collect();
+        let of_a = [near[0], near[1], far[2].port(), far[3].port(), near[4]];
+        let of_b = [near[3], near[2], far[1].port(), far[0].port(), near[4]];
+        let mut a = stage.client("A", &room.address(stage, &of_a));
+        let mut b = stage.client("B", &room.address(stage, &of_b));
+        if stage.has_fault() {
+            far.iter().for_each(Proxy::hold_requests);
+        }
         a.asks_and_stops_if(stage.has_fault());
         if stage.has_fault() {
             b.asks_and_stops_if(true);
+            let has_voted = |server: &RedisServer| server.command(&["EXISTS", stage.lock()]).int() == 1;
+            stage.waits(2.0, || room.servers[..4].iter().all(has_voted));
+            stage.note("A", "and B have two servers each");
+            far.iter().for_each(Proxy::release);
             let until = Instant::now() + 4 * stage.ttl();
             // In step: each goes on when both stand.
             while Instant::now() < until {
