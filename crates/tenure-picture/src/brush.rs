@@ -27,6 +27,7 @@ struct Brush<'p> {
     marks: Vec<Numbered<'p>>,
     left_out: usize,
     top: f64,
+    width: f64,
 }
 
 impl<'p> Brush<'p> {
@@ -38,7 +39,7 @@ impl<'p> Brush<'p> {
         };
         let (marks, left_out) = legend::numbered(picture);
         let words = picture.shades.len().saturating_sub(1) as f64 * WORDS;
-        Self { picture, lane, marks, left_out, top: TOP + words }
+        Self { picture, lane, marks, left_out, top: TOP + words, width: picture.width.clamp(WIDTH, WIDEST) }
     }
 
     fn draw(&self) -> Document {
@@ -47,8 +48,8 @@ impl<'p> Brush<'p> {
         let height = bottom + lines.len() as f64 * LINE + 6.0;
         let id = &self.picture.id;
         let mut document = Document::new()
-            .set("viewBox", format!("0 0 {WIDTH} {}", number(height)))
-            .set("width", WIDTH)
+            .set("viewBox", format!("0 0 {} {}", number(self.width), number(height)))
+            .set("width", number(self.width))
             .set("height", number(height))
             .set("class", "tp")
             .set("role", "img")
@@ -60,7 +61,7 @@ impl<'p> Brush<'p> {
                     .add(svg::node::Text::new(&self.picture.description)),
             )
             .add(Style::new(STYLE))
-            .add(rectangle("paper", 0.0, 0.0, WIDTH, height));
+            .add(rectangle("paper", 0.0, 0.0, self.width, height));
         document.append(self.grid());
         for index in 0..self.picture.lanes.len() {
             document.append(self.lane(index));
@@ -85,14 +86,14 @@ impl<'p> Brush<'p> {
 
     fn grid(&self) -> Group {
         let mut group = Group::new();
-        let step = step(self.picture.span);
+        let step = step(self.picture.span, (self.width / 55.0) as u32);
         let mut at = Duration::ZERO;
         while at <= self.picture.span {
             let x = self.x(at);
             group.append(line("grid", (x, self.top - 4.0), (x, self.bottom())));
-            let words = label(at);
+            let words = label(self.picture.begins + at);
             let room = words.chars().count() as f64 * 6.0;
-            group.append(text("soft", (x - 3.0).min(WIDTH - room), self.bottom() + 12.0, &words));
+            group.append(text("soft", (x - 3.0).min(self.width - room), self.bottom() + 12.0, &words));
             at += step;
         }
         group
@@ -105,7 +106,7 @@ impl<'p> Brush<'p> {
         if self.lane >= LANE || index == 0 {
             group.append(text("name", 6.0, y + self.lane / 2.0 + 4.0, &lane.name));
         }
-        group.append(line("base", (LEFT, y + self.lane - 1.0), (WIDTH - RIGHT, y + self.lane - 1.0)));
+        group.append(line("base", (LEFT, y + self.lane - 1.0), (self.width - RIGHT, y + self.lane - 1.0)));
         for bar in &lane.bars {
             group.append(self.bar(bar, y));
         }
@@ -147,7 +148,7 @@ impl<'p> Brush<'p> {
             let above = self.top - 4.0;
             group.append(rectangle("shade", from, above, width, self.bottom() - above));
             let room = shade.label.chars().count() as f64 * 6.2;
-            let x = from.min(WIDTH - RIGHT - room).max(4.0);
+            let x = from.min(self.width - RIGHT - room).max(4.0);
             group.append(text("harm", x, self.top - 8.0 - nth as f64 * WORDS, &shade.label));
         }
         group
@@ -184,7 +185,7 @@ impl<'p> Brush<'p> {
 
     fn x(&self, at: Duration) -> f64 {
         let span = self.picture.span.as_secs_f64().max(0.001);
-        LEFT + (WIDTH - LEFT - RIGHT) * (at.as_secs_f64() / span).min(1.0)
+        LEFT + (self.width - LEFT - RIGHT) * (at.as_secs_f64() / span).min(1.0)
     }
 
     fn y(&self, lane: usize) -> f64 {
@@ -229,11 +230,11 @@ fn number(value: f64) -> String {
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// The step of the axis: some four to eight in all.
-fn step(span: Duration) -> Duration {
+/// The step of the axis: so many in all, or less.
+fn step(span: Duration, count: u32) -> Duration {
     let steps = [50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
-    let fits = |ms: &&u64| span.as_millis() <= u128::from(**ms) * 8;
-    Duration::from_millis(*steps.iter().find(fits).unwrap_or(&3_600_000)).max(span / 60)
+    let fits = |ms: &&u64| span.as_millis() <= u128::from(**ms) * u128::from(count);
+    Duration::from_millis(*steps.iter().find(fits).unwrap_or(&3_600_000))
 }
 
 fn label(at: Duration) -> String {
@@ -242,6 +243,8 @@ fn label(at: Duration) -> String {
 
 /// Of the whole picture: what a phone shows without making letters too small.
 const WIDTH: f64 = 440.0;
+/// Of a long history: what viewers still take.
+const WIDEST: f64 = 20_000.0;
 const LEFT: f64 = 68.0;
 const RIGHT: f64 = 36.0;
 const TOP: f64 = 26.0;

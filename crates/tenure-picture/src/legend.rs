@@ -23,12 +23,14 @@ pub(crate) fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
         .enumerate()
         .flat_map(|(lane, of)| of.marks.iter().map(move |mark| (lane, mark)))
         .collect();
+    let most = if picture.width > 0.0 { MANY } else { MOST };
     all.sort_by_key(|(_, mark)| mark.at);
-    let shown = all.into_iter().take(MOST).enumerate().map(|(index, (lane, mark))| {
-        let line = format!("{} {} {}", seconds(mark.at), picture.lanes[lane].name, mark.label);
+    let shown = all.into_iter().take(most).enumerate().map(|(index, (lane, mark))| {
+        let line =
+            format!("{} {} {}", seconds(picture.begins + mark.at), picture.lanes[lane].name, mark.label);
         Numbered { number: index + 1, lane, mark, line }
     });
-    (shown.collect(), count.saturating_sub(MOST))
+    (shown.collect(), count.saturating_sub(most))
 }
 
 /// As on the axis: `0.35 s`.
@@ -55,6 +57,8 @@ pub(crate) fn wrapped(line: &str, columns: usize) -> Vec<String> {
 
 /// Marks that are numbered: more cannot be told apart.
 const MOST: usize = 16;
+/// In a picture that is as wide as it likes.
+const MANY: usize = 60;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Lanes side by side, from the beginning of a history to its end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picture {
     /// Tells it apart from others on the same page: letters, digits and `-`.
     pub id: String,
@@ -13,6 +13,10 @@ pub struct Picture {
     pub description: String,
     /// How long it lasted.
     pub span: Duration,
+    /// How wide it is drawn: 0, or less than a phone is wide, as wide as a phone.
+    pub width: f64,
+    /// What the axis begins with.
+    pub begins: Duration,
     /// From top to bottom.
     pub lanes: Vec<Lane>,
     /// Times at which somebody was hurt.

@@ -38,6 +38,7 @@ pub(super) fn picture(card: &Card, half: Half, played: &Played) -> Picture {
         span: end(events),
         lanes,
         shades: played.harms.iter().filter(|harm| harm.from < harm.until).map(shade).collect(),
+        ..Picture::default()
     }
 }
 
