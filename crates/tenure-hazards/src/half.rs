@@ -9,6 +9,7 @@ use crate::{
     cast::{Cast, Half},
     judge::{Harm, judge},
     record::Event,
+    rooms,
     scene::Scene,
     stage::Stage,
 };
@@ -31,6 +32,10 @@ pub fn play(scene: &dyn Scene, half: Half, cast: &Cast) -> Played {
     let mut stage = Stage::new(scene.card(), half, cast);
     let ended = panic::catch_unwind(AssertUnwindSafe(|| scene.play(&mut stage)));
     let (ttl, events) = (stage.ttl(), stage.events());
+    if let Some(url) = &cast.url {
+        // OK to ignore because whoever could not reach the server has heard so from the clients.
+        let _ = rooms::free(url, stage.lock());
+    }
     let trouble = ended.err().map(|cause| {
         let words = cause.downcast_ref::<String>().map(String::as_str);
         words.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()

@@ -6,6 +6,7 @@ use std::{
     panic,
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -50,7 +51,14 @@ fn main() -> ExitCode {
         Some((player::WORK, rest)) => return player::work(rest),
         _ => {}
     }
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(refusal) => {
+            // OK to ignore because there is nobody left to tell.
+            let _ = refusal.print();
+            return ExitCode::from(if refusal.use_stderr() { USAGE } else { 0 });
+        }
+    };
     match played(&args) {
         Ok(code) => code,
         Err(refusal) => {
@@ -66,6 +74,9 @@ fn played(args: &Args) -> Result<ExitCode, String> {
         agreed(args, url)?;
     }
     let needs_tenure = scenes.iter().any(|scene| scene.card().needs.contains(&Need::Tenure));
+    if let Some(url) = &args.url {
+        waited(url)?;
+    }
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let tenure = if needs_tenure { command::find(&program) } else { None };
     let cast = Cast { tenure, url: args.url.clone(), ..Cast::of(program) };
@@ -138,12 +149,21 @@ fn agreed(args: &Args, url: &str) -> Result<(), String> {
         return Err("--url: keys are written to that server; say --yes if they may be".into());
     }
     eprint!(
-        "The scenes write the key tenure-hazards:job and the records of Tenure to that server. Go on? [y/N] "
+        "The scenes write keys that begin with tenure-hazards: and the record of Tenure to that server. Go on? [y/N] "
     );
     let _ = io::stderr().flush();
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(|error| error.to_string())?;
     if answer.trim().eq_ignore_ascii_case("y") { Ok(()) } else { Err("nothing was written".into()) }
+}
+
+/// A server that is new to Tenure grants nothing for up to 10 s, once in its life: before the scenes, not in them.
+fn waited(url: &str) -> Result<(), String> {
+    let told = |words: String| format!("--url: {words}");
+    let locks = tenure::blocking::connect(url).map_err(|error| told(error.to_string()))?;
+    let guard = locks.mutex("tenure-hazards:first").acquire_within(PATIENCE);
+    let guard = guard.map_err(|error| told(error.to_string()))?;
+    guard.release().map_err(|error| told(error.to_string()))
 }
 
 fn bar(scenes: usize, is_quiet: bool) -> ProgressBar {
@@ -164,6 +184,8 @@ fn code(shown: &[Shown]) -> ExitCode {
     }
 }
 
+/// More than a server that is new to Tenure waits by default.
+const PATIENCE: Duration = Duration::from_secs(20);
 const USAGE: u8 = 64;
 /// A program is missing: some scenes were not played.
 const UNAVAILABLE: u8 = 69;

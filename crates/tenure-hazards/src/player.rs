@@ -11,6 +11,9 @@ use crate::{
 /// The word that makes the program a player.
 pub const PLAYER: &str = "__player";
 
+/// The variable in which a player finds where locks are kept: an argument would show a password to everybody.
+pub(crate) const URL: &str = "TENURE_HAZARDS_URL";
+
 /// The word that makes the program the work of a script.
 pub const WORK: &str = "__work";
 
@@ -26,7 +29,7 @@ pub fn work(args: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Plays a client: scheme, name, lock, URL, ttl in ms. Returns when it is told nothing more.
+/// Plays a client: scheme, name, lock, ttl in ms. Returns when it is told nothing more.
 pub fn run(args: &[String]) -> ExitCode {
     match played(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,11 +47,11 @@ pub fn run(args: &[String]) -> ExitCode {
 }
 
 fn played(args: &[String]) -> Step {
-    let [scheme, name, lock, url, ttl] = args else { return Err("five words are needed".into()) };
+    let [scheme, name, lock, ttl] = args else { return Err("four words are needed".into()) };
     let mut me = Player {
         name: name.clone(),
         lock: lock.clone(),
-        url: url.clone(),
+        url: std::env::var(URL)?,
         ttl: Duration::from_millis(ttl.parse()?),
         pauses: false,
     };

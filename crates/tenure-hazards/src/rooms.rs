@@ -10,6 +10,6 @@ mod zookeeper;
 pub(crate) use copies::Copies;
 pub(crate) use count::Count;
 pub(crate) use quorum::Quorum;
-pub(crate) use redis::{LANE, RedisRoom, address};
+pub(crate) use redis::{LANE, RedisRoom, address, free};
 pub(crate) use rows::Rows;
 pub(crate) use zookeeper::Ensemble;

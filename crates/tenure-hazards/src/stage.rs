@@ -17,7 +17,7 @@ use crate::{
     card::Card,
     cast::{Cast, Fault, Half},
     client::Client,
-    player::PLAYER,
+    player::{PLAYER, URL},
     record::{Event, Kind, Referee, What},
     schemes::TENURE,
 };
@@ -37,12 +37,16 @@ pub struct Stage<'c> {
     referee: Arc<Referee>,
     ttl: Duration,
     watches: Vec<Watch>,
+    lock: String,
 }
 
 impl<'c> Stage<'c> {
     pub(crate) fn new(card: &'c Card, half: Half, cast: &'c Cast) -> Self {
         let ttl = TTL * stretch();
-        Self { card, half, cast, referee: Arc::new(Referee::new()), ttl, watches: Vec::new() }
+        // On a given server each half has a lock of its own: several are played at once.
+        let lock = cast.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", card.number));
+        let lock = lock.unwrap_or_else(|| "job".into());
+        Self { card, half, cast, lock, referee: Arc::new(Referee::new()), ttl, watches: Vec::new() }
     }
 
     /// A client of its own process, connected.
@@ -63,7 +67,7 @@ impl<'c> Stage<'c> {
             if self.is_tenure() { (TENURE, &address.tenure) } else { (self.card.naive, &address.naive) };
         let mut command = Command::new(&self.cast.program);
         let ttl = self.ttl.as_millis().to_string();
-        command.args([PLAYER, scheme, name, self.lock(), url, &ttl]);
+        command.args([PLAYER, scheme, name, self.lock(), &ttl]).env(URL, url);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         if !self.is_tenure() {
             self.referee.knows(name, name);
@@ -72,8 +76,8 @@ impl<'c> Stage<'c> {
     }
 
     /// The name of the lock.
-    pub(crate) fn lock(&self) -> &'static str {
-        if self.cast.url.is_some() { "tenure-hazards:job" } else { "job" }
+    pub(crate) fn lock(&self) -> &str {
+        &self.lock
     }
 
     /// How long a lock lasts, unless somebody renews it.
@@ -192,6 +196,8 @@ impl Drop for Watch {
     }
 }
 
+/// What the locks on a given server begin with.
+const GIVEN: &str = "tenure-hazards:";
 /// How long a lock lasts on a quiet machine.
 const TTL: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);

@@ -74,13 +74,13 @@ pub(crate) fn settings(stage: &Stage<'_>) -> String {
 
 /// Has somebody look at a server.
 pub(crate) fn look(stage: &mut Stage<'_>, lane: &str, url: &str) {
-    let (url, lock) = (url.to_owned(), stage.lock());
+    let (url, lock) = (url.to_owned(), stage.lock().to_owned());
     let mut connection: Option<Connection> = None;
     stage.watches(lane, move || {
         if connection.is_none() {
             connection = connect(&url);
         }
-        let held = redis::cmd("GET").arg(lock).query::<Option<String>>(connection.as_mut()?);
+        let held = redis::cmd("GET").arg(&lock).query::<Option<String>>(connection.as_mut()?);
         held.unwrap_or_else(|_| {
             connection = None;
             None
@@ -88,7 +88,7 @@ pub(crate) fn look(stage: &mut Stage<'_>, lane: &str, url: &str) {
     });
 }
 
-/// Takes away what an earlier half has left.
+/// Takes away what a half has left, as a scheme without an end does.
 pub(crate) fn free(url: &str, lock: &str) -> redis::RedisResult<()> {
     redis::cmd("DEL").arg(lock).query(&mut Client::open(url)?.get_connection_with_timeout(PATIENCE)?)
 }
