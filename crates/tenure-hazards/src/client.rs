@@ -138,6 +138,12 @@ impl Client {
         self.hears("has left", |word| (*word == Word::Unlocked).then_some(()));
     }
 
+    /// It makes its connection.
+    pub(crate) fn connects(&mut self) {
+        self.order(&Order::Connect);
+        self.has_left();
+    }
+
     /// It takes the lock, works for so long, and gives it back by itself.
     pub(crate) fn turn(&mut self, work: Duration) {
         self.referee.note(&self.name, What::Asks);
@@ -215,8 +221,8 @@ impl Client {
 
     /// `kill -9` of what holds the lock, not of the work.
     pub(crate) fn is_killed(&mut self) {
+        self.referee.note(&self.name, What::Fault("loses its script to kill -9".into()));
         self.end();
-        self.referee.note(&self.name, What::Fault("kill -9".into()));
     }
 
     /// `kill -9`.
@@ -296,7 +302,7 @@ fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
         }
         Word::Leaves => note(What::Leaves),
         Word::Abandons => note(What::Abandons),
-        Word::Lost(_) => note(What::Hears),
+        Word::Lost { by_clock } => note(What::Hears { by_clock: *by_clock }),
         Word::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
         Word::Writes { text, token } => referee.write(lane, text, *token),
         Word::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),

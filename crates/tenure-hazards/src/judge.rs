@@ -72,7 +72,7 @@ pub(crate) fn inside(events: &[Event]) -> Vec<Span> {
     spans(
         events,
         |what| matches!(what, What::Enters),
-        |what| matches!(what, What::Leaves | What::Abandons | What::Hears | What::Dies),
+        |what| matches!(what, What::Leaves | What::Abandons | What::Hears { .. } | What::Dies),
     )
 }
 
@@ -241,8 +241,9 @@ fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm
     let (worst, count) = waits.iter().map(|span| (span, overtakers(span))).max_by_key(|(_, count)| *count)?;
     (count > limit).then(|| Harm {
         what: format!(
-            "{} waited {}: {count} of {} that came after it went in before it.",
+            "{} came at {} and waited {}: {count} of {} that came after it went in before it.",
             worst.lane,
+            Seconds(worst.from),
             Seconds(worst.until - worst.from),
             waits.len()
         ),

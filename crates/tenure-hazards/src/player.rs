@@ -69,6 +69,12 @@ impl Player {
         match order {
             Order::Lock { pauses } => self.locks(scheme, pauses)?,
             Order::Unlock { pauses } => self.unlocks(scheme, pauses)?,
+            Order::Connect => {
+                self.pauses = false;
+                scheme.lock(self)?;
+                scheme.unlock(self)?;
+                say(Word::Unlocked);
+            }
             Order::Turn { work } => {
                 self.locks(scheme, false)?;
                 thread::sleep(work);

@@ -31,8 +31,11 @@ pub enum What {
     Leaves,
     /// Its worker has ended, and has not given the lock back.
     Abandons,
-    /// It hears that the lock is lost, and works no more.
-    Hears,
+    /// It knows that the lock is lost, and works no more.
+    Hears {
+        /// By its own clock; else it was told by the store, or has held for as long as it may.
+        by_clock: bool,
+    },
     /// It is ended, as by `kill -9`.
     Dies,
     /// It is stopped, and does not know it.

@@ -15,6 +15,8 @@ pub(crate) enum Order {
     Write { text: String, pauses: bool },
     /// Read a number, add one, write it back; stop in between.
     Add { pauses: bool },
+    /// Take the lock and give it back, and say nothing of it: the connection is made then.
+    Connect,
     /// Take the lock, work for so long, give it back.
     Turn { work: Duration },
     /// Work no more, and do not give the lock back.
@@ -45,8 +47,8 @@ pub(crate) enum Word {
     Abandons,
     /// It has given it back.
     Unlocked,
-    /// It hears that it has lost the lock, and works no more.
-    Lost(String),
+    /// It knows that it has lost the lock, and works no more: by its own clock, or because it was told.
+    Lost { by_clock: bool },
     /// It does not believe any more, and so does not write.
     HeldBack,
     /// This write is on its way.

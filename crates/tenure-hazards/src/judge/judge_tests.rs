@@ -26,12 +26,12 @@ fn write(is_taken: bool) -> What {
 
 #[test]
 fn two_that_work_at_once_are_seen_and_one_that_is_stopped_does_not_work() {
-    use What::{Dies, Enters, GoesOn, Hears, Leaves, Stops};
+    use What::{Dies, Enters, GoesOn, Leaves, Stops};
     let both = [(10, "A", Enters), (500, "B", Enters), (800, "A", Leaves), (900, "B", Leaves)];
     let said = verdict(Rule::OneAtATime, &both).expect("they overlap");
     assert_eq!(said, "A and B were inside at once, from 500 ms for 300 ms.");
-    for after in [Leaves, Hears, Dies] {
-        let turns = [(10, "A", Enters), (400, "A", after), (500, "B", Enters), (900, "B", Leaves)];
+    for after in [Leaves, What::Abandons, What::Hears { by_clock: true }, Dies] {
+        let turns = [(10, "A", Enters), (400, "A", after.clone()), (500, "B", Enters), (900, "B", Leaves)];
         assert_eq!(verdict(Rule::OneAtATime, &turns), None);
     }
     let stopped = [

@@ -1,7 +1,5 @@
 //! Scene 7: WATCH, MULTI, EXEC, and what they cost when many want the lock.
 
-use std::time::Duration;
-
 use crate::{
     card::Card,
     client::Client,
@@ -37,10 +35,7 @@ impl Scene for Watch {
         let mut clients: Vec<Client> =
             (1..=CLIENTS).map(|n| stage.client(&format!("C{n}"), &room.address)).collect();
         // Connected, so that only the work is counted.
-        for client in &mut clients {
-            client.turn(Duration::ZERO);
-            client.has_had_its_turn();
-        }
+        clients.iter_mut().for_each(Client::connects);
         let count = Count::begin(stage, room.server());
         for client in &mut clients {
             client.turn(stage.ttl() / 20);

@@ -1,7 +1,5 @@
 //! Scene 15: an answer that comes late and is believed.
 
-use std::time::Duration;
-
 use tenure_testkit::{proxy::Proxy, redis::Recipe};
 
 use crate::{
@@ -40,8 +38,7 @@ impl Scene for LateAnswer {
         let mut a = stage.client("A", &far);
         let mut b = stage.client("B", &room.address);
         // Connected before the network fails.
-        a.turn(Duration::ZERO);
-        a.has_had_its_turn();
+        a.connects();
         if stage.has_fault() {
             network.hold_replies();
             stage.fault("A", "hears no answer");

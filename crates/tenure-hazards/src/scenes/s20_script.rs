@@ -29,11 +29,11 @@ impl Scene for Script {
 
     fn play(&self, stage: &mut Stage<'_>) {
         let folder = tempfile::Builder::new().prefix("tenure-script-").tempdir().expect("a temporary folder");
-        let (long, short) = (stage.ttl() * 3, stage.ttl() / 3);
+        let (long, short) = (stage.ttl() * 2, stage.ttl() / 3);
         let script = |name, work| Client::start(name, &mut line(stage, folder.path(), work), stage.referee());
         let mut a = script("A", if stage.has_fault() { long } else { short });
         let work = a.starts_working();
-        let watch = ends(stage, work);
+        let watch = stage.is_tenure().then(|| ends(stage, work));
         stage.writes_down("B", What::Opens(crate::record::Kind::Client));
         stage.writes_down("B", What::Asks);
         let mut b = script("B", short);
@@ -43,11 +43,12 @@ impl Scene for Script {
         }
         b.is_in();
         b.has_left();
-        if stage.is_tenure() {
-            // OK to ignore because the watch panics never.
-            let _ = watch.join();
+        match watch {
+            // OK to ignore because the watch does not panic.
+            Some(watch) => drop(watch.join()),
+            // Nobody ends it before it is done.
+            None => a.has_left(),
         }
-        end(work);
     }
 }
 
@@ -67,7 +68,7 @@ fn line(stage: &Stage<'_>, folder: &std::path::Path, work: Duration) -> Command 
     command
 }
 
-/// Writes down when the work of A is gone, however that came.
+/// Writes down when the work of A is gone.
 fn ends(stage: &Stage<'_>, work: u32) -> thread::JoinHandle<()> {
     let referee = Arc::clone(stage.referee());
     thread::spawn(move || {
@@ -82,16 +83,4 @@ fn ends(stage: &Stage<'_>, work: u32) -> thread::JoinHandle<()> {
 fn lives(pid: u32) -> bool {
     let facts = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     facts.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-}
-
-/// The work of A must not outlive the scene.
-fn end(pid: u32) {
-    use nix::{
-        sys::signal::{Signal, kill},
-        unistd::Pid,
-    };
-    if lives(pid) {
-        // OK to ignore because it may have ended by itself meanwhile.
-        let _ = kill(Pid::from_raw(i32::try_from(pid).expect("a process id is an i32")), Signal::SIGKILL);
-    }
 }

@@ -95,7 +95,10 @@ fn watched(lease: Lease) -> Lease {
             match watched.check() {
                 Ok(()) => until = now + watched.remaining(),
                 Err(lost) if lost.cause() == tenure::Loss::Released => return,
-                Err(lost) => return say_at(now.min(until), Word::Lost(lost.to_string())),
+                Err(lost) => {
+                    let by_clock = lost.cause() == tenure::Loss::Expired;
+                    return say_at(now.min(until), Word::Lost { by_clock });
+                }
             }
             thread::sleep(LOOK);
         }

@@ -118,7 +118,10 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         What::Leaves if !was_inside(event, played) => return None,
         What::Leaves => (Sign::Note, LEAVES.to_owned()),
         What::Abandons => (Sign::Fault, "loses its worker, which gives nothing back".to_owned()),
-        What::Hears => (Sign::Note, "knows by its own clock that its lease is over".to_owned()),
+        What::Hears { by_clock: true } => {
+            (Sign::Note, "knows by its own clock that its lease is over".to_owned())
+        }
+        What::Hears { by_clock: false } => (Sign::Note, "is told that its lease is over".to_owned()),
         What::Dies => (Sign::Fault, "dies".to_owned()),
         What::Stops => (Sign::Fault, "is stopped, and does not know it".to_owned()),
         What::GoesOn => (Sign::Note, "goes on".to_owned()),
