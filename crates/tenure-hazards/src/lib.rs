@@ -3,7 +3,7 @@
 //! A *scene* is one way. It is played twice, with the scheme as everybody writes it and with Tenure; each time is a
 //! [`Half`]. Clients are processes of their own ([`player`]). What is protected is a *resource* of the
 //! referee, which knows neither scheme: it writes down who was inside when and what the resource took, and
-//! [`judge`] says who was hurt.
+//! `judge` says who was hurt.
 
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
 

@@ -90,14 +90,14 @@ fn played(args: &Args) -> Result<ExitCode, String> {
         until_now.sort_by_key(|shown| shown.card.number);
         bar.inc(1);
         if !bar.is_hidden() {
-            bar.set_message(format!("{}\n", in_table(&until_now, &Term::stderr())));
+            bar.set_message(format!("{}\n", in_table(&until_now, &Term::stderr(), table::short)));
         }
     });
     bar.finish_and_clear();
     if args.json {
         println!("{}", json::list(&shown));
     } else {
-        println!("{}", in_table(&shown, &Term::stdout()));
+        println!("{}", in_table(&shown, &Term::stdout(), table::full));
     }
     written(args, &shown)?;
     let differences = args.compare.as_ref().map_or_else(Vec::new, |folder| pictures::compare(folder, &shown));
@@ -131,10 +131,10 @@ fn chosen(args: &Args) -> Result<Vec<&'static dyn Scene>, String> {
         .collect())
 }
 
-fn in_table(shown: &[Shown], term: &Term) -> String {
+fn in_table(shown: &[Shown], term: &Term, table: fn(&[Shown], u16, bool) -> String) -> String {
     let is_plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let columns = if term.is_term() { term.size().1.clamp(60, 160) } else { 160 };
-    table::of(shown, columns, term.is_term() && !is_plain)
+    table(shown, columns, term.is_term() && !is_plain)
 }
 
 /// Asks before anything is written to a server that is not our own.
@@ -171,8 +171,9 @@ fn bar(scenes: usize, is_quiet: bool) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{msg}[{bar:40}] {pos} of {len} scenes, {elapsed}");
-    ProgressBar::new(u64::try_from(scenes).unwrap_or(0))
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    let bar = ProgressBar::new(u64::try_from(scenes).unwrap_or(0));
+    bar.enable_steady_tick(TICK);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn code(shown: &[Shown]) -> ExitCode {
@@ -186,6 +187,8 @@ fn code(shown: &[Shown]) -> ExitCode {
 
 /// More than a server that is new to Tenure waits by default.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How often the bar shows the time.
+const TICK: Duration = Duration::from_millis(250);
 const USAGE: u8 = 64;
 /// A program is missing: some scenes were not played.
 const UNAVAILABLE: u8 = 69;
