@@ -82,7 +82,10 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(
+    after_help = EXIT_CODES,
+    override_usage = "tenure run [OPTIONS] <NAME> [--] <COMMAND>...\n       tenure run [OPTIONS] --any <NAMES> -- <COMMAND>..."
+)]
 pub(crate) struct Run {
     /// Do not wait: fail at once if the lock is held
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
@@ -96,6 +99,12 @@ pub(crate) struct Run {
     /// Let so many run at once
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) slots: Option<u32>,
+    /// Hold this lock as well, all or none; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["shared", "slots"])]
+    pub(crate) also: Vec<LockName>,
+    /// Instead of NAME: hold one of these locks, the first that is free; names with commas between
+    #[arg(long, value_name = "NAMES", value_parser = name, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"])]
+    pub(crate) any: Vec<LockName>,
     /// Length of the lease: after a crash the lock is free this much later [default: 10s, or what the store accepts at
     /// most if that is less]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
@@ -119,10 +128,15 @@ pub(crate) struct Run {
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
     /// The lock
-    #[arg(value_name = "NAME", value_parser = name)]
-    pub(crate) name: LockName,
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
     /// What to run
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required_unless_present = "any",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     pub(crate) argv: Vec<OsString>,
 }
 
@@ -240,7 +254,7 @@ fn ttl(text: &str) -> Result<Timing, String> {
     Timing::new(duration(text)?).map_err(|error| error.to_string())
 }
 
-fn name(text: &str) -> Result<LockName, String> {
+pub(crate) fn name(text: &str) -> Result<LockName, String> {
     LockName::new(text).map_err(|error| error.to_string())
 }
 

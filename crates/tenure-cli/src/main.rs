@@ -25,6 +25,7 @@ mod store;
 mod terminal;
 mod view;
 mod waiting;
+mod wanted;
 mod watch;
 mod watcher;
 

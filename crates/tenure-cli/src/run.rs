@@ -1,20 +1,21 @@
 //! `run`: a command under a lock.
 
-use std::{ffi::OsString, num::NonZeroU32, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
-use tenure::{Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promises, Timing, TokioHost};
+use tenure::{Guards, Host, Label, Lease, Lock, Loss, Lost, Moment, Promises, Timing, TokioHost};
 
 use crate::{
     args::{Global, Run},
-    child::{Change, Child},
+    child::{Change, Child, Under},
     exit::Stop,
     messages::Deadline,
-    nested, people,
+    people,
     release::Release,
     signals::Signals,
     spinner::pause,
     store,
-    waiting::Waiting,
+    waiting::{Budget, Waiting},
+    wanted::{Asking, Wanted},
 };
 
 /// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
@@ -46,7 +47,7 @@ impl Stopping {
     }
 
     /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
-    fn deadline(self, guard: &Guard) -> Deadline {
+    fn deadline(self, guard: &Guards) -> Deadline {
         let end = TokioHost.now() + guard.remaining();
         Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
     }
@@ -57,22 +58,24 @@ impl Stopping {
     }
 }
 
-pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
+pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     // Before there is a store, which may be a file that is made. A default is never longer than this one.
     Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
+    let wanted = Wanted::of(&mut args, std::env::args_os())?;
     let locks = store::connect(global).await?;
     let ttl = ttl(&locks.promises(), &args)?;
     let stopping = Stopping::new(&args, ttl)?;
-    let (lock, mode) = named(&locks, &args);
-    nested::refuse(global, &locks, &args.name, mode).await?;
+    wanted.refuse_nested(global, &locks, &args).await?;
     let mut signals = Signals::listen()?;
-    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
-    let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(with_settings(lock, &args, ttl, stopping), budget, &mut signals).await?;
+    let waiting = Waiting::new(global, &locks, &wanted, args.conflict_exit_code).of_all(wanted.is_all());
+    let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
+    let set = |lock| with_settings(lock, &args, ttl, stopping);
+    let asking = Asking { locks: &locks, args: &args, waiting: &waiting, budget };
+    let guard = wanted.acquire(asking, set, &mut signals).await?;
     let since = TokioHost.now();
-    let (name, place) = (args.name.as_str(), store::place(global));
-    let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
-    let held = Held { args: &args, stopping, guard, release };
+    let (first, name, place) = (wanted.first(&guard), wanted.held(&guard), store::place(global));
+    let release = Release { locks: &locks, name: &name, place, quiet: global.quiet, ttl };
+    let held = Held { args: &args, name: &name, stopping, guard, first, release };
     held.run(&mut signals, since).await
 }
 
@@ -86,18 +89,6 @@ fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
         promises.max_ttl_parameter.map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
     let max = people::seconds(promises.max_ttl);
     Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
-}
-
-/// The lock that was named, and the mode in which it is wanted.
-fn named(locks: &Locker, args: &Run) -> (Lock, Mode) {
-    let name = args.name.as_str();
-    match (args.shared, args.slots) {
-        (true, _) => (locks.rwlock(name).read(), Mode::READ),
-        (false, Some(slots)) => {
-            (locks.semaphore(name, slots), Mode::Shared { limit: NonZeroU32::new(slots) })
-        }
-        (false, None) => (locks.mutex(name), Mode::Exclusive),
-    }
 }
 
 fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
@@ -119,11 +110,15 @@ fn first_word(line: &str) -> &str {
     line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
 }
 
-/// A command that runs, or is about to, under a guard.
+/// A command that runs, or is about to, under its locks.
 struct Held<'a> {
     args: &'a Run,
+    /// Of the lock or locks, for people.
+    name: &'a str,
     stopping: Stopping,
-    guard: Guard,
+    guard: Guards,
+    /// The lock that was named first.
+    first: Lease,
     release: Release<'a>,
 }
 
@@ -146,12 +141,13 @@ impl Held<'_> {
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
             let (code, line) =
-                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.args.name));
+                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.lost_name()));
             self.release.in_passing(self.guard).await;
             return Err(Stop::new(code, line));
         }
         let argv = argv(self.args);
-        let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
+        let under = Under { guards: &self.guard, first: &self.first };
+        let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
                 let left = self.guard.remaining();
@@ -170,7 +166,7 @@ impl Held<'_> {
                 Ok(code)
             }
             Err(Over { why, is_planned }) => {
-                let (code, name) = (self.args.lost_exit_code, &self.args.name);
+                let (code, name) = (self.args.lost_exit_code, self.lost_name());
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
                 if is_planned {
                     // Our belief ends with it; the lease on the store lasts longer.
@@ -182,6 +178,13 @@ impl Held<'_> {
                 Err(Stop::new(code, line))
             }
         }
+    }
+
+    /// Which lock was lost, if it is one of several.
+    fn lost_name(&self) -> String {
+        let lost = self.guard.iter().find(|lease| lease.check().is_err() || lease.is_at_risk());
+        lost.filter(|_| self.guard.iter().len() > 1)
+            .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }
 
     /// Until the command has ended by itself, or because the lease is over.

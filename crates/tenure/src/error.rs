@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError};
+use tenure_core::{BackendError, FencingToken, HolderView, LockName, NameError, TimingError};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -52,6 +52,21 @@ pub enum ConfigError {
     NoReadLocks {
         /// Which backend.
         backend: &'static str,
+    },
+    /// Several locks were asked for, and none was named.
+    #[error("no lock is named; name at least one")]
+    NoNames,
+    /// Several locks were asked for, and one was named twice: it would wait for itself.
+    #[error("the lock {name} is named twice; name each lock once")]
+    NameTwice {
+        /// Which lock.
+        name: LockName,
+    },
+    /// More locks than one claim may name.
+    #[error("more than {most} locks are named; name {most} at most")]
+    TooManyNames {
+        /// How many may be named.
+        most: usize,
     },
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]

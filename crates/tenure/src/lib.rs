@@ -25,6 +25,7 @@
 //! |---|---|
 //! | a store | [`connect`] with a URL, or its builder: `SqliteStore`, `RedisStore`, `RedlockStore`, `PostgresStore`, `ZooKeeperStore`, `EtcdStore` |
 //! | a lock | [`Locker::mutex`], [`Locker::rwlock`], [`Locker::semaphore`] |
+//! | several locks | [`Locker::all`] to hold all of them, [`Locker::any`] to hold one of them |
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
@@ -45,13 +46,17 @@
 pub mod blocking;
 pub mod fence;
 
+mod all_of;
+mod any_of;
 mod connect;
 mod engine;
 mod error;
 mod guard;
+mod guards;
 mod host;
 mod label;
 mod lease;
+mod leases;
 mod lock;
 mod locker;
 mod machine;
@@ -59,14 +64,19 @@ mod options;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
 mod rwlock;
+mod several;
 mod store;
 
+pub use all_of::AllOf;
+pub use any_of::AnyOf;
 pub use connect::connect;
 pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
 pub use guard::Guard;
+pub use guards::Guards;
 pub use host::TokioHost;
 pub use label::this_process;
 pub use lease::Lease;
+pub use leases::Leases;
 pub use lock::Lock;
 pub use locker::Locker;
 pub use options::{Progress, Waiting};

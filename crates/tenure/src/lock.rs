@@ -6,7 +6,7 @@ use tenure_core::{Label, LockName, Mode, Sharing, Timing};
 use tracing::Instrument;
 
 use crate::{
-    engine::{Engine, acquire},
+    engine::{Engine, acquire, cell::HoldCell},
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
     lease::Lease,
@@ -258,15 +258,39 @@ impl Lock {
         run(self.acquire_within(patience).await?, work).await
     }
 
-    async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+    pub(crate) async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;
         Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode)))
     }
 
+    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) has it begin.
+    pub(crate) async fn acquire_uncapped(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+        let mut uncapped = self.clone();
+        uncapped.options.max_hold = None;
+        uncapped.acquire_for(budget).await
+    }
+
+    /// `max_hold` begins now.
+    pub(crate) fn cap(&self, cell: &HoldCell) {
+        if let Some(max_hold) = self.options.max_hold {
+            cell.cap(self.engine.host.now() + max_hold);
+        }
+    }
+
+    /// Which lock; why there is none of that name.
+    pub(crate) fn name(&self) -> Result<&LockName, ConfigError> {
+        self.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// Refuses what cannot be asked of this store; sends nothing.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.request(None).map(drop)
+    }
+
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {
-        let (name, mode) = (self.name.as_ref().map_err(Clone::clone)?, self.mode.clone()?);
+        let (name, mode) = (self.name()?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
         if timing.ttl() > promises.max_ttl {
@@ -290,7 +314,7 @@ impl Lock {
 }
 
 /// Works under a guard for as long as the lease lasts, then gives it back.
-async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
+pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
     let out = {
         let work = work(guard.lease());
         tokio::select! {

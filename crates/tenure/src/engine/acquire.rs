@@ -12,7 +12,7 @@ use crate::{
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
-    options::{Options, PATIENCE, Progress, Waiting},
+    options::{Options, PATIENCE, Waiting},
 };
 
 /// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
@@ -40,7 +40,7 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let began = engine.host.now();
-    request.options.progress.iter().for_each(Progress::begin);
+    request.options.progress.iter().for_each(|progress| progress.begin(request.name));
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
     let queued = waits.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
     let queued = queued.flatten();

@@ -92,6 +92,12 @@ impl HoldCell {
         Some(Self { grant, timing, hold: Mutex::new(hold), news: Notify::new(), host, pid: self.pid })
     }
 
+    /// Believed no longer than until then, however often it is renewed.
+    pub(crate) fn cap(&self, cap: Moment) {
+        self.hold().cap_at(cap);
+        self.news.notify_waiters();
+    }
+
     /// Whoever it was passed on to has seen it; the loss, if it is over.
     pub(crate) fn take(&self) -> Result<(), Lost> {
         self.hold().take(self.host.now())

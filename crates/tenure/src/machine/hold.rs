@@ -81,6 +81,11 @@ impl Hold {
         hold
     }
 
+    /// From here on it is believed no longer than until `cap`; it has no cap yet.
+    pub(crate) fn cap_at(&mut self, cap: Moment) {
+        (self.cap, self.until) = (Some(cap), self.until.earlier(cap));
+    }
+
     /// Looks at the clock, then says what to do.
     pub(crate) fn poll(&mut self, now: Moment) -> Action {
         self.look(now);
