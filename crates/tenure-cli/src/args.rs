@@ -74,6 +74,8 @@ pub(crate) enum Verb {
     Renew(Renew),
     /// Give back a lease taken by `lock`
     Unlock(Unlock),
+    /// Run a command under a lease taken by `lock`, which is renewed from here on, and given back at the end
+    Attach(Attach),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -203,9 +205,68 @@ pub(crate) struct Lock {
     /// Wait for at most this long [default: for ever]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+    /// Ask as this owner, 48 random hex digits, new for every lease: asked again after a lost answer, it is granted the same
+    /// lease [default: a new one]
+    #[arg(long, value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: Option<OwnerId>,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Attach {
+    /// Length of the lease from now, never shortened [default: 10s, or what the store accepts at most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
+    /// Hold the lock for at least this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Stop the command after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit code if the lease is gone or was lost
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner that `lock` printed
+    #[arg(value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: OwnerId,
+    /// What to run
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) argv: Vec<OsString>,
+}
+
+impl Attach {
+    /// What is held, and how the command is run under it.
+    pub(crate) fn into_run(self) -> (LockName, OwnerId, Run) {
+        let run = Run {
+            nonblock: false,
+            wait: None,
+            shared: false,
+            slots: None,
+            also: Vec::new(),
+            any: Vec::new(),
+            ttl: self.ttl,
+            min_hold: self.min_hold,
+            max_hold: self.max_hold,
+            grace: self.grace,
+            conflict_exit_code: crate::exit::CONFLICT,
+            lost_exit_code: self.lost_exit_code,
+            command: self.command,
+            name: OsString::from(self.name.as_str()),
+            argv: self.argv,
+        };
+        (self.name, self.owner, run)
+    }
 }
 
 #[derive(Args, Debug)]

@@ -1,6 +1,7 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
+mod attach;
 mod bench;
 mod child;
 mod doctor;
@@ -85,6 +86,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,
+            Verb::Attach(args) => attach::attach(&global, args).await,
             Verb::Completions { shell } => view::completions(shell),
         }
     });

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The durations of a stop.
 #[derive(Clone, Copy)]
-struct Stopping {
+pub(crate) struct Stopping {
     /// From TERM to KILL.
     grace: Duration,
     /// From KILL until the group is surely gone.
@@ -34,7 +34,7 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
+    pub(crate) fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
         let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
         if grace > ttl / 3 {
             let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
@@ -80,7 +80,7 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
 }
 
 /// What was named, if the store accepts it; otherwise the default.
-fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
+pub(crate) fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     let ttl = args.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
     if ttl <= promises.max_ttl {
         return Ok(ttl);
@@ -91,7 +91,7 @@ fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
 }
 
-fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
+pub(crate) fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
     let ours = tenure::this_process();
     let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     let command = if args.command { first_word(&command) } else { &command };
@@ -111,15 +111,15 @@ fn first_word(line: &str) -> &str {
 }
 
 /// A command that runs, or is about to, under its locks.
-struct Held<'a> {
-    args: &'a Run,
+pub(crate) struct Held<'a> {
+    pub(crate) args: &'a Run,
     /// Of the lock or locks, for people.
-    name: &'a str,
-    stopping: Stopping,
-    guard: Guards,
+    pub(crate) name: &'a str,
+    pub(crate) stopping: Stopping,
+    pub(crate) guard: Guards,
     /// The lock that was named first.
-    first: Lease,
-    release: Release<'a>,
+    pub(crate) first: Lease,
+    pub(crate) release: Release<'a>,
 }
 
 /// The command was stopped because the lease is over, or is about to be.
@@ -136,7 +136,7 @@ impl Over {
 }
 
 impl Held<'_> {
-    async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+    pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {

@@ -23,7 +23,7 @@ use tenure_core::{
 
 use crate::{
     blocking::apart::Apart,
-    error::{AcquireError, ConfigError, HoldError},
+    error::{AcquireError, AttachError, ConfigError, HoldError},
 };
 
 pub use crate::blocking::{
@@ -166,6 +166,19 @@ impl Locker {
         self.runtime.block_on(self.inner.renew(name, owner, ttl))
     }
 
+    /// Goes on with the lease of an owner that another process took.
+    ///
+    /// # Errors
+    /// As [`Lock::attach`](crate::Lock::attach).
+    pub fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.mutex(name).attach(owner)
+    }
+
+    /// A new owner, for a claim that is to be [repeatable](crate::Lock::owner).
+    pub fn new_owner(&self) -> OwnerId {
+        self.inner.new_owner()
+    }
+
     /// Has an owner leave, by hand; for leases that were [detached](Guard::detach).
     ///
     /// # Errors
@@ -207,6 +220,23 @@ impl Lock {
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub fn acquire(&self) -> Result<Guard, AcquireError> {
         Ok(self.guard(self.runtime.block_on(self.inner.acquire())?))
+    }
+
+    /// Goes on with a lease that another process took.
+    ///
+    /// ```
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let (owner, token) = locks.mutex("nightly").acquire()?.detach();
+    /// let guard = locks.mutex("nightly").attach(owner)?;
+    /// assert_eq!(guard.token(), token);
+    /// guard.release()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lock::attach`](crate::Lock::attach).
+    pub fn attach(&self, owner: OwnerId) -> Result<Guard, AttachError> {
+        Ok(self.guard(self.runtime.block_on(self.inner.attach(owner))?))
     }
 
     /// Asks once; `None` if somebody else holds the lock.

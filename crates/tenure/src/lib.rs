@@ -70,7 +70,7 @@ mod store;
 pub use all_of::AllOf;
 pub use any_of::AnyOf;
 pub use connect::connect;
-pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
+pub use error::{AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, ReleaseError};
 pub use guard::Guard;
 pub use guards::Guards;
 pub use host::TokioHost;

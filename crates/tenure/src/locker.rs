@@ -8,7 +8,14 @@ use tenure_core::{
 };
 
 use crate::{
-    all_of::AllOf, any_of::AnyOf, engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock,
+    all_of::AllOf,
+    any_of::AnyOf,
+    engine::Engine,
+    error::{AttachError, ConfigError},
+    guard::Guard,
+    label,
+    lock::Lock,
+    rwlock::RwLock,
     several,
 };
 
@@ -238,6 +245,23 @@ impl Locker {
             answer.expect("BUG: a backend answers every grant")
         };
         self.ask(TIMEOUT, ask).await
+    }
+
+    /// Goes on with the lease of an owner that another process took, with the default ttl;
+    /// [`Lock::attach`] has settings, and says more.
+    ///
+    /// # Errors
+    /// As [`Lock::attach`].
+    ///
+    /// # Cancel safety
+    /// As [`Lock::attach`].
+    pub async fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.mutex(name).attach(owner).await
+    }
+
+    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](Lock::owner).
+    pub fn new_owner(&self) -> OwnerId {
+        self.engine.new_owner()
     }
 
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label, LockName, Moment, locked};
+use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 
 /// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
 /// than a person waits without a word.
@@ -34,11 +34,14 @@ pub(crate) struct Options {
     pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
     pub(crate) together: Together,
+    /// `None`: a new one for every claim.
+    pub(crate) owner: Option<OwnerId>,
 }
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together: Together::No }
+        let together = Together::No;
+        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together, owner: None }
     }
 }
 

@@ -13,7 +13,8 @@ pub(crate) fn in_order(mut locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     Ok(locks)
 }
 
-/// Refuses what cannot be asked for: a bad name, the same name twice, none, or too many.
+/// Refuses what cannot be asked for: a bad name, the same name twice, none, too many, or one owner
+/// for several leases.
 pub(crate) fn checked(locks: &[Lock]) -> Result<(), ConfigError> {
     let mut names = locks.iter().map(Lock::name).collect::<Result<Vec<_>, _>>()?;
     if names.is_empty() {
@@ -21,6 +22,9 @@ pub(crate) fn checked(locks: &[Lock]) -> Result<(), ConfigError> {
     }
     if names.len() > MOST {
         return Err(ConfigError::TooManyNames { most: MOST });
+    }
+    if let Some(owner) = locks.iter().find_map(Lock::chosen_owner).filter(|_| names.len() > 1) {
+        return Err(ConfigError::OwnerInUse { owner });
     }
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -152,9 +152,11 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(engine: &'a Engine, now: Moment, request: &Request<'a>, queued: Option<LocalWaiter<'a>>) -> Self {
-        let (owner, seed) = engine.new_owner_and_seed();
+        let (fresh, seed) = engine.new_owner_and_seed();
         let options = request.options;
+        let owner = options.owner.unwrap_or(fresh);
         let machine = Acquisition::new(now, request.timing, request.budget, patience(request), seed);
+        let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let claim = Claim {
             name: request.name.clone(),
             owner,
