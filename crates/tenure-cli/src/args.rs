@@ -62,6 +62,8 @@ pub(crate) enum Verb {
     Ls(Ls),
     /// Show who holds a lock and who waits
     Show(Show),
+    /// Show the locks as they change: a table on a terminal, JSON lines elsewhere; looks once a second
+    Watch(Watch),
     /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
     Break(Break),
     /// Check the store: what weakens its promises, and what to do about it
@@ -158,6 +160,16 @@ pub(crate) struct Show {
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Only locks whose names start so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Print JSON lines on a terminal too
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -11,6 +11,7 @@ mod exec;
 mod exit;
 mod family;
 mod lease;
+mod live;
 #[cfg(test)]
 mod man_tests;
 mod messages;
@@ -80,6 +81,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Run(args) => run::run(&global, args).await,
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
+            Verb::Watch(args) => live::watch(&global, &args).await,
             Verb::Break(args) => view::break_lock(&global, &args).await,
             Verb::Doctor(args) => doctor::doctor(&global, &args).await,
             Verb::Bench(args) => bench::bench(&global, &args).await,

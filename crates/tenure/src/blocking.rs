@@ -14,6 +14,7 @@
 mod apart;
 mod guard;
 mod several;
+mod watch;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,6 +30,7 @@ use crate::{
 pub use crate::blocking::{
     guard::{Guard, Lease},
     several::{AllOf, AnyOf, Guards, Leases},
+    watch::Watch,
 };
 
 /// A connected store of locks, for threads.
@@ -116,6 +118,16 @@ impl Locker {
     /// As [`Locker::list`](crate::Locker::list).
     pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
         self.runtime.block_on(self.inner.list(prefix))
+    }
+
+    /// As [`Locker::watch`](crate::Locker::watch).
+    pub fn watch(&self, name: impl AsRef<str>) -> Watch {
+        Watch::new(self.inner.watch(name), self.runtime.clone())
+    }
+
+    /// As [`Locker::watch_all`](crate::Locker::watch_all).
+    pub fn watch_all(&self, prefix: impl AsRef<str>) -> Watch {
+        Watch::new(self.inner.watch_all(prefix), self.runtime.clone())
     }
 
     /// Takes the lock from its holders, and says who they were. **Overrides exclusion**: see

@@ -29,6 +29,7 @@
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
+//! | to look on | [`Locker::inspect`], [`Locker::list`], [`Locker::watch`] |
 //! | a program without a runtime | [`blocking`] |
 //! | a backend of your own | [`Backend`], which goes into [`Locker::new`] |
 //!
@@ -66,6 +67,7 @@ mod readme;
 mod rwlock;
 mod several;
 mod store;
+mod watch;
 
 pub use all_of::AllOf;
 pub use any_of::AnyOf;
@@ -100,3 +102,4 @@ pub use tenure_core::{
     Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError, Wait, WaiterView, Wake, WakeUp,
     Wakes, shown,
 };
+pub use watch::Watch;

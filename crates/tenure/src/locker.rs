@@ -184,6 +184,10 @@ impl Locker {
         Ok(views)
     }
 
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        &self.engine.host
+    }
+
     /// Takes the lock from its holders, who are told at once, and says who they were.
     ///
     /// **Overrides exclusion**: a robbed holder may work on until it hears of it. Only its token protects then, which
