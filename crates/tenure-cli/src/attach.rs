@@ -1,5 +1,7 @@
 //! `attach`: a command under a lease that another process took.
 
+use std::time::Duration;
+
 use tenure::{AttachError, EndOfGrant, Guards, Host, TokioHost};
 
 use crate::{
@@ -40,8 +42,10 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
         AttachError::Config(error) => Stop::usage(error.to_string()),
         other => Stop::internal(chain(&other)),
     })?;
+    let (waited, is_verbose) = (Duration::ZERO, global.verbose > 0 && !global.quiet);
     let (since, first, name, place) = (TokioHost.now(), guard.lease(), name.as_str(), store::place(global));
     let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
-    let held = Held { args: &args, name, stopping, guard: Guards::from(guard), first, release };
+    let guard = Guards::from(guard);
+    let held = Held { args: &args, name, stopping, guard, first, waited, is_verbose, release };
     held.run(&mut signals, since).await
 }

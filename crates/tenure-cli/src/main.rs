@@ -17,6 +17,7 @@ mod man_tests;
 mod messages;
 mod nested;
 mod notice;
+mod pace;
 mod people;
 mod processes;
 mod release;

@@ -7,7 +7,7 @@ use tenure::{Guards, Host, Label, Lease, Lock, Loss, Lost, Moment, Promises, Tim
 use crate::{
     args::{Global, Run},
     child::{Change, Child, Under},
-    exit::Stop,
+    exit::{Stop, warn},
     messages::Deadline,
     people,
     release::Release,
@@ -70,12 +70,14 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     let waiting = Waiting::new(global, &locks, &wanted, args.conflict_exit_code).of_all(wanted.is_all());
     let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
     let set = |lock| with_settings(lock, &args, ttl, stopping);
+    let began = TokioHost.now();
     let asking = Asking { locks: &locks, args: &args, waiting: &waiting, budget };
     let guard = wanted.acquire(asking, set, &mut signals).await?;
     let since = TokioHost.now();
     let (first, name, place) = (wanted.first(&guard), wanted.held(&guard), store::place(global));
     let release = Release { locks: &locks, name: &name, place, quiet: global.quiet, ttl };
-    let held = Held { args: &args, name: &name, stopping, guard, first, release };
+    let (waited, is_verbose) = (began.elapsed(since), global.verbose > 0 && !global.quiet);
+    let held = Held { args: &args, name: &name, stopping, guard, first, waited, is_verbose, release };
     held.run(&mut signals, since).await
 }
 
@@ -119,6 +121,9 @@ pub(crate) struct Held<'a> {
     pub(crate) guard: Guards,
     /// The lock that was named first.
     pub(crate) first: Lease,
+    /// How long it took to get them.
+    pub(crate) waited: Duration,
+    pub(crate) is_verbose: bool,
     pub(crate) release: Release<'a>,
 }
 
@@ -161,6 +166,7 @@ impl Held<'_> {
         match ended {
             Ok(code) => {
                 self.stay(since, signals).await;
+                self.say_how_it_went(since);
                 let left = self.guard.remaining();
                 self.release.awaited(self.guard, left, signals).await;
                 Ok(code)
@@ -168,6 +174,7 @@ impl Held<'_> {
             Err(Over { why, is_planned }) => {
                 let (code, name) = (self.args.lost_exit_code, self.lost_name());
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                self.say_how_it_went(since);
                 if is_planned {
                     // Our belief ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
@@ -180,9 +187,30 @@ impl Held<'_> {
         }
     }
 
+    /// What to choose a ttl by, for `-v`.
+    fn say_how_it_went(&self, since: Moment) {
+        if !self.is_verbose {
+            return;
+        }
+        let all = self.guard.iter().map(Lease::renewals);
+        let (mut succeeded, mut failed, mut slowest) = (0, 0, Duration::ZERO);
+        for one in all {
+            (succeeded, failed) = (succeeded + one.succeeded, failed + one.failed);
+            slowest = slowest.max(one.slowest);
+        }
+        let (waited, held) = (people::seconds(self.waited), people::seconds(since.elapsed(TokioHost.now())));
+        let slowest =
+            if succeeded > 0 { format!(", the slowest {}", people::brief(slowest)) } else { String::new() };
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let ttl = people::seconds(self.release.ttl);
+        let renewed = format!("{succeeded} renewals{slowest}{failed}");
+        warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
+    }
+
     /// Which lock was lost, if it is one of several.
     fn lost_name(&self) -> String {
-        let lost = self.guard.iter().find(|lease| lease.check().is_err() || lease.is_at_risk());
+        let lost = self.guard.iter().find(|lease| lease.check().is_err());
+        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_at_risk()));
         lost.filter(|_| self.guard.iter().len() > 1)
             .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }

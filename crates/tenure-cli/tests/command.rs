@@ -188,3 +188,20 @@ fn other_locks_are_not_concerned() {
     stage.touch("go");
     holder.ended().silent(0);
 }
+
+/// Who asks what went on is told at the end what to choose a ttl by; nobody else is.
+#[test]
+fn a_verbose_run_says_how_its_lease_went() {
+    let stage = Stage::new();
+    let run = |flags: &[&str]| {
+        let claim = ["run", "--ttl", "300ms", "job", "--", "sleep", "1"];
+        stage.run(&[flags, &claim[..]].concat()).err
+    };
+    let said = run(&["-v"]);
+    let line = said.lines().find(|line| line.contains("job: waited")).unwrap_or_else(|| panic!("{said}"));
+    let parts = ["tenure: job: waited 0.", " s, held ", " renewals, the slowest ", "; the ttl is 0.3 s"];
+    assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+    let renewals = line.split(" renewals").next().unwrap().rsplit(' ').next().unwrap();
+    assert!(renewals.parse::<u32>().unwrap() >= 2, "every 100 ms, for a second: {line}");
+    assert!(!run(&[]).contains("waited") && !run(&["-v", "-q"]).contains("job: waited"));
+}

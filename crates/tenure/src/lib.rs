@@ -81,6 +81,7 @@ pub use lease::Lease;
 pub use leases::Leases;
 pub use lock::Lock;
 pub use locker::Locker;
+pub use machine::hold::Renewals;
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
 #[cfg(feature = "etcd")]

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::{
     error::{Loss, Lost},
-    machine::hold::{Action, Hold},
+    machine::hold::{Action, Hold, Renewals},
 };
 
 /// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
@@ -68,6 +68,11 @@ impl HoldCell {
     pub(crate) fn remaining(&self) -> Duration {
         // A forked child holds nothing, and must not wait for a thread that it does not have (hazard 27).
         if self.is_ours() { self.hold().remaining(self.host.now()) } else { Duration::ZERO }
+    }
+
+    pub(crate) fn renewals(&self) -> Renewals {
+        // A forked child has none, and must not wait for a thread that it does not have (hazard 27).
+        if self.is_ours() { self.hold().renewals() } else { Renewals::default() }
     }
 
     pub(crate) fn is_at_risk(&self) -> bool {
