@@ -154,7 +154,7 @@ impl Program {
         }
         let guards = tenures.guards.take().expect("BUG: it was there");
         tenures.end(Leaving::Released);
-        let guards = Arc::try_unwrap(guards).ok().expect("BUG: nobody else keeps them");
+        let guards = Arc::try_unwrap(guards).expect("BUG: nobody else keeps them");
         let answer = match guards.release().await {
             Ok(()) => ReleaseAnswer::Released,
             Err(ReleaseError::AlreadyLost(_)) => ReleaseAnswer::AlreadyLost,
