@@ -62,6 +62,8 @@ pub(crate) enum Verb {
     Ls(Ls),
     /// Show who holds a lock and who waits
     Show(Show),
+    /// Show the locks as they change: a table on a terminal, JSON lines elsewhere; looks once a second
+    Watch(Watch),
     /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
     Break(Break),
     /// Check the store: what weakens its promises, and what to do about it
@@ -74,6 +76,8 @@ pub(crate) enum Verb {
     Renew(Renew),
     /// Give back a lease taken by `lock`
     Unlock(Unlock),
+    /// Run a command under a lease taken by `lock`, which is renewed from here on, and given back at the end
+    Attach(Attach),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -82,7 +86,10 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(
+    after_help = EXIT_CODES,
+    override_usage = "tenure run [OPTIONS] <NAME> [--] <COMMAND>...\n       tenure run [OPTIONS] --any <NAMES> -- <COMMAND>..."
+)]
 pub(crate) struct Run {
     /// Do not wait: fail at once if the lock is held
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
@@ -96,6 +103,12 @@ pub(crate) struct Run {
     /// Let so many run at once
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) slots: Option<u32>,
+    /// Hold this lock as well, all or none; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["shared", "slots"])]
+    pub(crate) also: Vec<LockName>,
+    /// Instead of NAME: hold one of these locks, the first that is free; names with commas between
+    #[arg(long, value_name = "NAMES", value_parser = name, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"])]
+    pub(crate) any: Vec<LockName>,
     /// Length of the lease: after a crash the lock is free this much later [default: 10s, or what the store accepts at
     /// most if that is less]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
@@ -119,10 +132,15 @@ pub(crate) struct Run {
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
     /// The lock
-    #[arg(value_name = "NAME", value_parser = name)]
-    pub(crate) name: LockName,
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
     /// What to run
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required_unless_present = "any",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     pub(crate) argv: Vec<OsString>,
 }
 
@@ -142,6 +160,16 @@ pub(crate) struct Show {
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Only locks whose names start so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Print JSON lines on a terminal too
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -189,9 +217,68 @@ pub(crate) struct Lock {
     /// Wait for at most this long [default: for ever]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+    /// Ask as this owner, 48 random hex digits, new for every lease: asked again after a lost answer, it is granted the same
+    /// lease [default: a new one]
+    #[arg(long, value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: Option<OwnerId>,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Attach {
+    /// Length of the lease from now, never shortened [default: 10s, or what the store accepts at most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
+    /// Hold the lock for at least this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Stop the command after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit code if the lease is gone or was lost
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner that `lock` printed
+    #[arg(value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: OwnerId,
+    /// What to run
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) argv: Vec<OsString>,
+}
+
+impl Attach {
+    /// What is held, and how the command is run under it.
+    pub(crate) fn into_run(self) -> (LockName, OwnerId, Run) {
+        let run = Run {
+            nonblock: false,
+            wait: None,
+            shared: false,
+            slots: None,
+            also: Vec::new(),
+            any: Vec::new(),
+            ttl: self.ttl,
+            min_hold: self.min_hold,
+            max_hold: self.max_hold,
+            grace: self.grace,
+            conflict_exit_code: crate::exit::CONFLICT,
+            lost_exit_code: self.lost_exit_code,
+            command: self.command,
+            name: OsString::from(self.name.as_str()),
+            argv: self.argv,
+        };
+        (self.name, self.owner, run)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -240,7 +327,7 @@ fn ttl(text: &str) -> Result<Timing, String> {
     Timing::new(duration(text)?).map_err(|error| error.to_string())
 }
 
-fn name(text: &str) -> Result<LockName, String> {
+pub(crate) fn name(text: &str) -> Result<LockName, String> {
     LockName::new(text).map_err(|error| error.to_string())
 }
 

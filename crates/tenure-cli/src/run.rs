@@ -1,20 +1,21 @@
 //! `run`: a command under a lock.
 
-use std::{ffi::OsString, num::NonZeroU32, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
-use tenure::{Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promises, Timing, TokioHost};
+use tenure::{Guards, Host, Label, Lease, Lock, Loss, Lost, Moment, Promises, Timing, TokioHost};
 
 use crate::{
     args::{Global, Run},
-    child::{Change, Child},
-    exit::Stop,
+    child::{Change, Child, Under},
+    exit::{Stop, warn},
     messages::Deadline,
-    nested, people,
+    people,
     release::Release,
     signals::Signals,
     spinner::pause,
     store,
-    waiting::Waiting,
+    waiting::{Budget, Waiting},
+    wanted::{Asking, Wanted},
 };
 
 /// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
@@ -23,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The durations of a stop.
 #[derive(Clone, Copy)]
-struct Stopping {
+pub(crate) struct Stopping {
     /// From TERM to KILL.
     grace: Duration,
     /// From KILL until the group is surely gone.
@@ -33,7 +34,7 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
+    pub(crate) fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
         let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
         if grace > ttl / 3 {
             let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
@@ -46,7 +47,7 @@ impl Stopping {
     }
 
     /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
-    fn deadline(self, guard: &Guard) -> Deadline {
+    fn deadline(self, guard: &Guards) -> Deadline {
         let end = TokioHost.now() + guard.remaining();
         Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
     }
@@ -57,27 +58,31 @@ impl Stopping {
     }
 }
 
-pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
+pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     // Before there is a store, which may be a file that is made. A default is never longer than this one.
     Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
+    let wanted = Wanted::of(&mut args, std::env::args_os())?;
     let locks = store::connect(global).await?;
     let ttl = ttl(&locks.promises(), &args)?;
     let stopping = Stopping::new(&args, ttl)?;
-    let (lock, mode) = named(&locks, &args);
-    nested::refuse(global, &locks, &args.name, mode).await?;
+    wanted.refuse_nested(global, &locks, &args).await?;
     let mut signals = Signals::listen()?;
-    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
-    let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(with_settings(lock, &args, ttl, stopping), budget, &mut signals).await?;
+    let waiting = Waiting::new(global, &locks, &wanted, args.conflict_exit_code).of_all(wanted.is_all());
+    let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
+    let set = |lock| with_settings(lock, &args, ttl, stopping);
+    let began = TokioHost.now();
+    let asking = Asking { locks: &locks, args: &args, waiting: &waiting, budget };
+    let guard = wanted.acquire(asking, set, &mut signals).await?;
     let since = TokioHost.now();
-    let (name, place) = (args.name.as_str(), store::place(global));
-    let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
-    let held = Held { args: &args, stopping, guard, release };
+    let (first, name, place) = (wanted.first(&guard), wanted.held(&guard), store::place(global));
+    let release = Release { locks: &locks, name: &name, place, quiet: global.quiet, ttl };
+    let (waited, is_verbose) = (began.elapsed(since), global.verbose > 0 && !global.quiet);
+    let held = Held { args: &args, name: &name, stopping, guard, first, waited, is_verbose, release };
     held.run(&mut signals, since).await
 }
 
 /// What was named, if the store accepts it; otherwise the default.
-fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
+pub(crate) fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     let ttl = args.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
     if ttl <= promises.max_ttl {
         return Ok(ttl);
@@ -88,19 +93,7 @@ fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
     Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
 }
 
-/// The lock that was named, and the mode in which it is wanted.
-fn named(locks: &Locker, args: &Run) -> (Lock, Mode) {
-    let name = args.name.as_str();
-    match (args.shared, args.slots) {
-        (true, _) => (locks.rwlock(name).read(), Mode::READ),
-        (false, Some(slots)) => {
-            (locks.semaphore(name, slots), Mode::Shared { limit: NonZeroU32::new(slots) })
-        }
-        (false, None) => (locks.mutex(name), Mode::Exclusive),
-    }
-}
-
-fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
+pub(crate) fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
     let ours = tenure::this_process();
     let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     let command = if args.command { first_word(&command) } else { &command };
@@ -119,12 +112,19 @@ fn first_word(line: &str) -> &str {
     line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
 }
 
-/// A command that runs, or is about to, under a guard.
-struct Held<'a> {
-    args: &'a Run,
-    stopping: Stopping,
-    guard: Guard,
-    release: Release<'a>,
+/// A command that runs, or is about to, under its locks.
+pub(crate) struct Held<'a> {
+    pub(crate) args: &'a Run,
+    /// Of the lock or locks, for people.
+    pub(crate) name: &'a str,
+    pub(crate) stopping: Stopping,
+    pub(crate) guard: Guards,
+    /// The lock that was named first.
+    pub(crate) first: Lease,
+    /// How long it took to get them.
+    pub(crate) waited: Duration,
+    pub(crate) is_verbose: bool,
+    pub(crate) release: Release<'a>,
 }
 
 /// The command was stopped because the lease is over, or is about to be.
@@ -141,17 +141,18 @@ impl Over {
 }
 
 impl Held<'_> {
-    async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+    pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
             let (code, line) =
-                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.args.name));
+                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.lost_name()));
             self.release.in_passing(self.guard).await;
             return Err(Stop::new(code, line));
         }
         let argv = argv(self.args);
-        let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
+        let under = Under { guards: &self.guard, first: &self.first };
+        let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
                 let left = self.guard.remaining();
@@ -165,13 +166,15 @@ impl Held<'_> {
         match ended {
             Ok(code) => {
                 self.stay(since, signals).await;
+                self.say_how_it_went(since);
                 let left = self.guard.remaining();
                 self.release.awaited(self.guard, left, signals).await;
                 Ok(code)
             }
             Err(Over { why, is_planned }) => {
-                let (code, name) = (self.args.lost_exit_code, &self.args.name);
+                let (code, name) = (self.args.lost_exit_code, self.lost_name());
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                self.say_how_it_went(since);
                 if is_planned {
                     // Our belief ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
@@ -182,6 +185,34 @@ impl Held<'_> {
                 Err(Stop::new(code, line))
             }
         }
+    }
+
+    /// What to choose a ttl by, for `-v`.
+    fn say_how_it_went(&self, since: Moment) {
+        if !self.is_verbose {
+            return;
+        }
+        let all = self.guard.iter().map(Lease::renewals);
+        let (mut succeeded, mut failed, mut slowest) = (0, 0, Duration::ZERO);
+        for one in all {
+            (succeeded, failed) = (succeeded + one.succeeded, failed + one.failed);
+            slowest = slowest.max(one.slowest);
+        }
+        let (waited, held) = (people::seconds(self.waited), people::seconds(since.elapsed(TokioHost.now())));
+        let slowest =
+            if succeeded > 0 { format!(", the slowest {}", people::brief(slowest)) } else { String::new() };
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let ttl = people::seconds(self.release.ttl);
+        let renewed = format!("{succeeded} renewals{slowest}{failed}");
+        warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
+    }
+
+    /// Which lock was lost, if it is one of several.
+    fn lost_name(&self) -> String {
+        let lost = self.guard.iter().find(|lease| lease.check().is_err());
+        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_at_risk()));
+        lost.filter(|_| self.guard.iter().len() > 1)
+            .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }
 
     /// Until the command has ended by itself, or because the lease is over.

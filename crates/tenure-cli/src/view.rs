@@ -56,7 +56,7 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     Ok(0)
 }
 
-fn table(views: &[LockView]) -> String {
+pub(crate) fn table(views: &[LockView]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["NAME", "MODE", "HELD BY", "TOKEN", "SINCE", "LEFT", "WAITING"]);
     for view in views {

@@ -151,7 +151,9 @@ fn completions_know_the_verbs() {
         for word in ["run", "unlock", "doctor", "adopt", "bench", "waiters"] {
             assert!(script.out.contains(word), "{shell}: {word}");
         }
-        assert!(!script.out.contains("__exec") && !script.out.contains("__watch"), "{shell}: not for people");
+        // As words of their own: clap's names for what is offered end in them.
+        let mut words = script.out.split(|c: char| !c.is_alphanumeric() && c != '_');
+        assert!(!words.any(|word| word == "__exec" || word == "__watch"), "{shell}: not for people");
     }
     assert!(!stage.path(".local").exists());
 }

@@ -105,6 +105,9 @@ pub struct Promises {
     pub reach: &'static str,
     /// What ends a grant that is not released.
     pub end: EndOfGrant,
+    /// The caller may choose the owner of a claim, so that another process can repeat the claim when its answer was lost, and
+    /// is granted the same lease. Not where a lease ends with its process, nor where a vote may need a new owner.
+    pub chosen_owner: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
     /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
@@ -137,6 +140,7 @@ impl Promises {
             fail_over: None,
             reach: "one process",
             end: EndOfGrant::Session,
+            chosen_owner: false,
             wake: WakeUp::Polled(Duration::from_secs(2)),
             places: None,
             max_ttl: Timing::MAX_TTL,

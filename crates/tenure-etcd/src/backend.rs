@@ -75,6 +75,7 @@ impl Backend for Etcd {
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the cluster";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
         promises.places = Some(8);
         promises.ttl_grain = Duration::from_secs(2);

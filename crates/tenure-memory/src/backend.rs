@@ -102,6 +102,7 @@ impl Backend for Memory {
         promises.fail_over = None;
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
         promises.ttl_grain = Duration::from_micros(1);
         promises

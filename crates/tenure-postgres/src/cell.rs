@@ -31,6 +31,7 @@ impl Cell for Store {
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "all clients of the database";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
         promises.places = Some(8);
         promises.ttl_grain = TOLERANCE;

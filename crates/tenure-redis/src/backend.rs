@@ -271,6 +271,7 @@ impl Backend for Redis {
         promises.fail_over = Some(forgotten);
         promises.reach = "all clients of the server";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
         promises.max_ttl = config.max_ttl;
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");

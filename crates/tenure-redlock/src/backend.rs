@@ -149,6 +149,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         promises.order = Order::Any;
         promises.absent = Absent::Passed;
         promises.minting = Minting::Entry;
+        // After a split vote the next try needs a new one (H3.4).
+        promises.chosen_owner = false;
         // The others go on.
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the nodes";

@@ -78,6 +78,8 @@ pub struct Claims {
     pub is_calm: bool,
     /// What came too late is not applied any more.
     pub bars_late: bool,
+    /// Programs take several locks, one after the other, before they enter.
+    pub takes_several: bool,
     /// How long a waiter may wait after the last fault.
     pub bound: Micros,
 }

@@ -20,6 +20,7 @@ mod plan;
 mod remote;
 mod run;
 mod server;
+mod several;
 mod witness;
 mod world;
 

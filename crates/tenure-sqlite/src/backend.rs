@@ -76,6 +76,7 @@ impl Backend for Sqlite {
         promises.fail_over = None;
         promises.reach = "one host";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Polled(Duration::from_millis(25));
         promises.ttl_grain = Duration::from_micros(1);
         promises

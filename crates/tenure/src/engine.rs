@@ -1,6 +1,7 @@
 //! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
 
 pub(crate) mod acquire;
+pub(crate) mod attach;
 pub(crate) mod cell;
 mod keeper;
 mod link;
@@ -61,7 +62,7 @@ impl Engine {
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).
-    fn new_owner(&self) -> OwnerId {
+    pub(crate) fn new_owner(&self) -> OwnerId {
         self.new_owner_and_seed().0
     }
 
@@ -86,6 +87,16 @@ impl Engine {
     /// Has this lease renewed for as long as it is believed.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
         self.keeper.roster().add(now, cell);
+    }
+
+    /// The same, unless a guard of this process has a lease of that owner; false then.
+    pub(crate) fn keep_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
+        self.keeper.roster().add_new(now, cell)
+    }
+
+    /// Whether a guard of this process has a lease of this owner.
+    pub(crate) fn has(&self, owner: OwnerId) -> bool {
+        self.keeper.roster().has(owner)
     }
 
     /// Stops renewing; before a release is sent.

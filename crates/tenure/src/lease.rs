@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tenure_core::{FencingToken, LockName, Mode, OwnerId};
 
-use crate::{engine::cell::HoldCell, error::Lost, fence::Pass};
+use crate::{engine::cell::HoldCell, error::Lost, fence::Pass, machine::hold::Renewals};
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
 ///
@@ -101,6 +101,14 @@ impl Lease {
     /// True if the last renewal failed: the lease holds, but may be about to be lost.
     pub fn is_at_risk(&self) -> bool {
         self.cell.is_at_risk()
+    }
+
+    /// How its renewals went so far: to choose a ttl by.
+    ///
+    /// The slowest should take less than ttl/6, after which a renewal counts as failed. Of a lease that is
+    /// [passed on](crate::Lock::strict_order) each holder has its own.
+    pub fn renewals(&self) -> Renewals {
+        self.cell.renewals()
     }
 
     /// Ends when a renewal has failed: the first of the two signals, the time to finish quickly.

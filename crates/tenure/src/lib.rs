@@ -25,9 +25,11 @@
 //! |---|---|
 //! | a store | [`connect`] with a URL, or its builder: `SqliteStore`, `RedisStore`, `RedlockStore`, `PostgresStore`, `ZooKeeperStore`, `EtcdStore` |
 //! | a lock | [`Locker::mutex`], [`Locker::rwlock`], [`Locker::semaphore`] |
+//! | several locks | [`Locker::all`] to hold all of them, [`Locker::any`] to hold one of them |
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
+//! | to look on | [`Locker::inspect`], [`Locker::list`], [`Locker::watch`] |
 //! | a program without a runtime | [`blocking`] |
 //! | a backend of your own | [`Backend`], which goes into [`Locker::new`] |
 //!
@@ -45,13 +47,17 @@
 pub mod blocking;
 pub mod fence;
 
+mod all_of;
+mod any_of;
 mod connect;
 mod engine;
 mod error;
 mod guard;
+mod guards;
 mod host;
 mod label;
 mod lease;
+mod leases;
 mod lock;
 mod locker;
 mod machine;
@@ -59,16 +65,23 @@ mod options;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
 mod rwlock;
+mod several;
 mod store;
+mod watch;
 
+pub use all_of::AllOf;
+pub use any_of::AnyOf;
 pub use connect::connect;
-pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
+pub use error::{AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, ReleaseError};
 pub use guard::Guard;
+pub use guards::Guards;
 pub use host::TokioHost;
 pub use label::this_process;
 pub use lease::Lease;
+pub use leases::Leases;
 pub use lock::Lock;
 pub use locker::Locker;
+pub use machine::hold::Renewals;
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
 #[cfg(feature = "etcd")]
@@ -90,3 +103,4 @@ pub use tenure_core::{
     Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError, Wait, WaiterView, Wake, WakeUp,
     Wakes, shown,
 };
+pub use watch::Watch;

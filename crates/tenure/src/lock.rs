@@ -1,12 +1,14 @@
 //! `Lock`: a lock in one mode, ready to be acquired.
 
+mod attach;
+
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Label, LockName, Mode, Sharing, Timing};
+use tenure_core::{Label, LockName, Mode, OwnerId, Sharing, Timing};
 use tracing::Instrument;
 
 use crate::{
-    engine::{Engine, acquire},
+    engine::{Engine, acquire, cell::HoldCell},
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
     lease::Lease,
@@ -103,6 +105,39 @@ impl Lock {
             self.options.together = Together::Queue;
         }
         self
+    }
+
+    /// Asks under this owner instead of a new one, so that another process can repeat the claim if its answer is lost: who
+    /// asks again under the owner that holds is granted the same lease again, extended to the full ttl. Where tokens are
+    /// minted on [entry](crate::Minting::Entry), with a larger token.
+    ///
+    /// Choose a new one for every lease, as [`Locker::new_owner`](crate::Locker::new_owner) makes them, and keep it where the
+    /// other process finds it. Never use one for two claims at the same time: the one that gives up ends the other. A release
+    /// that comes late ends what was taken under the same owner afterwards (H3.4).
+    ///
+    /// It takes no [turns](Self::strict_order). If the owner was not made by this `Locker` it may hear of its turn late: it
+    /// then asks every 2 s, and on Redis may be passed once by the waiter behind it.
+    ///
+    /// # Errors
+    /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
+    /// [promise](crate::Promises::chosen_owner) it (Redlock, ZooKeeper), and with [`ConfigError::OwnerInUse`] while a guard of
+    /// this process has a lease of that owner.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let owner = locks.new_owner();
+    /// // Written down before the claim is sent.
+    /// let written = owner.to_string();
+    /// let guard = locks.mutex("nightly").owner(owner).acquire().await?;
+    /// assert_eq!(guard.owner().to_string(), written);
+    /// # guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn owner(mut self, owner: OwnerId) -> Self {
+        self.options.owner = Some(owner);
+        self.strict_order()
     }
 
     /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.
@@ -258,20 +293,56 @@ impl Lock {
         run(self.acquire_within(patience).await?, work).await
     }
 
-    async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+    pub(crate) async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;
         Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode)))
     }
 
+    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) has it begin.
+    pub(crate) async fn acquire_uncapped(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+        let mut uncapped = self.clone();
+        uncapped.options.max_hold = None;
+        uncapped.acquire_for(budget).await
+    }
+
+    /// `max_hold` begins now.
+    pub(crate) fn cap(&self, cell: &HoldCell) {
+        if let Some(max_hold) = self.options.max_hold {
+            cell.cap(self.engine.host.now() + max_hold);
+        }
+    }
+
+    /// Which lock; why there is none of that name.
+    pub(crate) fn name(&self) -> Result<&LockName, ConfigError> {
+        self.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// The owner that the caller chose.
+    pub(crate) fn chosen_owner(&self) -> Option<OwnerId> {
+        self.options.owner
+    }
+
+    /// Refuses what cannot be asked of this store; sends nothing.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.request(None).map(drop)
+    }
+
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {
-        let (name, mode) = (self.name.as_ref().map_err(Clone::clone)?, self.mode.clone()?);
+        let (name, mode) = (self.name()?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
         if timing.ttl() > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
+        }
+        match self.options.owner {
+            Some(_) if !promises.chosen_owner => {
+                return Err(ConfigError::OwnerNotChosen { backend: promises.backend });
+            }
+            Some(owner) if self.engine.has(owner) => return Err(ConfigError::OwnerInUse { owner }),
+            _ => {}
         }
         let backend = promises.backend;
         match (mode, promises.sharing) {
@@ -290,7 +361,7 @@ impl Lock {
 }
 
 /// Works under a guard for as long as the lease lasts, then gives it back.
-async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
+pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
     let out = {
         let work = work(guard.lease());
         tokio::select! {

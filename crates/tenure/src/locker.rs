@@ -7,7 +7,17 @@ use tenure_core::{
     LockName, LockView, Mode, Outcome, OwnerId, Promises, Released, Renewal, Timing,
 };
 
-use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
+use crate::{
+    all_of::AllOf,
+    any_of::AnyOf,
+    engine::Engine,
+    error::{AttachError, ConfigError},
+    guard::Guard,
+    label,
+    lock::Lock,
+    rwlock::RwLock,
+    several,
+};
 
 /// How long a question to the store may stay unanswered: 5 s.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,6 +92,41 @@ impl Locker {
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
     }
 
+    /// Several mutexes, to be held at once: all or none. Taken in the order of their names by everybody, so that no two wait
+    /// for each other. Up to 64 names, each once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guards = locks.all(["account/1", "account/2"]).acquire().await?;
+    /// assert!(locks.mutex("account/2").try_acquire().await?.is_none());
+    /// guards.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AllOf {
+        AllOf::new(self.engine.clone(), self.mutexes(names))
+    }
+
+    /// Several mutexes, of which the first that is free is taken. Up to 64 names, each once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let busy = locks.mutex("gpu0").acquire().await?;
+    /// let free = locks.any(["gpu0", "gpu1"]).acquire().await?;
+    /// assert_eq!(free.name().as_str(), "gpu1");
+    /// # busy.release().await?; free.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AnyOf {
+        AnyOf::new(self.engine.clone(), self.mutexes(names))
+    }
+
+    fn mutexes<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Vec<Lock> {
+        // One more than may be named is enough to refuse them.
+        names.into_iter().take(several::MOST + 1).map(|name| self.mutex(name)).collect()
+    }
+
     fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {
         let name = LockName::new(name).map_err(ConfigError::Name);
         Lock::new(self.engine.clone(), name, mode, self.label.clone())
@@ -137,6 +182,10 @@ impl Locker {
         let mut views = self.ask(WALK, || self.engine.backend.list(prefix)).await?;
         views.iter_mut().for_each(|view| self.recognise(view));
         Ok(views)
+    }
+
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        &self.engine.host
     }
 
     /// Takes the lock from its holders, who are told at once, and says who they were.
@@ -200,6 +249,23 @@ impl Locker {
             answer.expect("BUG: a backend answers every grant")
         };
         self.ask(TIMEOUT, ask).await
+    }
+
+    /// Goes on with the lease of an owner that another process took, with the default ttl;
+    /// [`Lock::attach`] has settings, and says more.
+    ///
+    /// # Errors
+    /// As [`Lock::attach`].
+    ///
+    /// # Cancel safety
+    /// As [`Lock::attach`].
+    pub async fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.mutex(name).attach(owner).await
+    }
+
+    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](Lock::owner).
+    pub fn new_owner(&self) -> OwnerId {
+        self.engine.new_owner()
     }
 
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).

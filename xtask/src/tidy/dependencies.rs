@@ -50,7 +50,7 @@ fn seat(package: &str) -> Option<Seat> {
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => Some(Seat { ours: None, never: &[TOPS] }),
-        "tenure-cli" | "fenced-write" => on(&[FACADE]),
+        "tenure-cli" | "fenced-write" | "two-accounts" | "leader-address" | "nightly-job" => on(&[FACADE]),
         "tenure-picture" => on(&[]),
         "tenure-sim" | "tenure-bench" | "tenure-hazards" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),
