@@ -6,9 +6,11 @@ mod child;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
+mod every;
 mod exec;
 mod exit;
 mod family;
+mod lead;
 mod lease;
 #[cfg(test)]
 mod man_tests;
@@ -76,6 +78,7 @@ fn main_loop(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match cli.verb {
             Verb::Run(args) => run::run(&global, args).await,
+            Verb::Lead(args) => lead::lead(&global, args).await,
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
             Verb::Break(args) => view::break_lock(&global, &args).await,

@@ -7,6 +7,7 @@ use tenure::{Guard, Host, Label, Lock, Locker, Loss, Lost, Mode, Moment, Promise
 use crate::{
     args::{Global, Run},
     child::{Change, Child},
+    every::Every,
     exit::Stop,
     messages::Deadline,
     nested, people,
@@ -58,22 +59,104 @@ impl Stopping {
 }
 
 pub(crate) async fn run(global: &Global, args: Run) -> Result<u8, Stop> {
-    // Before there is a store, which may be a file that is made. A default is never longer than this one.
-    Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
-    let locks = store::connect(global).await?;
-    let ttl = ttl(&locks.promises(), &args)?;
-    let stopping = Stopping::new(&args, ttl)?;
-    let (lock, mode) = named(&locks, &args);
-    nested::refuse(global, &locks, &args.name, mode).await?;
-    let mut signals = Signals::listen()?;
-    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
-    let budget = if args.nonblock { Some(Duration::ZERO) } else { args.wait };
-    let guard = waiting.acquire(with_settings(lock, &args, ttl, stopping), budget, &mut signals).await?;
-    let since = TokioHost.now();
-    let (name, place) = (args.name.as_str(), store::place(global));
-    let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
-    let held = Held { args: &args, stopping, guard, release };
-    held.run(&mut signals, since).await
+    let mut started = Started::new(global, &args).await?;
+    if let Some(code) = started.skip_early().await? {
+        return Ok(code);
+    }
+    let guard = started.enter().await?;
+    match started.run(guard).await? {
+        End::Ended(code) => Ok(code),
+        End::Lost(line) => Err(lost(&args, line)),
+    }
+}
+
+/// The lease was lost, or `--max-hold` is over.
+pub(crate) fn lost(args: &Run, line: String) -> Stop {
+    Stop::new(args.lost_exit_code, line)
+}
+
+/// How a command under a lock came to its end.
+pub(crate) enum End {
+    /// By itself, with this code.
+    Ended(u8),
+    /// It was stopped, or not started, because the lease is over: why, for people.
+    Lost(String),
+}
+
+/// A lock and a command, checked and ready to wait for the one and to run the other.
+pub(crate) struct Started<'a> {
+    global: &'a Global,
+    args: &'a Run,
+    locks: Locker,
+    lock: Lock,
+    every: Option<Every<'a>>,
+    stopping: Stopping,
+    ttl: Duration,
+    signals: Signals,
+}
+
+impl<'a> Started<'a> {
+    pub(crate) async fn new(global: &'a Global, args: &'a Run) -> Result<Self, Stop> {
+        // Before there is a store, which may be a file that is made. A default is never longer than this one.
+        Stopping::new(args, args.ttl.unwrap_or_default().ttl())?;
+        let locks = store::connect(global).await?;
+        let ttl = ttl(&locks.promises(), args)?;
+        let stopping = Stopping::new(args, ttl)?;
+        let (lock, mode) = named(&locks, args);
+        nested::refuse(global, &locks, &args.name, mode).await?;
+        let lock = with_settings(lock, args, ttl, stopping);
+        let every = Every::of(global, &locks, args, &lock);
+        Ok(Self { global, args, locks, lock, every, stopping, ttl, signals: Signals::listen()? })
+    }
+
+    pub(crate) fn locks(&self) -> &Locker {
+        &self.locks
+    }
+
+    pub(crate) fn is_asked_to_end(&self) -> bool {
+        self.signals.is_asked()
+    }
+
+    /// The exit code if it is not time yet for a command with an interval.
+    pub(crate) async fn skip_early(&self) -> Result<Option<u8>, Stop> {
+        match &self.every {
+            Some(every) => every.skip_early().await,
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the lock.
+    pub(crate) async fn enter(&mut self) -> Result<Guard, Stop> {
+        let budget = if self.args.nonblock { Some(Duration::ZERO) } else { self.args.wait };
+        let waiting = Waiting::new(self.global, &self.locks, &self.args.name, self.args.conflict_exit_code);
+        waiting.acquire(self.lock.clone(), budget, &mut self.signals).await
+    }
+
+    /// The same, however long the store fails.
+    pub(crate) async fn enter_for_ever(&mut self) -> Result<Guard, Stop> {
+        let waiting = Waiting::new(self.global, &self.locks, &self.args.name, self.args.conflict_exit_code);
+        waiting.for_ever().acquire(self.lock.clone(), None, &mut self.signals).await
+    }
+
+    /// Runs the command, unless it is not time for it, and gives the lock back.
+    pub(crate) async fn run(&mut self, guard: Guard) -> Result<End, Stop> {
+        let since = TokioHost.now();
+        let (name, place) = (self.args.name.as_str(), store::place(self.global));
+        let release = Release { locks: &self.locks, name, place, quiet: self.global.quiet, ttl: self.ttl };
+        let held =
+            Held { args: self.args, stopping: self.stopping, guard, release, every: self.every.as_ref() };
+        match held.may_start().await {
+            Ok(None) => held.run(&mut self.signals, since).await,
+            Ok(Some(code)) => {
+                held.leave(&mut self.signals).await;
+                Ok(End::Ended(code))
+            }
+            Err(stop) => {
+                held.leave(&mut self.signals).await;
+                Err(stop)
+            }
+        }
+    }
 }
 
 /// What was named, if the store accepts it; otherwise the default.
@@ -125,6 +208,7 @@ struct Held<'a> {
     stopping: Stopping,
     guard: Guard,
     release: Release<'a>,
+    every: Option<&'a Every<'a>>,
 }
 
 /// The command was stopped because the lease is over, or is about to be.
@@ -141,21 +225,34 @@ impl Over {
 }
 
 impl Held<'_> {
-    async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+    /// The exit code if the command is not to run after all.
+    async fn may_start(&self) -> Result<Option<u8>, Stop> {
+        let Some(every) = self.every else { return Ok(None) };
+        let skipped = every.skip_now().await?;
+        if skipped.is_none() {
+            every.starts(&self.guard).await?;
+        }
+        Ok(skipped)
+    }
+
+    async fn leave(self, signals: &mut Signals) {
+        let left = self.guard.remaining();
+        self.release.awaited(self.guard, left, signals).await;
+    }
+
+    async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
-            let (code, line) =
-                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.args.name));
+            let line = format!("{}: {lost}; nothing was started", self.args.name);
             self.release.in_passing(self.guard).await;
-            return Err(Stop::new(code, line));
+            return Ok(End::Lost(line));
         }
-        let argv = argv(self.args);
+        let (argv, started) = (argv(self.args), TokioHost.now());
         let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
-                let left = self.guard.remaining();
-                self.release.awaited(self.guard, left, signals).await;
+                self.leave(signals).await;
                 return Err(Stop::internal(format!("the command cannot be started: {error}")));
             }
         };
@@ -164,14 +261,15 @@ impl Held<'_> {
         child.bury(ended.is_err());
         match ended {
             Ok(code) => {
+                if let Some(every) = self.every {
+                    every.ended(&self.guard, code, started).await;
+                }
                 self.stay(since, signals).await;
-                let left = self.guard.remaining();
-                self.release.awaited(self.guard, left, signals).await;
-                Ok(code)
+                self.leave(signals).await;
+                Ok(End::Ended(code))
             }
             Err(Over { why, is_planned }) => {
-                let (code, name) = (self.args.lost_exit_code, &self.args.name);
-                let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                let line = format!("{}: {why}; the command was stopped{}", self.args.name, except(&daemons));
                 if is_planned {
                     // Our belief ends with it; the lease on the store lasts longer.
                     let left = self.release.ttl;
@@ -179,7 +277,7 @@ impl Held<'_> {
                 } else {
                     self.release.in_passing(self.guard).await;
                 }
-                Err(Stop::new(code, line))
+                Ok(End::Lost(line))
             }
         }
     }

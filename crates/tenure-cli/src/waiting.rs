@@ -21,12 +21,17 @@ pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a store may fail in a row if the wait for the lock has no end.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Longer than any machine runs: 100 years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 /// Waits for one lock.
 pub(crate) struct Waiting<'a> {
     locks: &'a Locker,
     name: &'a LockName,
     quiet: bool,
     conflict: u8,
+    /// How long the store may fail in a row if the wait for the lock has no end; `None`: as long as it likes.
+    patience: Option<Duration>,
     progress: Progress,
     started: Moment,
     /// Where the store is, for people.
@@ -36,7 +41,13 @@ pub(crate) struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     pub(crate) fn new(global: &Global, locks: &'a Locker, name: &'a LockName, conflict: u8) -> Self {
         let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
-        Self { locks, name, quiet: global.quiet, conflict, progress, started, place }
+        let (quiet, patience) = (global.quiet, Some(STORE_PATIENCE));
+        Self { locks, name, quiet, conflict, patience, progress, started, place }
+    }
+
+    /// The same, for as long as the store may fail.
+    pub(crate) fn for_ever(self) -> Self {
+        Self { patience: None, ..self }
     }
 
     /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.
@@ -51,7 +62,7 @@ impl<'a> Waiting<'a> {
             let acquire = async {
                 match budget {
                     Some(budget) => lock.acquire_within(budget).await,
-                    None => lock.patience(STORE_PATIENCE).acquire().await,
+                    None => lock.patience(self.patience.unwrap_or(FOR_EVER)).acquire().await,
                 }
             };
             tokio::select! {
@@ -132,7 +143,9 @@ impl<'a> Waiting<'a> {
         let end = match budget {
             Some(Duration::ZERO) => String::new(),
             Some(_) => "; given up when --wait is over".to_owned(),
-            None => format!("; given up if that lasts {}", people::seconds(STORE_PATIENCE)),
+            None => self.patience.map_or_else(String::new, |patience| {
+                format!("; given up if that lasts {}", people::seconds(patience))
+            }),
         };
         Trouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
     }

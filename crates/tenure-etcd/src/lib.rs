@@ -9,6 +9,7 @@ mod keys;
 mod lease;
 mod leave;
 mod members;
+mod memo;
 mod owners;
 mod queue;
 mod renew;

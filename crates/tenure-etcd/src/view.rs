@@ -54,7 +54,11 @@ impl Etcd {
         let holders = self.with_time_left(queue.holders()).await?;
         let now = self.members.host.now().wall;
         let waiters = queue.places[queue.leading()..].iter().map(|place| waiter(place, now)).collect();
-        Ok(LockView::new(name, holders, waiters, token(queue.revision)))
+        let mut view = LockView::new(name, holders, waiters, token(queue.revision));
+        if let Some(written) = &queue.memo {
+            view.memo = self.memo_view(written).await?;
+        }
+        Ok(view)
     }
 
     pub(crate) async fn with_time_left(&self, holders: &[Place]) -> Result<Vec<HolderView>, BackendError> {
@@ -90,7 +94,7 @@ impl Etcd {
         let mut views = Vec::with_capacity(queues.len());
         for (name, mut places) in queues {
             places.sort_by_key(|place| place.created);
-            let view = self.view(name, Queue { places, revision }).await?;
+            let view = self.view(name, Queue { places, revision, memo: None }).await?;
             if !view.holders.is_empty() || !view.queue.is_empty() {
                 views.push(view);
             }

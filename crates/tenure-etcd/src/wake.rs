@@ -95,7 +95,7 @@ mod tests {
                 waits: false,
             }),
         };
-        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
+        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9, memo: None }
     }
 
     fn sight(modes: &[Mode], at: usize) -> (String, bool) {

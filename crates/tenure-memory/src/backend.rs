@@ -9,9 +9,9 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
-    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, WakeUp,
-    Wakes, locked,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity,
+    Sharing, WakeUp, Wakes, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -68,7 +68,7 @@ impl Memory {
             }
             let ledger = world.locks.get_mut(name).expect("BUG: inserted a line ago");
             let change = verb(ledger, now, &self.rules);
-            if ledger.is_free() {
+            if ledger.is_free() && !ledger.has_memo() {
                 world.floor = floor.max(ledger.fence());
                 world.locks.remove(name);
             }
@@ -78,6 +78,19 @@ impl Memory {
             self.bells.ring(audience, owner);
         }
         change.answer
+    }
+
+    /// Forgets free locks whose memo is over. As many as there are memos are looked at, so this is for few.
+    fn forget_old_memos(&self) {
+        let now = self.host.now();
+        let mut world = locked(&self.world);
+        let mut floor = world.floor;
+        world.locks.retain(|name, ledger| {
+            let is_kept = !ledger.is_free() || ledger.view(name.clone(), now).memo.is_some();
+            floor = if is_kept { floor } else { floor.max(ledger.fence()) };
+            is_kept
+        });
+        world.floor = floor;
     }
 
     fn look<A>(&self, see: impl FnOnce(&World, Moment) -> A) -> A {
@@ -103,6 +116,7 @@ impl Backend for Memory {
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
         promises
     }
@@ -124,6 +138,17 @@ impl Backend for Memory {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         Ok(self.step(name, |ledger, now, rules| ledger.release(now, rules, owner)))
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.forget_old_memos();
+        Ok(self.step(name, |ledger, now, rules| ledger.note(now, rules, (owner, token), memo)))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

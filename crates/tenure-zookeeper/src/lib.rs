@@ -9,6 +9,7 @@ mod error;
 mod holders;
 mod leave;
 mod life;
+mod memo;
 mod node;
 mod own_nodes;
 mod pulse;

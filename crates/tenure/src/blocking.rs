@@ -11,6 +11,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod election;
+mod once;
+
 use std::{
     fmt, io,
     ops::Deref,
@@ -25,9 +28,12 @@ use tenure_core::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
-    error::{AcquireError, ConfigError, HoldError, Lost, ReleaseError},
+    error::{AcquireError, ConfigError, HoldError, Lost, NoteError, ReleaseError},
     host::TokioHost,
 };
+
+pub use election::{Election, Leadership, Observer};
+pub use once::Once;
 
 /// A connected store of locks, for threads.
 #[derive(Clone)]
@@ -123,6 +129,16 @@ impl Locker {
     /// As [`Locker::semaphore`](crate::Locker::semaphore).
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         self.lock(self.inner.semaphore(name, slots))
+    }
+
+    /// As [`Locker::election`](crate::Locker::election).
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election { inner: self.inner.election(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`Locker::once`](crate::Locker::once).
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once { inner: self.inner.once(name), runtime: self.runtime.clone() }
     }
 
     /// The same store, with this label on all locks made from here.
@@ -331,6 +347,24 @@ impl Lease {
     /// Waits until a renewal has failed, or the lease is lost or released.
     pub fn at_risk(&self) {
         self.runtime.block_on(self.inner.at_risk());
+    }
+
+    /// Leaves a memo beside the lock, as [`Lease::note`](crate::Lease::note).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let guard = locks.mutex("import").acquire()?;
+    /// guard.note("row 4711 is done", Duration::from_secs(3600))?;
+    /// assert_eq!(locks.inspect("import")?.memo.expect("a memo").text, "row 4711 is done");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lease::note`](crate::Lease::note).
+    pub fn note(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), NoteError> {
+        self.runtime.block_on(self.inner.note(text, kept))
     }
 
     /// Waits until no more than `margin` of validity is left.

@@ -6,6 +6,7 @@ mod keeper;
 mod link;
 mod local_queue;
 mod local_waiter;
+pub(crate) mod memo;
 mod reaper;
 mod request;
 mod roster;

@@ -105,6 +105,11 @@ impl Lock {
         self
     }
 
+    /// Who asks, in one line for people.
+    pub(crate) fn who(&self) -> String {
+        self.options.label.to_string()
+    }
+
     /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.
     #[must_use]
     pub fn label(mut self, label: Label) -> Self {
@@ -262,7 +267,7 @@ impl Lock {
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode)))
+        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine)))
     }
 
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {

@@ -7,7 +7,9 @@ use tenure_core::{
     LockName, LockView, Mode, Outcome, OwnerId, Promises, Released, Renewal, Timing,
 };
 
-use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
+use crate::{
+    election::Election, engine::Engine, error::ConfigError, label, lock::Lock, once::Once, rwlock::RwLock,
+};
 
 /// How long a question to the store may stay unanswered: 5 s.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -80,6 +82,21 @@ impl Locker {
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         let limit = NonZeroU32::new(slots).ok_or(ConfigError::NoSlots);
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
+    }
+
+    /// An election: those who campaign wait in a queue, and one of them leads. The leader can say where it is found. See
+    /// [`Election`].
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.clone(), name.as_ref())
+    }
+
+    /// A job that is to run once per interval, whoever runs it. See [`Once`].
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once::new(self.clone(), name.as_ref())
+    }
+
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.engine.host.clone()
     }
 
     fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {

@@ -15,8 +15,8 @@ use std::{
 use async_trait::async_trait;
 use tenure::{
     Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant,
-    HolderView, Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake,
-    Wakes,
+    HolderView, Host, LockView, Memo, Mode, Moment, Noted, ProcessId, Promises, Released, Renewal, Sharing,
+    Start, Wake, Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -280,6 +280,16 @@ impl Backend for Deaf {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         self.store.release(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.store.note(name, owner, token, memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
