@@ -201,3 +201,40 @@ impl QuorumNode for Memory {
         Ok(self.step(name, |ledger, now, rules| ledger.raise(now, rules, owner, to)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Grant, Label, Mode, Wait};
+    use tenure_testkit::host::{PausedHost, pass};
+
+    use super::*;
+
+    /// L8, L2: a free lock with a memo is kept while the memo is, and its fence for ever.
+    #[tokio::test(start_paused = true)]
+    async fn locks_with_memos_that_are_over_are_forgotten() {
+        let store = Memory::new(PausedHost::new(1));
+        let memo = Memo::new("done", Duration::from_secs(60)).unwrap();
+        let note = async |job: u8| -> Grant {
+            let name = LockName::new(format!("job-{job}")).unwrap();
+            let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [job; 16]);
+            let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), Wait::No);
+            let claim = Claim { name, owner, mode, ttl, label: Arc::new(Label::default()), block: 1, wait };
+            let ClaimAnswer::Granted(grant) = store.claim(&claim).await.unwrap() else {
+                panic!("it is free")
+            };
+            assert_eq!(store.note(&claim.name, owner, grant.token, &memo).await.unwrap(), Noted::Noted);
+            store.release(&claim.name, owner).await.unwrap();
+            grant
+        };
+        let mut last = 0;
+        for job in 0..10 {
+            last = note(job).await.token.get();
+        }
+        assert_eq!(locked(&store.world).locks.len(), 10);
+        pass(Duration::from_secs(61)).await;
+        assert!(note(11).await.token.get() > last);
+        assert_eq!(locked(&store.world).locks.len(), 1);
+        let old = store.inspect(&LockName::new("job-9").unwrap()).await.unwrap();
+        assert!(old.fence.get() >= last && old.memo.is_none());
+    }
+}

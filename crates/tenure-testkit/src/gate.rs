@@ -39,6 +39,8 @@ pub enum Verb {
     Renew,
     /// `release`
     Release,
+    /// `note`
+    Note,
 }
 
 #[derive(Default)]
@@ -139,7 +141,7 @@ impl Backend for Gated {
         token: FencingToken,
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
-        self.inner.note(name, owner, token, memo).await
+        self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -123,7 +123,10 @@ impl Election {
     ///
     /// # Cancel safety
     /// Dropping the future drops the work, and then gives the lead up in the background.
-    pub async fn lead<T>(&self, mut work: impl AsyncFnMut(Term) -> T) -> Result<T, AcquireError> {
+    pub async fn lead<T, F>(&self, mut work: impl FnMut(Term) -> F) -> Result<T, AcquireError>
+    where
+        F: Future<Output = T>,
+    {
         loop {
             let leadership = self.campaign().await?;
             let done = tokio::select! {

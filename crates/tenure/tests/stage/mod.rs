@@ -180,7 +180,7 @@ impl Actor {
 
     /// The process dies: nothing it sends arrives any more.
     pub(crate) fn die(&self) {
-        for verb in [Verb::Claim, Verb::Renew, Verb::Release] {
+        for verb in [Verb::Claim, Verb::Renew, Verb::Release, Verb::Note] {
             self.set(verb, Gate::Hang);
         }
     }
