@@ -248,7 +248,7 @@ impl Held<'_> {
             self.release.in_passing(self.guard).await;
             return Ok(End::Lost(line));
         }
-        let (argv, started) = (argv(self.args), TokioHost.now());
+        let argv = argv(self.args);
         let mut child = match Child::start(&argv, &self.guard, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
@@ -256,6 +256,7 @@ impl Held<'_> {
                 return Err(Stop::internal(format!("the command cannot be started: {error}")));
             }
         };
+        let started = TokioHost.now();
         let ended = self.attend(&mut child, signals).await;
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());

@@ -15,7 +15,7 @@ use std::{
 };
 
 use stage::{Actor, Stage, TTL, in_time, ms};
-use tenure::{AcquireError, Backend, ConfigError, Loss, MemoError, NoteError, Once, OnceError, OnceOutcome};
+use tenure::{AcquireError, ConfigError, Loss, MemoError, NoteError, Once, OnceError, OnceOutcome};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
