@@ -38,7 +38,7 @@ fn next_term(stage: &Stage, before: usize) {
 }
 
 /// Who leads now.
-fn leader<'a>(stage: &Stage, all: &'a mut Vec<Process>) -> &'a mut Process {
+fn leader<'a>(stage: &Stage, all: &'a mut [Process]) -> &'a mut Process {
     let pid = eventually("the store shows a leader", PATIENCE, || {
         let view = stage.show("job");
         view["holders"][0]["label"]["pid"].as_u64()

@@ -10,6 +10,7 @@ mod lease;
 mod leave;
 mod members;
 mod memo;
+mod note;
 mod owners;
 mod queue;
 mod renew;

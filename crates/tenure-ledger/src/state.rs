@@ -96,6 +96,11 @@ impl Ledger {
         self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
     }
 
+    /// True if there is a memo, over or not: a free lock with one is not forgotten yet.
+    pub fn has_memo(&self) -> bool {
+        self.memo.is_some()
+    }
+
     /// The last token minted.
     pub fn fence(&self) -> u64 {
         self.fence

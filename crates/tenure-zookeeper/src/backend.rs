@@ -13,8 +13,8 @@ use tenure_core::{
 };
 
 use crate::{
-    claim, config::Config, diagnose, directory::Directories, holders::KnownHolders, leave, memo, renew,
-    sessions::Sessions, store::Store, view,
+    claim, config::Config, diagnose, directory::Directories, ensemble::Ensemble, holders::KnownHolders,
+    leave, memo, renew, sessions::Sessions, store::Store, view,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -29,8 +29,8 @@ impl ZooKeeper {
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
         let (directories, known_holders) = (Directories::default(), KnownHolders::default());
-        let (memos, newest) = (memo::Memos::default(), AtomicI64::default());
-        Self(Arc::new(Store { sessions, directories, known_holders, memos, newest }))
+        let (ensemble, newest) = (Ensemble::default(), AtomicI64::default());
+        Self(Arc::new(Store { sessions, directories, known_holders, ensemble, newest }))
     }
 }
 

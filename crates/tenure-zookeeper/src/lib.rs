@@ -5,6 +5,7 @@ mod claim;
 mod config;
 mod diagnose;
 mod directory;
+mod ensemble;
 mod error;
 mod holders;
 mod leave;

@@ -3,25 +3,13 @@
 //! The server removes it when its time is over, if it has TTL nodes (`extendedTypesEnabled`). Where it has none, who leaves a memo
 //! removes some that are over, so that they do not pile up.
 
-use std::{
-    sync::{Mutex, OnceLock},
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Moment, Noted, OwnerId, locked};
+use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Noted, OwnerId};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::{error, leave::ANY_VERSION, node, session::Session, store::Store};
-
-/// What a handle knows of the memos of its ensemble.
-#[derive(Default)]
-pub(crate) struct Memos {
-    /// Whether the server has TTL nodes, once it was asked.
-    has_ttl: OnceLock<bool>,
-    /// The server's clock, and when it was read here.
-    clock: Mutex<Option<(Duration, Moment)>>,
-}
 
 /// The content of a memo's node. Its age is counted from when the node was made.
 #[derive(Serialize, Deserialize)]
@@ -120,7 +108,7 @@ impl Writing<'_> {
         match writer.commit().await {
             Ok(results) => {
                 if let Some(MultiWriteResult::SetData { stat }) = results.last() {
-                    self.store.memos.learn(time(stat), self.session.host.now());
+                    self.store.ensemble.learn(time(stat), self.session.host.now());
                 }
                 if !has_ttl {
                     sweep(self.store, self.session).await;
@@ -161,17 +149,17 @@ pub(crate) async fn read(
 
 /// A time that the server's clock has reached. Read anew once a minute, by a write that changes nothing.
 async fn now(store: &Store, session: &Session) -> Result<Duration, Error> {
-    if let Some(now) = store.memos.now(session.host.now()) {
+    if let Some(now) = store.ensemble.now(session.host.now()) {
         return Ok(now);
     }
     let stat = session.client.set_data(&folder(session), &[], None).await?;
-    store.memos.learn(time(&stat), session.host.now());
+    store.ensemble.learn(time(&stat), session.host.now());
     Ok(time(&stat))
 }
 
 /// Makes the folder if there is none, and asks whether the server has TTL nodes.
 async fn has_ttl(store: &Store, session: &Session) -> Result<bool, Error> {
-    if let Some(known) = store.memos.has_ttl.get() {
+    if let Some(known) = store.ensemble.has_ttl.get() {
         return Ok(*known);
     }
     let (client, folder) = (&session.client, folder(session));
@@ -182,7 +170,7 @@ async fn has_ttl(store: &Store, session: &Session) -> Result<bool, Error> {
         Err(Error::Unimplemented) => false,
         Err(error) => return Err(error),
     };
-    Ok(*store.memos.has_ttl.get_or_init(|| has_ttl))
+    Ok(*store.ensemble.has_ttl.get_or_init(|| has_ttl))
 }
 
 /// Removes some memos that are over; chance chooses where it begins.
@@ -206,22 +194,9 @@ async fn sweep(store: &Store, session: &Session) {
     }
 }
 
-impl Memos {
-    fn learn(&self, server: Duration, at: Moment) {
-        *locked(&self.clock) = Some((server, at));
-    }
-
-    fn now(&self, at: Moment) -> Option<Duration> {
-        let (server, read) = (*locked(&self.clock))?;
-        Some(server + read.elapsed(at)).filter(|_| read.elapsed(at) < FRESH)
-    }
-}
-
 /// So often others may be faster.
 const TRIES: usize = 8;
 /// How long the node lasts by which TTL nodes are tried: 1 s.
 const TRIAL: Duration = Duration::from_secs(1);
 /// How many memos one that is left looks at.
 const SWEPT: usize = 4;
-/// How long a reading of the server's clock is used: 60 s, in which clocks part by less than the drift of a lease.
-const FRESH: Duration = Duration::from_secs(60);

@@ -11,25 +11,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod apart;
 mod election;
 mod once;
 
-use std::{
-    fmt, io,
-    ops::Deref,
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+use std::{fmt, io, ops::Deref, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Adoption, BackendError, FencingToken, Finding, HolderView, Host, Label, LockView, OwnerId, Promises,
-    Released, Renewal,
+    Adoption, BackendError, FencingToken, Finding, HolderView, Label, LockView, OwnerId, Promises, Released,
+    Renewal,
 };
-use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
+    blocking::apart::Apart,
     error::{AcquireError, ConfigError, HoldError, Lost, NoteError, ReleaseError},
-    host::TokioHost,
 };
 
 pub use election::{Election, Leadership, Observer};
@@ -77,33 +72,6 @@ pub fn connect(url: &str) -> Result<Locker, ConfigError> {
     let runtime = Apart::start().map_err(failed)?;
     let inner = runtime.block_on(crate::connect(url))?;
     Ok(Locker { inner, runtime: Arc::new(runtime) })
-}
-
-/// A runtime on a thread of its own, which ends with this. Connections live there, also while nobody calls.
-struct Apart {
-    handle: Handle,
-    _stop: oneshot::Sender<()>,
-}
-
-impl Apart {
-    /// Not tokio's own workers: where no thread can be started, those panic.
-    fn start() -> io::Result<Self> {
-        let (tell, told) = mpsc::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let start = move || -> tenure_core::BoxFuture<'static, ()> {
-            let _ = tell.send(Handle::current());
-            Box::pin(async move {
-                let _ = stopped.await;
-            })
-        };
-        TokioHost.spawn_apart("tenure-blocking", Box::new(start))?;
-        let handle = told.recv().map_err(io::Error::other)?;
-        Ok(Self { handle, _stop: stop })
-    }
-
-    fn block_on<A>(&self, work: impl Future<Output = A>) -> A {
-        self.handle.block_on(work)
-    }
 }
 
 impl Locker {

@@ -14,7 +14,6 @@ use crate::{
     guard::Guard,
     lease::Lease,
     lock::Lock,
-    locker::Locker,
 };
 
 /// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
@@ -44,8 +43,6 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Election {
-    locks: Locker,
-    name: String,
     lock: Lock,
     pause: Duration,
 }
@@ -54,10 +51,9 @@ impl Election {
     /// How long an observer pauses between two looks if nothing is said: 1 s.
     const PAUSE: Duration = Duration::from_secs(1);
 
-    pub(crate) fn new(locks: Locker, name: &str) -> Self {
+    pub(crate) fn new(lock: Lock) -> Self {
         // A term is of one leader: no lease is passed on inside a process.
-        let lock = locks.mutex(name).strict_order();
-        Self { locks, name: name.to_owned(), lock, pause: Self::PAUSE }
+        Self { lock: lock.strict_order(), pause: Self::PAUSE }
     }
 
     /// With settings of the lock: `election.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
@@ -91,7 +87,7 @@ impl Election {
 
     /// The term of a lease of the lock of this name, for a program that took the lock itself.
     pub fn term(&self, lease: Lease) -> Term {
-        Term { lease, host: self.locks.host(), proclaimed: Arc::default() }
+        Term { lease, host: self.lock.host(), proclaimed: Arc::default() }
     }
 
     /// Leads until `work` is done, and campaigns **again** each time that the lead is lost.
@@ -143,7 +139,7 @@ impl Election {
                     return Ok(out);
                 }
                 Err(lost) => {
-                    tracing::warn!(election = self.name, %lost, "the lead was lost: campaigning again")
+                    tracing::warn!(election = self.lock.named(), %lost, "the lead was lost: campaigning again")
                 }
             }
         }
@@ -160,7 +156,7 @@ impl Election {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn leader(&self) -> Result<Option<Leader>, BackendError> {
-        Ok(Leader::of(self.locks.inspect(&self.name).await?))
+        Ok(Leader::of(self.lock.inspect().await?))
     }
 
     /// Follows who leads, and what the leader has proclaimed: see [`Observer::next`].
@@ -193,7 +189,7 @@ impl Observer {
     /// # Cancel safety
     /// Nothing is lost: what has changed meanwhile is the next answer.
     pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
-        let host = self.election.locks.host();
+        let host = self.election.lock.host();
         loop {
             if self.seen.is_some() {
                 host.sleep_until(host.now() + self.election.pause).await;
@@ -216,7 +212,7 @@ impl Observer {
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observer").field("election", &self.election.name).finish_non_exhaustive()
+        f.debug_struct("Observer").field("election", &self.election.lock.named()).finish_non_exhaustive()
     }
 }
 

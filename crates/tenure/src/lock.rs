@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Label, LockName, Mode, Sharing, Timing};
+use tenure_core::{
+    BackendError, ErrorKind, Host, Label, LockName, LockView, Mode, Outcome, Promises, Sharing, Timing,
+};
 use tracing::Instrument;
 
 use crate::{
@@ -103,6 +105,26 @@ impl Lock {
             self.options.together = Together::Queue;
         }
         self
+    }
+
+    /// The name that was given, for people.
+    pub(crate) fn named(&self) -> String {
+        self.name.as_ref().map_or_else(ToString::to_string, ToString::to_string)
+    }
+
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.engine.host.clone()
+    }
+
+    pub(crate) fn promises(&self) -> Promises {
+        self.engine.backend.promises()
+    }
+
+    /// What the store shows of it.
+    pub(crate) async fn inspect(&self) -> Result<LockView, BackendError> {
+        let refused =
+            |why: &ConfigError| BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string());
+        self.engine.inspect(self.name.as_ref().map_err(refused)?).await
     }
 
     /// Who asks, in one line for people.

@@ -9,7 +9,6 @@ use crate::{
     guard::Guard,
     lease::Lease,
     lock::Lock,
-    locker::Locker,
 };
 
 /// A job that is to run once per interval, on one of many hosts. Made by [`Locker::once`](crate::Locker::once).
@@ -44,8 +43,6 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Once {
-    locks: Locker,
-    name: String,
     lock: Lock,
     every: Duration,
     even_if_failed: bool,
@@ -81,9 +78,8 @@ pub struct LastRun {
 }
 
 impl Once {
-    pub(crate) fn new(locks: Locker, name: &str) -> Self {
-        let lock = locks.mutex(name).strict_order();
-        Self { locks, name: name.to_owned(), lock, every: Duration::ZERO, even_if_failed: false }
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock: lock.strict_order(), every: Duration::ZERO, even_if_failed: false }
     }
 
     /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no default.
@@ -129,7 +125,7 @@ impl Once {
             Ok(guard) => guard,
             Err(last) => return Ok(OnceOutcome::Skipped(last)),
         };
-        let host = self.locks.host();
+        let host = self.lock.host();
         let started = host.now();
         let out = {
             let work = work(guard.lease());
@@ -183,7 +179,7 @@ impl Once {
     /// Nothing is changed.
     pub async fn last(&self) -> Result<Option<LastRun>, OnceError> {
         self.check().map_err(AcquireError::from)?;
-        let view = self.locks.inspect(&self.name).await.map_err(AcquireError::Backend)?;
+        let view = self.lock.inspect().await.map_err(AcquireError::Backend)?;
         Ok(view.memo.as_ref().and_then(Counted::read).and_then(|counted| counted.within(self.every)))
     }
 
@@ -212,7 +208,7 @@ impl Once {
     /// What is wrong before anything is sent.
     fn check(&self) -> Result<(), ConfigError> {
         Memo::new("", self.every).map_err(|_| ConfigError::Every)?;
-        let promises = self.locks.promises();
+        let promises = self.lock.promises();
         match promises.memo {
             Memos::None(why) => Err(ConfigError::NoMemos { backend: promises.backend, why }),
             _ => Ok(()),

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use tenure_core::{BackendError, FencingToken, OwnerId};
 
 use crate::{
-    blocking::Apart,
+    blocking::apart::Apart,
     election::Leader,
     error::{AcquireError, NoteError, ReleaseError},
 };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tenure_core::Host;
 
 use crate::{
-    blocking::{Apart, Lease},
+    blocking::{Lease, apart::Apart},
     error::OnceError,
     host::TokioHost,
     once::{LastRun, OnceOutcome},
