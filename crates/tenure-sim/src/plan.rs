@@ -52,6 +52,8 @@ pub enum PlanKind {
     /// Many programs of one process ask at the same moments and hold for an instant, so that leases are passed on; over a bad
     /// network, and with pauses.
     Crowds,
+    /// Jobs that run once per interval, and memos; over a bad network, and with pauses.
+    Jobs,
 }
 
 impl PlanKind {
@@ -66,6 +68,7 @@ impl PlanKind {
         Self::All,
         Self::Blocks,
         Self::Crowds,
+        Self::Jobs,
         Self::StepsForward,
         Self::Crossing,
         Self::Drift,
@@ -166,7 +169,7 @@ impl Planner<'_> {
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
-            PlanKind::Crowds => {
+            PlanKind::Crowds | PlanKind::Jobs => {
                 self.network();
                 self.pauses();
             }
