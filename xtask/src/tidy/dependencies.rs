@@ -49,7 +49,7 @@ fn seat(package: &str) -> Option<Seat> {
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => Some(Seat { ours: None, never: &[TOPS] }),
-        "tenure-cli" | "fenced-write" => on(&[FACADE]),
+        "tenure-cli" | "fenced-write" | "leader-address" | "nightly-job" => on(&[FACADE]),
         "tenure-sim" | "tenure-bench" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),
         _ => None,
