@@ -14,7 +14,10 @@ use std::{
 };
 
 use stage::{PATIENCE, START, Stage};
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::{
+    patience::{eventually, slowness},
+    postgres::PostgresServer,
+};
 
 /// Who comes within the interval skips, says why in one line, and ends with 0 or what it was told.
 fn a_second_run_within_the_interval_is_skipped(stage: &Stage) {
@@ -124,6 +127,30 @@ fn a_run_that_is_under_way_is_waited_for_unless_that_is_not_wanted() {
     holder.ended().silent(0);
     waiter.ended().complained(0, "skipped: ");
     assert!(!stage.path("ran").exists());
+}
+
+/// What the papers say of a server that is restarted: one that keeps what it acknowledged remembers the run.
+#[test]
+fn a_server_that_keeps_its_data_remembers_the_run() {
+    let server = PostgresServer::start();
+    let stage = Stage::at(server.url(""));
+    stage.run(&["run", "--every", "1h", "job", "--", "touch", "ran"]).silent(0);
+    server.kill();
+    server.start_again();
+    stage.run(&["run", "--every", "1h", "job", "--", "touch", "ran again"]).complained(0, "skipped: ");
+    assert!(stage.path("ran").exists() && !stage.path("ran again").exists());
+}
+
+/// And one that has lost its memory lets it run again; nothing else is promised of it.
+#[test]
+fn a_server_that_lost_its_memory_lets_it_run_again() {
+    let mut stage = Stage::on_redis();
+    stage.run(&["run", "--every", "1h", "job", "--", "touch", "ran"]).silent(0);
+    stage.server().kill();
+    stage.server().start_again();
+    stage.run(&["run", "--every", "1h", "job", "--", "touch", "ran again"]).silent(0);
+    stage.run(&["run", "--every", "1h", "job", "--", "touch", "and again"]).complained(0, "skipped: ");
+    assert!(stage.path("ran again").exists() && !stage.path("and again").exists());
 }
 
 stage::on_every_store!(
