@@ -1,10 +1,15 @@
-//! A memo: a key in the folder of the lock, on a lease of its own.
+//! A memo: a key of its own, on a lease of its own.
+//!
+//! Not in the folder of the lock: `etcdctl lock` waits for every key there that is older than its own.
 
 use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
+use tenure_core::LockName;
 
-/// The name of the key. No number, so that it is no place in the queue.
-pub(crate) const NAME: &str = "memo";
+/// Below the keys of all locks, where the same rights hold; no name of a lock has this character.
+pub(crate) fn key(prefix: &str, name: &LockName) -> String {
+    format!("{prefix}\u{1}memo/{name}")
+}
 
 /// The value of a memo's key.
 #[derive(Serialize, Deserialize)]
@@ -16,7 +21,7 @@ pub(crate) struct Content {
     pub(crate) text: String,
 }
 
-/// A memo as it was read with its queue.
+/// A memo as it was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
     /// The modify revision.
@@ -26,11 +31,8 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Among the keys of a folder.
-    pub(crate) fn find(folder: &str, kvs: &[KeyValue]) -> Option<Self> {
-        let is_memo = |kv: &&KeyValue| kv.key().strip_prefix(folder.as_bytes()) == Some(NAME.as_bytes());
-        let kv = kvs.iter().find(is_memo)?;
-        Some(Self { modified: kv.mod_revision(), lease: kv.lease(), value: kv.value().to_vec() })
+    pub(crate) fn read(kv: &KeyValue) -> Self {
+        Self { modified: kv.mod_revision(), lease: kv.lease(), value: kv.value().to_vec() }
     }
 
     /// `None` for what is no memo.

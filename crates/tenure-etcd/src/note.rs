@@ -10,7 +10,7 @@ use crate::{
     claim::whole_seconds,
     error,
     keys::{Value, folder},
-    memo::{Content, NAME, Written},
+    memo::{self, Content, Written},
     queue::{Place, Queue},
 };
 
@@ -27,12 +27,14 @@ impl Etcd {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         let patience = self.config().response_timeout;
-        let folder = folder(&self.config().prefix, name);
+        let prefix = &self.config().prefix;
+        let (folder, key) = (folder(prefix, name), memo::key(prefix, name));
         let seconds = whole_seconds(memo.kept());
         for _ in 0..ROUNDS {
             let queue = self.members.queue(&folder, patience).await?;
             let Some(held) = held(&queue, owner) else { return Ok(Noted::Gone) };
-            let there = queue.memo.as_ref();
+            let there = self.read_memo(&key, patience).await?;
+            let there = there.as_ref();
             if there.and_then(Written::content).is_some_and(|there| there.token > token.get()) {
                 return Ok(Noted::Gone);
             }
@@ -45,7 +47,7 @@ impl Etcd {
                 text: memo.text().to_owned(),
             };
             let value = serde_json::to_vec(&content).expect("BUG: a memo is always JSON");
-            let written = self.put_memo(&folder, (held, there), (&value, lease), patience).await;
+            let written = self.put_memo(&key, (held, there), (&value, lease), patience).await;
             // What was replaced, or was not needed, hangs on nothing any more; else it ends by itself.
             let left = match &written {
                 Ok(true) => there.map(|there| there.lease),
@@ -65,18 +67,17 @@ impl Etcd {
     /// False if the owner's key is gone, or the memo is not the one that was read.
     async fn put_memo(
         &self,
-        folder: &str,
+        key: &str,
         (held, there): (&Place, Option<&Written>),
         (value, lease): (&[u8], i64),
         patience: Duration,
     ) -> Result<bool, BackendError> {
-        let key = format!("{folder}{NAME}");
         let modified = there.map_or(0, |there| there.modified);
         let request = async |mut client: Client| {
             let holds = Compare::create_revision(&held.key[..], CompareOp::Equal, held.created);
-            let is_same = Compare::mod_revision(&key[..], CompareOp::Equal, modified);
-            let put = TxnOp::put(&key[..], value, Some(PutOptions::new().with_lease(lease)));
-            let read = || TxnOp::get(&key[..], None);
+            let is_same = Compare::mod_revision(key, CompareOp::Equal, modified);
+            let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+            let read = || TxnOp::get(key, None);
             client.txn(Txn::new().when([holds, is_same]).and_then([put]).or_else([read()])).await
         };
         let done = self.members.ask(patience, request).await?.value;
@@ -88,8 +89,16 @@ impl Etcd {
         Ok(done.op_responses().into_iter().any(is_ours))
     }
 
-    /// A memo for display.
-    pub(crate) async fn memo_view(&self, written: &Written) -> Result<Option<MemoView>, BackendError> {
+    /// The memo of a lock, linearizable.
+    async fn read_memo(&self, key: &str, patience: Duration) -> Result<Option<Written>, BackendError> {
+        let read = self.members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
+        Ok(read.value.kvs().first().map(Written::read))
+    }
+
+    /// The memo of a lock, for display.
+    pub(crate) async fn memo_view(&self, name: &LockName) -> Result<Option<MemoView>, BackendError> {
+        let (key, patience) = (memo::key(&self.config().prefix, name), self.config().response_timeout);
+        let Some(written) = self.read_memo(&key, patience).await? else { return Ok(None) };
         let Some(content) = written.content() else { return Ok(None) };
         let left = self.members.time_left(written.lease, self.config().response_timeout).await?;
         let view = |left: Duration| {

@@ -6,7 +6,6 @@ use tenure_core::{BackendError, FencingToken, Mode, OwnerId};
 use crate::{
     error,
     keys::{Value, named, number},
-    memo::Written,
 };
 
 /// One lock as a linearizable read saw it.
@@ -16,8 +15,6 @@ pub(crate) struct Queue {
     pub(crate) places: Vec<Place>,
     /// The revision of the whole store when it was read; at least as large as every create revision before.
     pub(crate) revision: i64,
-    /// What a holder left beside it.
-    pub(crate) memo: Option<Written>,
 }
 
 /// One key of a queue.
@@ -75,7 +72,7 @@ impl Queue {
             }
         }
         places.sort_by_key(|place| place.created);
-        Ok(Self { places, revision, memo: Written::find(folder, kvs) })
+        Ok(Self { places, revision })
     }
 
     /// How many hold it: from the front as many as fit together.

@@ -46,7 +46,9 @@ impl Etcd {
     pub(crate) async fn look(&self, name: &LockName) -> Result<LockView, BackendError> {
         let patience = self.config().response_timeout;
         let queue = self.members.queue(&folder(&self.config().prefix, name), patience).await?;
-        self.view(name.clone(), queue).await
+        let mut view = self.view(name.clone(), queue).await?;
+        view.memo = self.memo_view(name).await?;
+        Ok(view)
     }
 
     /// A queue for display. A holder or waiter that has left since the read is not shown.
@@ -54,11 +56,7 @@ impl Etcd {
         let holders = self.with_time_left(queue.holders()).await?;
         let now = self.members.host.now().wall;
         let waiters = queue.places[queue.leading()..].iter().map(|place| waiter(place, now)).collect();
-        let mut view = LockView::new(name, holders, waiters, token(queue.revision));
-        if let Some(written) = &queue.memo {
-            view.memo = self.memo_view(written).await?;
-        }
-        Ok(view)
+        Ok(LockView::new(name, holders, waiters, token(queue.revision)))
     }
 
     pub(crate) async fn with_time_left(&self, holders: &[Place]) -> Result<Vec<HolderView>, BackendError> {
@@ -94,7 +92,7 @@ impl Etcd {
         let mut views = Vec::with_capacity(queues.len());
         for (name, mut places) in queues {
             places.sort_by_key(|place| place.created);
-            let view = self.view(name, Queue { places, revision, memo: None }).await?;
+            let view = self.view(name, Queue { places, revision }).await?;
             if !view.holders.is_empty() || !view.queue.is_empty() {
                 views.push(view);
             }

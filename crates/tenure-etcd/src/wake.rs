@@ -95,7 +95,7 @@ mod tests {
                 waits: false,
             }),
         };
-        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9, memo: None }
+        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
     }
 
     fn sight(modes: &[Mode], at: usize) -> (String, bool) {
