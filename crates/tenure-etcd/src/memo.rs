@@ -6,9 +6,9 @@ use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
 use tenure_core::LockName;
 
-/// Below the keys of all locks, where the same rights hold; no name of a lock has this character.
+/// It begins as the lock does, so that the same rights hold for it; no name of a lock has this character.
 pub(crate) fn key(prefix: &str, name: &LockName) -> String {
-    format!("{prefix}\u{1}memo/{name}")
+    format!("{prefix}{name}\u{1}memo")
 }
 
 /// The value of a memo's key.
