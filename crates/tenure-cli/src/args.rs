@@ -114,10 +114,10 @@ pub(crate) struct Run {
     /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago
     #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots"])]
     pub(crate) every: Option<Duration>,
-    /// With --every: count a run from its start, whatever becomes of it
+    /// Count a run of --every from its start, whatever becomes of it
     #[arg(long, requires = "every")]
     pub(crate) even_if_failed: bool,
-    /// With --every: exit code if it was skipped
+    /// Exit code if a run of --every was skipped
     #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every")]
     pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
