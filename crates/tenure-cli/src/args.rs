@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
-use tenure::{LockName, OwnerId, Timing};
+use tenure::{LockName, Memo, OwnerId, Timing};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -58,6 +58,8 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Run a command while holding a lock
     Run(Run),
+    /// Run a command on one of many hosts: it is started again each time that the lead is lost
+    Lead(Lead),
     /// List the locks that are held or waited for
     Ls(Ls),
     /// Show who holds a lock and who waits
@@ -122,6 +124,15 @@ pub(crate) struct Run {
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+    /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"])]
+    pub(crate) every: Option<Duration>,
+    /// Count a run of --every from its start, whatever becomes of it
+    #[arg(long, requires = "every")]
+    pub(crate) even_if_failed: bool,
+    /// Exit code if a run of --every was skipped
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every")]
+    pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
@@ -142,6 +153,57 @@ pub(crate) struct Run {
         allow_hyphen_values = true
     )]
     pub(crate) argv: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Lead {
+    /// Length of the lease: after a crash another host leads this much later [default: 10s, or what the store accepts at
+    /// most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// What all who ask are told while this host leads, such as its address; `tenure show` shows it
+    #[arg(long, value_name = "TEXT", value_parser = memo)]
+    pub(crate) proclaim: Option<String>,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The election, which is the lock of this name
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// What to run
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) argv: Vec<OsString>,
+}
+
+impl Lead {
+    /// A run with the same settings, which waits for as long as it takes.
+    pub(crate) fn into_run(self) -> (LockName, Run) {
+        let run = Run {
+            nonblock: false,
+            wait: None,
+            shared: false,
+            slots: None,
+            also: Vec::new(),
+            any: Vec::new(),
+            ttl: self.ttl,
+            min_hold: None,
+            max_hold: None,
+            grace: self.grace,
+            every: None,
+            even_if_failed: false,
+            skip_exit_code: 0,
+            conflict_exit_code: crate::exit::CONFLICT,
+            lost_exit_code: crate::exit::LOST,
+            command: self.command,
+            name: OsString::from(self.name.as_str()),
+            argv: self.argv,
+        };
+        (self.name, run)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -271,6 +333,9 @@ impl Attach {
             min_hold: self.min_hold,
             max_hold: self.max_hold,
             grace: self.grace,
+            every: None,
+            even_if_failed: false,
+            skip_exit_code: 0,
             conflict_exit_code: crate::exit::CONFLICT,
             lost_exit_code: self.lost_exit_code,
             command: self.command,
@@ -312,6 +377,19 @@ pub(crate) struct Unlock {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "write a duration like 500ms, 30s or 5m".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    match Memo::new("", every) {
+        Ok(_) => Ok(every),
+        Err(_) => Err("an interval is 1ms to 366 days".to_owned()),
+    }
+}
+
+fn memo(text: &str) -> Result<String, String> {
+    let memo = Memo::new(text, Duration::from_secs(1)).map_err(|error| error.to_string())?;
+    Ok(memo.text().to_owned())
 }
 
 fn lasting(text: &str) -> Result<Duration, String> {

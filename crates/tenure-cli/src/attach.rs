@@ -9,7 +9,7 @@ use crate::{
     exit::{Stop, chain},
     notice::Question,
     release::Release,
-    run::{self, Held, Stopping},
+    run::{self, End, Held, Stopping},
     signals::Signals,
     store,
 };
@@ -46,6 +46,10 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     let (since, first, name, place) = (TokioHost.now(), guard.lease(), name.as_str(), store::place(global));
     let release = Release { locks: &locks, name, place, quiet: global.quiet, ttl };
     let guard = Guards::from(guard);
-    let held = Held { args: &args, name, stopping, guard, first, waited, is_verbose, release };
-    held.run(&mut signals, since).await
+    let every = None;
+    let held = Held { args: &args, name, stopping, guard, first, waited, is_verbose, release, every };
+    match held.run(&mut signals, since).await? {
+        End::Ended(code) => Ok(code),
+        End::Lost(line) => Err(run::lost(&args, line)),
+    }
 }

@@ -7,9 +7,11 @@ mod child;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
+mod every;
 mod exec;
 mod exit;
 mod family;
+mod lead;
 mod lease;
 mod live;
 #[cfg(test)]
@@ -80,6 +82,7 @@ fn main_loop(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match cli.verb {
             Verb::Run(args) => run::run(&global, args).await,
+            Verb::Lead(args) => lead::lead(&global, args).await,
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
             Verb::Watch(args) => live::watch(&global, &args).await,

@@ -2,11 +2,14 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use tenure::{Guards, Host, Label, Lease, Lock, Loss, Lost, Moment, Promises, Timing, TokioHost};
+use tenure::{
+    Guards, Host, Label, Lease, Lock, LockName, Locker, Loss, Lost, Moment, Promises, Timing, TokioHost,
+};
 
 use crate::{
     args::{Global, Run},
     child::{Change, Child, Under},
+    every::Every,
     exit::{Stop, warn},
     messages::Deadline,
     people,
@@ -62,23 +65,126 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     // Before there is a store, which may be a file that is made. A default is never longer than this one.
     Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
     let wanted = Wanted::of(&mut args, std::env::args_os())?;
-    let locks = store::connect(global).await?;
-    let ttl = ttl(&locks.promises(), &args)?;
-    let stopping = Stopping::new(&args, ttl)?;
-    wanted.refuse_nested(global, &locks, &args).await?;
-    let mut signals = Signals::listen()?;
-    let waiting = Waiting::new(global, &locks, &wanted, args.conflict_exit_code).of_all(wanted.is_all());
-    let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
-    let set = |lock| with_settings(lock, &args, ttl, stopping);
-    let began = TokioHost.now();
-    let asking = Asking { locks: &locks, args: &args, waiting: &waiting, budget };
-    let guard = wanted.acquire(asking, set, &mut signals).await?;
-    let since = TokioHost.now();
-    let (first, name, place) = (wanted.first(&guard), wanted.held(&guard), store::place(global));
-    let release = Release { locks: &locks, name: &name, place, quiet: global.quiet, ttl };
-    let (waited, is_verbose) = (began.elapsed(since), global.verbose > 0 && !global.quiet);
-    let held = Held { args: &args, name: &name, stopping, guard, first, waited, is_verbose, release };
-    held.run(&mut signals, since).await
+    let mut started = Started::new(global, &args, wanted).await?;
+    if let Some(code) = started.skip_early().await? {
+        return Ok(code);
+    }
+    let guards = started.enter().await?;
+    match started.run(guards).await? {
+        End::Ended(code) => Ok(code),
+        End::Lost(line) => Err(lost(&args, line)),
+    }
+}
+
+/// The lease was lost, or `--max-hold` is over.
+pub(crate) fn lost(args: &Run, line: String) -> Stop {
+    Stop::new(args.lost_exit_code, line)
+}
+
+/// How a command under a lock came to its end.
+pub(crate) enum End {
+    /// By itself, with this code.
+    Ended(u8),
+    /// It was stopped, or not started, because the lease is over: why, for people.
+    Lost(String),
+}
+
+/// Locks and a command, checked and ready to wait for the ones and to run the other.
+pub(crate) struct Started<'a> {
+    global: &'a Global,
+    args: &'a Run,
+    locks: Locker,
+    wanted: Wanted,
+    every: Option<Every>,
+    stopping: Stopping,
+    ttl: Duration,
+    /// How long it took to get the locks.
+    waited: Duration,
+    signals: Signals,
+}
+
+impl<'a> Started<'a> {
+    pub(crate) async fn new(global: &'a Global, args: &'a Run, wanted: Wanted) -> Result<Self, Stop> {
+        let locks = store::connect(global).await?;
+        let ttl = ttl(&locks.promises(), args)?;
+        let stopping = Stopping::new(args, ttl)?;
+        wanted.refuse_nested(global, &locks, args).await?;
+        let set = |lock| with_settings(lock, args, ttl, stopping);
+        let every = Every::of(global, &locks, args, (wanted.name(), set));
+        let (waited, signals) = (Duration::ZERO, Signals::listen()?);
+        Ok(Self { global, args, locks, wanted, every, stopping, ttl, waited, signals })
+    }
+
+    pub(crate) fn locks(&self) -> &Locker {
+        &self.locks
+    }
+
+    /// The lock that was named first.
+    pub(crate) fn name(&self) -> &LockName {
+        self.wanted.name()
+    }
+
+    /// The lease of that lock.
+    pub(crate) fn first(&self, guards: &Guards) -> Lease {
+        self.wanted.first(guards)
+    }
+
+    pub(crate) fn is_asked_to_end(&self) -> bool {
+        self.signals.is_asked()
+    }
+
+    /// The exit code if it is not time yet for a command with an interval.
+    pub(crate) async fn skip_early(&self) -> Result<Option<u8>, Stop> {
+        match &self.every {
+            Some(every) => every.skip_early().await,
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the locks.
+    pub(crate) async fn enter(&mut self) -> Result<Guards, Stop> {
+        let budget = Budget(if self.args.nonblock { Some(Duration::ZERO) } else { self.args.wait });
+        self.acquire(budget, false).await
+    }
+
+    /// The same, however long the store fails.
+    pub(crate) async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
+        self.acquire(Budget(None), true).await
+    }
+
+    async fn acquire(&mut self, budget: Budget, is_patient: bool) -> Result<Guards, Stop> {
+        let Self { global, args, locks, wanted, ttl, stopping, .. } = self;
+        let began = TokioHost.now();
+        let waiting = Waiting::new(global, locks, &*wanted, args.conflict_exit_code).of_all(wanted.is_all());
+        let waiting = if is_patient { waiting.for_ever() } else { waiting };
+        let asking = Asking { locks, args, waiting: &waiting, budget };
+        let set = |lock| with_settings(lock, args, *ttl, *stopping);
+        let guards = wanted.acquire(asking, set, &mut self.signals).await?;
+        self.waited = began.elapsed(TokioHost.now());
+        Ok(guards)
+    }
+
+    /// Runs the command, unless it is not time for it, and gives the locks back.
+    pub(crate) async fn run(&mut self, guard: Guards) -> Result<End, Stop> {
+        let since = TokioHost.now();
+        let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
+        let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
+        let release = Release { locks: &self.locks, name, place, quiet, ttl: self.ttl };
+        let (args, stopping, waited, every) = (self.args, self.stopping, self.waited, self.every.as_ref());
+        let is_verbose = self.global.verbose > 0 && !quiet;
+        let held = Held { args, name, stopping, guard, first, waited, is_verbose, release, every };
+        match held.may_start().await {
+            Ok(None) => held.run(&mut self.signals, since).await,
+            Ok(Some(code)) => {
+                held.leave(&mut self.signals).await;
+                Ok(End::Ended(code))
+            }
+            Err(stop) => {
+                held.leave(&mut self.signals).await;
+                Err(stop)
+            }
+        }
+    }
 }
 
 /// What was named, if the store accepts it; otherwise the default.
@@ -125,6 +231,7 @@ pub(crate) struct Held<'a> {
     pub(crate) waited: Duration,
     pub(crate) is_verbose: bool,
     pub(crate) release: Release<'a>,
+    pub(crate) every: Option<&'a Every>,
 }
 
 /// The command was stopped because the lease is over, or is about to be.
@@ -141,38 +248,54 @@ impl Over {
 }
 
 impl Held<'_> {
-    pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<u8, Stop> {
+    /// The exit code if the command is not to run after all.
+    async fn may_start(&self) -> Result<Option<u8>, Stop> {
+        let Some(every) = self.every else { return Ok(None) };
+        let skipped = every.skip_now().await?;
+        if skipped.is_none() {
+            every.starts(&self.first).await?;
+        }
+        Ok(skipped)
+    }
+
+    async fn leave(self, signals: &mut Signals) {
+        let left = self.guard.remaining();
+        self.release.awaited(self.guard, left, signals).await;
+    }
+
+    pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
-            let (code, line) =
-                (self.args.lost_exit_code, format!("{}: {lost}; nothing was started", self.lost_name()));
+            let line = format!("{}: {lost}; nothing was started", self.lost_name());
             self.release.in_passing(self.guard).await;
-            return Err(Stop::new(code, line));
+            return Ok(End::Lost(line));
         }
         let argv = argv(self.args);
         let under = Under { guards: &self.guard, first: &self.first };
         let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
-                let left = self.guard.remaining();
-                self.release.awaited(self.guard, left, signals).await;
+                self.leave(signals).await;
                 return Err(Stop::internal(format!("the command cannot be started: {error}")));
             }
         };
+        let started = TokioHost.now();
         let ended = self.attend(&mut child, signals).await;
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
             Ok(code) => {
+                if let Some(every) = self.every {
+                    every.ended(&self.first, code, started).await;
+                }
                 self.stay(since, signals).await;
                 self.say_how_it_went(since);
-                let left = self.guard.remaining();
-                self.release.awaited(self.guard, left, signals).await;
-                Ok(code)
+                self.leave(signals).await;
+                Ok(End::Ended(code))
             }
             Err(Over { why, is_planned }) => {
-                let (code, name) = (self.args.lost_exit_code, self.lost_name());
+                let name = self.lost_name();
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
                 self.say_how_it_went(since);
                 if is_planned {
@@ -182,7 +305,7 @@ impl Held<'_> {
                 } else {
                     self.release.in_passing(self.guard).await;
                 }
-                Err(Stop::new(code, line))
+                Ok(End::Lost(line))
             }
         }
     }

@@ -21,6 +21,9 @@ pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a store may fail in a row if the wait for the lock has no end.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Longer than any machine runs: 100 years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
 /// How long to wait: zero asks once, `None` waits for as long as it takes.
 #[derive(Clone, Copy)]
 pub(crate) struct Budget(pub(crate) Option<Duration>);
@@ -51,6 +54,8 @@ pub(crate) struct Waiting<'a> {
     is_all: bool,
     quiet: bool,
     conflict: u8,
+    /// How long the store may fail in a row if the wait for the lock has no end; `None`: as long as it likes.
+    patience: Option<Duration>,
     progress: Progress,
     started: Moment,
     /// Where the store is, for people.
@@ -61,7 +66,13 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(global: &Global, locks: &'a Locker, what: impl ToString, conflict: u8) -> Self {
         let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
         let what = what.to_string();
-        Self { locks, what, is_all: false, quiet: global.quiet, conflict, progress, started, place }
+        let (is_all, quiet, patience) = (false, global.quiet, Some(STORE_PATIENCE));
+        Self { locks, what, is_all, quiet, conflict, patience, progress, started, place }
+    }
+
+    /// The same, for as long as the store may fail.
+    pub(crate) fn for_ever(self) -> Self {
+        Self { patience: None, ..self }
     }
 
     /// What is waited for is several locks, one after the other.
@@ -72,7 +83,7 @@ impl<'a> Waiting<'a> {
     /// The lock as it is to be asked for, so that the waiting can be seen.
     pub(crate) fn prepared(&self, lock: Lock, budget: Budget) -> Lock {
         let lock = lock.progress(&self.progress);
-        if budget.0.is_none() { lock.patience(STORE_PATIENCE) } else { lock }
+        if budget.0.is_none() { lock.patience(self.patience.unwrap_or(FOR_EVER)) } else { lock }
     }
 
     /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.

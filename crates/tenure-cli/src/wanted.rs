@@ -59,6 +59,16 @@ impl Wanted {
         }
     }
 
+    /// The lock that was named first.
+    pub(crate) fn name(&self) -> &LockName {
+        &self.names[0]
+    }
+
+    /// This lock alone.
+    pub(crate) fn only(name: LockName) -> Self {
+        Self { names: vec![name], how: How::One }
+    }
+
     /// The lock that `TENURE_LOCK` names, of those that are held.
     pub(crate) fn first(&self, held: &Guards) -> tenure::Lease {
         let first = match self.how {

@@ -22,6 +22,7 @@ pub(crate) struct Scripts {
     pub(crate) keep: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    pub(crate) note: Script,
     /// For nodes of a quorum.
     pub(crate) raise: Script,
     /// For a server with one counter for all locks.
@@ -54,6 +55,7 @@ impl Scripts {
             break_lock: Script::new(&[count, mint, lock, state, include_str!("scripts/break.lua")])
                 .writing_early(),
             inspect: Script::new(&[count, mint, include_str!("scripts/inspect.lua")]),
+            note: Script::new(&[include_str!("scripts/note.lua")]),
             raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),

@@ -123,7 +123,11 @@ impl Drawing {
                     self.bar(Open { label, ..open }, at);
                 }
             }
-            Served::Queued { .. } | Served::Refused | Served::Renewed(true) | Served::Raised(_) => {}
+            Served::Queued { .. }
+            | Served::Refused
+            | Served::Renewed(true)
+            | Served::Noted { .. }
+            | Served::Raised(_) => {}
         }
     }
 

@@ -16,6 +16,7 @@ mod clockwork;
 mod excuses;
 mod history;
 mod host;
+mod jobs;
 mod plan;
 mod remote;
 mod run;

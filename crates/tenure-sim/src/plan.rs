@@ -54,6 +54,8 @@ pub enum PlanKind {
     Crowds,
     /// Programs ask for several locks at once, or for one of several; over a bad network, and with pauses.
     Several,
+    /// Jobs that run once per interval, and memos; over a bad network, and with pauses.
+    Jobs,
 }
 
 impl PlanKind {
@@ -69,6 +71,7 @@ impl PlanKind {
         Self::Blocks,
         Self::Crowds,
         Self::Several,
+        Self::Jobs,
         Self::StepsForward,
         Self::Crossing,
         Self::Drift,
@@ -169,7 +172,7 @@ impl Planner<'_> {
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
-            PlanKind::Crowds | PlanKind::Several => {
+            PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs => {
                 self.network();
                 self.pauses();
             }

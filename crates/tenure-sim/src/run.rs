@@ -24,6 +24,7 @@ use crate::{
     clockwork::{Clockwork, Micros},
     history::{Event, What, fingerprint},
     host::{Clock, SimHost},
+    jobs::JobProgram,
     plan::{Plan, PlanKind, Size, Succession, crossing_times},
     remote::Remote,
     server::Kind,
@@ -293,6 +294,14 @@ impl Stage {
             return;
         }
         let locker = Locker::new(watched, host).labelled(Label::default());
+        if self.plan_kind == PlanKind::Jobs {
+            for _ in 0..seat.tasks {
+                let (world, locker, chance) = (world.clone(), locker.clone(), self.chance.fork());
+                let program = JobProgram { world: world.clone(), locker, ttl: seat.habits.ttl, chance };
+                world.clockwork.spawn_main(process, Box::pin(program.run()));
+            }
+            return;
+        }
         for _ in 0..seat.tasks {
             let program = Program {
                 world: world.clone(),

@@ -8,8 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockName, LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
+    Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
+    Released, Renewal, Wakes,
 };
 
 /// What happens to one request.
@@ -38,6 +39,8 @@ pub enum Verb {
     Renew,
     /// `release`
     Release,
+    /// `note`
+    Note,
 }
 
 #[derive(Default)]
@@ -129,6 +132,16 @@ impl Backend for Gated {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         self.pass(Verb::Release, self.inner.release(name, owner)).await?
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

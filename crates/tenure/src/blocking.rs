@@ -12,7 +12,9 @@
 //! ```
 
 mod apart;
+mod election;
 mod guard;
+mod once;
 mod several;
 mod watch;
 
@@ -28,7 +30,9 @@ use crate::{
 };
 
 pub use crate::blocking::{
+    election::{Election, Leadership, Observer},
     guard::{Guard, Lease},
+    once::Once,
     several::{AllOf, AnyOf, Guards, Leases},
     watch::Watch,
 };
@@ -81,6 +85,16 @@ impl Locker {
     /// As [`Locker::semaphore`](crate::Locker::semaphore).
     pub fn semaphore(&self, name: impl AsRef<str>, slots: u32) -> Lock {
         self.lock(self.inner.semaphore(name, slots))
+    }
+
+    /// As [`Locker::election`](crate::Locker::election).
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election { inner: self.inner.election(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`Locker::once`](crate::Locker::once).
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once { inner: self.inner.once(name), runtime: self.runtime.clone() }
     }
 
     /// As [`Locker::all`](crate::Locker::all).

@@ -7,6 +7,7 @@ mod keeper;
 mod link;
 mod local_queue;
 mod local_waiter;
+pub(crate) mod memo;
 mod reaper;
 mod request;
 mod roster;
@@ -15,16 +16,19 @@ mod spans;
 mod waiters;
 mod watchdog;
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, HolderView, Host, LockName, Minting, Moment, OwnerId, ProcessId,
+    BackendError, BackendHandle, HolderView, Host, LockName, LockView, Minting, Moment, OwnerId, ProcessId,
 };
 
 use crate::{
     engine::{cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters},
     error::Lost,
 };
+
+/// How long a question to the store may stay unanswered: 5 s.
+pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
@@ -55,6 +59,13 @@ impl Engine {
         let owner = holder.owner.parse::<OwnerId>();
         let is_ours = owner.is_ok_and(|owner| owner.process() == self.process);
         holder.is_this_process = is_ours && self.pid == std::process::id();
+    }
+
+    /// One question about a lock.
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let mut view = self.request(self.host.now(), QUESTION, || self.backend.inspect(name)).await?;
+        view.holders.iter_mut().for_each(|holder| self.recognise(holder));
+        Ok(view)
     }
 
     pub(crate) fn spans(&self) -> Spans {
@@ -143,7 +154,7 @@ impl Engine {
     }
 
     /// Waits until everything that was to be released in the background is, or until the time is over.
-    pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
+    pub(crate) async fn drain(&self, patience: Duration) -> bool {
         let drained = async {
             self.keeper.drained().await;
             self.backend.drain().await;
@@ -160,7 +171,7 @@ impl Engine {
     pub(crate) async fn request<A, F>(
         &self,
         sent_at: Moment,
-        timeout: std::time::Duration,
+        timeout: Duration,
         ask: impl FnMut() -> F,
     ) -> Result<A, BackendError>
     where

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, LockName, NameError, OwnerId, TimingError};
+use tenure_core::{
+    BackendError, FencingToken, HolderView, LockName, MemoError, NameError, OwnerId, TimingError,
+};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -87,6 +89,17 @@ pub enum ConfigError {
     TooManyNames {
         /// How many may be named.
         most: usize,
+    },
+    /// An interval that is zero, or too long.
+    #[error("an interval is 1 ms to 366 days")]
+    Every,
+    /// What needs memos, on a backend that has none.
+    #[error("{backend} keeps no memos: {why}")]
+    NoMemos {
+        /// Which backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
     },
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]
@@ -241,4 +254,49 @@ pub enum HoldError {
     /// The lease was lost before the work was done: it was dropped, or its result came too late.
     #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
+}
+
+/// Why a memo was not left.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoteError {
+    /// No store takes such a memo; nothing was sent.
+    #[error(transparent)]
+    Memo(#[from] MemoError),
+    /// This store takes no memos; nothing was sent.
+    #[error("{backend} keeps no memos: {why}")]
+    NotKept {
+        /// Which backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The lease was lost: the memo is not there.
+    #[error("the lease was lost before the memo was left")]
+    Lost(#[source] Lost),
+    /// The store failed. The memo may be there if the [outcome](BackendError::outcome) is unknown.
+    #[error("the memo could not be left")]
+    Store(#[source] BackendError),
+}
+
+impl From<Lost> for NoteError {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+/// Why a job that is to run once per interval has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum OnceError {
+    /// The job never began.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The lease was lost before the job was done: it was dropped, and does not count.
+    #[error("the lease was lost before the job was done; it does not count")]
+    Lost(#[source] Lost),
+    /// The store was not told: the job may run again within the interval. Where a failed run counts it never began; otherwise
+    /// it is done.
+    #[error("the run could not be counted: the job may run again within its interval")]
+    NotNoted(#[source] NoteError),
 }

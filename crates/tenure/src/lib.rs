@@ -26,6 +26,8 @@
 //! | a store | [`connect`] with a URL, or its builder: `SqliteStore`, `RedisStore`, `RedlockStore`, `PostgresStore`, `ZooKeeperStore`, `EtcdStore` |
 //! | a lock | [`Locker::mutex`], [`Locker::rwlock`], [`Locker::semaphore`] |
 //! | several locks | [`Locker::all`] to hold all of them, [`Locker::any`] to hold one of them |
+//! | one leader of many | [`Locker::election`] |
+//! | a job once per interval | [`Locker::once`] |
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
@@ -50,6 +52,7 @@ pub mod fence;
 mod all_of;
 mod any_of;
 mod connect;
+mod election;
 mod engine;
 mod error;
 mod guard;
@@ -61,6 +64,7 @@ mod leases;
 mod lock;
 mod locker;
 mod machine;
+mod once;
 mod options;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
@@ -72,7 +76,10 @@ mod watch;
 pub use all_of::AllOf;
 pub use any_of::AnyOf;
 pub use connect::connect;
-pub use error::{AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, ReleaseError};
+pub use election::{Election, Leader, Leadership, Observer, Term};
+pub use error::{
+    AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, NoteError, OnceError, ReleaseError,
+};
 pub use guard::Guard;
 pub use guards::Guards;
 pub use host::TokioHost;
@@ -82,6 +89,7 @@ pub use leases::Leases;
 pub use lock::Lock;
 pub use locker::Locker;
 pub use machine::hold::Renewals;
+pub use once::{LastRun, Once, OnceOutcome};
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
 #[cfg(feature = "etcd")]
@@ -98,9 +106,9 @@ pub use store::ZooKeeperStore;
 pub use store::{PostgresStore, PostgresTls};
 pub use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
-    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView,
-    Minting, Mode, Moment, NameError, Order, Outcome, OwnerError, OwnerId, ProcessId, Promises, Released,
-    Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError, Wait, WaiterView, Wake, WakeUp,
-    Wakes, shown,
+    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
+    MemoError, MemoView, Memos, Minting, Mode, Moment, NameError, Noted, Order, Outcome, OwnerError, OwnerId,
+    ProcessId, Promises, Released, Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError,
+    Wait, WaiterView, Wake, WakeUp, Wakes, shown,
 };
 pub use watch::Watch;

@@ -10,17 +10,17 @@ use tenure_core::{
 use crate::{
     all_of::AllOf,
     any_of::AnyOf,
-    engine::Engine,
+    election::Election,
+    engine::{Engine, QUESTION},
     error::{AttachError, ConfigError},
     guard::Guard,
     label,
     lock::Lock,
+    once::Once,
     rwlock::RwLock,
     several,
 };
 
-/// How long a question to the store may stay unanswered: 5 s.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
 /// steps.
 const WALK: Duration = Duration::from_secs(60);
@@ -127,6 +127,17 @@ impl Locker {
         names.into_iter().take(several::MOST + 1).map(|name| self.mutex(name)).collect()
     }
 
+    /// An election: those who campaign wait in a queue, and one of them leads. The leader can say where it is found. See
+    /// [`Election`].
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.mutex(name))
+    }
+
+    /// A job that is to run once per interval, whoever runs it. See [`Once`].
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once::new(self.mutex(name))
+    }
+
     fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {
         let name = LockName::new(name).map_err(ConfigError::Name);
         Lock::new(self.engine.clone(), name, mode, self.label.clone())
@@ -161,9 +172,7 @@ impl Locker {
     /// Nothing is changed.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
         let name = checked(name.as_ref())?;
-        let mut view = self.ask(TIMEOUT, || self.engine.backend.inspect(&name)).await?;
-        self.recognise(&mut view);
-        Ok(view)
+        self.engine.inspect(&name).await
     }
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
@@ -200,7 +209,7 @@ impl Locker {
     /// The lock may or may not be broken.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
         let name = checked(name.as_ref())?;
-        self.ask(TIMEOUT, || self.engine.backend.break_lock(&name)).await
+        self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
     }
 
     /// What a person should know about the store and our assumptions about it; empty if all is well.
@@ -211,7 +220,7 @@ impl Locker {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.diagnose()).await
+        self.ask(QUESTION, || self.engine.backend.diagnose()).await
     }
 
     /// Rewrites the store's record of settings to those of this client, and says how long to wait before asking again;
@@ -223,7 +232,7 @@ impl Locker {
     /// # Cancel safety
     /// The record may or may not be rewritten; asking again goes on where it was.
     pub async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.adopt()).await
+        self.ask(QUESTION, || self.engine.backend.adopt()).await
     }
 
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
@@ -248,7 +257,7 @@ impl Locker {
             let answer = self.engine.backend.renew(&grants).await.pop();
             answer.expect("BUG: a backend answers every grant")
         };
-        self.ask(TIMEOUT, ask).await
+        self.ask(QUESTION, ask).await
     }
 
     /// Goes on with the lease of an owner that another process took, with the default ttl;
@@ -279,7 +288,7 @@ impl Locker {
     pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
         let name = checked(name.as_ref())?;
         self.not_shared(&name, owner)?;
-        self.ask(TIMEOUT, || self.engine.backend.release(&name, owner)).await
+        self.ask(QUESTION, || self.engine.backend.release(&name, owner)).await
     }
 
     /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).

@@ -1,4 +1,4 @@
-//! A runtime for the calls of threads, on a thread of its own.
+//! `Apart`: a runtime for programs that have none.
 
 use std::{io, sync::mpsc};
 

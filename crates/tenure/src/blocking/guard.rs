@@ -6,7 +6,7 @@ use tenure_core::{FencingToken, OwnerId};
 
 use crate::{
     blocking::apart::Apart,
-    error::{HoldError, Lost, ReleaseError},
+    error::{HoldError, Lost, NoteError, ReleaseError},
 };
 
 /// A held lock: a [`Lease`], to which it is dereferenced, and the duty to give it back.
@@ -24,8 +24,8 @@ pub struct Guard {
 /// What does not wait is called through [`Deref`] on the asynchronous [`Lease`](crate::Lease), which says more.
 #[derive(Clone)]
 pub struct Lease {
-    inner: crate::Lease,
-    runtime: Arc<Apart>,
+    pub(super) inner: crate::Lease,
+    pub(super) runtime: Arc<Apart>,
 }
 
 impl Guard {
@@ -68,6 +68,24 @@ impl Lease {
     /// Waits until a renewal has failed, or the lease is lost or released.
     pub fn at_risk(&self) {
         self.runtime.block_on(self.inner.at_risk());
+    }
+
+    /// Leaves a memo beside the lock, as [`Lease::note`](crate::Lease::note).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let guard = locks.mutex("import").acquire()?;
+    /// guard.note("row 4711 is done", Duration::from_secs(3600))?;
+    /// assert_eq!(locks.inspect("import")?.memo.expect("a memo").text, "row 4711 is done");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lease::note`](crate::Lease::note).
+    pub fn note(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), NoteError> {
+        self.runtime.block_on(self.inner.note(text, kept))
     }
 
     /// Waits until no more than `margin` of validity is left.

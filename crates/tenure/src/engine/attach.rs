@@ -15,7 +15,7 @@ use crate::{
 /// The renewal comes first: it alone says that the owner holds, and belief counts from before it was sent (H1.1). If the
 /// lease is lost between the two, the look finds nobody of this owner.
 pub(crate) async fn attach(
-    engine: &Engine,
+    engine: &Arc<Engine>,
     request: Request<'_>,
     owner: OwnerId,
 ) -> Result<Lease, AttachError> {
@@ -45,7 +45,11 @@ pub(crate) async fn attach(
     }
     let cap = request.options.max_hold.map(|max_hold| now + max_hold);
     let cell = Arc::new(HoldCell::new(grant, until, timing, cap, engine.host.clone()));
-    if engine.keep_new(now, cell.clone()) { Ok(Lease::new(cell, mode)) } else { Err(AttachError::HeldHere) }
+    if engine.keep_new(now, cell.clone()) {
+        Ok(Lease::new(cell, mode, engine))
+    } else {
+        Err(AttachError::HeldHere)
+    }
 }
 
 async fn renew(engine: &Engine, request: &Request<'_>, grant: &Grant) -> Result<Renewal, BackendError> {

@@ -15,8 +15,8 @@ use std::{
 use async_trait::async_trait;
 use tenure::{
     Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockView, Mode, Moment, Outcome, ProcessId, Promises, Released, Renewal, Sharing,
-    Start, Wake, Wakes,
+    HolderView, Host, LockView, Memo, Mode, Moment, Noted, Outcome, ProcessId, Promises, Released, Renewal,
+    Sharing, Start, Wake, Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -283,6 +283,16 @@ impl Backend for Deaf {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         self.store.release(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.store.note(name, owner, token, memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
