@@ -179,33 +179,6 @@ pub(crate) struct Lead {
     pub(crate) argv: Vec<OsString>,
 }
 
-impl Lead {
-    /// A run with the same settings, which waits for as long as it takes.
-    pub(crate) fn into_run(self) -> (LockName, Run) {
-        let run = Run {
-            nonblock: false,
-            wait: None,
-            shared: false,
-            slots: None,
-            also: Vec::new(),
-            any: Vec::new(),
-            ttl: self.ttl,
-            min_hold: None,
-            max_hold: None,
-            grace: self.grace,
-            every: None,
-            even_if_failed: false,
-            skip_exit_code: 0,
-            conflict_exit_code: crate::exit::CONFLICT,
-            lost_exit_code: crate::exit::LOST,
-            command: self.command,
-            name: OsString::from(self.name.as_str()),
-            argv: self.argv,
-        };
-        (self.name, run)
-    }
-}
-
 #[derive(Args, Debug)]
 pub(crate) struct Ls {
     /// Only locks whose names start so
@@ -317,33 +290,6 @@ pub(crate) struct Attach {
     /// What to run
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) argv: Vec<OsString>,
-}
-
-impl Attach {
-    /// What is held, and how the command is run under it.
-    pub(crate) fn into_run(self) -> (LockName, OwnerId, Run) {
-        let run = Run {
-            nonblock: false,
-            wait: None,
-            shared: false,
-            slots: None,
-            also: Vec::new(),
-            any: Vec::new(),
-            ttl: self.ttl,
-            min_hold: self.min_hold,
-            max_hold: self.max_hold,
-            grace: self.grace,
-            every: None,
-            even_if_failed: false,
-            skip_exit_code: 0,
-            conflict_exit_code: crate::exit::CONFLICT,
-            lost_exit_code: self.lost_exit_code,
-            command: self.command,
-            name: OsString::from(self.name.as_str()),
-            argv: self.argv,
-        };
-        (self.name, self.owner, run)
-    }
 }
 
 #[derive(Args, Debug)]

@@ -7,9 +7,10 @@ use tenure::{AttachError, EndOfGrant, Guards, Host, TokioHost};
 use crate::{
     args::{Attach, Global},
     exit::{Stop, chain},
+    held::{End, Held, Stopping},
     notice::Question,
     release::Release,
-    run::{self, End, Held, Stopping},
+    run,
     signals::Signals,
     store,
 };

@@ -5,7 +5,8 @@ use tenure::{Election, Lease, Term};
 use crate::{
     args::{Global, Lead},
     exit::{self, Stop},
-    run::{self, End, Started, Stopping},
+    held::{End, Stopping},
+    run::{self, Started},
     wanted::Wanted,
 };
 

@@ -1,6 +1,7 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
+mod as_run;
 mod attach;
 mod bench;
 mod child;
@@ -11,6 +12,7 @@ mod every;
 mod exec;
 mod exit;
 mod family;
+mod held;
 mod lead;
 mod lease;
 mod live;

@@ -1,13 +1,11 @@
 //! `Lock`: a lock in one mode, ready to be acquired.
 
 mod attach;
+mod facts;
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{
-    BackendError, ErrorKind, Host, Label, LockName, LockView, Mode, Outcome, OwnerId, Promises, Sharing,
-    Timing,
-};
+use tenure_core::{Label, LockName, Mode, OwnerId, Sharing, Timing};
 use tracing::Instrument;
 
 use crate::{
@@ -141,31 +139,6 @@ impl Lock {
     pub fn owner(mut self, owner: OwnerId) -> Self {
         self.options.owner = Some(owner);
         self.strict_order()
-    }
-
-    /// The name that was given, for people.
-    pub(crate) fn named(&self) -> String {
-        self.name.as_ref().map_or_else(ToString::to_string, ToString::to_string)
-    }
-
-    pub(crate) fn host(&self) -> Arc<dyn Host> {
-        self.engine.host.clone()
-    }
-
-    pub(crate) fn promises(&self) -> Promises {
-        self.engine.backend.promises()
-    }
-
-    /// What the store shows of it.
-    pub(crate) async fn inspect(&self) -> Result<LockView, BackendError> {
-        let refused =
-            |why: &ConfigError| BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string());
-        self.engine.inspect(self.name.as_ref().map_err(refused)?).await
-    }
-
-    /// Who asks, in one line for people.
-    pub(crate) fn who(&self) -> String {
-        self.options.label.to_string()
     }
 
     /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tenure_core::Host;
 
 use crate::{
-    blocking::{Lease, apart::Apart},
+    blocking::{apart::Apart, guard::Lease},
     error::OnceError,
     host::TokioHost,
     once::{LastRun, OnceOutcome},
