@@ -4,14 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant, Hint,
-    HolderView, LockName, LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wait, Wakes,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
+    Grant, Hint, HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
+    Released, Renewal, Wait, Wakes,
 };
 
 use crate::{
     cell::{Cell, Failure, Purpose, Trouble},
     locks::Locks,
-    verb::{Breaking, Leaving},
+    verb::{Breaking, Leaving, Noting},
 };
 
 #[async_trait]
@@ -65,6 +66,16 @@ impl<C: Cell> Backend for Locks<C> {
             Failure::Overtaken => self.cell.error(Trouble::Overtaken),
             Failure::Broken(error) | Failure::Refused(error) => error,
         })
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.step(name, &Noting { owner, token, memo }).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::{Claim, ClaimAnswer, HolderView, Moment, OwnerId, Released, Renewal, Wait};
+use tenure_core::{
+    Claim, ClaimAnswer, FencingToken, HolderView, Memo, Moment, Noted, OwnerId, Released, Renewal, Wait,
+};
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::cell::Patience;
@@ -165,6 +167,34 @@ impl Verb for Leaving {
     /// L9: it was there, and is not any more. Our own try may have released it, or it was over or broken before that.
     fn is_unsettled(&self, maybe: &Released, answer: &Released) -> bool {
         (*maybe, *answer) == (Released::Released, Released::WasGone)
+    }
+}
+
+/// Leaves a memo.
+pub(crate) struct Noting<'a> {
+    pub(crate) owner: OwnerId,
+    pub(crate) token: FencingToken,
+    pub(crate) memo: &'a Memo,
+}
+
+impl Verb for Noting<'_> {
+    type Answer = Noted;
+    const CREATES: bool = false;
+
+    fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Noted>, LedgerError> {
+        // It is kept for its time from when it is written.
+        let longer = Memo::new(self.memo.text(), self.memo.kept() + at.slack);
+        let memo = longer.as_ref().unwrap_or(self.memo);
+        Ok(ledger.note(at.now, &at.rules, (self.owner, self.token), memo))
+    }
+
+    fn is_plain(&self, answer: &Noted) -> bool {
+        *answer == Noted::Noted
+    }
+
+    /// L9: an earlier try may have left it, before the lease ended.
+    fn is_unsettled(&self, maybe: &Noted, answer: &Noted) -> bool {
+        (*maybe, *answer) == (Noted::Noted, Noted::Gone)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
-use tenure::{LockName, OwnerId, Timing};
+use tenure::{LockName, Memo, OwnerId, Timing};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -58,10 +58,14 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Run a command while holding a lock
     Run(Run),
+    /// Run a command on one of many hosts: it is started again each time that the lead is lost
+    Lead(Lead),
     /// List the locks that are held or waited for
     Ls(Ls),
     /// Show who holds a lock and who waits
     Show(Show),
+    /// Show the locks as they change: a table on a terminal, JSON lines elsewhere; looks once a second
+    Watch(Watch),
     /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
     Break(Break),
     /// Check the store: what weakens its promises, and what to do about it
@@ -74,6 +78,8 @@ pub(crate) enum Verb {
     Renew(Renew),
     /// Give back a lease taken by `lock`
     Unlock(Unlock),
+    /// Run a command under a lease taken by `lock`, which is renewed from here on, and given back at the end
+    Attach(Attach),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -82,7 +88,10 @@ pub(crate) enum Verb {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(
+    after_help = EXIT_CODES,
+    override_usage = "tenure run [OPTIONS] <NAME> [--] <COMMAND>...\n       tenure run [OPTIONS] --any <NAMES> -- <COMMAND>..."
+)]
 pub(crate) struct Run {
     /// Do not wait: fail at once if the lock is held
     #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
@@ -96,6 +105,12 @@ pub(crate) struct Run {
     /// Let so many run at once
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) slots: Option<u32>,
+    /// Hold this lock as well, all or none; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["shared", "slots"])]
+    pub(crate) also: Vec<LockName>,
+    /// Instead of NAME: hold one of these locks, the first that is free; names with commas between
+    #[arg(long, value_name = "NAMES", value_parser = name, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"])]
+    pub(crate) any: Vec<LockName>,
     /// Length of the lease: after a crash the lock is free this much later [default: 10s, or what the store accepts at
     /// most if that is less]
     #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
@@ -109,6 +124,15 @@ pub(crate) struct Run {
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
     #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
+    /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"])]
+    pub(crate) every: Option<Duration>,
+    /// Count a run of --every from its start, whatever becomes of it
+    #[arg(long, requires = "every")]
+    pub(crate) even_if_failed: bool,
+    /// Exit code if a run of --every was skipped
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every")]
+    pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
@@ -119,6 +143,35 @@ pub(crate) struct Run {
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
     /// The lock
+    #[arg(value_name = "NAME")]
+    pub(crate) name: OsString,
+    /// What to run
+    #[arg(
+        value_name = "COMMAND",
+        required_unless_present = "any",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) argv: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct Lead {
+    /// Length of the lease: after a crash another host leads this much later [default: 10s, or what the store accepts at
+    /// most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// What all who ask are told while this host leads, such as its address; `tenure show` shows it
+    #[arg(long, value_name = "TEXT", value_parser = memo)]
+    pub(crate) proclaim: Option<String>,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The election, which is the lock of this name
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// What to run
@@ -142,6 +195,16 @@ pub(crate) struct Show {
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Only locks whose names start so
+    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Print JSON lines on a terminal too
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -189,9 +252,44 @@ pub(crate) struct Lock {
     /// Wait for at most this long [default: for ever]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+    /// Ask as this owner, 48 random hex digits, new for every lease: asked again after a lost answer, it is granted the same
+    /// lease [default: a new one]
+    #[arg(long, value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: Option<OwnerId>,
     /// Exit code if the lock was not acquired
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Attach {
+    /// Length of the lease from now, never shortened [default: 10s, or what the store accepts at most if that is less]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Timing>,
+    /// Hold the lock for at least this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Stop the command after this long
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) max_hold: Option<Duration>,
+    /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+    /// Exit code if the lease is gone or was lost
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+    /// Run the command through `sh -c`
+    #[arg(short = 'c', long)]
+    pub(crate) command: bool,
+    /// The lock
+    #[arg(value_name = "NAME", value_parser = name)]
+    pub(crate) name: LockName,
+    /// The owner that `lock` printed
+    #[arg(value_name = "OWNER", value_parser = owner)]
+    pub(crate) owner: OwnerId,
+    /// What to run
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) argv: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
@@ -227,6 +325,19 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "write a duration like 500ms, 30s or 5m".to_owned())
 }
 
+fn interval(text: &str) -> Result<Duration, String> {
+    let every = duration(text)?;
+    match Memo::new("", every) {
+        Ok(_) => Ok(every),
+        Err(_) => Err("an interval is 1ms to 366 days".to_owned()),
+    }
+}
+
+fn memo(text: &str) -> Result<String, String> {
+    let memo = Memo::new(text, Duration::from_secs(1)).map_err(|error| error.to_string())?;
+    Ok(memo.text().to_owned())
+}
+
 fn lasting(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_millis(10), Duration::from_secs(24 * 3600));
     let lasting = duration(text)?;
@@ -240,7 +351,7 @@ fn ttl(text: &str) -> Result<Timing, String> {
     Timing::new(duration(text)?).map_err(|error| error.to_string())
 }
 
-fn name(text: &str) -> Result<LockName, String> {
+pub(crate) fn name(text: &str) -> Result<LockName, String> {
     LockName::new(text).map_err(|error| error.to_string())
 }
 

@@ -1,6 +1,7 @@
 //! The command under the lock: started in a process group of its own, watched, and stopped with all that it started.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     io::{self, IsTerminal, Write},
     os::unix::process::CommandExt,
@@ -14,7 +15,7 @@ use nix::{
     unistd::{Pid, getpgrp, getpid},
 };
 use rustix::process::{WaitOptions, WaitStatus, waitpid};
-use tenure::{Guard, Host, Moment, TokioHost};
+use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
 
 use crate::{
     exec, exit,
@@ -31,6 +32,13 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// How many watcher processes are started for one command if they are killed.
 const WATCHERS: u8 = 8;
+
+/// What a command runs under.
+pub(crate) struct Under<'a> {
+    pub(crate) guards: &'a Guards,
+    /// The lock that was named first.
+    pub(crate) first: &'a Lease,
+}
 
 /// A running command.
 pub(crate) struct Child {
@@ -64,15 +72,15 @@ impl Child {
     ///
     /// The watcher process starts first. The command waits at a pipe until the watcher knows its pid, so that it can
     /// never outlive us.
-    pub(crate) fn start(argv: &[OsString], guard: &Guard, deadline: Deadline) -> io::Result<Self> {
+    pub(crate) fn start(argv: &[OsString], under: &Under<'_>, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
         let adopts = family::adopt(getpid());
         let watcher = Watcher::start(None)?;
         let (gate, mut open) = io::pipe()?;
         fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
-        let command = spawn(argv, guard, &gate, Terminal::keyboard(terminal.as_ref()))?;
-        let (tenure, owner) = (getpid(), guard.owner().to_string());
+        let command = spawn(argv, under, &gate, Terminal::keyboard(terminal.as_ref()))?;
+        let (tenure, owner) = (getpid(), under.first.owner().to_string());
         let family = Family { command, tenure, watcher: watcher.pid(), adopts };
         let watched = Watched { command: command.as_raw(), tenure: tenure.as_raw(), adopts, owner };
         let mut child = Self {
@@ -157,7 +165,7 @@ impl Child {
 
     /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
     /// meanwhile, and when we are continued the command is, unless the lease is lost.
-    pub(crate) fn suspend_with(&mut self, why: i32, guard: &Guard) {
+    pub(crate) fn suspend_with(&mut self, why: i32, leases: &Leases) {
         // All of it: whoever did not stop would run on, unrenewed (L1).
         self.family.signal(Signal::SIGSTOP);
         let was_asked = std::mem::take(&mut self.stopping);
@@ -168,7 +176,7 @@ impl Child {
         } else {
             self.suspend_us(was_asked);
         }
-        if guard.check().is_err() {
+        if leases.check().is_err() {
             // Not a moment more, not even to handle a signal: another may run by now.
             self.family.signal(Signal::SIGKILL);
             return;
@@ -248,19 +256,27 @@ impl Child {
     }
 }
 
-fn spawn(argv: &[OsString], guard: &Guard, gate: &io::PipeReader, keyboard: &str) -> io::Result<Pid> {
+fn spawn(argv: &[OsString], under: &Under<'_>, gate: &io::PipeReader, keyboard: &str) -> io::Result<Pid> {
     use std::os::fd::AsRawFd;
     let process = Command::new(exec::ourselves()?)
         .arg0("tenure")
         .args([exec::VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
         .args(argv)
-        .env("TENURE_LOCK", guard.name().as_str())
-        .env("TENURE_TOKEN", guard.token().to_string())
-        .env("TENURE_OWNER", guard.owner().to_string())
-        .env(nested::VARIABLE, nested::with(guard.owner()))
+        .env("TENURE_LOCK", under.first.name().as_str())
+        .env("TENURE_TOKEN", under.first.token().to_string())
+        .env("TENURE_TOKENS", tokens(under.guards))
+        .env("TENURE_OWNER", under.first.owner().to_string())
+        .env(nested::VARIABLE, nested::with(under.guards.iter().map(Lease::owner)))
         .process_group(0)
         .spawn()?;
     Ok(Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits")))
+}
+
+/// The tokens by the names of their locks, as JSON.
+fn tokens(held: &Leases) -> String {
+    let tokens: BTreeMap<&str, u64> =
+        held.iter().map(|lease| (lease.name().as_str(), lease.token().get())).collect();
+    serde_json::to_string(&tokens).expect("BUG: names and numbers are JSON")
 }
 
 fn raw(pid: Pid) -> Option<rustix::process::Pid> {

@@ -8,7 +8,7 @@ use crate::{
     args::{Doctor, Global},
     exit::{self, Stop},
     notice::Question,
-    people,
+    pace, people,
     signals::Signals,
     spinner, store, terminal, view,
 };
@@ -32,6 +32,12 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let mut findings = Question::new(global, "looking at the store").answered(locks.diagnose()).await?;
     #[cfg(target_os = "linux")]
     findings.extend(crate::drift::look().await);
+    // Quietly nobody hears of it.
+    let advice = match global.quiet && !args.json {
+        true => None,
+        false => Question::new(global, "measuring").measured(pace::look(&locks)).await,
+    };
+    findings.extend(advice.as_ref().and_then(|advice| advice.finding.clone()));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
     let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
@@ -48,6 +54,9 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
         view::print(&format!(
             "all is well: {store} answers, and nothing was seen that weakens its promises"
         ))?;
+    }
+    if let Some(advice) = advice.filter(|_| !is_silent) {
+        view::print(&plain(&advice.line))?;
     }
     Ok(code)
 }

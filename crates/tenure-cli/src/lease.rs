@@ -28,6 +28,7 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     nested::refuse(global, &locks, &args.name, Mode::Exclusive).await?;
     let mut signals = Signals::listen()?;
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
+    let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
     let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());

@@ -1,20 +1,27 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
+mod as_run;
+mod attach;
 mod bench;
 mod child;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
+mod every;
 mod exec;
 mod exit;
 mod family;
+mod held;
+mod lead;
 mod lease;
+mod live;
 #[cfg(test)]
 mod man_tests;
 mod messages;
 mod nested;
 mod notice;
+mod pace;
 mod people;
 mod processes;
 mod release;
@@ -25,6 +32,7 @@ mod store;
 mod terminal;
 mod view;
 mod waiting;
+mod wanted;
 mod watch;
 mod watcher;
 
@@ -76,14 +84,17 @@ fn main_loop(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match cli.verb {
             Verb::Run(args) => run::run(&global, args).await,
+            Verb::Lead(args) => lead::lead(&global, args).await,
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
+            Verb::Watch(args) => live::watch(&global, &args).await,
             Verb::Break(args) => view::break_lock(&global, &args).await,
             Verb::Doctor(args) => doctor::doctor(&global, &args).await,
             Verb::Bench(args) => bench::bench(&global, &args).await,
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,
+            Verb::Attach(args) => attach::attach(&global, args).await,
             Verb::Completions { shell } => view::completions(shell),
         }
     });

@@ -12,10 +12,10 @@ const BETWEEN: char = ':';
 /// Owners that are handed on: a program that restarts itself under `tenure run` does not fill its environment.
 const MOST: usize = 100;
 
-/// What a command gets that runs under this owner's lock.
-pub(crate) fn with(owner: OwnerId) -> String {
+/// What a command gets that runs under the locks of these owners.
+pub(crate) fn with(held: impl Iterator<Item = OwnerId>) -> String {
     let mut owners = around();
-    owners.push(owner.to_string());
+    owners.extend(held.map(|owner| owner.to_string()));
     owners[owners.len().saturating_sub(MOST)..].join(&BETWEEN.to_string())
 }
 

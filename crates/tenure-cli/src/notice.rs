@@ -159,6 +159,15 @@ impl<'a> Question<'a> {
         Self { most, ..self }
     }
 
+    /// Waits for what takes a known time.
+    pub(crate) async fn measured<A>(self, measuring: impl Future<Output = A>) -> A {
+        tokio::select! {
+            biased;
+            answer = measuring => answer,
+            never = spinner::spin(self.global.quiet, || self.what.clone()) => match never {},
+        }
+    }
+
     /// Waits for the answer, and says so if it takes long.
     pub(crate) async fn answered<A>(
         self,

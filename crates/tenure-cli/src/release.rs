@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use tenure::{ErrorKind, Guard, Host, Locker, Loss, Moment, ReleaseError, TokioHost};
+use tenure::{ErrorKind, Guards, Host, Locker, Loss, Moment, ReleaseError, TokioHost};
 
 use crate::{
     exit,
@@ -30,14 +30,14 @@ pub(crate) struct Release<'a> {
 
 impl Release<'_> {
     /// The lease was lost, or could not be renewed: if the store answers at once, it hears of the release. Says nothing.
-    pub(crate) async fn in_passing(self, guard: Guard) {
+    pub(crate) async fn in_passing(self, guard: Guards) {
         drop(guard);
         self.locks.drain(BRIEF_PATIENCE).await;
     }
 
     /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because the work is
     /// done. A signal ends the wait if it is the second one that asks us to end.
-    pub(crate) async fn awaited(self, guard: Guard, left: Duration, signals: &mut Signals) {
+    pub(crate) async fn awaited(self, guard: Guards, left: Duration, signals: &mut Signals) {
         let (began, is_said) = (TokioHost.now(), Cell::new(false));
         let over = began + left.min(PATIENCE);
         let notice = || {
@@ -68,7 +68,7 @@ impl Release<'_> {
     ///
     /// # Errors
     /// Why it failed at last, for people.
-    async fn given_back(&self, guard: Guard, began: Moment, over: Moment) -> Result<(), String> {
+    async fn given_back(&self, guard: Guards, began: Moment, over: Moment) -> Result<(), String> {
         let error = tokio::select! {
             biased;
             released = guard.release() => match released {

@@ -56,7 +56,7 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     Ok(0)
 }
 
-fn table(views: &[LockView]) -> String {
+pub(crate) fn table(views: &[LockView]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["NAME", "MODE", "HELD BY", "TOKEN", "SINCE", "LEFT", "WAITING"]);
     for view in views {
@@ -110,6 +110,11 @@ fn text(view: &LockView) -> String {
         let (place, waited) = (place + 1, people::seconds(waits.waiting));
         text += &format!("  {place}. waits ({}) for {waited}: {}\n", waits.mode, waits.who());
     }
+    if let Some(memo) = &view.memo {
+        let [age, left] = [memo.age, memo.left].map(people::seconds);
+        let (owner, said) = (shown(&memo.owner).within(128), shown(&memo.text).within(1024));
+        text += &format!("  memo of {age} ago, {left} left, owner {owner}: {said}\n");
+    }
     text += &format!("  fence {}\n", view.fence);
     text
 }
@@ -143,8 +148,8 @@ mod tests {
 
     use proptest::{prelude::*, sample::select};
     use tenure::{
-        AcquireError, BackendError, ErrorKind, FencingToken, HolderView, Label, LockName, Mode, Outcome,
-        WaiterView,
+        AcquireError, BackendError, ErrorKind, FencingToken, HolderView, Label, LockName, MemoView, Mode,
+        Outcome, WaiterView,
     };
 
     use super::*;
@@ -180,7 +185,11 @@ mod tests {
             let clean: String = b.chars().filter(|c| !c.is_control()).take(100).collect();
             let name = LockName::new(format!("n{clean}")).unwrap();
             let view = LockView::new(name, vec![held.clone()], vec![waits], FencingToken::new(1));
+            let mut noted = view.clone();
+            let (age, left) = (Duration::ZERO, Duration::MAX);
+            noted.memo = Some(MemoView::new(a.clone(), (a.clone(), FencingToken::new(1)), age, left));
             prop_assert!(is_tame(&text(&view), 4), "{:?}", text(&view));
+            prop_assert!(is_tame(&text(&noted), 5), "{:?}", text(&noted));
             let mut free = view.clone();
             free.holders.clear();
             let table = table(&[view, free]);

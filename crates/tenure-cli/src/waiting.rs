@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{AcquireError, Guard, Host, Lock, LockName, Locker, Moment, Progress, TokioHost};
+use tenure::{AcquireError, Guard, Host, Lock, Locker, Moment, Progress, TokioHost};
 
 use crate::{
     args::Global,
@@ -21,12 +21,41 @@ pub(crate) const BRIEF_PATIENCE: Duration = Duration::from_millis(200);
 /// How long a store may fail in a row if the wait for the lock has no end.
 const STORE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Waits for one lock.
+/// Longer than any machine runs: 100 years.
+const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
+
+/// How long to wait: zero asks once, `None` waits for as long as it takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Budget(pub(crate) Option<Duration>);
+
+impl Budget {
+    /// Acquires within the time, or for as long as it takes.
+    pub(crate) async fn of<G, W>(
+        self,
+        for_ever: impl Future<Output = Result<G, AcquireError>>,
+        within: impl FnOnce(Duration) -> W,
+    ) -> Result<G, AcquireError>
+    where
+        W: Future<Output = Result<G, AcquireError>>,
+    {
+        match self.0 {
+            Some(budget) => within(budget).await,
+            None => for_ever.await,
+        }
+    }
+}
+
+/// Waits for a lock, for several, or for one of several.
 pub(crate) struct Waiting<'a> {
     locks: &'a Locker,
-    name: &'a LockName,
+    /// What is waited for, for people.
+    what: String,
+    /// It is several at once, of which one is waited for at a time.
+    is_all: bool,
     quiet: bool,
     conflict: u8,
+    /// How long the store may fail in a row if the wait for the lock has no end; `None`: as long as it likes.
+    patience: Option<Duration>,
     progress: Progress,
     started: Moment,
     /// Where the store is, for people.
@@ -34,9 +63,27 @@ pub(crate) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn new(global: &Global, locks: &'a Locker, name: &'a LockName, conflict: u8) -> Self {
+    pub(crate) fn new(global: &Global, locks: &'a Locker, what: impl ToString, conflict: u8) -> Self {
         let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
-        Self { locks, name, quiet: global.quiet, conflict, progress, started, place }
+        let what = what.to_string();
+        let (is_all, quiet, patience) = (false, global.quiet, Some(STORE_PATIENCE));
+        Self { locks, what, is_all, quiet, conflict, patience, progress, started, place }
+    }
+
+    /// The same, for as long as the store may fail.
+    pub(crate) fn for_ever(self) -> Self {
+        Self { patience: None, ..self }
+    }
+
+    /// What is waited for is several locks, one after the other.
+    pub(crate) fn of_all(self, is_all: bool) -> Self {
+        Self { is_all, ..self }
+    }
+
+    /// The lock as it is to be asked for, so that the waiting can be seen.
+    pub(crate) fn prepared(&self, lock: Lock, budget: Budget) -> Lock {
+        let lock = lock.progress(&self.progress);
+        if budget.0.is_none() { lock.patience(self.patience.unwrap_or(FOR_EVER)) } else { lock }
     }
 
     /// Acquires within `budget`, or for as long as it takes. A signal ends the wait and leaves no waiter behind.
@@ -46,14 +93,20 @@ impl<'a> Waiting<'a> {
         budget: Option<Duration>,
         signals: &mut Signals,
     ) -> Result<Guard, Stop> {
-        let lock = lock.progress(&self.progress);
+        let budget = Budget(budget);
+        let lock = self.prepared(lock, budget);
+        self.awaited(budget, signals, budget.of(lock.acquire(), |budget| lock.acquire_within(budget))).await
+    }
+
+    /// Waits for what was prepared, with what is shown meanwhile.
+    pub(crate) async fn awaited<G>(
+        &self,
+        budget: Budget,
+        signals: &mut Signals,
+        acquire: impl Future<Output = Result<G, AcquireError>>,
+    ) -> Result<G, Stop> {
         let acquired = {
-            let acquire = async {
-                match budget {
-                    Some(budget) => lock.acquire_within(budget).await,
-                    None => lock.patience(STORE_PATIENCE).acquire().await,
-                }
-            };
+            let budget = budget.0;
             tokio::select! {
                 biased;
                 acquired = acquire => Ok(acquired),
@@ -92,9 +145,9 @@ impl<'a> Waiting<'a> {
         Stop::not_acquired(error, self.conflict, || match error {
             _ if self.quiet => String::new(),
             AcquireError::TimedOut { holder: Some(holder), .. } => {
-                format!("{}: held by {}", self.name, people::holder(holder))
+                format!("{}: held by {}", self.name(), people::holder(holder))
             }
-            _ => format!("{}: not acquired in time", self.name),
+            _ => format!("{}: not acquired in time", self.name()),
         })
     }
 
@@ -124,7 +177,13 @@ impl<'a> Waiting<'a> {
     }
 
     fn waited(&self) -> String {
-        format!("{}: waiting for {}", self.name, people::seconds(self.started.elapsed(TokioHost.now())))
+        format!("{}: waiting for {}", self.name(), people::seconds(self.started.elapsed(TokioHost.now())))
+    }
+
+    /// What is waited for at present.
+    fn name(&self) -> String {
+        let one = self.progress.name().filter(|_| self.is_all);
+        one.map_or_else(|| self.what.clone(), |one| format!("{one} (of {})", self.what))
     }
 
     /// Why the store lets us wait, and when we give up.

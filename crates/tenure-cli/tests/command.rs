@@ -15,7 +15,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use stage::{Stage, assert_within, files::HOLD};
+use stage::{Stage, assert_within, files::HOLD, scaled_ttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -187,4 +187,23 @@ fn other_locks_are_not_concerned() {
     }
     stage.touch("go");
     holder.ended().silent(0);
+}
+
+/// Who asks what went on is told at the end what to choose a ttl by; nobody else is.
+#[test]
+fn a_verbose_run_says_how_its_lease_went() {
+    let stage = Stage::new();
+    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
+    let long = (3 * ttl).as_secs_f64().to_string();
+    let run = |flags: &[&str]| {
+        let claim = ["run", "--ttl", &text, "job", "--", "sleep", &long];
+        stage.run(&[flags, &claim[..]].concat()).err
+    };
+    let said = run(&["-v"]);
+    let line = said.lines().find(|line| line.contains("job: waited")).unwrap_or_else(|| panic!("{said}"));
+    let parts = ["tenure: job: waited ", " s, held ", " renewals, the slowest ", "; the ttl is "];
+    assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+    let renewals = line.split(" renewals").next().unwrap().rsplit(' ').next().unwrap();
+    assert!(renewals.parse::<u32>().unwrap() >= 4, "every third of a ttl, for three: {line}");
+    assert!(!run(&[]).contains("waited") && !run(&["-v", "-q"]).contains("job: waited"));
 }

@@ -60,7 +60,9 @@ fn bash_offers_verbs_and_flags() {
     let verbs = candidates(&stage, &["tenure", "r"]);
     assert_eq!(verbs, ["run", "renew"]);
     let verbs = candidates(&stage, &["tenure", ""]);
-    for verb in ["run", "ls", "show", "break", "doctor", "bench", "lock", "unlock", "completions"] {
+    for verb in
+        ["run", "ls", "show", "break", "doctor", "bench", "lock", "unlock", "attach", "watch", "completions"]
+    {
         assert!(verbs.iter().any(|offered| offered == verb), "{verb}: {verbs:?}");
     }
     assert!(!verbs.iter().any(|verb| verb.starts_with("__")), "inner verbs are not for people: {verbs:?}");

@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use crate::{
     claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal},
     error::{BackendError, ErrorKind, Outcome},
+    memo::{Memo, Noted},
     name::LockName,
     owner::{OwnerId, ProcessId},
-    promises::Promises,
+    promises::{Memos, Promises},
     token::FencingToken,
     view::{Adoption, Finding, HolderView, LockView},
     wake::{Audience, Wakes},
@@ -80,6 +81,29 @@ pub trait Backend: Send + Sync + 'static {
     /// 2. It is a hint, which may be lost. A store that mints a token for each [place](crate::Minting::Place) does nothing.
     async fn tell_holder(&self, _name: &LockName, _owner: OwnerId) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// Leaves a memo beside the lock, in place of the one that is there. [`inspect`](Self::inspect) shows it.
+    ///
+    /// # Contract
+    /// 1. Only while this owner holds; a waiter that was handed the lock and has not entered does not. Otherwise the
+    ///    answer is [`Gone`](Noted::Gone), and nothing changes (L4).
+    /// 2. It does not replace a memo that was written under a larger token: the answer is `Gone` as well.
+    /// 3. Every question that is asked after the answer is shown it, whoever holds the lock by then, until it was kept
+    ///    for its time by the store's clock; and no question after that.
+    /// 4. It grants, renews and ends no lease, and nothing of it stays in the store for ever.
+    /// 5. A store that does not [promise](Promises::memo) it refuses as [`Unsupported`](ErrorKind::Unsupported).
+    async fn note(
+        &self,
+        name: &LockName,
+        _owner: OwnerId,
+        _token: FencingToken,
+        _memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        let promises = self.promises();
+        let why = if let Memos::None(why) = promises.memo { why } else { "this store keeps no memos" };
+        let refused = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, why);
+        Err(refused.with("backend", promises.backend).with("lock", name))
     }
 
     /// A new stream of hints for this process.

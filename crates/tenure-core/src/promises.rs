@@ -61,6 +61,17 @@ pub enum Minting {
     Place,
 }
 
+/// Whether a holder can leave a [memo](crate::Memo) beside its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Memos {
+    /// It can. The store keeps a memo for the stated time by its own clock, and forgets it where it
+    /// [forgets](Restart) leases. Where it is a quorum, a majority keeps it.
+    Kept,
+    /// It cannot, for this reason.
+    None(&'static str),
+}
+
 /// What happens to leases and tokens when the server restarts, or when another server replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -105,12 +116,17 @@ pub struct Promises {
     pub reach: &'static str,
     /// What ends a grant that is not released.
     pub end: EndOfGrant,
+    /// The caller may choose the owner of a claim, so that another process can repeat the claim when its answer was lost, and
+    /// is granted the same lease. Not where a lease ends with its process, nor where a vote may need a new owner.
+    pub chosen_owner: bool,
     /// How a waiter learns of its turn.
     pub wake: WakeUp,
     /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
     /// wait in a queue of their process, and the store sees them in the order in which they came. `None`: all have
     /// places. Of a mutex it is one where tokens are minted on [entry](Minting::Entry).
     pub places: Option<usize>,
+    /// Whether a holder can leave a memo beside its lock.
+    pub memo: Memos,
     /// The longest ttl that the backend accepts.
     pub max_ttl: Duration,
     /// The parameter of the URL that raises it, if there is one.
@@ -137,8 +153,10 @@ impl Promises {
             fail_over: None,
             reach: "one process",
             end: EndOfGrant::Session,
+            chosen_owner: false,
             wake: WakeUp::Polled(Duration::from_secs(2)),
             places: None,
+            memo: Memos::None("this store keeps no memos"),
             max_ttl: Timing::MAX_TTL,
             max_ttl_parameter: None,
             ttl_grain: Duration::from_secs(2),

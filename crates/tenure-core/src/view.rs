@@ -17,17 +17,50 @@ pub struct LockView {
     pub queue: Vec<WaiterView>,
     /// At least as large as every token granted.
     pub fence: FencingToken,
+    /// What a holder left beside the lock, and is not over.
+    pub memo: Option<MemoView>,
 }
 
 impl LockView {
-    /// For a backend: the state of this lock.
+    /// For a backend: the state of this lock, without a memo. Set that afterwards.
     pub fn new(
         name: LockName,
         holders: Vec<HolderView>,
         queue: Vec<WaiterView>,
         fence: FencingToken,
     ) -> Self {
-        Self { name, holders, queue, fence }
+        Self { name, holders, queue, fence, memo: None }
+    }
+}
+
+/// A memo beside a lock. Who wrote it may hold the lock no more: compare the owner with those of the holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct MemoView {
+    /// What it says: any text.
+    pub text: String,
+    /// The owner that wrote it.
+    pub owner: String,
+    /// The token under which it was written.
+    pub token: FencingToken,
+    /// How long it has been there, by the store's clock. In JSON `age_ms`.
+    #[cfg_attr(feature = "serde", serde(rename = "age_ms", serialize_with = "json::millis"))]
+    pub age: Duration,
+    /// How long it will be there. In JSON `left_ms`.
+    #[cfg_attr(feature = "serde", serde(rename = "left_ms", serialize_with = "json::millis"))]
+    pub left: Duration,
+}
+
+impl MemoView {
+    /// For a backend: a memo that is there.
+    pub fn new(
+        text: impl Into<String>,
+        (owner, token): (impl Into<String>, FencingToken),
+        age: Duration,
+        left: Duration,
+    ) -> Self {
+        Self { text: text.into(), owner: owner.into(), token, age, left }
     }
 }
 
@@ -216,9 +249,17 @@ mod tests {
             r#""label":{"host":"web-3","pid":4711,"user":"eve","command":"import.sh"},"#,
             r#""since":"2023-11-14T22:13:20.123Z","expires_in_ms":6230},"#,
             r#"{"owner":"x","mode":"exclusive","token":null,"label":null,"since":null,"expires_in_ms":null}],"#,
-            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9}"#
+            r#""queue":[{"owner":"def","mode":"shared","label":null,"waiting_ms":12}],"fence":9,"memo":null}"#
         );
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_memo_says_whose_it_is_and_how_old() {
+        let (age, left) = (Duration::from_micros(1_500_999), Duration::from_secs(9));
+        let memo = MemoView::new("10.0.0.7:80", ("abc", FencingToken::new(7)), age, left);
+        let expected = r#"{"text":"10.0.0.7:80","owner":"abc","token":7,"age_ms":1500,"left_ms":9000}"#;
+        assert_eq!(serde_json::to_string(&memo).unwrap(), expected);
     }
 
     /// A store may hold any number: printing it must not panic.

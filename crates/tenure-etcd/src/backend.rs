@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant, Finding,
-    Grant, HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released,
-    Renewal, Restart, Sharing, WakeUp, Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Order,
+    OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{
@@ -75,7 +75,9 @@ impl Backend for Etcd {
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the cluster";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.places = Some(8);
         promises.ttl_grain = Duration::from_secs(2);
         promises
@@ -95,6 +97,16 @@ impl Backend for Etcd {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         self.leave(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.leave_memo(name, (owner, token), memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

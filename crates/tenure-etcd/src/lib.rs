@@ -9,6 +9,8 @@ mod keys;
 mod lease;
 mod leave;
 mod members;
+mod memo;
+mod note;
 mod owners;
 mod queue;
 mod renew;

@@ -46,7 +46,9 @@ impl Etcd {
     pub(crate) async fn look(&self, name: &LockName) -> Result<LockView, BackendError> {
         let patience = self.config().response_timeout;
         let queue = self.members.queue(&folder(&self.config().prefix, name), patience).await?;
-        self.view(name.clone(), queue).await
+        let mut view = self.view(name.clone(), queue).await?;
+        view.memo = self.memo_view(name).await?;
+        Ok(view)
     }
 
     /// A queue for display. A holder or waiter that has left since the read is not shown.

@@ -129,6 +129,20 @@ async fn our_lock_is_held_for_it() {
     late.leave().await;
 }
 
+/// L6: a memo that we have left keeps nobody out. In the folder of the lock it did: `etcdctl` waits for every key there that is older
+/// than its own, and a memo outlives its lease by hours.
+#[tokio::test]
+async fn our_memo_does_not_keep_it_out() {
+    let server = EtcdServer::start();
+    let guard = locker(&server.url("")).mutex("job").acquire().await.unwrap();
+    guard.note("10.0.0.7:80", Duration::from_secs(3600)).await.unwrap();
+    guard.release().await.unwrap();
+    let (_theirs, key) = Foreign::holding(&server, "job");
+    let view = locker(&server.url("")).inspect("job").await.unwrap();
+    assert_eq!(view.memo.unwrap().text, "10.0.0.7:80");
+    assert_eq!(view.holders[0].owner, format!("lease {}", key.strip_prefix("job/").unwrap()));
+}
+
 /// A foreign holder is robbed by `break`, and its lease, on which it may have more, stays its own.
 #[tokio::test]
 async fn a_break_takes_its_lock_and_not_its_lease() {

@@ -29,7 +29,7 @@ impl Ledger {
         if changed {
             self.hand_on(now, rules, wakes);
         }
-        changed
+        self.memo.take_if(|memo| memo.is_over(now)).is_some() || changed
     }
 
     /// Makes all waiters at the front that fit together holders for the claim ttl; wakes them and the first waiter

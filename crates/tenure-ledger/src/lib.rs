@@ -1,6 +1,6 @@
 //! The state of one lock as a pure value: its holders, its FIFO queue, its fence.
 //!
-//! [`Ledger::claim`], [`Ledger::renew`], [`Ledger::release`] and [`Ledger::break_lock`] take the time and answer with a
+//! [`Ledger::claim`], [`Ledger::renew`], [`Ledger::release`], [`Ledger::note`] and [`Ledger::break_lock`] take the time and answer with a
 //! [`Change`]: the answer to the caller, the owners to wake, and whether the new state must be stored. There is no I/O
 //! and
 //! no clock here. A store keeps a ledger in a row, a key or in memory, and runs one verb in one atomic step. Backends
@@ -11,6 +11,7 @@ mod error;
 mod fence;
 mod front;
 mod handoff;
+mod memo;
 mod rules;
 mod state;
 mod verbs;

@@ -7,7 +7,7 @@ use tenure_core::{
     Audience, FencingToken, HolderView, Label, LockName, LockView, Mode, Moment, OwnerId, WaiterView,
 };
 
-use crate::error::LedgerError;
+use crate::{error::LedgerError, memo::Stored};
 
 /// The state of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,9 @@ pub struct Ledger {
     pub(crate) fence: u64,
     pub(crate) holders: Vec<Holder>,
     pub(crate) queue: VecDeque<Place>,
+    /// What a holder left beside the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memo: Option<Stored>,
     /// The places that the store left out of `queue`.
     #[serde(skip)]
     pub(crate) unseen: Unseen,
@@ -88,9 +91,14 @@ impl Ledger {
         Self { fence: floor, ..Self::default() }
     }
 
-    /// True if there is no holder and no waiter: only the counter of tokens must be kept.
+    /// True if there is no holder and no waiter: only the counter of tokens must be kept, and a memo if there is one.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
+    }
+
+    /// True if there is a memo, over or not: a free lock with one is not forgotten yet.
+    pub fn has_memo(&self) -> bool {
+        self.memo.is_some()
     }
 
     /// The last token minted.
@@ -121,12 +129,14 @@ impl Ledger {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Its visible state at `now`; expired holders and places are left out.
+    /// Its visible state at `now`; expired holders and places, and a memo that is over, are left out.
     pub fn view(&self, name: LockName, now: Moment) -> LockView {
         let live = |ends_us: u64| ends_us > micros(now.boot);
         let holders = self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect();
         let queue = self.queue.iter().filter(|p| live(p.ends_us)).map(|p| p.view(now)).collect();
-        LockView::new(name, holders, queue, FencingToken::new(self.fence))
+        let mut view = LockView::new(name, holders, queue, FencingToken::new(self.fence));
+        view.memo = self.memo.as_ref().filter(|memo| !memo.is_over(now)).map(|memo| memo.view(now));
+        view
     }
 }
 

@@ -1,12 +1,15 @@
-//! The verbs `renew`, `release`, `raise` and `break`.
+//! The verbs `renew`, `release`, `note`, `raise` and `break`.
 
 use std::time::Duration;
 
-use tenure_core::{Audience, FencingToken, HolderView, Moment, OwnerId, Raised, Released, Renewal};
+use tenure_core::{
+    Audience, FencingToken, HolderView, Memo, Moment, Noted, OwnerId, Raised, Released, Renewal,
+};
 
 use crate::{
     error::LedgerError,
     handoff::WakeList,
+    memo::Stored,
     rules::Rules,
     state::{Change, Holder, Ledger, micros},
 };
@@ -39,6 +42,25 @@ impl Ledger {
         // An owner that leaves needs no hint of its own.
         wakes.retain(|&(_, woken)| woken != owner);
         Change { answer: Released::Released, wakes, changed: true }
+    }
+
+    /// Leaves a memo beside the lock, in place of the one that is there. See the contract of `Backend::note` (L4).
+    pub fn note(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        (owner, token): (OwnerId, FencingToken),
+        memo: &Memo,
+    ) -> Change<Noted> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
+        let is_late = self.memo.as_ref().is_some_and(|there| there.token > token.get());
+        if !holds || is_late {
+            return Change { answer: Noted::Gone, wakes, changed: settled };
+        }
+        self.memo = Some(Stored::new(now, (owner, token), memo));
+        Change { answer: Noted::Noted, wakes, changed: true }
     }
 
     /// Raises the counter of tokens to at least `to` while this owner holds (H3.3).

@@ -9,9 +9,9 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
-    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity, Sharing, WakeUp,
-    Wakes, locked,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity,
+    Sharing, WakeUp, Wakes, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -68,7 +68,7 @@ impl Memory {
             }
             let ledger = world.locks.get_mut(name).expect("BUG: inserted a line ago");
             let change = verb(ledger, now, &self.rules);
-            if ledger.is_free() {
+            if ledger.is_free() && !ledger.has_memo() {
                 world.floor = floor.max(ledger.fence());
                 world.locks.remove(name);
             }
@@ -78,6 +78,19 @@ impl Memory {
             self.bells.ring(audience, owner);
         }
         change.answer
+    }
+
+    /// Forgets free locks whose memo is over. As many as there are memos are looked at, so this is for few.
+    fn forget_old_memos(&self) {
+        let now = self.host.now();
+        let mut world = locked(&self.world);
+        let mut floor = world.floor;
+        world.locks.retain(|name, ledger| {
+            let is_kept = !ledger.is_free() || ledger.view(name.clone(), now).memo.is_some();
+            floor = if is_kept { floor } else { floor.max(ledger.fence()) };
+            is_kept
+        });
+        world.floor = floor;
     }
 
     fn look<A>(&self, see: impl FnOnce(&World, Moment) -> A) -> A {
@@ -102,7 +115,9 @@ impl Backend for Memory {
         promises.fail_over = None;
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
         promises
     }
@@ -129,6 +144,17 @@ impl Backend for Memory {
     async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
         self.bells.ring(Audience::Holders, owner);
         Ok(())
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.forget_old_memos();
+        Ok(self.step(name, |ledger, now, rules| ledger.note(now, rules, (owner, token), memo)))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
@@ -179,5 +205,42 @@ impl QuorumNode for Memory {
             return Err(refused(LedgerError::TokensSpent));
         }
         Ok(self.step(name, |ledger, now, rules| ledger.raise(now, rules, owner, to)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Grant, Label, Mode, Wait};
+    use tenure_testkit::host::{PausedHost, pass};
+
+    use super::*;
+
+    /// L8, L2: a free lock with a memo is kept while the memo is, and its fence for ever.
+    #[tokio::test(start_paused = true)]
+    async fn locks_with_memos_that_are_over_are_forgotten() {
+        let store = Memory::new(PausedHost::new(1));
+        let memo = Memo::new("done", Duration::from_secs(60)).unwrap();
+        let note = async |job: u8| -> Grant {
+            let name = LockName::new(format!("job-{job}")).unwrap();
+            let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [job; 16]);
+            let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), Wait::No);
+            let claim = Claim { name, owner, mode, ttl, label: Arc::new(Label::default()), block: 1, wait };
+            let ClaimAnswer::Granted(grant) = store.claim(&claim).await.unwrap() else {
+                panic!("it is free")
+            };
+            assert_eq!(store.note(&claim.name, owner, grant.token, &memo).await.unwrap(), Noted::Noted);
+            store.release(&claim.name, owner).await.unwrap();
+            grant
+        };
+        let mut last = 0;
+        for job in 0..10 {
+            last = note(job).await.token.get();
+        }
+        assert_eq!(locked(&store.world).locks.len(), 10);
+        pass(Duration::from_secs(61)).await;
+        assert!(note(11).await.token.get() > last);
+        assert_eq!(locked(&store.world).locks.len(), 1);
+        let old = store.inspect(&LockName::new("job-9").unwrap()).await.unwrap();
+        assert!(old.fence.get() >= last && old.memo.is_none());
     }
 }

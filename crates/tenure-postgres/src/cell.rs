@@ -7,8 +7,8 @@ use tenure_cas::{
     Cell, Failure, Listed, Look, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble, Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Minting, Order, ProcessId, Promises,
-    Restart, Sharing, WakeUp, Wakes,
+    Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Memos, Minting, Order, ProcessId,
+    Promises, Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{error, session::Session, store::Store, wake::Hints};
@@ -31,7 +31,9 @@ impl Cell for Store {
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "all clients of the database";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.places = Some(8);
         promises.ttl_grain = TOLERANCE;
         promises

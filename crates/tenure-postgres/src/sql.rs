@@ -31,7 +31,7 @@ pub(crate) struct Sql {
     pub(crate) tail: TailSql,
     /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of its tail.
     pub(crate) list: String,
-    /// Deletes free rows that nobody used for a day, of a few pages that chance chooses.
+    /// Deletes free rows that nobody used for a day and whose memo is over, of a few pages that chance chooses.
     pub(crate) sweep: String,
     /// Makes the table. Rows stay on their page when they are written (no index has a column that changes), and the page has
     /// room for that.
@@ -175,7 +175,7 @@ impl Sql {
             sweep: format!(
                 "DELETE FROM {table} WHERE name IN (SELECT name FROM {table} TABLESAMPLE SYSTEM \
                  ((SELECT least(100, 1600.0 / greatest(relpages, 1)) FROM pg_class WHERE oid = to_regclass($1))) \
-                 WHERE NOT busy AND used < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED)"
+                 WHERE NOT busy AND used < clock_timestamp() - interval '1 day' AND {MEMO_IS_OVER} FOR UPDATE SKIP LOCKED)"
             ),
             create: format!("CREATE TABLE IF NOT EXISTS {table} ({COLUMNS}) WITH (fillfactor = 50)"),
             table: table.to_owned(),
@@ -185,6 +185,11 @@ impl Sql {
 
 /// Tells another process something. In: channel, what.
 pub(crate) const TELL: &str = "SELECT pg_notify($1, $2)";
+
+/// Whether the memo in a row is over, or there is none: as the ledger writes it. No label can look like it, for in a text of JSON
+/// every quote has a backslash before it.
+const MEMO_IS_OVER: &str = "coalesce(substring(state FROM '\"memo\":[{]\"ends_ms\":([0-9]+)')::bigint, 0) \
+                            < extract(epoch FROM clock_timestamp()) * 1000";
 
 /// More than may wait for one lock are not shown.
 const PLACES: usize = 4096;

@@ -11,8 +11,9 @@ use redis::{Cmd, Value};
 use tenure_client::Contended;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
-    ErrorKind, Finding, Grant, HolderView, Host, Label, LockName, LockView, Minting, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Sharing, Wait, WakeUp, Wakes, locked,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo, Memos,
+    Minting, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart,
+    Sharing, Wait, WakeUp, Wakes, locked,
 };
 
 use crate::{
@@ -239,7 +240,7 @@ impl Redis {
 }
 
 /// A call of a script that looks at everything, with its keys.
-pub(crate) fn calling(script: &Script, keys: &Keys) -> Cmd {
+fn calling(script: &Script, keys: &Keys) -> Cmd {
     let all = keys.all();
     script.call(&all.iter().map(String::as_str).collect::<Vec<_>>())
 }
@@ -271,7 +272,9 @@ impl Backend for Redis {
         promises.fail_over = Some(forgotten);
         promises.reach = "all clients of the server";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.max_ttl = config.max_ttl;
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
@@ -335,6 +338,16 @@ impl Backend for Redis {
         let mut call = script.call(&[&keys.lock]);
         call.arg(&owner.hex()[..]);
         self.sessions.ask(&session, script, &call).await.map(drop)
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.leave_memo(name, (owner, token), memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -59,7 +59,7 @@ impl Keys {
         Ok(Self { lock, tag, counting })
     }
 
-    fn side(&self, kind: &str) -> String {
+    pub(crate) fn side(&self, kind: &str) -> String {
         side(&self.lock[self.tag.clone()], kind, &self.lock)
     }
 

@@ -14,6 +14,7 @@ mod hint;
 mod keys;
 mod known;
 mod list;
+mod memo;
 mod overlap;
 mod quorum;
 mod reply;

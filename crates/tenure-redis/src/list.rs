@@ -7,9 +7,10 @@ use redis::Value;
 use tenure_core::{BackendError, ErrorKind, FencingToken, LockName, LockView};
 
 use crate::{
-    backend::{Redis, calling, open_gate},
+    backend::{Redis, open_gate},
     error,
     keys::{self, PREFIX},
+    memo,
     reply::Reply,
     scan::{STEP, Scan, escaped},
     session::Session,
@@ -19,7 +20,9 @@ use crate::{
 impl Redis {
     /// One lock.
     pub(crate) async fn look(&self, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
-        let mut call = calling(&self.scripts().inspect, &self.keys(name)?);
+        let keys = self.keys(name)?;
+        let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
+        let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
         call.arg(&*open_gate(session));
         let answer = self.sessions.ask(session, &self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
@@ -100,6 +103,7 @@ fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     let fence = FencingToken::new(reply.count()?);
     let (lock, left) = (reply.bytes(), reply.millis());
     let (mut places, mut shared) = (reply.list()?, reply.list()?);
+    let memo = (reply.bytes(), reply.millis());
     let (mut holders, mut queue) = (Vec::new(), Vec::new());
     while !places.is_empty() {
         let (owner, details, end) = (places.text()?, places.text()?, places.millis()?);
@@ -116,5 +120,7 @@ fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     if let Some(lock) = lock.filter(|lock| holders.is_empty() || lock != value::SHARED.as_bytes()) {
         holders.push(value::sole_holder(&lock, left));
     }
-    Some(LockView::new(name.clone(), holders, queue, fence))
+    let mut view = LockView::new(name.clone(), holders, queue, fence);
+    view.memo = if let (Some(value), Some(left)) = memo { memo::read(&value, left) } else { None };
+    Some(view)
 }

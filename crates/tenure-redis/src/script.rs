@@ -23,6 +23,7 @@ pub(crate) struct Scripts {
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
     pub(crate) tell: Script,
+    pub(crate) note: Script,
     /// For nodes of a quorum.
     pub(crate) raise: Script,
     /// For a server with one counter for all locks.
@@ -56,6 +57,7 @@ impl Scripts {
                 .writing_early(),
             inspect: Script::new(&[count, mint, include_str!("scripts/inspect.lua")]),
             tell: Script::new(&[include_str!("scripts/tell.lua")]),
+            note: Script::new(&[include_str!("scripts/note.lua")]),
             raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),

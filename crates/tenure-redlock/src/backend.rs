@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
-    ErrorKind, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Mode, Order, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Severity, Sharing, Wait, Wakes,
+    ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Minting, Mode,
+    Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart, Severity,
+    Sharing, Wait, Wakes,
 };
 
 use tokio::sync::oneshot;
@@ -17,6 +18,7 @@ use crate::{
     config::ConfigError,
     error,
     member::Member,
+    memo::note_everywhere,
     memory::Memory,
     quorum::Quorum,
     release::release_everywhere,
@@ -149,6 +151,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         promises.order = Order::Any;
         promises.absent = Absent::Passed;
         promises.minting = Minting::Entry;
+        // After a split vote the next try needs a new one (H3.4).
+        promises.chosen_owner = false;
         // The others go on.
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the nodes";
@@ -220,6 +224,20 @@ impl<N: QuorumNode> Backend for Redlock<N> {
             quorum.ask_all(QUESTION, tell, |_| {}).await;
         }));
         Ok(())
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        let (quorum, name, memo) = (self.quorum.clone(), name.clone(), memo.clone());
+        let task = move |tell| -> BoxFuture<'static, ()> {
+            Box::pin(note_everywhere(quorum, name, (owner, token), memo, tell))
+        };
+        self.quorum.detached(task).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

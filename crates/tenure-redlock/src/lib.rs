@@ -6,6 +6,7 @@ mod claim;
 mod config;
 mod error;
 mod member;
+mod memo;
 mod memory;
 mod quorum;
 mod release;

@@ -4,6 +4,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use tenure_core::{FencingToken, HolderView, LockName, LockView, WaiterView};
 
+use crate::memo;
+
 /// One view from those of the nodes that answered. An owner that holds fewer than `quorum` of them does not hold the
 /// lock.
 pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockView {
@@ -28,7 +30,9 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let mut fences: Vec<FencingToken> = views.iter().map(|view| view.fence).collect();
     fences.sort_unstable();
     let fence = fences.get(quorum - 1).or_else(|| fences.last()).copied().unwrap_or(FencingToken::new(0));
-    LockView::new(name, holders, queue, fence)
+    let mut merged = LockView::new(name, holders, queue, fence);
+    merged.memo = memo::latest(views);
+    merged
 }
 
 /// The same for all locks of which a node shows something; those that a quorum shows as free are left out.

@@ -17,8 +17,9 @@ use std::{
 use async_trait::async_trait;
 use tenure::TokioHost;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, LockName, LockView, OwnerId, ProcessId, Promises, Released, Renewal, Wait, Wakes,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
+    Grant, HolderView, LockName, LockView, Memo, Noted, OwnerId, ProcessId, Promises, Released, Renewal,
+    Wait, Wakes,
 };
 use tenure_redis::{Config, Redis};
 use tenure_redlock::Redlock;
@@ -111,6 +112,16 @@ impl Backend for Step {
 
     async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
         self.quorum.tell_holder(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.done(self.quorum.note(name, owner, token, memo).await).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -11,8 +11,8 @@ use tenure_cas::{
     Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Minting, Order,
-    Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
+    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos, Minting,
+    Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
 };
 use tenure_testkit::cells::words;
 
@@ -101,6 +101,7 @@ impl Cell for RemoteCells {
         promises.reach = "one world";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.max_ttl = self.max_ttl;
         promises.ttl_grain = TOLERANCE;
         promises

@@ -2,15 +2,15 @@
 //!
 //! | Law | How it is checked | Where |
 //! |---|---|---|
-//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit | everywhere |
+//! | L1 | the intervals of true time in which guards say that they may be believed; an entry counts even if its guard says no already; at no instant more than the smallest limit; after a run of a job that counts no other one starts within its interval | everywhere |
 //! | L2 | per server and lock, tokens in the order of its answers; no two entries share a token, and each has one that was granted to its owner; entries that do not fit beside each other grow in the order of entry, and a holder that believes is not refused by the resource | everywhere; order of entry and refusals: within the assumptions |
 //! | L3 | at the resource, once another grant has written, an earlier one is never accepted again; on one server also: accepted grants follow the order in which they were minted | everywhere |
-//! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server | everywhere |
+//! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server, and a memo is taken from a holder alone, under no smaller token than that of the one before | everywhere |
 //! | L5 | a guard that has said that it is lost never says that it is held; a renewal on the server makes no holder | everywhere |
 //! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
 //! | L7 | who is let in is the first of the queue, and nobody is while there is one; waiters of one process enter in the order in which they asked, and share a lease as often and as long as is promised; mutexes only | nothing goes wrong; the queue: one server |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
-//! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server, an owner of whom a store of cells said that it is gone is not let in later, and a release that said `Released` was there (on a quorum), or passed the lease on to one who entered or left | everywhere |
+//! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server, an owner of whom a store of cells said that it is gone is not let in later, and a release that said `Released` was there (on a quorum), or passed the lease on to one who entered or left; a memo that was answered for is seen by who asks later | everywhere |
 //!
 //! Not checkable here: L3 for readers, which raise no mark; L8's "usually at once", a matter of speed; `break`.
 
@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod belief;
+mod memos;
 mod progress;
 mod tokens;
 mod truth;
@@ -78,6 +79,8 @@ pub struct Claims {
     pub is_calm: bool,
     /// What came too late is not applied any more.
     pub bars_late: bool,
+    /// Programs take several locks, one after the other, before they enter.
+    pub takes_several: bool,
     /// How long a waiter may wait after the last fault.
     pub bound: Micros,
 }
@@ -106,6 +109,9 @@ pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
             progress::order(events, &mut found);
         }
     }
+    memos::guarded(events, &mut found);
+    memos::intervals(events, &mut found);
+    memos::seen(events, &mut found);
     truth::harmless(events, &mut found);
     truth::outcomes(events, claims, &mut found);
     found.sort_by_key(|violation| (violation.law, violation.at));

@@ -14,6 +14,7 @@ const CLAIMS: Claims = Claims {
     is_within: true,
     is_calm: false,
     bars_late: false,
+    takes_several: false,
     bound: 10_000_000,
 };
 

@@ -39,6 +39,8 @@ pub(crate) struct Habits {
     pub(crate) crowds_every: Option<Micros>,
     /// Mutexes are kept for so long when they have nothing to do.
     pub(crate) idle: Option<Duration>,
+    /// Asks for several locks at once, or for one of several.
+    pub(crate) several: bool,
     /// So many holds in a thousand last longer than the ttl.
     pub(crate) long: u64,
     /// So many acquisitions in a thousand are given up half-way.
@@ -91,7 +93,7 @@ impl Drop for Tenure {
     }
 }
 
-fn micros(d: Duration) -> Micros {
+pub(crate) fn micros(d: Duration) -> Micros {
     u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -100,7 +102,10 @@ impl Program {
         loop {
             let rest = self.rest();
             self.pause(rest).await;
-            self.once().await;
+            match self.habits.several {
+                true => self.several().await,
+                false => self.once().await,
+            }
         }
     }
 
@@ -111,7 +116,7 @@ impl Program {
         Duration::from_micros(until_next) + self.chance.millis(0, 2)
     }
 
-    async fn pause(&self, d: Duration) {
+    pub(crate) async fn pause(&self, d: Duration) {
         self.world.clockwork.until(self.world.now() + micros(d)).await;
     }
 
@@ -222,7 +227,7 @@ impl Program {
         let over = self.world.now() + micros(length);
         let is_listening = self.chance.per_mille(300);
         loop {
-            if self.world.check(tenure.grant, guard) && mode == Mode::Exclusive {
+            if self.world.check(tenure.grant, &**guard) && mode == Mode::Exclusive {
                 let is_late = self.chance.per_mille(50);
                 let after = if is_late { self.chance.millis(100, 8000) } else { self.chance.millis(0, 5) };
                 self.world.write(tenure.grant, lock, token, after);
@@ -232,14 +237,14 @@ impl Program {
             if is_listening {
                 let sleep = self.world.clockwork.until(next);
                 if let Either::Left(_) = select(Box::pin(guard.lost()), sleep).await {
-                    self.world.check(tenure.grant, guard);
+                    self.world.check(tenure.grant, &**guard);
                     return;
                 }
             } else {
                 self.world.clockwork.until(next).await;
             }
             if self.world.now() >= over {
-                self.world.check(tenure.grant, guard);
+                self.world.check(tenure.grant, &**guard);
                 return;
             }
         }

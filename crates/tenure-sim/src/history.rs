@@ -99,6 +99,13 @@ pub enum Served {
     Left(bool),
     /// Its lease was extended; false if it does not hold.
     Renewed(bool),
+    /// Its memo was taken, while it held or not, and over one of a larger token or not.
+    Noted {
+        /// It held with a token.
+        is_holder: bool,
+        /// The one that was there has a larger token.
+        was_later: bool,
+    },
     /// The counter was raised so far for it.
     Raised(u64),
     /// Its lease was made anew by a renewal, although it did not hold.
@@ -154,6 +161,14 @@ pub enum What {
     Forgotten { lock: LockId, owner: OwnerId },
     /// Something is still there long after everybody has left.
     Leftover { node: NodeId, lock: LockId, holders: usize, places: usize },
+    /// A job begins that is to run once per interval.
+    JobStarted { run: AskId },
+    /// It succeeded, and is said to count.
+    JobCounted { run: AskId },
+    /// The store has answered for a memo under this token, to be kept until then at most.
+    MemoLeft { lock: LockId, token: u64, until: Micros },
+    /// A look that was asked for then shows the memo of this token, or none.
+    MemoSeen { lock: LockId, token: Option<u64>, asked_at: Micros },
     /// A fault of the plan.
     Fault(String),
     /// All faults are over.

@@ -16,10 +16,12 @@ mod clockwork;
 mod excuses;
 mod history;
 mod host;
+mod jobs;
 mod plan;
 mod remote;
 mod run;
 mod server;
+mod several;
 mod witness;
 mod world;
 

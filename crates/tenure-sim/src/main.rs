@@ -1,9 +1,13 @@
 //! The command `tenure-sim`: many seeds, one table; or one seed and its trace.
 
+mod drawing;
 mod report;
 
 use std::{
+    fs,
     io::IsTerminal,
+    ops::Range,
+    path::PathBuf,
     process::ExitCode,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -41,6 +45,12 @@ struct Args {
     /// How many threads; every history runs on one.
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, Into::into))]
     jobs: usize,
+    /// Draw a single history: one lane for each lock and process, and for each server.
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with = "seeds")]
+    svg: Option<PathBuf>,
+    /// Draw only these seconds of it, as 10..25.
+    #[arg(long, value_name = "FROM..TO", requires = "svg", value_parser = window)]
+    window: Option<Range<Duration>>,
     /// For programs.
     #[arg(long)]
     json: bool,
@@ -77,6 +87,15 @@ fn single(args: &Args) -> ExitCode {
             println!("{:>13.6} {:?}", Duration::from_micros(event.at).as_secs_f64(), event.what);
         }
     }
+    if let Some(file) = &args.svg {
+        let whole = Duration::ZERO..outcome.simulated + Duration::from_micros(1);
+        let title = format!("{world}, {plan}, seed {seed}");
+        let picture = drawing::picture(&title, &outcome, args.window.as_ref().unwrap_or(&whole));
+        if let Err(error) = fs::write(file, picture.svg() + "\n") {
+            eprintln!("tenure-sim: --svg {}: {error}", file.display());
+            return ExitCode::from(2);
+        }
+    }
     for violation in &outcome.violations {
         println!("{violation}");
     }
@@ -89,6 +108,17 @@ fn single(args: &Args) -> ExitCode {
         outcome.violations.len(),
     );
     ExitCode::from(u8::from(outcome.violations.iter().any(|violation| !plan.excuses(world, violation.law))))
+}
+
+/// `10..25`, in seconds.
+fn window(text: &str) -> Result<Range<Duration>, String> {
+    let seconds = |text: &str| {
+        let seconds: f64 = text.parse().ok()?;
+        Duration::try_from_secs_f64(seconds).ok()
+    };
+    let ends = text.split_once("..").and_then(|(from, to)| Some(seconds(from)?..seconds(to)?));
+    ends.filter(|window| window.start < window.end)
+        .ok_or_else(|| "two numbers of seconds are wanted, as 10..25".into())
 }
 
 fn many(args: &Args) -> ExitCode {

@@ -52,6 +52,10 @@ pub enum PlanKind {
     /// Many programs of one process ask at the same moments and hold for an instant, so that leases are passed on; over a bad
     /// network, and with pauses.
     Crowds,
+    /// Programs ask for several locks at once, or for one of several; over a bad network, and with pauses.
+    Several,
+    /// Jobs that run once per interval, and memos; over a bad network, and with pauses.
+    Jobs,
 }
 
 impl PlanKind {
@@ -66,6 +70,8 @@ impl PlanKind {
         Self::All,
         Self::Blocks,
         Self::Crowds,
+        Self::Several,
+        Self::Jobs,
         Self::StepsForward,
         Self::Crossing,
         Self::Drift,
@@ -166,7 +172,7 @@ impl Planner<'_> {
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),
             PlanKind::Pauses => self.pauses(),
-            PlanKind::Crowds => {
+            PlanKind::Crowds | PlanKind::Several | PlanKind::Jobs => {
                 self.network();
                 self.pauses();
             }

@@ -8,9 +8,9 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, Outcome,
-    OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
-    locked,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing,
+    WakeUp, Wakes, locked,
 };
 use tenure_redis::LOOK;
 
@@ -273,6 +273,7 @@ impl Backend for Remote {
         promises.reach = "one world";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.max_ttl = self.max_ttl;
         promises.ttl_grain = Duration::from_millis(1);
         promises
@@ -329,6 +330,21 @@ impl Backend for Remote {
         self.ask(session.wire, Request::Tell(owner)).await.map(drop)
     }
 
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        let session = self.session().await?;
+        let request = Request::Note { name: name.clone(), owner, token, memo: memo.clone() };
+        match self.ask(session.wire, request).await? {
+            Reply::Noted(answer) => Ok(answer),
+            other => unreachable!("BUG: {other:?} to a memo"),
+        }
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         let mut listeners = locked(&self.listeners);
         if !listeners.contains(&process) {
@@ -337,8 +353,12 @@ impl Backend for Remote {
         Box::new(self.world.bells[self.address].listen(process, audience))
     }
 
-    async fn inspect(&self, _name: &LockName) -> Result<LockView, BackendError> {
-        Err(unsupported())
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let session = self.session().await?;
+        match self.ask(session.wire, Request::Inspect(name.clone())).await? {
+            Reply::Seen(view) => Ok(view),
+            other => unreachable!("BUG: {other:?} to a look"),
+        }
     }
 
     async fn list(&self, _prefix: &str) -> Result<Vec<LockView>, BackendError> {

@@ -24,9 +24,11 @@ use crate::{
     clockwork::{Clockwork, Micros},
     history::{Event, What, fingerprint},
     host::{Clock, SimHost},
+    jobs::JobProgram,
     plan::{Plan, PlanKind, Size, Succession, crossing_times},
     remote::Remote,
     server::Kind,
+    several::LOCKS,
     witness::Witness,
     world::{Machine, World},
 };
@@ -226,6 +228,7 @@ impl Stage {
             is_within: self.plan_kind.breaks().is_none(),
             is_calm: self.plan_kind == PlanKind::Calm,
             bars_late: self.kind == WorldKind::Cell,
+            takes_several: self.plan_kind == PlanKind::Several,
             bound,
         };
         let violations = judge(&events, &claims);
@@ -240,9 +243,11 @@ impl Stage {
         let programs = self.seats.iter().map(|seat| seat.tasks as u64).sum::<u64>();
         // A hold that began before is up to two and a half leases long; others half a second.
         let (hold, claim_ttl, place, guard) = (500_000, 500_000, 6_000_000, 18_000_000);
-        longest * 5 / 2
+        // Who holds one of several waits for the next, and so do those before it there.
+        let chain = if self.plan_kind == PlanKind::Several { u64::from(LOCKS) } else { 1 };
+        chain * longest * 5 / 2
             + 2 * longest.max(2_000_000)
-            + programs * (hold + claim_ttl + 50_000)
+            + chain * programs * (hold + claim_ttl + 50_000)
             + place
             + guard
             + self.plan.stepped_back
@@ -289,6 +294,14 @@ impl Stage {
             return;
         }
         let locker = Locker::new(watched, host).labelled(Label::default());
+        if self.plan_kind == PlanKind::Jobs {
+            for _ in 0..seat.tasks {
+                let (world, locker, chance) = (world.clone(), locker.clone(), self.chance.fork());
+                let program = JobProgram { world: world.clone(), locker, ttl: seat.habits.ttl, chance };
+                world.clockwork.spawn_main(process, Box::pin(program.run()));
+            }
+            return;
+        }
         for _ in 0..seat.tasks {
             let program = Program {
                 world: world.clone(),

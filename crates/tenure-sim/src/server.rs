@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, Claim, ClaimAnswer, FencingToken, Grant, LockName, Moment, OwnerId, Raised, Released, Renewal,
+    Audience, Claim, ClaimAnswer, FencingToken, Grant, LockName, LockView, Memo, Moment, Noted, OwnerId,
+    Raised, Released, Renewal,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
 use tenure_redis::{Record, Terms};
@@ -128,6 +129,13 @@ pub(crate) enum Request {
         to: FencingToken,
         gate: Arc<str>,
     },
+    Note {
+        name: LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: Memo,
+    },
+    Inspect(LockName),
     Identity,
     /// Tells a holder that somebody waits.
     Tell(OwnerId),
@@ -156,6 +164,8 @@ pub(crate) enum Reply {
     Renewed(Vec<Renewal>),
     Released(Released),
     Raised(Raised),
+    Noted(Noted),
+    Seen(LockView),
     Identity(u64),
     Cells(Told),
     /// It is a replica.
@@ -171,6 +181,13 @@ pub(crate) enum Reply {
 pub(crate) struct Effects {
     pub(crate) wakes: Vec<(Audience, OwnerId)>,
     pub(crate) events: Vec<What>,
+}
+
+/// A memo was taken: from whom, and over which one.
+pub(crate) fn noted(before: &LockView, owner: OwnerId, token: FencingToken) -> Served {
+    let own = owner.to_string();
+    let is_holder = before.holders.iter().any(|holder| holder.owner == own && holder.token.is_some());
+    Served::Noted { is_holder, was_later: before.memo.as_ref().is_some_and(|memo| memo.token > token) }
 }
 
 impl Node {
@@ -225,6 +242,16 @@ impl Node {
                 self.note(name, *owner, did, effects);
                 Reply::Released(answer)
             }
+            Request::Note { name, owner, token, memo } => {
+                let before = self.ledger(name).view(name.clone(), at);
+                let answer =
+                    self.step(at, name, *owner, effects, |l, r| l.note(at, r, (*owner, *token), memo));
+                if answer == Noted::Noted {
+                    self.note(name, *owner, noted(&before, *owner, *token), effects);
+                }
+                Reply::Noted(answer)
+            }
+            Request::Inspect(name) => Reply::Seen(self.ledger(name).view(name.clone(), at)),
             Request::Raise { name, owner, to, gate } => {
                 if !self.may_grant(gate) {
                     return Reply::GateClosed;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, Finding, Grant, HolderView, LockName,
-    LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, FencingToken, Finding, Grant,
+    HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal,
+    Wakes,
 };
 
 use crate::{history::What, world::World};
@@ -91,6 +92,16 @@ impl Backend for Witness {
 
     async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
         self.inner.tell_holder(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.inner.note(name, owner, token, memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

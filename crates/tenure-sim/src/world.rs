@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::Guard;
+use tenure::{Guard, Guards, Lease, Leases};
 use tenure_core::{Bells, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
@@ -70,11 +70,37 @@ pub(crate) enum NoAnswer {
 
 pub(crate) type Answer = Result<Reply, NoAnswer>;
 
+/// What a program goes by: the guard of one lock, or those of several.
+pub(crate) trait Belief: Send + Sync {
+    fn is_held(&self) -> bool;
+    fn remaining(&self) -> Duration;
+}
+
+impl Belief for Guard {
+    fn is_held(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    fn remaining(&self) -> Duration {
+        Lease::remaining(self)
+    }
+}
+
+impl Belief for Guards {
+    fn is_held(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    fn remaining(&self) -> Duration {
+        Leases::remaining(self)
+    }
+}
+
 /// A grant that a program believes in.
 struct Believer {
     process: Pid,
     grant: GrantId,
-    guard: Weak<Guard>,
+    held: Weak<dyn Belief>,
     clock: Arc<Clock>,
     until: Micros,
     is_lost: bool,
@@ -248,10 +274,16 @@ impl World {
     }
 
     /// Programs look at this guard after every step of their process, and note what it says.
-    pub(crate) fn believe(&self, process: Pid, guard: &Arc<Guard>, clock: &Arc<Clock>) -> GrantId {
+    pub(crate) fn believe<B: Belief + 'static>(
+        &self,
+        process: Pid,
+        held: &Arc<B>,
+        clock: &Arc<Clock>,
+    ) -> GrantId {
         let grant = self.next_grant();
-        let (guard, clock) = (Arc::downgrade(guard), clock.clone());
-        locked(&self.believers).push(Believer { process, grant, guard, clock, until: 0, is_lost: false });
+        let held: Weak<B> = Arc::downgrade(held);
+        let clock = clock.clone();
+        locked(&self.believers).push(Believer { process, grant, held, clock, until: 0, is_lost: false });
         grant
     }
 
@@ -278,8 +310,8 @@ impl World {
     pub(crate) fn look(&self, process: Pid) {
         let now = self.now();
         for believer in locked(&self.believers).iter_mut().filter(|b| b.process == process) {
-            let Some(guard) = believer.guard.upgrade() else { continue };
-            let left = u64::try_from(guard.remaining().as_micros()).unwrap_or(u64::MAX / 2_000_000);
+            let Some(held) = believer.held.upgrade() else { continue };
+            let left = u64::try_from(held.remaining().as_micros()).unwrap_or(u64::MAX / 2_000_000);
             let until =
                 if left == 0 { believer.until.min(now) } else { now + believer.clock.true_within(left) };
             if until.abs_diff(believer.until) > 5 {
@@ -290,8 +322,8 @@ impl World {
     }
 
     /// Asks a guard whether it may be believed, and notes if it says that it is lost, or is not any more.
-    pub(crate) fn check(&self, grant: GrantId, guard: &Guard) -> bool {
-        let is_held = guard.check().is_ok();
+    pub(crate) fn check(&self, grant: GrantId, held: &dyn Belief) -> bool {
+        let is_held = held.is_held();
         let mut believers = locked(&self.believers);
         let Some(believer) = believers.iter_mut().find(|b| b.grant == grant) else { return is_held };
         if is_held == believer.is_lost {

@@ -8,8 +8,9 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Minting, Moment, Order, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp, Wakes, locked,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp,
+    Wakes, locked,
 };
 use tenure_ledger::Ledger;
 
@@ -76,7 +77,9 @@ impl Backend for Sqlite {
         promises.fail_over = None;
         promises.reach = "one host";
         promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
         promises.wake = WakeUp::Polled(Duration::from_millis(25));
+        promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
         promises
     }
@@ -133,6 +136,19 @@ impl Backend for Sqlite {
             Ok(())
         };
         self.store().transact(false, Haste::Waiter, tell).map(drop)
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        let answer = self.store().transact(false, Haste::Holder, |tx| {
+            tx.step(name, None, |ledger, now, rules| Ok(ledger.note(now, rules, (owner, token), memo)))
+        })?;
+        Ok(answer.unwrap_or(Noted::Gone))
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -13,7 +13,7 @@ use crate::{
     store::{Haste, Store, Tx},
 };
 
-/// A row without a holder or waiter is deleted when it was not used for this long.
+/// A row without a holder, waiter or memo is deleted when it was not used for this long.
 const KEEP_FREE: Duration = Duration::from_secs(3600);
 /// One in so many new rows pays for looking at 256 old ones.
 const SWEEP_EVERY: u8 = 32;
@@ -152,7 +152,8 @@ fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
         };
         let view = ledger.view(name.clone(), now);
         // Who died in it, and was asked for by nobody since, has left it so.
-        if *is_busy && !(view.holders.is_empty() && view.queue.is_empty()) {
+        let is_asleep = !*is_busy || view.holders.is_empty() && view.queue.is_empty();
+        if !is_asleep || view.memo.is_some() {
             continue;
         }
         floor = floor.max(ledger.fence());

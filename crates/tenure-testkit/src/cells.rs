@@ -12,8 +12,8 @@ use tenure_cas::{
     Until, Write,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Minting,
-    Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
+    Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos,
+    Minting, Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
 };
 
 /// How many places beside a cell are read with it.
@@ -247,6 +247,7 @@ impl Cell for CellStore {
         promises.reach = "one test";
         promises.end = EndOfGrant::Ttl;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.ttl_grain = TOLERANCE;
         promises
     }

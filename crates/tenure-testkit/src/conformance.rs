@@ -2,6 +2,7 @@
 
 pub mod exclusion;
 pub mod late;
+pub mod memo;
 pub mod player;
 pub mod queue;
 pub mod tokens;
@@ -58,6 +59,10 @@ macro_rules! conformance {
             view: inspect_shows_holders_and_queue, a_free_lock_shows_its_fence, list_chooses_by_prefix_in_order,
                 break_names_the_robbed_and_lets_the_next_in, break_of_a_free_lock_raises_the_fence,
                 a_handle_sees_the_same_locks;
+            memo: a_memo_is_seen_by_all_and_outlives_its_lease, a_memo_ends_when_its_time_is_over,
+                only_a_holder_leaves_a_memo, a_waiter_leaves_no_memo_before_it_has_entered,
+                a_memo_does_not_replace_one_of_a_larger_token, a_memo_is_any_text,
+                one_of_many_holders_leaves_a_memo;
         );
     };
     (@cases $arena:ident, $runtime:tt, $($file:ident: $($case:ident),+;)+) => {

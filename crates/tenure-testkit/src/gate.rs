@@ -8,8 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockName, LockView, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
+    Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
+    Released, Renewal, Wakes,
 };
 
 /// What happens to one request.
@@ -38,6 +39,8 @@ pub enum Verb {
     Renew,
     /// `release`
     Release,
+    /// `note`
+    Note,
 }
 
 #[derive(Default)]
@@ -133,6 +136,16 @@ impl Backend for Gated {
 
     async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
         self.inner.tell_holder(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

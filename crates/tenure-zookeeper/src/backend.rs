@@ -7,14 +7,14 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, Finding, Grant,
-    HolderView, Host, LockName, LockView, Minting, Order, OwnerId, ProcessId, Promises, Released, Renewal,
-    Restart, Sharing, WakeUp, Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Order, OwnerId,
+    ProcessId, Promises, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
 };
 
 use crate::{
-    claim, config::Config, diagnose, directory::Directories, holders::KnownHolders, leave, renew,
-    sessions::Sessions, store::Store, view,
+    claim, config::Config, diagnose, directory::Directories, ensemble::Ensemble, holders::KnownHolders,
+    leave, memo, renew, sessions::Sessions, store::Store, view,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -29,7 +29,8 @@ impl ZooKeeper {
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let sessions = Sessions::new(config, host);
         let (directories, known_holders) = (Directories::default(), KnownHolders::default());
-        Self(Arc::new(Store { sessions, directories, known_holders, newest: AtomicI64::default() }))
+        let (ensemble, newest) = (Ensemble::default(), AtomicI64::default());
+        Self(Arc::new(Store { sessions, directories, known_holders, ensemble, newest }))
     }
 }
 
@@ -46,6 +47,7 @@ impl Backend for ZooKeeper {
         promises.reach = "all clients of the ensemble";
         promises.end = EndOfGrant::Session;
         promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
         promises.places = Some(8);
         // In the rounded session of one of many ttls a crash is noticed later: see the README.
         promises.ttl_grain = self.0.sessions.config.tick * 3;
@@ -71,6 +73,16 @@ impl Backend for ZooKeeper {
             None => self.0.sessions.any().await?,
         };
         leave::release(&session, self.0.directory_of(name), owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        memo::note(&self.0, name, (owner, token), memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

@@ -4,13 +4,14 @@ use std::sync::atomic::AtomicI64;
 
 use tenure_core::LockName;
 
-use crate::{directory::Directories, holders::KnownHolders, node, sessions::Sessions};
+use crate::{directory::Directories, ensemble::Ensemble, holders::KnownHolders, node, sessions::Sessions};
 
 /// The state that all handles share.
 pub(crate) struct Store {
     pub(crate) sessions: Sessions,
     pub(crate) directories: Directories,
     pub(crate) known_holders: KnownHolders,
+    pub(crate) ensemble: Ensemble,
     /// The latest transaction that made a node of this process: no later one has a smaller number.
     pub(crate) newest: AtomicI64,
 }

@@ -10,7 +10,7 @@ use crate::{
     directory::{self, DATA},
     error,
     holders::holder_view,
-    leave,
+    leave, memo,
     node::{self, Contender, token},
     queue::Queue,
     record::Record,
@@ -33,9 +33,14 @@ pub(crate) async fn inspect(
     session: &Session,
     name: &LockName,
 ) -> Result<LockView, BackendError> {
-    let (synced, seen) = join!(session.client.sync(&session.config.base), look(store, session, name));
-    synced.map_err(|error| error::looked(&session.place(), error))?;
-    seen
+    // Sent at once, in this order.
+    let synced = session.client.sync(&session.config.base);
+    let (synced, seen, memo) = join!(synced, look(store, session, name), memo::read(store, session, name));
+    let looked = |error| error::looked(&session.place(), error);
+    synced.map_err(looked)?;
+    let mut view = seen?;
+    view.memo = memo.map_err(looked)?;
+    Ok(view)
 }
 
 /// The state of one lock, as the server knows it.

@@ -11,22 +11,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::{
-    fmt, io,
-    ops::Deref,
-    sync::{Arc, mpsc},
-    time::Duration,
-};
+mod apart;
+mod election;
+mod guard;
+mod once;
+mod several;
+mod watch;
+
+use std::{io, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Adoption, BackendError, FencingToken, Finding, HolderView, Host, Label, LockView, OwnerId, Promises,
-    Released, Renewal,
+    Adoption, BackendError, Finding, HolderView, Label, LockView, OwnerId, Promises, Released, Renewal,
 };
-use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
-    error::{AcquireError, ConfigError, HoldError, Lost, ReleaseError},
-    host::TokioHost,
+    blocking::apart::Apart,
+    error::{AcquireError, AttachError, ConfigError, HoldError},
+};
+
+pub use crate::blocking::{
+    election::{Election, Leadership, Observer},
+    guard::{Guard, Lease},
+    once::Once,
+    several::{AllOf, AnyOf, Guards, Leases},
+    watch::Watch,
 };
 
 /// A connected store of locks, for threads.
@@ -43,25 +51,6 @@ pub struct Lock {
     runtime: Arc<Apart>,
 }
 
-/// A held lock: a [`Lease`], to which it is dereferenced, and the duty to give it back.
-///
-/// # Dropping
-/// Has the lock released in the background, as that of the asynchronous [`Guard`](crate::Guard).
-#[must_use = "dropping a guard releases the lock"]
-pub struct Guard {
-    inner: crate::Guard,
-    lease: Lease,
-}
-
-/// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
-///
-/// What does not wait is called through [`Deref`] on the asynchronous [`Lease`](crate::Lease), which says more.
-#[derive(Clone)]
-pub struct Lease {
-    inner: crate::Lease,
-    runtime: Arc<Apart>,
-}
-
 /// Connects to the store that a URL names.
 ///
 /// # Errors
@@ -71,33 +60,6 @@ pub fn connect(url: &str) -> Result<Locker, ConfigError> {
     let runtime = Apart::start().map_err(failed)?;
     let inner = runtime.block_on(crate::connect(url))?;
     Ok(Locker { inner, runtime: Arc::new(runtime) })
-}
-
-/// A runtime on a thread of its own, which ends with this. Connections live there, also while nobody calls.
-struct Apart {
-    handle: Handle,
-    _stop: oneshot::Sender<()>,
-}
-
-impl Apart {
-    /// Not tokio's own workers: where no thread can be started, those panic.
-    fn start() -> io::Result<Self> {
-        let (tell, told) = mpsc::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let start = move || -> tenure_core::BoxFuture<'static, ()> {
-            let _ = tell.send(Handle::current());
-            Box::pin(async move {
-                let _ = stopped.await;
-            })
-        };
-        TokioHost.spawn_apart("tenure-blocking", Box::new(start))?;
-        let handle = told.recv().map_err(io::Error::other)?;
-        Ok(Self { handle, _stop: stop })
-    }
-
-    fn block_on<A>(&self, work: impl Future<Output = A>) -> A {
-        self.handle.block_on(work)
-    }
 }
 
 impl Locker {
@@ -125,6 +87,26 @@ impl Locker {
         self.lock(self.inner.semaphore(name, slots))
     }
 
+    /// As [`Locker::election`](crate::Locker::election).
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election { inner: self.inner.election(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`Locker::once`](crate::Locker::once).
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once { inner: self.inner.once(name), runtime: self.runtime.clone() }
+    }
+
+    /// As [`Locker::all`](crate::Locker::all).
+    pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AllOf {
+        AllOf::new(self.inner.all(names), self.runtime.clone())
+    }
+
+    /// As [`Locker::any`](crate::Locker::any).
+    pub fn any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AnyOf {
+        AnyOf::new(self.inner.any(names), self.runtime.clone())
+    }
+
     /// The same store, with this label on all locks made from here.
     #[must_use]
     pub fn labelled(&self, label: Label) -> Self {
@@ -150,6 +132,16 @@ impl Locker {
     /// As [`Locker::list`](crate::Locker::list).
     pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockView>, BackendError> {
         self.runtime.block_on(self.inner.list(prefix))
+    }
+
+    /// As [`Locker::watch`](crate::Locker::watch).
+    pub fn watch(&self, name: impl AsRef<str>) -> Watch {
+        Watch::new(self.inner.watch(name), self.runtime.clone())
+    }
+
+    /// As [`Locker::watch_all`](crate::Locker::watch_all).
+    pub fn watch_all(&self, prefix: impl AsRef<str>) -> Watch {
+        Watch::new(self.inner.watch_all(prefix), self.runtime.clone())
     }
 
     /// Takes the lock from its holders, and says who they were. **Overrides exclusion**: see
@@ -200,6 +192,19 @@ impl Locker {
         self.runtime.block_on(self.inner.renew(name, owner, ttl))
     }
 
+    /// Goes on with the lease of an owner that another process took.
+    ///
+    /// # Errors
+    /// As [`Lock::attach`](crate::Lock::attach).
+    pub fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.mutex(name).attach(owner)
+    }
+
+    /// A new owner, for a claim that is to be [repeatable](crate::Lock::owner).
+    pub fn new_owner(&self) -> OwnerId {
+        self.inner.new_owner()
+    }
+
     /// Has an owner leave, by hand; for leases that were [detached](Guard::detach).
     ///
     /// # Errors
@@ -232,8 +237,7 @@ impl Lock {
     }
 
     fn guard(&self, inner: crate::Guard) -> Guard {
-        let lease = Lease { inner: inner.lease(), runtime: self.runtime.clone() };
-        Guard { inner, lease }
+        Guard::new(inner, &self.runtime)
     }
 
     /// Waits until this process holds the lock.
@@ -242,6 +246,23 @@ impl Lock {
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub fn acquire(&self) -> Result<Guard, AcquireError> {
         Ok(self.guard(self.runtime.block_on(self.inner.acquire())?))
+    }
+
+    /// Goes on with a lease that another process took.
+    ///
+    /// ```
+    /// let locks = tenure::blocking::connect("memory:")?;
+    /// let (owner, token) = locks.mutex("nightly").acquire()?.detach();
+    /// let guard = locks.mutex("nightly").attach(owner)?;
+    /// assert_eq!(guard.token(), token);
+    /// guard.release()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lock::attach`](crate::Lock::attach).
+    pub fn attach(&self, owner: OwnerId) -> Result<Guard, AttachError> {
+        Ok(self.guard(self.runtime.block_on(self.inner.attach(owner))?))
     }
 
     /// Asks once; `None` if somebody else holds the lock.
@@ -293,79 +314,5 @@ impl Lock {
     /// As [`Lock::hold_within`](crate::Lock::hold_within).
     pub fn hold_within<T>(&self, patience: Duration, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
         self.acquire_within(patience)?.run(work)
-    }
-}
-
-impl Guard {
-    /// The lease, to be passed on to code that works under the lock. It does not keep the lock.
-    pub fn lease(&self) -> Lease {
-        self.lease.clone()
-    }
-
-    /// Gives the lock back and says truthfully what happened.
-    ///
-    /// # Errors
-    /// As [`Guard::release`](crate::Guard::release).
-    pub fn release(self) -> Result<(), ReleaseError> {
-        self.lease.runtime.block_on(self.inner.release())
-    }
-
-    /// Stops the renewals and leaves the lease to its ttl, as [`Guard::detach`](crate::Guard::detach).
-    pub fn detach(self) -> (OwnerId, FencingToken) {
-        self.inner.detach()
-    }
-
-    fn run<T>(self, work: impl FnOnce(Lease) -> T) -> Result<T, HoldError> {
-        let out = self.inner.span().in_scope(|| work(self.lease()));
-        self.lease.runtime.block_on(self.inner.settle())?;
-        Ok(out)
-    }
-}
-
-impl Lease {
-    /// Waits until the lease is lost or released.
-    pub fn lost(&self) -> Lost {
-        self.runtime.block_on(self.inner.lost())
-    }
-
-    /// Waits until a renewal has failed, or the lease is lost or released.
-    pub fn at_risk(&self) {
-        self.runtime.block_on(self.inner.at_risk());
-    }
-
-    /// Waits until no more than `margin` of validity is left.
-    ///
-    /// # Errors
-    /// [`Lost`] if nothing is left at all.
-    pub fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
-        self.runtime.block_on(self.inner.nearly_lost(margin))
-    }
-}
-
-impl Deref for Guard {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
-
-impl Deref for Lease {
-    type Target = crate::Lease;
-
-    fn deref(&self) -> &crate::Lease {
-        &self.inner
-    }
-}
-
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
     }
 }

@@ -1,11 +1,13 @@
 //! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
 
 pub(crate) mod acquire;
+pub(crate) mod attach;
 pub(crate) mod cell;
 mod keeper;
 mod link;
 mod local_queue;
 mod local_waiter;
+pub(crate) mod memo;
 mod reaper;
 mod request;
 mod roster;
@@ -14,16 +16,19 @@ mod spans;
 mod waiters;
 mod watchdog;
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, HolderView, Host, LockName, Minting, Moment, OwnerId, ProcessId,
+    BackendError, BackendHandle, HolderView, Host, LockName, LockView, Minting, Moment, OwnerId, ProcessId,
 };
 
 use crate::{
     engine::{cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters},
     error::Lost,
 };
+
+/// How long a question to the store may stay unanswered: 5 s.
+pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
@@ -56,12 +61,19 @@ impl Engine {
         holder.is_this_process = is_ours && self.pid == std::process::id();
     }
 
+    /// One question about a lock.
+    pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let mut view = self.request(self.host.now(), QUESTION, || self.backend.inspect(name)).await?;
+        view.holders.iter_mut().for_each(|holder| self.recognise(holder));
+        Ok(view)
+    }
+
     pub(crate) fn spans(&self) -> Spans {
         Spans { backend: self.backend.promises().backend }
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).
-    fn new_owner(&self) -> OwnerId {
+    pub(crate) fn new_owner(&self) -> OwnerId {
         self.new_owner_and_seed().0
     }
 
@@ -86,6 +98,16 @@ impl Engine {
     /// Has this lease renewed for as long as it is believed.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
         self.keeper.roster().add(now, cell);
+    }
+
+    /// The same, unless a guard of this process has a lease of that owner; false then.
+    pub(crate) fn keep_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
+        self.keeper.roster().add_new(now, cell)
+    }
+
+    /// Whether a guard of this process has a lease of this owner.
+    pub(crate) fn has(&self, owner: OwnerId) -> bool {
+        self.keeper.roster().has(owner)
     }
 
     /// Stops renewing; before a release is sent.
@@ -133,7 +155,7 @@ impl Engine {
 
     /// Has the leases given back that are kept idle, then waits until everything that was to be released in the background is, or
     /// until the time is over.
-    pub(crate) async fn drain(&self, patience: std::time::Duration) -> bool {
+    pub(crate) async fn drain(&self, patience: Duration) -> bool {
         let now = self.host.now();
         for idle in self.local_queues.idle() {
             idle.on_wake(now);
@@ -155,7 +177,7 @@ impl Engine {
     pub(crate) async fn request<A, F>(
         &self,
         sent_at: Moment,
-        timeout: std::time::Duration,
+        timeout: Duration,
         ask: impl FnMut() -> F,
     ) -> Result<A, BackendError>
     where

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, NameError, TimingError};
+use tenure_core::{
+    BackendError, FencingToken, HolderView, LockName, MemoError, NameError, OwnerId, TimingError,
+};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -61,6 +63,52 @@ pub enum ConfigError {
         /// Why not.
         why: &'static str,
     },
+    /// An owner was chosen on a backend that gives each claim one of its own.
+    #[error("{backend} gives each claim an owner of its own; leave the owner out")]
+    OwnerNotChosen {
+        /// Which backend.
+        backend: &'static str,
+    },
+    /// The owner that was chosen has another lease in this process, or was chosen for several.
+    #[error(
+        "the owner {owner} has another lease in this process; an owner is for one lease: choose another one"
+    )]
+    OwnerInUse {
+        /// Which owner.
+        owner: OwnerId,
+    },
+    /// A lease that ends with the process that took it cannot be gone on with.
+    #[error("a lease of {backend} ends with the process that took it, so another one cannot go on with it")]
+    EndsWithProcess {
+        /// Which backend.
+        backend: &'static str,
+    },
+    /// Several locks were asked for, and none was named.
+    #[error("no lock is named; name at least one")]
+    NoNames,
+    /// Several locks were asked for, and one was named twice: it would wait for itself.
+    #[error("the lock {name} is named twice; name each lock once")]
+    NameTwice {
+        /// Which lock.
+        name: LockName,
+    },
+    /// More locks than one claim may name.
+    #[error("more than {most} locks are named; name {most} at most")]
+    TooManyNames {
+        /// How many may be named.
+        most: usize,
+    },
+    /// An interval that is zero, or too long.
+    #[error("an interval is 1 ms to 366 days")]
+    Every,
+    /// What needs memos, on a backend that has none.
+    #[error("{backend} keeps no memos: {why}")]
+    NoMemos {
+        /// Which backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// A URL that names no backend, or one with settings that it does not have.
     #[error("{0}")]
     Url(String),
@@ -109,6 +157,27 @@ impl fmt::Display for Held<'_> {
             None => f.write_str(", without an end"),
         }
     }
+}
+
+/// Why this process could not go on with a lease. What the store has of it stays as it is, or was renewed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The owner does not hold the lock: the lease has ended, was broken or given back, or never was.
+    #[error("this owner does not hold the lock; the lease has ended or was broken")]
+    Gone,
+    /// A guard of this process has the lease, and renews it.
+    #[error("a guard of this process holds this lease already")]
+    HeldHere,
+    /// The request cannot be honoured at all.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The store failed; asking again is safe.
+    #[error("the store of locks failed")]
+    Backend(#[from] BackendError),
+    /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
+    #[error("the thread that renews leases cannot be started")]
+    NoKeeper(#[source] Arc<io::Error>),
 }
 
 /// How a lease was lost.
@@ -193,4 +262,49 @@ pub enum HoldError {
     /// The lease was lost before the work was done: it was dropped, or its result came too late.
     #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
+}
+
+/// Why a memo was not left.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoteError {
+    /// No store takes such a memo; nothing was sent.
+    #[error(transparent)]
+    Memo(#[from] MemoError),
+    /// This store takes no memos; nothing was sent.
+    #[error("{backend} keeps no memos: {why}")]
+    NotKept {
+        /// Which backend.
+        backend: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The lease was lost: the memo is not there.
+    #[error("the lease was lost before the memo was left")]
+    Lost(#[source] Lost),
+    /// The store failed. The memo may be there if the [outcome](BackendError::outcome) is unknown.
+    #[error("the memo could not be left")]
+    Store(#[source] BackendError),
+}
+
+impl From<Lost> for NoteError {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+/// Why a job that is to run once per interval has no result.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum OnceError {
+    /// The job never began.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The lease was lost before the job was done: it was dropped, and does not count.
+    #[error("the lease was lost before the job was done; it does not count")]
+    Lost(#[source] Lost),
+    /// The store was not told: the job may run again within the interval. Where a failed run counts it never began; otherwise
+    /// it is done.
+    #[error("the run could not be counted: the job may run again within its interval")]
+    NotNoted(#[source] NoteError),
 }

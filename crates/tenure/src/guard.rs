@@ -56,6 +56,13 @@ impl Guard {
         Ok(())
     }
 
+    /// Gives the lock back; a failure is logged, for what was to be done under it is done, or was not to be done.
+    pub(crate) async fn give_up(self) {
+        if let Err(error) = self.release().await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
+        }
+    }
+
     /// What a trace shows of this hold.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()

@@ -1,10 +1,19 @@
 //! `Lease`: what a holder passes on to those who work for it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use tenure_core::{FencingToken, LockName, Mode, OwnerId};
+use tenure_core::{FencingToken, LockName, Memo, Mode, OwnerId};
 
-use crate::{engine::cell::HoldCell, error::Lost, fence::Pass};
+use crate::{
+    engine::{Engine, cell::HoldCell, memo},
+    error::{Loss, Lost, NoteError},
+    fence::Pass,
+    machine::hold::Renewals,
+};
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
 ///
@@ -38,11 +47,13 @@ use crate::{engine::cell::HoldCell, error::Lost, fence::Pass};
 pub struct Lease {
     cell: Arc<HoldCell>,
     mode: Mode,
+    /// A lease keeps nothing alive.
+    engine: Weak<Engine>,
 }
 
 impl Lease {
-    pub(crate) fn new(cell: Arc<HoldCell>, mode: Mode) -> Self {
-        Self { cell, mode }
+    pub(crate) fn new(cell: Arc<HoldCell>, mode: Mode, engine: &Arc<Engine>) -> Self {
+        Self { cell, mode, engine: Arc::downgrade(engine) }
     }
 
     pub(crate) fn cell(&self) -> &Arc<HoldCell> {
@@ -98,9 +109,53 @@ impl Lease {
         self.cell.remaining()
     }
 
+    /// Leaves a memo beside the lock, in place of the one that is there: up to 1 KiB of text that
+    /// [`inspect`](crate::Locker::inspect) shows to everybody. It outlives the lease: where a holder can be found, or when
+    /// a job ran last.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guard = locks.mutex("import").acquire().await?;
+    /// guard.note("row 4711 is done", Duration::from_secs(3600)).await?;
+    /// guard.release().await?;
+    /// let memo = locks.inspect("import").await?.memo.expect("it is kept for an hour");
+    /// println!("{}, {:?} ago", memo.text, memo.age);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Timing
+    /// Kept for `kept`, 1 ms to 366 days, by the store's clock, and gone afterwards. One request or some, up to 5 s.
+    ///
+    /// # Errors
+    /// [`NoteError`]; only after [`NoteError::Store`] it may be there all the same. A store that forgets leases forgets memos.
+    ///
+    /// # Cancel safety
+    /// The memo may or may not be there.
+    pub async fn note(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), NoteError> {
+        self.leave(&Memo::new(text.as_ref(), kept)?).await
+    }
+
+    pub(crate) async fn leave(&self, memo: &Memo) -> Result<(), NoteError> {
+        self.check()?;
+        let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);
+        let engine = self.engine.upgrade().ok_or_else(released)?;
+        memo::leave(&engine, &self.cell, memo).await
+    }
+
     /// True if the last renewal failed: the lease holds, but may be about to be lost.
     pub fn is_at_risk(&self) -> bool {
         self.cell.is_at_risk()
+    }
+
+    /// How its renewals went so far: to choose a ttl by.
+    ///
+    /// The slowest should take less than ttl/6, after which a renewal counts as failed. Of a lease that is
+    /// [passed on](crate::Lock::strict_order) each holder has its own.
+    pub fn renewals(&self) -> Renewals {
+        self.cell.renewals()
     }
 
     /// Ends when a renewal has failed: the first of the two signals, the time to finish quickly.

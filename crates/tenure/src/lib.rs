@@ -25,9 +25,13 @@
 //! |---|---|
 //! | a store | [`connect`] with a URL, or its builder: `SqliteStore`, `RedisStore`, `RedlockStore`, `PostgresStore`, `ZooKeeperStore`, `EtcdStore` |
 //! | a lock | [`Locker::mutex`], [`Locker::rwlock`], [`Locker::semaphore`] |
+//! | several locks | [`Locker::all`] to hold all of them, [`Locker::any`] to hold one of them |
+//! | one leader of many | [`Locker::election`] |
+//! | a job once per interval | [`Locker::once`] |
 //! | to hold it | [`Lock::hold`] around the work, or [`Lock::acquire`] for a [`Guard`] |
 //! | code that works under the lock | a [`Lease`], passed on by its caller |
 //! | what the lock protects | [`fence`]: the resource refuses the token of a former holder |
+//! | to look on | [`Locker::inspect`], [`Locker::list`], [`Locker::watch`] |
 //! | a program without a runtime | [`blocking`] |
 //! | a backend of your own | [`Backend`], which goes into [`Locker::new`] |
 //!
@@ -45,30 +49,47 @@
 pub mod blocking;
 pub mod fence;
 
+mod all_of;
+mod any_of;
 mod connect;
+mod election;
 mod engine;
 mod error;
 mod guard;
+mod guards;
 mod host;
 mod label;
 mod lease;
+mod leases;
 mod lock;
 mod locker;
 mod machine;
+mod once;
 mod options;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
 mod rwlock;
+mod several;
 mod store;
+mod watch;
 
+pub use all_of::AllOf;
+pub use any_of::AnyOf;
 pub use connect::connect;
-pub use error::{AcquireError, ConfigError, HoldError, Loss, Lost, ReleaseError};
+pub use election::{Election, Leader, Leadership, Observer, Term};
+pub use error::{
+    AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, NoteError, OnceError, ReleaseError,
+};
 pub use guard::Guard;
+pub use guards::Guards;
 pub use host::TokioHost;
 pub use label::this_process;
 pub use lease::Lease;
+pub use leases::Leases;
 pub use lock::Lock;
 pub use locker::Locker;
+pub use machine::hold::Renewals;
+pub use once::{LastRun, Once, OnceOutcome};
 pub use options::{Progress, Waiting};
 pub use rwlock::RwLock;
 #[cfg(feature = "etcd")]
@@ -85,8 +106,9 @@ pub use store::ZooKeeperStore;
 pub use store::{PostgresStore, PostgresTls};
 pub use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
-    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView,
-    Minting, Mode, Moment, NameError, Order, Outcome, OwnerError, OwnerId, ProcessId, Promises, Released,
-    Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError, Wait, WaiterView, Wake, WakeUp,
-    Wakes, shown,
+    EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
+    MemoError, MemoView, Memos, Minting, Mode, Moment, NameError, Noted, Order, Outcome, OwnerError, OwnerId,
+    ProcessId, Promises, Released, Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError,
+    Wait, WaiterView, Wake, WakeUp, Wakes, shown,
 };
+pub use watch::Watch;

@@ -1,12 +1,16 @@
 //! `Lock`: a lock in one mode, ready to be acquired.
 
+mod attach;
+mod facts;
+mod idle;
+
 use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Label, LockName, Minting, Mode, Promises, Sharing, Timing};
+use tenure_core::{Label, LockName, Mode, OwnerId, Sharing, Timing};
 use tracing::Instrument;
 
 use crate::{
-    engine::{Engine, acquire},
+    engine::{Engine, acquire, cell::HoldCell},
     error::{AcquireError, ConfigError, HoldError},
     guard::Guard,
     lease::Lease,
@@ -105,44 +109,37 @@ impl Lock {
         self
     }
 
-    /// Keeps the lease for so long after a release that finds no waiter, before it is given back: whoever acquires the lock in
-    /// this process meanwhile needs no request. Default: not at all.
+    /// Asks under this owner instead of a new one, so that another process can repeat the claim if its answer is lost: who
+    /// asks again under the owner that holds is granted the same lease again, extended to the full ttl. Where tokens are
+    /// minted on [entry](crate::Minting::Entry), with a larger token.
     ///
-    /// Each holder has a token of its own, as with [local turns](Self::strict_order). The first waiter elsewhere tells this
-    /// process, which then gives the lease back at once, or when its holder is done: within a round trip and a hint, on
-    /// `sqlite` within 100 ms, and if the hint is lost when the waiter asks again, 2 s later at most.
+    /// Choose a new one for every lease, as [`Locker::new_owner`](crate::Locker::new_owner) makes them, and keep it where the
+    /// other process finds it. Never use one for two claims at the same time: the one that gives up ends the other. A release
+    /// that comes late ends what was taken under the same owner afterwards (H3.4).
     ///
-    /// A process that does not hear such hints yet, because it holds its first lease of all, keeps nothing.
+    /// It takes no [turns](Self::strict_order). If the owner was not made by this `Locker` it may hear of its turn late: it
+    /// then asks every 2 s, and on Redis may be passed once by the waiter behind it.
     ///
-    /// # What it costs
-    /// * A process that dies meanwhile blocks the lock for what is left of the ttl, though nobody was inside.
-    /// * `tenure show` names this process as the holder, and a [`try_acquire`](Self::try_acquire) elsewhere finds the lock
-    ///   held; it tells the holder too, so the next one may find it free.
-    /// * A waiter elsewhere may be passed by waiters of this process until the hint is there (L7).
-    ///
-    /// [`Locker::drain`](crate::Locker::drain) gives such leases back, and so does dropping the last [`Locker`](crate::Locker)
-    /// and lock.
-    ///
-    /// Only for mutexes without [`strict_order`](Self::strict_order) and [`max_hold`](Self::max_hold), on stores that mint a
-    /// token on [entry](crate::Minting::Entry); anything else is refused when the lock is acquired.
+    /// # Errors
+    /// Acquiring is refused with [`ConfigError::OwnerNotChosen`] where the store does not
+    /// [promise](crate::Promises::chosen_owner) it (Redlock, ZooKeeper), and with [`ConfigError::OwnerInUse`] while a guard of
+    /// this process has a lease of that owner.
     ///
     /// ```
-    /// use std::time::Duration;
-    ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let locks = tenure::connect("memory:").await?;
-    /// let counter = locks.mutex("counter").idle(Duration::from_secs(1));
-    /// for _ in 0..1000 {
-    ///     counter.acquire().await?.release().await?; // some 32 requests in all, not 2000
-    /// }
-    /// # locks.drain(Duration::from_secs(1)).await;
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let owner = locks.new_owner();
+    /// // Written down before the claim is sent.
+    /// let written = owner.to_string();
+    /// let guard = locks.mutex("nightly").owner(owner).acquire().await?;
+    /// assert_eq!(guard.owner().to_string(), written);
+    /// # guard.release().await?;
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub fn idle(mut self, idle: Duration) -> Self {
-        self.options.idle = (!idle.is_zero()).then_some(idle);
-        self.options.mark_label();
-        self
+    pub fn owner(mut self, owner: OwnerId) -> Self {
+        self.options.owner = Some(owner);
+        self.strict_order()
     }
 
     /// Who we are, for people who ask who holds the lock. Default: host, pid, user and program of this process.
@@ -299,20 +296,56 @@ impl Lock {
         run(self.acquire_within(patience).await?, work).await
     }
 
-    async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+    pub(crate) async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;
-        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode)))
+        Ok(Guard::new(self.engine.clone(), Lease::new(cell, mode, &self.engine)))
+    }
+
+    /// As [`acquire_for`](Self::acquire_for), but `max_hold` does not count yet: [`cap`](Self::cap) has it begin.
+    pub(crate) async fn acquire_uncapped(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+        let mut uncapped = self.clone();
+        uncapped.options.max_hold = None;
+        uncapped.acquire_for(budget).await
+    }
+
+    /// `max_hold` begins now.
+    pub(crate) fn cap(&self, cell: &HoldCell) {
+        if let Some(max_hold) = self.options.max_hold {
+            cell.cap(self.engine.host.now() + max_hold);
+        }
+    }
+
+    /// Which lock; why there is none of that name.
+    pub(crate) fn name(&self) -> Result<&LockName, ConfigError> {
+        self.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// The owner that the caller chose.
+    pub(crate) fn chosen_owner(&self) -> Option<OwnerId> {
+        self.options.owner
+    }
+
+    /// Refuses what cannot be asked of this store; sends nothing.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.request(None).map(drop)
     }
 
     fn request(&self, budget: Option<Duration>) -> Result<acquire::Request<'_>, ConfigError> {
-        let (name, mode) = (self.name.as_ref().map_err(Clone::clone)?, self.mode.clone()?);
+        let (name, mode) = (self.name()?, self.mode.clone()?);
         let promises = self.engine.backend.promises();
         let timing = Timing::new(self.options.ttl.unwrap_or_else(|| promises.default_ttl()))?;
         if timing.ttl() > promises.max_ttl {
             let (backend, parameter) = (promises.backend, promises.max_ttl_parameter);
             return Err(ConfigError::TtlAboveMaximum { backend, max: promises.max_ttl, parameter });
+        }
+        match self.options.owner {
+            Some(_) if !promises.chosen_owner => {
+                return Err(ConfigError::OwnerNotChosen { backend: promises.backend });
+            }
+            Some(owner) if self.engine.has(owner) => return Err(ConfigError::OwnerInUse { owner }),
+            _ => {}
         }
         let backend = promises.backend;
         if self.options.idle.is_some() {
@@ -333,23 +366,8 @@ impl Lock {
     }
 }
 
-impl Lock {
-    fn must_be_able_to_idle(&self, promises: &Promises) -> Result<(), ConfigError> {
-        let why = if promises.minting != Minting::Entry {
-            "this store mints a token for each place in its queue"
-        } else if self.options.together != Together::Turns {
-            "only a mutex without a strict order passes its lease on"
-        } else if self.options.max_hold.is_some() {
-            "a hold that is bounded ends its lease"
-        } else {
-            return Ok(());
-        };
-        Err(ConfigError::NotIdle { backend: promises.backend, why })
-    }
-}
-
 /// Works under a guard for as long as the lease lasts, then gives it back.
-async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
+pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
     let out = {
         let work = work(guard.lease());
         tokio::select! {

@@ -7,10 +7,20 @@ use tenure_core::{
     LockName, LockView, Mode, Outcome, OwnerId, Promises, Released, Renewal, Timing,
 };
 
-use crate::{engine::Engine, error::ConfigError, label, lock::Lock, rwlock::RwLock};
+use crate::{
+    all_of::AllOf,
+    any_of::AnyOf,
+    election::Election,
+    engine::{Engine, QUESTION},
+    error::{AttachError, ConfigError},
+    guard::Guard,
+    label,
+    lock::Lock,
+    once::Once,
+    rwlock::RwLock,
+    several,
+};
 
-/// How long a question to the store may stay unanswered: 5 s.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
 /// steps.
 const WALK: Duration = Duration::from_secs(60);
@@ -82,6 +92,52 @@ impl Locker {
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
     }
 
+    /// Several mutexes, to be held at once: all or none. Taken in the order of their names by everybody, so that no two wait
+    /// for each other. Up to 64 names, each once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let guards = locks.all(["account/1", "account/2"]).acquire().await?;
+    /// assert!(locks.mutex("account/2").try_acquire().await?.is_none());
+    /// guards.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AllOf {
+        AllOf::new(self.engine.clone(), self.mutexes(names))
+    }
+
+    /// Several mutexes, of which the first that is free is taken. Up to 64 names, each once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let busy = locks.mutex("gpu0").acquire().await?;
+    /// let free = locks.any(["gpu0", "gpu1"]).acquire().await?;
+    /// assert_eq!(free.name().as_str(), "gpu1");
+    /// # busy.release().await?; free.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> AnyOf {
+        AnyOf::new(self.engine.clone(), self.mutexes(names))
+    }
+
+    fn mutexes<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Vec<Lock> {
+        // One more than may be named is enough to refuse them.
+        names.into_iter().take(several::MOST + 1).map(|name| self.mutex(name)).collect()
+    }
+
+    /// An election: those who campaign wait in a queue, and one of them leads. The leader can say where it is found. See
+    /// [`Election`].
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.mutex(name))
+    }
+
+    /// A job that is to run once per interval, whoever runs it. See [`Once`].
+    pub fn once(&self, name: impl AsRef<str>) -> Once {
+        Once::new(self.mutex(name))
+    }
+
     fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {
         let name = LockName::new(name).map_err(ConfigError::Name);
         Lock::new(self.engine.clone(), name, mode, self.label.clone())
@@ -116,9 +172,7 @@ impl Locker {
     /// Nothing is changed.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView, BackendError> {
         let name = checked(name.as_ref())?;
-        let mut view = self.ask(TIMEOUT, || self.engine.backend.inspect(&name)).await?;
-        self.recognise(&mut view);
-        Ok(view)
+        self.engine.inspect(&name).await
     }
 
     /// Every lock that is held or waited for and whose name starts with `prefix`, by name.
@@ -139,6 +193,10 @@ impl Locker {
         Ok(views)
     }
 
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        &self.engine.host
+    }
+
     /// Takes the lock from its holders, who are told at once, and says who they were.
     ///
     /// **Overrides exclusion**: a robbed holder may work on until it hears of it. Only its token protects then, which
@@ -151,7 +209,7 @@ impl Locker {
     /// The lock may or may not be broken.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
         let name = checked(name.as_ref())?;
-        self.ask(TIMEOUT, || self.engine.backend.break_lock(&name)).await
+        self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
     }
 
     /// What a person should know about the store and our assumptions about it; empty if all is well.
@@ -162,7 +220,7 @@ impl Locker {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.diagnose()).await
+        self.ask(QUESTION, || self.engine.backend.diagnose()).await
     }
 
     /// Rewrites the store's record of settings to those of this client, and says how long to wait before asking again;
@@ -174,7 +232,7 @@ impl Locker {
     /// # Cancel safety
     /// The record may or may not be rewritten; asking again goes on where it was.
     pub async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.ask(TIMEOUT, || self.engine.backend.adopt()).await
+        self.ask(QUESTION, || self.engine.backend.adopt()).await
     }
 
     /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
@@ -199,7 +257,24 @@ impl Locker {
             let answer = self.engine.backend.renew(&grants).await.pop();
             answer.expect("BUG: a backend answers every grant")
         };
-        self.ask(TIMEOUT, ask).await
+        self.ask(QUESTION, ask).await
+    }
+
+    /// Goes on with the lease of an owner that another process took, with the default ttl;
+    /// [`Lock::attach`] has settings, and says more.
+    ///
+    /// # Errors
+    /// As [`Lock::attach`].
+    ///
+    /// # Cancel safety
+    /// As [`Lock::attach`].
+    pub async fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.mutex(name).attach(owner).await
+    }
+
+    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](Lock::owner).
+    pub fn new_owner(&self) -> OwnerId {
+        self.engine.new_owner()
     }
 
     /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
@@ -213,7 +288,7 @@ impl Locker {
     pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
         let name = checked(name.as_ref())?;
         self.not_shared(&name, owner)?;
-        self.ask(TIMEOUT, || self.engine.backend.release(&name, owner)).await
+        self.ask(QUESTION, || self.engine.backend.release(&name, owner)).await
     }
 
     /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).

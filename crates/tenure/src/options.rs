@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, HolderView, Label, Moment, locked};
+use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 
 /// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
 /// than a person waits without a word.
@@ -36,23 +36,16 @@ pub(crate) struct Options {
     pub(crate) together: Together,
     /// How long a lease is kept when it has nothing to do; `None`: not at all.
     pub(crate) idle: Option<Duration>,
+    /// `None`: a new one for every claim.
+    pub(crate) owner: Option<OwnerId>,
 }
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        Self {
-            ttl: None,
-            max_hold: None,
-            patience: None,
-            label,
-            progress: None,
-            together: Together::No,
-            idle: None,
-        }
+        let (together, owner, idle) = (Together::No, None, None);
+        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together, owner, idle }
     }
-}
 
-impl Options {
     /// Those who wait elsewhere see in the label whether the holder wants to hear of them.
     pub(crate) fn mark_label(&mut self) {
         let idles = self.idle.is_some();
@@ -93,6 +86,7 @@ pub struct Progress(Arc<Mutex<Heard>>);
 
 #[derive(Debug, Default)]
 struct Heard {
+    name: Option<LockName>,
     latest: Option<Waiting>,
     unanswered_since: Option<Moment>,
 }
@@ -106,6 +100,11 @@ impl Progress {
     /// What the waiter last heard; `None` before it has had to wait.
     pub fn latest(&self) -> Option<Waiting> {
         locked(&self.0).latest.clone()
+    }
+
+    /// The lock that was asked for last, which is one of [several](crate::Locker::all); `None` before the first request.
+    pub fn name(&self) -> Option<LockName> {
+        locked(&self.0).name.clone()
     }
 
     /// When the oldest request was sent that has no answer yet, or of those that failed in a row; `None` while the store
@@ -124,8 +123,9 @@ impl Progress {
     }
 
     /// An acquisition begins: what was not answered before does not concern it.
-    pub(crate) fn begin(&self) {
-        locked(&self.0).unanswered_since = None;
+    pub(crate) fn begin(&self, name: &LockName) {
+        let mut heard = locked(&self.0);
+        (heard.name, heard.unanswered_since) = (Some(name.clone()), None);
     }
 
     /// A request is on its way.

@@ -421,3 +421,20 @@ async fn hold_that_is_dropped_drops_the_work_and_releases() {
     assert!(actor.locks.drain(TTL).await);
     assert!(stage.is_free().await);
 }
+
+/// What to choose a ttl by: every renewal is counted, and the slowest is known.
+#[tokio::test(start_paused = true)]
+async fn a_lease_knows_how_its_renewals_went() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    actor.gates.plan(Verb::Renew, &[Gate::Slow(ms(300)), Gate::Refuse], Gate::Open);
+    let guard = actor.acquire().await;
+    assert_eq!(guard.renewals(), tenure::Renewals::default());
+    pass(2 * TTL).await;
+    let went = guard.renewals();
+    assert!((4..=6).contains(&went.succeeded) && went.failed == 1, "{went:?}");
+    assert!((ms(300)..ms(300) + SOON).contains(&went.slowest), "{went:?}");
+    let lease = guard.lease();
+    guard.release().await.unwrap();
+    assert_eq!(lease.renewals(), went, "it is known afterwards too");
+}

@@ -104,6 +104,7 @@ fn cannot(promises: &Promises) -> Vec<&'static str> {
         (promises.sharing != Sharing::Counted, "read locks"),
         (promises.order != Order::Fifo, "order"),
         (promises.end == EndOfGrant::Session, "leases for scripts"),
+        (!promises.chosen_owner, "a chosen owner"),
         (promises.restart == Restart::Lost, "restart"),
         (promises.fail_over == Some(Restart::Lost), "fail-over"),
         (promises.restart == Restart::WaitedFor, "at once"),

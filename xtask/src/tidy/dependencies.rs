@@ -29,7 +29,8 @@ const DRIVERS: &[&str] =
 const MACHINERY: &[&str] = &["tokio", "nix"];
 
 /// What no other floor may know.
-const TOPS: &[&str] = &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench"];
+const TOPS: &[&str] =
+    &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench", "tenure-hazards", "tenure-picture"];
 
 /// Backends that are cells of a store that compares and sets.
 const CELLS: &[&str] = &["tenure-postgres"];
@@ -49,8 +50,9 @@ fn seat(package: &str) -> Option<Seat> {
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => Some(Seat { ours: None, never: &[TOPS] }),
-        "tenure-cli" | "fenced-write" => on(&[FACADE]),
-        "tenure-sim" | "tenure-bench" => Some(Seat { ours: None, never: &[] }),
+        "tenure-cli" | "fenced-write" | "two-accounts" | "leader-address" | "nightly-job" => on(&[FACADE]),
+        "tenure-picture" => on(&[]),
+        "tenure-sim" | "tenure-bench" | "tenure-hazards" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),
         _ => None,
     }

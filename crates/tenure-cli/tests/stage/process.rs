@@ -83,6 +83,11 @@ impl Process {
         Ended { code, out: fs::read_to_string(&self.out).unwrap(), err: self.said() }
     }
 
+    /// What stands on its standard output by now.
+    pub(crate) fn printed(&self) -> String {
+        fs::read_to_string(&self.out).unwrap()
+    }
+
     /// What stands on its standard error by now.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(&self.err).unwrap()

@@ -192,7 +192,7 @@ pub(super) fn is_ours(key: &[u8], kind: &str) -> bool {
         (side, kind),
         (Some(("queue" | "places" | "shared", _)), "zset")
             | (Some(("who", _)), "hash")
-            | (Some(("fence", _)), "string")
+            | (Some(("fence" | "memo", _)), "string")
     )
 }
 

@@ -1,7 +1,8 @@
 -- What can be seen of a lock; changes nothing. After mint.
--- KEYS  as in state
+-- KEYS  as in state, and the memo as the last
 -- ARGV  1 gate
--- reply {now in ms, fence, value, ms left, {places: owner, details, end, ...}, {shared: owner, details, end, ...}}
+-- reply {now in ms, fence, value, ms left, {places: owner, details, end, ...}, {shared: owner, details, end, ...},
+--        memo, ms left}
 -- What is over is still in it; the reader leaves it out.
 local call = redis.call
 local time = call('TIME')
@@ -18,4 +19,5 @@ local value = call('GET', KEYS[1])
 local held = value == 'tenure:shared' and list(KEYS[5], KEYS[5]) or {}
 return {
   time[1] * 1000 + math.floor(time[2] / 1000), fence(), value, call('PTTL', KEYS[1]), list(KEYS[2], KEYS[4]), held,
+  call('GET', KEYS[#KEYS]), call('PTTL', KEYS[#KEYS]),
 }

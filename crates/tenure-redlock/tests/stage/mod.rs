@@ -14,8 +14,8 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
-    Grant, HolderView, Host, LockName, LockView, Mode, Outcome, OwnerId, ProcessId, Promises, QuorumNode,
-    Raised, Released, Renewal, Wait, Wakes,
+    Grant, HolderView, Host, LockName, LockView, Memo, Mode, Noted, Outcome, OwnerId, ProcessId, Promises,
+    QuorumNode, Raised, Released, Renewal, Wait, Wakes,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_memory::Memory;
@@ -127,6 +127,19 @@ impl Backend for Faulty {
 
     async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
         self.store.tell_holder(name, owner).await
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.before().await?;
+        let answer = self.store.note(name, owner, token, memo).await;
+        self.after().await;
+        answer
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {

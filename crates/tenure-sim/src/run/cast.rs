@@ -50,6 +50,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
         ttl: Duration::from_millis(chance.pick(TTLS)),
         rest,
+        several: plan == PlanKind::Several,
         long,
         fickle: chance.between(0, 200),
     };

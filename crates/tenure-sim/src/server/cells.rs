@@ -7,7 +7,7 @@ use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
 
-use super::{Effects, Node};
+use super::{Effects, Node, noted};
 use crate::{clockwork::Micros, history::Served};
 
 /// What a client asks of it.
@@ -105,10 +105,13 @@ fn everybody(view: &LockView) -> impl Iterator<Item = OwnerId> {
     owners.chain(view.queue.iter().map(|waiter| &waiter.owner)).filter_map(|owner| owner.parse().ok())
 }
 
+fn ledger(state: &str) -> Ledger {
+    if state.is_empty() { Ledger::new(0) } else { Ledger::decode(state).unwrap_or_default() }
+}
+
 /// A ledger as it is written, with points in time as durations since the epoch of the clock.
 fn shown(state: &str, name: &LockName) -> LockView {
-    let ledger = if state.is_empty() { Ledger::new(0) } else { Ledger::decode(state).unwrap_or_default() };
-    ledger.view(name.clone(), Moment { boot: Duration::ZERO, wall: Duration::ZERO })
+    ledger(state).view(name.clone(), Moment { boot: Duration::ZERO, wall: Duration::ZERO })
 }
 
 impl Node {
@@ -214,6 +217,14 @@ impl Node {
                 _ => Served::Recreated,
             };
             self.note(name, owner, did, effects);
+        }
+        let at = Moment { boot: clock, wall: clock };
+        let [was, is] =
+            [before, &self.data.cells].map(|cells| ledger(cells.state(name)).view(name.clone(), at));
+        if let Some(memo) = is.memo.filter(|memo| Some(memo) != was.memo.as_ref())
+            && let Ok(owner) = memo.owner.parse()
+        {
+            self.note(name, owner, noted(&was, owner, memo.token), effects);
         }
         let came = new.queue.iter().filter_map(|waiter| waiter.owner.parse().ok());
         for owner in came.filter(|owner| !everybody(&old).chain(known.iter().copied()).any(|k| k == *owner)) {

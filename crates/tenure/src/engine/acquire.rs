@@ -12,7 +12,7 @@ use crate::{
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
-    options::{Options, PATIENCE, Progress, Waiting},
+    options::{Options, PATIENCE, Waiting},
 };
 
 /// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
@@ -40,7 +40,7 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let began = engine.host.now();
-    request.options.progress.iter().for_each(Progress::begin);
+    request.options.progress.iter().for_each(|progress| progress.begin(request.name));
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
     // Who does not wait may find a lease that is kept idle here.
     let looks = waits || request.options.idle.is_some();
@@ -154,9 +154,11 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(engine: &'a Engine, now: Moment, request: &Request<'a>, queued: Option<LocalWaiter<'a>>) -> Self {
-        let (owner, seed) = engine.new_owner_and_seed();
+        let (fresh, seed) = engine.new_owner_and_seed();
         let options = request.options;
+        let owner = options.owner.unwrap_or(fresh);
         let machine = Acquisition::new(now, request.timing, request.budget, patience(request), seed);
+        let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let claim = Claim {
             name: request.name.clone(),
             owner,

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::{
     error::{Loss, Lost},
-    machine::hold::{Action, Hold},
+    machine::hold::{Action, Hold, Renewals},
 };
 
 /// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
@@ -70,6 +70,11 @@ impl HoldCell {
         if self.is_ours() { self.hold().remaining(self.host.now()) } else { Duration::ZERO }
     }
 
+    pub(crate) fn renewals(&self) -> Renewals {
+        // A forked child has none, and must not wait for a thread that it does not have (hazard 27).
+        if self.is_ours() { self.hold().renewals() } else { Renewals::default() }
+    }
+
     pub(crate) fn is_at_risk(&self) -> bool {
         self.is_ours() && self.hold().is_at_risk()
     }
@@ -97,6 +102,12 @@ impl HoldCell {
             Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
         let (timing, host) = (self.timing, self.host.clone());
         Some(Self { grant, timing, hold: Mutex::new(hold), news: Notify::new(), host, pid: self.pid })
+    }
+
+    /// Believed no longer than until then, however often it is renewed.
+    pub(crate) fn cap(&self, cap: Moment) {
+        self.hold().cap_at(cap);
+        self.news.notify_waiters();
     }
 
     /// Whoever it was passed on to has seen it; the loss, if it is over.

@@ -76,6 +76,24 @@ impl Roster {
         }
     }
 
+    /// As [`add`](Self::add), unless a lease of this owner is there; false then.
+    pub(crate) fn add_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
+        let mut entries = self.entries();
+        if entries.by_owner.contains_key(&cell.owner()) {
+            return false;
+        }
+        entries.insert(now.boot, cell);
+        drop(entries);
+        // It looks at it now, and plans it.
+        self.bell.notify_one();
+        true
+    }
+
+    /// Whether a lease of this owner is there.
+    pub(crate) fn has(&self, owner: OwnerId) -> bool {
+        self.entries().by_owner.contains_key(&owner)
+    }
+
     pub(crate) fn remove(&self, owner: OwnerId) {
         let mut entries = self.entries();
         if let Some(due) = entries.by_owner.remove(&owner) {

@@ -83,6 +83,8 @@ pub(crate) struct Acquisition {
     backoff: Backoff,
     too_late: u32,
     fresh_owner: bool,
+    /// The caller chose the owner: there is no other one to go on with.
+    keeps_owner: bool,
     /// The owner that is asked for may have a place or the lock.
     may_be_there: bool,
     /// The same, before the request that is on its way.
@@ -112,6 +114,7 @@ impl Acquisition {
             backoff: Backoff::new(seed),
             too_late: 0,
             fresh_owner: false,
+            keeps_owner: false,
             may_be_there: false,
             was_there: false,
             ahead: None,
@@ -119,9 +122,18 @@ impl Acquisition {
         }
     }
 
+    /// The same, under an owner that the caller chose: where another one would be needed, it fails.
+    pub(crate) fn keeping_owner(self) -> Self {
+        Self { keeps_owner: true, ..self }
+    }
+
     /// What to do at `now`. Asking twice without an event in between answers the same.
     pub(crate) fn poll(&mut self, now: Moment) -> Action {
         match &self.state {
+            State::Asking { .. } if self.fresh_owner && self.keeps_owner => {
+                self.finish(Verdict::Failed(Failure(spent())));
+                self.poll(now)
+            }
             State::Asking { .. } => Action::Ask { fresh_owner: self.fresh_owner },
             State::Waiting { .. } if self.is_out_of_time(now) => {
                 let verdict = self.timed_out(now);
@@ -289,4 +301,10 @@ impl Acquisition {
 fn too_slow(ttl: Duration) -> BackendError {
     let message = format!("the store answers more slowly than a lease of {ttl:?} lasts; use a longer ttl");
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message)
+}
+
+fn spent() -> BackendError {
+    let message =
+        "the owner that was chosen was given up by the store before it could enter; choose another one";
+    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
 }

@@ -19,6 +19,18 @@ pub(crate) enum Action {
     Over,
 }
 
+/// How the renewals of a lease went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Renewals {
+    /// How many succeeded.
+    pub succeeded: u32,
+    /// How many failed, or stayed unanswered.
+    pub failed: u32,
+    /// How long the slowest of those that succeeded took, from before it was sent.
+    pub slowest: Duration,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Believing {
@@ -66,6 +78,7 @@ pub(crate) struct Hold {
     is_idle: bool,
     /// Somebody elsewhere may wait for it, or may have taken it: it is passed on no more.
     is_wanted: bool,
+    renewals: Renewals,
 }
 
 impl Hold {
@@ -80,20 +93,17 @@ impl Hold {
         let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
         let state = State::Believing { renew_at: until };
-        let mut hold = Self {
-            state,
-            until,
-            timing,
-            ttl,
-            cap,
-            failed: 0,
-            token,
-            take_by: None,
-            is_idle: false,
-            is_wanted: false,
-        };
+        let (take_by, renewals, is_idle, is_wanted) = (None, Renewals::default(), false, false);
+        let failed = 0;
+        let mut hold =
+            Self { state, until, timing, ttl, cap, failed, token, take_by, is_idle, is_wanted, renewals };
         hold.state = State::Believing { renew_at: hold.next_after(sent_at) };
         hold
+    }
+
+    /// From here on it is believed no longer than until `cap`; it has no cap yet.
+    pub(crate) fn cap_at(&mut self, cap: Moment) {
+        (self.cap, self.until) = (Some(cap), self.until.earlier(cap));
     }
 
     /// Looks at the clock, then says what to do.
@@ -133,6 +143,8 @@ impl Hold {
         match answer {
             Some(Renewal::Renewed) => {
                 self.failed = 0;
+                self.renewals.succeeded += 1;
+                self.renewals.slowest = self.renewals.slowest.max(sent_at.elapsed(now));
                 let until = self.timing.believed_until(sent_at, self.ttl);
                 let until = self.cap.map_or(until, |cap| until.earlier(cap));
                 if until.remaining(now) > self.until.remaining(now) {
@@ -144,6 +156,7 @@ impl Hold {
             Some(Renewal::Gone) => self.lose(now, Loss::Taken),
             None => {
                 self.failed += 1;
+                self.renewals.failed += 1;
                 // ttl/24: soon enough to use what is left of the lease, without hammering a store that refuses.
                 self.state = State::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
             }
@@ -196,7 +209,8 @@ impl Hold {
         if !is_passed || self.is_wanted || !is_fresh {
             return None;
         }
-        let passed = Self { token, take_by: Some(now + Timing::CLAIM_TTL), ..self.clone() };
+        let (take_by, renewals) = (Some(now + Timing::CLAIM_TTL), Renewals::default());
+        let passed = Self { token, take_by, renewals, ..self.clone() };
         self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
         Some(passed)
     }
@@ -244,6 +258,11 @@ impl Hold {
             State::Lost(_) | State::Released(_) => Duration::ZERO,
             State::Believing { .. } | State::Renewing { .. } => self.until.remaining(now),
         }
+    }
+
+    /// How its renewals went.
+    pub(crate) fn renewals(&self) -> Renewals {
+        self.renewals
     }
 
     /// A renewal has failed and none has succeeded since.

@@ -14,9 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::{
-    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, Finding, Grant,
-    HolderView, Host, LockView, Mode, Moment, ProcessId, Promises, Released, Renewal, Sharing, Start, Wake,
-    Wakes,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
+    HolderView, Host, LockView, Memo, Mode, Moment, Noted, Outcome, ProcessId, Promises, Released, Renewal,
+    Sharing, Start, Wake, Wakes,
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -237,13 +237,16 @@ pub(crate) struct Deaf {
     pub(crate) promises: Promises,
     pub(crate) hears: bool,
     pub(crate) missed: Arc<Notify>,
+    /// It cannot be looked at.
+    pub(crate) is_dark: Arc<AtomicBool>,
 }
 
 struct Silence(Arc<Notify>);
 
 impl Deaf {
     pub(crate) fn new(store: &Memory) -> Self {
-        Self { store: store.clone(), promises: store.promises(), hears: false, missed: Arc::default() }
+        let (missed, is_dark) = (Arc::default(), Arc::default());
+        Self { store: store.clone(), promises: store.promises(), hears: false, missed, is_dark }
     }
 }
 
@@ -282,6 +285,16 @@ impl Backend for Deaf {
         self.store.release(name, owner).await
     }
 
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        self.store.note(name, owner, token, memo).await
+    }
+
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         if self.hears {
             return self.store.wakes(process, audience);
@@ -290,6 +303,9 @@ impl Backend for Deaf {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        if self.is_dark.load(Ordering::SeqCst) {
+            return Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "it is dark"));
+        }
         self.store.inspect(name).await
     }
 

@@ -1,0 +1,281 @@
+//! `Held`: a command under its locks, until it has ended or the lease is over.
+
+use std::{ffi::OsString, time::Duration};
+
+use tenure::{Guards, Host, Lease, Loss, Lost, Moment, TokioHost};
+
+use crate::{
+    args::Run,
+    child::{Change, Child, Under},
+    every::Every,
+    exit::{Stop, warn},
+    messages::Deadline,
+    people,
+    release::Release,
+    signals::Signals,
+    spinner::pause,
+};
+
+/// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
+/// ttl.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The durations of a stop.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopping {
+    /// From TERM to KILL.
+    grace: Duration,
+    /// From KILL until the group is surely gone.
+    slack: Duration,
+    /// Between two looks at the command.
+    look: Duration,
+}
+
+impl Stopping {
+    pub(crate) fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
+        let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
+        if grace > ttl / 3 {
+            let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
+            return Err(Stop::usage(format!(
+                "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
+            )));
+        }
+        let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
+        Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
+    }
+
+    /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
+    fn deadline(self, guard: &Guards) -> Deadline {
+        let end = TokioHost.now() + guard.remaining();
+        Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
+    }
+
+    /// The validity that must be left when TERM is sent.
+    pub(crate) fn margin(self) -> Duration {
+        self.grace + self.slack
+    }
+}
+
+/// How a command under a lock came to its end.
+pub(crate) enum End {
+    /// By itself, with this code.
+    Ended(u8),
+    /// It was stopped, or not started, because the lease is over: why, for people.
+    Lost(String),
+}
+
+/// A command that runs, or is about to, under its locks.
+pub(crate) struct Held<'a> {
+    pub(crate) args: &'a Run,
+    /// Of the lock or locks, for people.
+    pub(crate) name: &'a str,
+    pub(crate) stopping: Stopping,
+    pub(crate) guard: Guards,
+    /// The lock that was named first.
+    pub(crate) first: Lease,
+    /// How long it took to get them.
+    pub(crate) waited: Duration,
+    pub(crate) is_verbose: bool,
+    pub(crate) release: Release<'a>,
+    pub(crate) every: Option<&'a Every>,
+}
+
+/// The command was stopped because the lease is over, or is about to be.
+struct Over {
+    why: String,
+    /// `--max-hold` is over, and nothing is wrong with the lease or the store.
+    is_planned: bool,
+}
+
+impl Over {
+    fn lost(why: impl ToString) -> Self {
+        Self { why: why.to_string(), is_planned: false }
+    }
+}
+
+impl Held<'_> {
+    /// The exit code if the command is not to run after all.
+    pub(crate) async fn may_start(&self) -> Result<Option<u8>, Stop> {
+        let Some(every) = self.every else { return Ok(None) };
+        let skipped = every.skip_now().await?;
+        if skipped.is_none() {
+            every.starts(&self.first).await?;
+        }
+        Ok(skipped)
+    }
+
+    pub(crate) async fn leave(self, signals: &mut Signals) {
+        let left = self.guard.remaining();
+        self.release.awaited(self.guard, left, signals).await;
+    }
+
+    pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
+        signals.listen_to_stop();
+        // We may have been stopped since the grant: nothing is started that would have to be killed at once.
+        if let Err(lost) = self.guard.check() {
+            let line = format!("{}: {lost}; nothing was started", self.lost_name());
+            self.release.in_passing(self.guard).await;
+            return Ok(End::Lost(line));
+        }
+        let argv = argv(self.args);
+        let under = Under { guards: &self.guard, first: &self.first };
+        let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
+            Ok(child) => child,
+            Err(error) => {
+                self.leave(signals).await;
+                return Err(Stop::internal(format!("the command cannot be started: {error}")));
+            }
+        };
+        let started = TokioHost.now();
+        let ended = self.attend(&mut child, signals).await;
+        let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
+        child.bury(ended.is_err());
+        match ended {
+            Ok(code) => {
+                if let Some(every) = self.every {
+                    every.ended(&self.first, code, started).await;
+                }
+                self.stay(since, signals).await;
+                self.say_how_it_went(since);
+                self.leave(signals).await;
+                Ok(End::Ended(code))
+            }
+            Err(Over { why, is_planned }) => {
+                let name = self.lost_name();
+                let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                self.say_how_it_went(since);
+                if is_planned {
+                    // Our belief ends with it; the lease on the store lasts longer.
+                    let left = self.release.ttl;
+                    self.release.awaited(self.guard, left, signals).await;
+                } else {
+                    self.release.in_passing(self.guard).await;
+                }
+                Ok(End::Lost(line))
+            }
+        }
+    }
+
+    /// What to choose a ttl by, for `-v`.
+    fn say_how_it_went(&self, since: Moment) {
+        if !self.is_verbose {
+            return;
+        }
+        let all = self.guard.iter().map(Lease::renewals);
+        let (mut succeeded, mut failed, mut slowest) = (0, 0, Duration::ZERO);
+        for one in all {
+            (succeeded, failed) = (succeeded + one.succeeded, failed + one.failed);
+            slowest = slowest.max(one.slowest);
+        }
+        let (waited, held) = (people::seconds(self.waited), people::seconds(since.elapsed(TokioHost.now())));
+        let slowest =
+            if succeeded > 0 { format!(", the slowest {}", people::brief(slowest)) } else { String::new() };
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let ttl = people::seconds(self.release.ttl);
+        let renewed = format!("{succeeded} renewals{slowest}{failed}");
+        warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
+    }
+
+    /// Which lock was lost, if it is one of several.
+    fn lost_name(&self) -> String {
+        let lost = self.guard.iter().find(|lease| lease.check().is_err());
+        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_at_risk()));
+        lost.filter(|_| self.guard.iter().len() > 1)
+            .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
+    }
+
+    /// Until the command has ended by itself, or because the lease is over.
+    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
+        loop {
+            let change = child.look();
+            if child.mind(self.stopping.deadline(&self.guard)) {
+                let slept =
+                    || "tenure was suspended, and its watcher process ended the command in time".to_owned();
+                let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
+                self.kill_after(Duration::ZERO, child).await;
+                return Err(Over::lost(why));
+            }
+            match change {
+                Change::Ended(code) => {
+                    if let Err(lost) = self.guard.check() {
+                        self.kill_after(Duration::ZERO, child).await;
+                        return Err(Over::lost(lost));
+                    }
+                    // What it left in its group still works under the lock.
+                    if child.is_gone() {
+                        return Ok(code);
+                    }
+                }
+                Change::Suspended(why) => child.suspend_with(why, &self.guard),
+                Change::None => {}
+            }
+            tokio::select! {
+                biased;
+                ending = self.guard.nearly_lost(self.stopping.margin()) => {
+                    return Err(self.stop(child, ending).await);
+                }
+                signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+                // Nobody tells us of a renewal, nor when the last of a group has gone.
+                () = pause(self.stopping.look) => {}
+            }
+        }
+    }
+
+    /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
+    async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> Over {
+        let (grace, over) = match ending {
+            // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
+            Err(lost) if lost.cause() == Loss::Taken => (self.stopping.grace, Over::lost(lost)),
+            // Too late already, as after a suspend of the machine.
+            Err(lost) => (Duration::ZERO, Over::lost(lost)),
+            Ok(()) => {
+                let left = self.guard.remaining().saturating_sub(self.stopping.slack);
+                (left.min(self.stopping.grace), self.why_now())
+            }
+        };
+        self.kill_after(grace, child).await;
+        over
+    }
+
+    async fn kill_after(&self, grace: Duration, child: &mut Child) {
+        let kill_at = TokioHost.now() + grace;
+        child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
+    }
+
+    fn why_now(&self) -> Over {
+        if self.guard.is_at_risk() || self.args.max_hold.is_none() {
+            Over::lost("the lease could not be renewed in time")
+        } else {
+            Over { why: "--max-hold is over".to_owned(), is_planned: true }
+        }
+    }
+
+    /// `--min-hold`, unless a signal or a loss ends it.
+    async fn stay(&self, since: Moment, signals: &mut Signals) {
+        // An INT or TERM that came while the command ran ends it too: it may have found nobody there to pass it on to.
+        let Some(min_hold) = self.args.min_hold.filter(|_| !signals.is_asked()) else { return };
+        let left = (since + min_hold).remaining(TokioHost.now());
+        tokio::select! {
+            () = pause(left) => {}
+            _ = signals.asked_to_end() => {}
+            _ = self.guard.lost() => {}
+        }
+    }
+}
+
+/// The end of the message if there are daemons, which are not stopped.
+fn except(daemons: &[nix::unistd::Pid]) -> String {
+    if daemons.is_empty() {
+        return String::new();
+    }
+    let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
+    format!(", except daemons, which have a session of their own: pid {}", pids.join(", "))
+}
+
+fn argv(args: &Run) -> Vec<OsString> {
+    if !args.command {
+        return args.argv.clone();
+    }
+    let shell = ["sh", "-c"].map(OsString::from);
+    shell.into_iter().chain(args.argv.iter().cloned()).collect()
+}

@@ -1,0 +1,44 @@
+//! `lead`: a command on one of many hosts, started again each time that the lead is lost.
+
+use tenure::{Election, Lease, Term};
+
+use crate::{
+    args::{Global, Lead},
+    exit::{self, Stop},
+    held::{End, Stopping},
+    run::{self, Started},
+    wanted::Wanted,
+};
+
+/// Campaigns, runs the command while it leads, and campaigns again after a loss. Ends when the command ends by itself, and when
+/// it is asked to end.
+pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
+    let proclaims = args.proclaim.clone();
+    let (name, args) = args.into_run();
+    Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
+    let mut started = Started::new(global, &args, Wanted::only(name)).await?;
+    let election = started.locks().election(started.name());
+    loop {
+        let guards = started.enter_for_ever().await?;
+        let _term = match &proclaims {
+            Some(text) => Some(proclaim(&election, started.first(&guards), text).await),
+            None => None,
+        };
+        match started.run(guards).await? {
+            End::Ended(code) => return Ok(code),
+            End::Lost(line) if started.is_asked_to_end() => return Err(run::lost(&args, line)),
+            End::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
+            End::Lost(_) => {}
+        }
+    }
+}
+
+/// A leader that cannot be found leads all the same.
+async fn proclaim(election: &Election, lease: Lease, text: &str) -> Term {
+    let name = lease.name().clone();
+    let term = election.term(lease);
+    if let Err(error) = term.proclaim(text).await {
+        exit::warn(&format!("{}: {}", name, exit::chain(&error)));
+    }
+    term
+}

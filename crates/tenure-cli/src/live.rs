@@ -1,0 +1,117 @@
+//! `watch`: the locks as they change, in a table on a terminal, as lines of JSON elsewhere.
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use rustix::termios::tcgetwinsize;
+use tenure::{BackendError, Host, LockView, Moment, TokioHost, Watch};
+
+use crate::{
+    args::{Global, Watch as Args},
+    exit::{self, Stop, chain},
+    people,
+    signals::Signals,
+    store,
+    view::{self, json, table, try_print},
+};
+
+/// How long the store may fail in a row.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// From the top: what is drawn writes over what was there, and nothing flickers.
+const HOME: &str = "\x1b[H";
+const END_OF_LINE: &str = "\x1b[K\r\n";
+const REST: &str = "\x1b[J";
+const CLEAR: &str = "\x1b[2J";
+
+/// Since when the store fails in a row, and whether that was said.
+#[derive(Default)]
+struct Failing {
+    since: Option<Moment>,
+}
+
+pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
+    let locks = store::connect(global).await?;
+    let mut signals = Signals::listen()?;
+    let mut watch = locks.watch_all(&args.prefix);
+    let is_live = io::stdout().is_terminal() && !args.json;
+    let mut failing = Failing::default();
+    if is_live {
+        drawn(CLEAR)?;
+    }
+    loop {
+        let looked = tokio::select! {
+            biased;
+            signal = signals.asked_to_end() => return Err(Stop::signalled(signal as i32)),
+            looked = watch.look() => looked,
+        };
+        let trouble = failing.on(looked.as_ref().err())?;
+        if is_live {
+            draw(&watch, &args.prefix, &store::place(global), trouble.as_deref())?;
+        } else {
+            if let Some(trouble) = trouble.filter(|_| !global.quiet) {
+                exit::warn(&trouble);
+            }
+            for view in looked.unwrap_or_default() {
+                match try_print(&json(&view)) {
+                    // It has seen what it wanted.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(0),
+                    printed => view::printed(printed)?,
+                }
+            }
+        }
+    }
+}
+
+impl Failing {
+    /// What is to be said of the answer, on a terminal for as long as it is so, elsewhere once.
+    ///
+    /// # Errors
+    /// If the store fails for good, or has failed for too long.
+    fn on(&mut self, error: Option<&BackendError>) -> Result<Option<String>, Stop> {
+        let Some(error) = error else {
+            self.since = None;
+            return Ok(None);
+        };
+        let now = TokioHost.now();
+        let is_new = self.since.is_none();
+        let since = *self.since.get_or_insert(now);
+        if !error.kind().is_transient() || since.elapsed(now) >= PATIENCE {
+            return Err(Stop::store(error));
+        }
+        let is_said = is_new || io::stdout().is_terminal();
+        let line =
+            || format!("{}; asked again; given up if that lasts {}", chain(error), people::seconds(PATIENCE));
+        Ok(is_said.then(line))
+    }
+}
+
+/// As many lines as the terminal has.
+fn draw(watch: &Watch, prefix: &str, place: &str, trouble: Option<&str>) -> Result<(), Stop> {
+    let views: Vec<LockView> = watch.latest().cloned().collect();
+    let rows = tcgetwinsize(io::stdout()).map_or(24, |size| usize::from(size.ws_row).max(4));
+    let names = if prefix.is_empty() { String::new() } else { format!(" that start with {prefix}") };
+    let clock = people::clock(TokioHost.now().wall);
+    let mut lines = vec![format!("{clock}  {} locks{names} in {place}", views.len())];
+    lines.extend(trouble.map(str::to_owned));
+    if !views.is_empty() {
+        lines.extend(table(&views).lines().map(str::to_owned));
+    }
+    if lines.len() >= rows {
+        let more = lines.len() - (rows - 2);
+        lines.truncate(rows - 2);
+        lines.push(format!("and {more} more"));
+    }
+    let width = tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(20));
+    let fitted = lines.iter().map(|line| line.chars().take(width).collect::<String>());
+    let text: String = fitted.map(|line| tenure::shown(&line).to_string() + END_OF_LINE).collect();
+    drawn(&format!("{HOME}{text}{REST}"))
+}
+
+fn drawn(text: &str) -> Result<(), Stop> {
+    use io::Write;
+    let mut out = io::stdout();
+    view::printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}

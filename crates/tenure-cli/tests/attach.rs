@@ -1,0 +1,145 @@
+//! `lock --owner` and `attach`: a lease that one process takes and another one goes on with.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::time::Duration;
+
+use serde_json::Value;
+use stage::{
+    Stage,
+    files::{BEAT, HOLD},
+    scaled_ttl,
+};
+
+const OWNER: &str = "5f1c07e29b3d4a68c1f4a90b7d2e6385aa0d9e41b7c85F2E";
+
+fn lock(stage: &Stage, arguments: &[&str]) -> Value {
+    let ended = stage.run(&[&["lock", "job"], arguments].concat());
+    ended.silent(0);
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+/// H1.2, L2: whoever did not see the answer asks again, and has the same lease, with a token that is not smaller.
+fn the_same_owner_asked_twice_has_one_lease(stage: &Stage) {
+    let first = lock(stage, &["--ttl", "1h", "--owner", OWNER]);
+    assert_eq!(first["owner"], OWNER.to_lowercase());
+    let again = lock(stage, &["--ttl", "1h", "--owner", OWNER]);
+    assert_eq!(again["owner"], first["owner"]);
+    assert!(again["token"].as_u64() >= first["token"].as_u64(), "L2");
+    let view = stage.show("job");
+    assert_eq!((view["holders"].as_array().unwrap().len(), &view["queue"]), (1, &serde_json::json!([])));
+    assert_eq!(
+        (&view["holders"][0]["owner"], &view["holders"][0]["token"]),
+        (&again["owner"], &again["token"])
+    );
+    let other = OWNER.replace('9', "3");
+    stage.run(&["lock", "job", "--ttl", "1h", "-w", "300ms", "--owner", &other]).complained(1, "held by");
+    stage.run(&["unlock", "job", OWNER]).silent(0);
+    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty(), "L8");
+}
+
+/// L3, L8: the command runs past the end of the lease that was taken, with its token, and the lock is free afterwards.
+fn attach_goes_on_with_a_lease_and_its_token(stage: &Stage) {
+    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
+    let lease = lock(stage, &["--ttl", &text]);
+    let owner = lease["owner"].as_str().unwrap();
+    let show = format!("echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_TOKENS >env; {HOLD}; exit 7");
+    let holder = stage.start(&["attach", "--ttl", &text, "job", owner, "--", "sh", "-c", &show, "attached"]);
+    stage.beats("attached");
+    let token = &lease["token"];
+    assert_eq!(stage.lines("env"), [format!("job {token} {owner} {{\"job\":{token}}}")]);
+    std::thread::sleep(ttl + stage.grain());
+    assert_eq!(stage.show("job")["holders"][0]["owner"], lease["owner"], "it is renewed");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    stage.touch("go");
+    assert_eq!(holder.ended().code, 7);
+    assert!(stage.show("job")["holders"].as_array().unwrap().is_empty(), "L8");
+    stage
+        .run(&["attach", "job", owner, "--", "touch", "ran"])
+        .complained(79, "this owner does not hold the lock");
+    let gone = ["attach", "--lost-exit-code", "9", "job", OWNER, "--", "touch", "ran"];
+    stage.run(&gone).complained(9, "this owner does not hold the lock");
+    assert!(!stage.path("ran").exists());
+}
+
+/// L1: a command under an attached lease is stopped like any other.
+fn an_attached_command_is_stopped_when_its_lease_is_lost(stage: &Stage) {
+    let (_, text) = scaled_ttl(Duration::from_secs(2));
+    let lease = lock(stage, &["--ttl", &text]);
+    let owner = lease["owner"].as_str().unwrap();
+    let holder = stage.start(&["attach", "--ttl", &text, "job", owner, "--", "sh", "-c", BEAT, "attached"]);
+    stage.beats("attached");
+    assert_eq!(stage.run(&["break", "job"]).code, 0);
+    holder.ended().complained(79, "the lease was lost");
+    stage.dies("pid.attached");
+}
+
+/// One line, 64, nothing taken.
+#[test]
+fn bad_owners_are_refused() {
+    let stage = Stage::new();
+    for owner in ["", "12", "x", &OWNER[1..], &OWNER.replace('0', "g"), "é", "redis://:secret@host"] {
+        stage.run(&["lock", "job", "--ttl", "5s", "--owner", owner]).complained(64, "48 hex digits");
+        stage.run(&["attach", "job", owner, "--", "touch", "ran"]).complained(64, "48 hex digits");
+    }
+    stage.run(&["attach", "job", OWNER]).complained(64, "required");
+    let grace = ["attach", "--ttl", "3s", "--grace", "2s", "job", OWNER, "--", "touch", "ran"];
+    stage.run(&grace).complained(64, "--grace");
+    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+}
+
+/// Where a vote may need a new owner, none can be chosen; where a lease is a session, none can be left.
+#[test]
+fn stores_that_cannot_keep_an_owner_say_so() {
+    let quorum = Stage::on_quorum();
+    let refused = quorum.run(&["lock", "job", "--ttl", "5s", "--owner", OWNER]);
+    refused.complained(64, "redlock gives each claim an owner of its own");
+    let sessions = Stage::on_zookeeper();
+    sessions.run(&["lock", "job", "--ttl", "5s", "--owner", OWNER]).complained(64, "use `tenure run`");
+    sessions.run(&["attach", "job", OWNER, "--", "touch", "ran"]).complained(64, "use `tenure run`");
+    assert!(!sessions.path("ran").exists());
+}
+
+stage::on_every_store!(;
+    but_sessions:
+    attach_goes_on_with_a_lease_and_its_token,
+    an_attached_command_is_stopped_when_its_lease_is_lost,
+);
+
+/// The same for all stores that keep an owner: all but quorums and sessions.
+mod chosen {
+    use super::Stage;
+
+    #[test]
+    fn sqlite() {
+        super::the_same_owner_asked_twice_has_one_lease(&Stage::new());
+    }
+
+    #[test]
+    fn redis() {
+        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_redis());
+    }
+
+    #[test]
+    fn postgres() {
+        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_postgres());
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd() {
+        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_etcd());
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn cluster() {
+        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_cluster());
+    }
+}

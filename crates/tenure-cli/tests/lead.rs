@@ -1,0 +1,170 @@
+//! `lead`: one of many runs the command, and again after each loss. The judge is a lock of the system on a file, which the
+//! command holds for as long as it lives.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real processes live in real time"
+)]
+
+mod stage;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use stage::{PATIENCE, Process, Stage, files::BEAT, scaled_ttl};
+use tenure_testkit::patience::eventually;
+
+/// Says its term, and that it is inside; two at once are found by the judge. Deaf to nothing.
+const LED: &str = "exec flock -n -E 99 judge sh -c 'echo $TENURE_TOKEN >>terms; echo $PPID >>leaders; while :; do sleep 0.05; done'";
+
+/// L1: ends with 99 if another one is inside.
+fn judged(stage: &Stage, ttl: &str) -> Process {
+    stage.start(&["lead", "--ttl", ttl, "--proclaim", "10.0.0.7:80", "job", "--", "sh", "-c", LED])
+}
+
+/// The terms so far.
+fn terms(stage: &Stage) -> Vec<u64> {
+    stage.lines("terms").iter().map(|line| line.parse().unwrap()).collect()
+}
+
+/// Waits for one more term than there were, and asserts that terms grow.
+fn next_term(stage: &Stage, before: usize) {
+    eventually("another one leads", PATIENCE * 2, || (terms(stage).len() > before).then_some(()));
+    assert!(terms(stage).is_sorted(), "L2: {:?}", terms(stage));
+}
+
+/// Who leads now.
+fn leader<'a>(stage: &Stage, all: &'a mut [Process]) -> &'a mut Process {
+    let pid = eventually("the store shows a leader", PATIENCE, || {
+        let view = stage.show("job");
+        view["holders"][0]["label"]["pid"].as_u64()
+    });
+    all.iter_mut().find(|process| u64::from(process.pid()) == pid).expect("it is one of them")
+}
+
+/// L1, L2: the leader is killed, then the next one is stopped for two ttls. The others lead, one at a time, in later terms;
+/// who was stopped campaigns again.
+fn at_most_one_leads_whatever_becomes_of_the_leader(stage: &Stage) {
+    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let mut all: Vec<Process> = (0..3).map(|_| judged(stage, &text)).collect();
+    next_term(stage, 0);
+    leader(stage, &mut all).kill();
+    all.retain_mut(Process::is_running);
+    next_term(stage, 1);
+    let stopped = leader(stage, &mut all).pid();
+    let of = |all: &mut Vec<Process>| all.iter().position(|process| process.pid() == stopped).unwrap();
+    let at = of(&mut all);
+    all[at].signal(Signal::SIGSTOP);
+    thread::sleep(2 * ttl);
+    next_term(stage, 2);
+    all[at].signal(Signal::SIGCONT);
+    stage.queued("job", &all[at]);
+    for process in &mut all {
+        assert!(process.is_running(), "{}", process.said());
+    }
+    // Asked to end, a leader gives the lead up at once.
+    let before = terms(stage).len();
+    let first = leader(stage, &mut all).pid();
+    let at = all.iter().position(|process| process.pid() == first).unwrap();
+    let first = all.swap_remove(at);
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.ended().code, 143);
+    next_term(stage, before);
+}
+
+/// L2: a robbed leader stops its command, campaigns again, and says so.
+fn a_robbed_leader_campaigns_again(stage: &Stage) {
+    let (_, text) = scaled_ttl(Duration::from_secs(5));
+    let command = "echo $TENURE_TOKEN >>terms; while :; do sleep 0.05; done";
+    let mut one = stage.start(&["lead", "--ttl", &text, "job", "--", "sh", "-c", command]);
+    for round in 0..3 {
+        next_term(stage, round);
+        assert_eq!(stage.run(&["break", "job"]).code, 0);
+    }
+    next_term(stage, 3);
+    assert!(one.is_running());
+    assert_eq!(
+        one.said().matches("; the command was stopped; campaigning again\n").count(),
+        3,
+        "{}",
+        one.said()
+    );
+}
+
+/// The address of a leader is shown for as long as it leads, and it is that one's.
+fn the_leader_can_be_looked_up(stage: &Stage) {
+    let one = stage.start(&["lead", "--proclaim", "10.0.0.7:80", "job", "--", "sh", "-c", BEAT, "one"]);
+    stage.beats("one");
+    let view = stage.show("job");
+    assert_eq!(view["memo"]["text"], "10.0.0.7:80");
+    assert_eq!(view["memo"]["owner"], view["holders"][0]["owner"]);
+    one.signal(Signal::SIGTERM);
+    assert_eq!(one.ended().code, 143);
+    let second = stage.start(&["lead", "--proclaim", "10.0.0.8:80", "job", "--", "sh", "-c", BEAT, "two"]);
+    stage.beats("two");
+    assert_eq!(stage.show("job")["memo"]["text"], "10.0.0.8:80");
+    drop(second);
+}
+
+/// When the command ends by itself, so does `lead`, with its code, and the next one leads.
+fn it_ends_with_its_command(stage: &Stage) {
+    stage.run(&["lead", "job", "--", "sh", "-c", "exit 7"]).silent(7);
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+}
+
+/// A server that hangs again and again: the command is started as often as the lead was lost and once more, never twice at once,
+/// and `lead` does not end.
+#[test]
+fn with_a_flapping_server_it_goes_on() {
+    let mut stage = Stage::on_redis();
+    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let mut one = judged(&stage, &text);
+    for round in 0..4 {
+        next_term(&stage, round);
+        let began = Instant::now();
+        stage.server().stop();
+        let lost = format!("{}", round + 1);
+        eventually("the lead is lost", PATIENCE, || {
+            (one.said().matches("the command was stopped").count() > round).then_some(lost.len())
+        });
+        assert!(one.is_running(), "{}", one.said());
+        thread::sleep((2 * ttl).saturating_sub(began.elapsed()));
+        stage.server().resume();
+    }
+    next_term(&stage, 4);
+    assert_eq!(
+        (terms(&stage).len(), one.said().matches("campaigning again").count()),
+        (5, 4),
+        "{}",
+        one.said()
+    );
+    assert!(one.is_running());
+}
+
+/// What is not possible is refused, and nothing is taken.
+#[test]
+fn bad_input_is_refused() {
+    let stage = Stage::new();
+    let long = "x".repeat(1025);
+    for (flags, part) in [
+        (&["--proclaim", long.as_str()][..], "a memo of 1025 bytes is too long: 1024 at most"),
+        (&["--wait", "5s"], "unexpected argument"),
+        (&["--every", "5s"], "unexpected argument"),
+        (&["--ttl", "1ms"], "a ttl must be between"),
+        (&["--ttl", "1s", "--grace", "900ms"], "--grace 0.9 s is more than a third"),
+    ] {
+        stage.run(&[&["lead"], flags, &["job", "--", "touch", "ran"]].concat()).complained(64, part);
+    }
+    assert!(!stage.path("ran").exists() && !stage.path(".local").exists());
+}
+
+stage::on_every_store!(
+    at_most_one_leads_whatever_becomes_of_the_leader,
+    a_robbed_leader_campaigns_again,
+    the_leader_can_be_looked_up,
+    it_ends_with_its_command,
+);

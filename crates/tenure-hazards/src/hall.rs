@@ -1,0 +1,150 @@
+//! `Hall`: plays all scenes, some at once, and says what became of each.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use crate::{
+    card::Card,
+    cast::{Cast, Half},
+    half::{Played, play},
+    needs::Need,
+    record::locked,
+    scene::Scene,
+};
+
+/// What became of one half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Somebody was hurt.
+    Harmed,
+    /// Nobody was.
+    Safe,
+    /// It could not be played.
+    NotPlayed,
+}
+
+/// What is shown of a scene.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// What is known of it.
+    pub card: Card,
+    /// With the scheme as everybody writes it.
+    pub naive: Outcome,
+    /// With Tenure.
+    pub tenure: Outcome,
+}
+
+/// A half, its verdict and why.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Who was hurt.
+    pub verdict: Verdict,
+    /// In words.
+    pub what: String,
+    /// All that happened, if it was played.
+    pub played: Option<Played>,
+}
+
+/// Where scenes are played.
+#[derive(Debug)]
+pub struct Hall {
+    /// Who plays.
+    pub cast: Cast,
+    /// How many at once.
+    pub jobs: usize,
+}
+
+impl Hall {
+    /// Plays these scenes; calls `done` as each is over, in the order in which they end.
+    pub fn play(&self, scenes: &[&dyn Scene], mut done: impl FnMut(&Shown)) -> Vec<Shown> {
+        let (next, (tell, told)) = (AtomicUsize::new(0), mpsc::channel());
+        // Those that need the machine for themselves, one after the other.
+        let alone = Mutex::new(());
+        thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                let (tell, next, alone) = (tell.clone(), &next, &alone);
+                scope.spawn(move || {
+                    while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let _turn = scene.card().needs.contains(&Need::Machine).then(|| locked(alone));
+                        // OK to ignore because the receiver outlives the scope.
+                        let _ = tell.send(self.show(*scene));
+                    }
+                });
+            }
+            drop(tell);
+            let mut all: Vec<Shown> = told.iter().inspect(&mut done).collect();
+            all.sort_by_key(|shown| shown.card.number);
+            all
+        })
+    }
+
+    fn show(&self, scene: &dyn Scene) -> Shown {
+        let card = *scene.card();
+        if let Some(missing) = card.needs.iter().find_map(|need| self.missing(*need)) {
+            let nothing = Outcome { verdict: Verdict::NotPlayed, what: missing.to_owned(), played: None };
+            return Shown { card, naive: nothing.clone(), tenure: nothing };
+        }
+        let [naive, tenure] = [Half::Naive, Half::Tenure].map(|half| {
+            let played = play(scene, half, &self.cast);
+            Outcome::of(&card, half, played)
+        });
+        Shown { card, naive, tenure }
+    }
+
+    fn missing(&self, need: Need) -> Option<&'static str> {
+        match need {
+            Need::Redis if self.cast.url.is_some() => None,
+            Need::Tenure if self.cast.tenure.is_none() => Some(Need::Tenure.install()),
+            need => need.missing(),
+        }
+    }
+}
+
+impl Outcome {
+    /// What became of a half.
+    pub fn of(card: &Card, half: Half, played: Played) -> Self {
+        let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
+        let (verdict, what) = match &played.trouble {
+            Some(trouble) => (Verdict::NotPlayed, trouble.clone()),
+            None if harms.is_empty() => (Verdict::Safe, safe(card, half)),
+            None => (Verdict::Harmed, harms.join(" ")),
+        };
+        Self { verdict, what, played: Some(played) }
+    }
+}
+
+fn safe(card: &Card, half: Half) -> String {
+    match half {
+        Half::Naive => "Nobody was hurt.".to_owned(),
+        Half::Tenure => format!("Nobody was hurt. {}", card.instead),
+    }
+}
+
+impl Shown {
+    /// Both verdicts are the expected ones.
+    pub fn is_as_expected(&self) -> bool {
+        (self.naive.verdict, self.tenure.verdict) == (Verdict::Harmed, Verdict::Safe)
+    }
+
+    /// A program was missing: it was not even begun.
+    pub fn was_not_begun(&self) -> bool {
+        self.naive.played.is_none() && self.tenure.played.is_none()
+    }
+}
+
+impl Verdict {
+    /// In one or two words.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Harmed => "harmed",
+            Self::Safe => "safe",
+            Self::NotPlayed => "not played",
+        }
+    }
+}

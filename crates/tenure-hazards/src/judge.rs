@@ -1,0 +1,286 @@
+//! Who was hurt: a pure function of what the referee wrote down.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use crate::record::{Event, What};
+
+/// When somebody is hurt. What a scene looks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// Two clients work at once.
+    OneAtATime,
+    /// The resource takes a write of a client that had the lock before the one that has written since.
+    NoLateWrite,
+    /// The number at the end is not the number of additions that were taken.
+    NoLostUpdate,
+    /// For so many ttls somebody waits while nobody is inside.
+    Served {
+        /// How many.
+        ttls: f64,
+    },
+    /// A client is overtaken by more than so many that came after it.
+    InTurn {
+        /// How many.
+        overtaken: usize,
+    },
+    /// A server is asked more often than this for one entry, in the mean.
+    Requests {
+        /// How often.
+        each: u64,
+    },
+}
+
+/// Somebody was hurt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Harm {
+    /// In one sentence: who, when, how.
+    pub what: String,
+    /// In two or three words.
+    pub label: &'static str,
+    /// From when.
+    pub from: Duration,
+    /// Until when.
+    pub until: Duration,
+}
+
+/// A time that a client spent inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) lane: String,
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
+}
+
+/// What these events break of these rules, the first of each.
+pub(crate) fn judge(rules: &[Rule], events: &[Event], ttl: Duration) -> Vec<Harm> {
+    rules.iter().filter_map(|rule| broken(*rule, events, ttl)).collect()
+}
+
+fn broken(rule: Rule, events: &[Event], ttl: Duration) -> Option<Harm> {
+    match rule {
+        Rule::OneAtATime => overlaps(events).into_iter().max_by_key(|harm| harm.until - harm.from),
+        Rule::NoLateWrite => late_write(events),
+        Rule::NoLostUpdate => lost_update(events),
+        Rule::Served { ttls } => unserved(events, ttl.mul_f64(ttls)),
+        Rule::InTurn { overtaken } => out_of_turn(events, overtaken, ttl / 4),
+        Rule::Requests { each } => too_many_requests(events, each),
+    }
+}
+
+/// When clients were inside, as they believed: from entering until they left, heard of the loss, or died.
+pub(crate) fn inside(events: &[Event]) -> Vec<Span> {
+    spans(
+        events,
+        |what| matches!(what, What::Enters),
+        |what| matches!(what, What::Leaves | What::Abandons | What::Hears { .. } | What::Dies),
+    )
+}
+
+/// When clients were stopped.
+pub(crate) fn stopped(events: &[Event]) -> Vec<Span> {
+    spans(events, |what| matches!(what, What::Stops), |what| matches!(what, What::GoesOn | What::Dies))
+}
+
+/// When clients waited.
+pub(crate) fn waiting(events: &[Event]) -> Vec<Span> {
+    spans(events, |what| matches!(what, What::Asks), |what| matches!(what, What::Enters | What::Dies))
+}
+
+/// The end of the last event.
+pub(crate) fn end(events: &[Event]) -> Duration {
+    events.last().map_or(Duration::ZERO, |event| event.at)
+}
+
+fn spans(events: &[Event], opens: impl Fn(&What) -> bool, closes: impl Fn(&What) -> bool) -> Vec<Span> {
+    let mut open: Vec<Span> = Vec::new();
+    let mut done = Vec::new();
+    for event in events {
+        let at = open.iter().position(|span| span.lane == event.lane);
+        match at {
+            None if opens(&event.what) => {
+                open.push(Span { lane: event.lane.clone(), from: event.at, until: event.at });
+            }
+            Some(at) if closes(&event.what) => {
+                done.push(Span { until: event.at, ..open.swap_remove(at) });
+            }
+            _ => {}
+        }
+    }
+    let end = end(events);
+    done.extend(open.into_iter().map(|span| Span { until: end, ..span }));
+    done.sort_by_key(|span| span.from);
+    done
+}
+
+/// Times inside without those in which the client was stopped: it did nothing then.
+fn working(events: &[Event]) -> Vec<Span> {
+    let stops = stopped(events);
+    let mut pieces = inside(events);
+    for stop in &stops {
+        pieces = pieces.into_iter().flat_map(|span| without(span, stop)).collect();
+    }
+    pieces
+}
+
+fn without(span: Span, stop: &Span) -> Vec<Span> {
+    if span.lane != stop.lane || stop.until <= span.from || span.until <= stop.from {
+        return vec![span];
+    }
+    let before = Span { until: stop.from, ..span.clone() };
+    let after = Span { from: stop.until, ..span };
+    [before, after].into_iter().filter(|piece| piece.from < piece.until).collect()
+}
+
+fn overlaps(events: &[Event]) -> Vec<Harm> {
+    let spans = working(events);
+    let mut harms = Vec::new();
+    for (index, one) in spans.iter().enumerate() {
+        for other in spans[index + 1..].iter().filter(|other| other.lane != one.lane) {
+            let (from, until) = (one.from.max(other.from), one.until.min(other.until));
+            if from < until {
+                let what = format!(
+                    "{} and {} were inside at once, from {} for {}.",
+                    one.lane,
+                    other.lane,
+                    Seconds(from),
+                    Seconds(until - from)
+                );
+                harms.push(Harm { what, label: "both inside", from, until });
+            }
+        }
+    }
+    harms
+}
+
+/// Who had entered when, at its writes.
+fn late_write(events: &[Event]) -> Option<Harm> {
+    let mut entered: BTreeMap<&str, Duration> = BTreeMap::new();
+    let mut last: Option<(&str, Duration)> = None;
+    for event in events {
+        match &event.what {
+            What::Enters => {
+                entered.insert(&event.lane, event.at);
+            }
+            What::Writes { text, is_taken: true } => {
+                let since = *entered.get(event.lane.as_str())?;
+                if let Some((other, later)) = last
+                    && later > since
+                    && other != event.lane
+                {
+                    let what = format!(
+                        "The resource took \"{text}\" of {} at {}, over that of {other}, which had the lock since {}.",
+                        event.lane,
+                        Seconds(event.at),
+                        Seconds(later)
+                    );
+                    return Some(Harm { what, label: "late write", from: event.at, until: event.at });
+                }
+                last = Some((&event.lane, since));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn lost_update(events: &[Event]) -> Option<Harm> {
+    let taken = events.iter().filter(|event| matches!(event.what, What::Adds { is_taken: true })).count();
+    let (sum, at) = events.iter().find_map(|event| match event.what {
+        What::Sum(sum) => Some((sum, event.at)),
+        _ => None,
+    })?;
+    let taken = u64::try_from(taken).expect("BUG: a small number");
+    (sum != taken).then(|| Harm {
+        what: format!("{taken} clients added one and were told that it was done; the number is {sum}."),
+        label: "lost update",
+        from: at,
+        until: at,
+    })
+}
+
+/// The longest time in which somebody waited and nobody was inside.
+fn unserved(events: &[Event], limit: Duration) -> Option<Harm> {
+    let (waiting, inside) = (waiting(events), inside(events));
+    let mut instants: Vec<Duration> =
+        waiting.iter().chain(&inside).flat_map(|span| [span.from, span.until]).collect();
+    instants.sort_unstable();
+    let covers = |spans: &[Span], from: Duration, until: Duration| {
+        spans.iter().find(|span| span.from <= from && until <= span.until).map(|span| span.lane.clone())
+    };
+    let mut gap: Option<(Duration, Duration, String)> = None;
+    let mut worst: Option<(Duration, Duration, String)> = None;
+    for pair in instants.windows(2) {
+        let (from, until) = (pair[0], pair[1]);
+        let waits = covers(&waiting, from, until).filter(|_| covers(&inside, from, until).is_none());
+        gap = match (gap, waits) {
+            (Some((since, _, _)), Some(who)) => Some((since, until, who)),
+            (None, Some(who)) => Some((from, until, who)),
+            (_, None) => None,
+        };
+        if let Some((since, until, who)) = &gap
+            && worst.as_ref().is_none_or(|(a, b, _)| *b - *a < *until - *since)
+        {
+            worst = Some((*since, *until, who.clone()));
+        }
+    }
+    let (from, until, who) = worst.filter(|(from, until, _)| *until - *from > limit)?;
+    let what = format!(
+        "From {} on {who} waited {} for a lock that nobody used.",
+        Seconds(from),
+        Seconds(until - from)
+    );
+    Some(Harm { what, label: "nobody is served", from, until })
+}
+
+/// Only who came clearly later counts: requests of two processes may cross on their way.
+fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm> {
+    let waits = waiting(events);
+    let overtakers = |span: &Span| {
+        waits.iter().filter(|other| other.from > span.from + clearly && other.until < span.until).count()
+    };
+    let (worst, count) = waits.iter().map(|span| (span, overtakers(span))).max_by_key(|(_, count)| *count)?;
+    (count > limit).then(|| Harm {
+        what: format!(
+            "{} came at {} and waited {}: {count} of {} that came after it went in before it.",
+            worst.lane,
+            Seconds(worst.from),
+            Seconds(worst.until - worst.from),
+            waits.len()
+        ),
+        label: "is overtaken",
+        from: worst.from,
+        until: worst.until,
+    })
+}
+
+fn too_many_requests(events: &[Event], each: u64) -> Option<Harm> {
+    let (requests, at) = events.iter().rev().find_map(|event| match event.what {
+        What::Requests(count) => Some((count, event.at)),
+        _ => None,
+    })?;
+    let since = events.iter().find(|event| matches!(event.what, What::Requests(_)))?.at;
+    let entries = inside(events).iter().filter(|span| span.from >= since).count();
+    let mean = requests / u64::try_from(entries).expect("BUG: a small number").max(1);
+    (mean > each).then(|| Harm {
+        what: format!("The server was asked {requests} times for {entries} entries, {mean} times for each."),
+        label: "all ask again and again",
+        from: since,
+        until: at,
+    })
+}
+
+/// A time as a person reads it.
+pub(crate) struct Seconds(pub(crate) Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_secs(1) {
+            write!(f, "{} ms", self.0.as_millis())
+        } else {
+            write!(f, "{:.1} s", self.0.as_secs_f64())
+        }
+    }
+}
+
+#[cfg(test)]
+mod judge_tests;

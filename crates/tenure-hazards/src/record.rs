@@ -1,0 +1,190 @@
+//! `Referee`: a resource and a log. It knows no scheme.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use crate::monotonic;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, since the half began.
+    pub at: Duration,
+    /// On whose lane: a client, a server, or the resource.
+    pub lane: String,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The lane is there.
+    Opens(Kind),
+    /// A client asks for the lock.
+    Asks,
+    /// A client believes that it has the lock, and works.
+    Enters,
+    /// It works no more.
+    Leaves,
+    /// Its worker has ended, and has not given the lock back.
+    Abandons,
+    /// It knows that the lock is lost, and works no more.
+    Hears {
+        /// By its own clock; else it was told by the store, or has held for as long as it may.
+        by_clock: bool,
+    },
+    /// It is ended, as by `kill -9`.
+    Dies,
+    /// It is stopped, and does not know it.
+    Stops,
+    /// It goes on.
+    GoesOn,
+    /// A write of it reached the resource.
+    Writes {
+        /// What it wrote.
+        text: String,
+        /// The resource took it.
+        is_taken: bool,
+    },
+    /// It read a number, and wrote back one more.
+    Adds {
+        /// That was taken.
+        is_taken: bool,
+    },
+    /// A store says who holds: a client, somebody unknown, or nobody.
+    Holds(Option<String>),
+    /// The number at the end.
+    Sum(u64),
+    /// Requests that a server was sent from the beginning, until now.
+    Requests(u64),
+    /// A fault that the scene makes.
+    Fault(String),
+    /// A remark.
+    Note(String),
+    /// The half is over.
+    Ends,
+}
+
+/// What a lane stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A process that takes the lock.
+    Client,
+    /// What it protects.
+    Resource,
+    /// What keeps the lock.
+    Store,
+}
+
+/// Writes down what happens.
+#[derive(Debug)]
+pub(crate) struct Referee {
+    began: Duration,
+    events: Mutex<Vec<Event>>,
+    resource: Mutex<Resource>,
+    aliases: Mutex<Vec<(String, String)>>,
+}
+
+/// What the lock protects. If a write comes with a number, it refuses numbers that are smaller than one it has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Resource {
+    text: String,
+    mark: u64,
+}
+
+impl Resource {
+    /// Whether it takes this write.
+    pub(crate) fn write(&mut self, text: &str, token: Option<u64>) -> bool {
+        let is_taken = token.is_none_or(|token| token >= self.mark);
+        if is_taken {
+            text.clone_into(&mut self.text);
+            self.mark = self.mark.max(token.unwrap_or(0));
+        }
+        is_taken
+    }
+}
+
+impl Referee {
+    pub(crate) fn new() -> Self {
+        Self {
+            began: monotonic::now(),
+            events: Mutex::default(),
+            resource: Mutex::default(),
+            aliases: Mutex::default(),
+        }
+    }
+
+    /// Now, since the half began.
+    pub(crate) fn now(&self) -> Duration {
+        monotonic::now().saturating_sub(self.began)
+    }
+
+    /// Writes down what happens now.
+    pub(crate) fn note(&self, lane: &str, what: What) {
+        self.note_at(self.now(), lane, what);
+    }
+
+    /// Writes down what happened at an instant of the clock that all processes share.
+    pub(crate) fn note_said(&self, at: Duration, lane: &str, what: What) {
+        self.note_at(at.saturating_sub(self.began), lane, what);
+    }
+
+    fn note_at(&self, at: Duration, lane: &str, what: What) {
+        locked(&self.events).push(Event { at, lane: lane.to_owned(), what });
+    }
+
+    /// A write arrives at the resource.
+    pub(crate) fn write(&self, lane: &str, text: &str, token: Option<u64>) {
+        let is_taken = locked(&self.resource).write(text, token);
+        self.note(lane, What::Writes { text: text.to_owned(), is_taken });
+    }
+
+    /// What a store says of this client has this text in it.
+    pub(crate) fn knows(&self, lane: &str, alias: &str) {
+        locked(&self.aliases).push((alias.to_owned(), lane.to_owned()));
+    }
+
+    /// Who holds, by the words of a store. Whoever was not heard of yet is told apart later.
+    pub(crate) fn holds(&self, lane: &str, words: Option<String>) {
+        self.note(lane, What::Holds(words));
+    }
+
+    /// All that happened, by time; words of stores are names of clients now.
+    pub(crate) fn take(&self) -> Vec<Event> {
+        let aliases = locked(&self.aliases);
+        let mut events = std::mem::take(&mut *locked(&self.events));
+        for event in &mut events {
+            if let What::Holds(Some(words)) = &mut event.what {
+                let known = aliases.iter().find(|(alias, _)| words.contains(alias.as_str()));
+                *words = known.map_or_else(|| SOMEBODY.to_owned(), |(_, lane)| lane.clone());
+            }
+        }
+        events.sort_by_key(|event| event.at);
+        events
+    }
+}
+
+/// Locks also after a panic elsewhere: what is written down is never half of something.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A holder that no client of the scene is known as.
+const SOMEBODY: &str = "?";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_refuses_a_number_that_is_smaller_than_one_it_has_seen() {
+        let mut resource = Resource::default();
+        assert!(resource.write("first", Some(7)) && resource.write("second", Some(8)));
+        assert!(!resource.write("late", Some(7)));
+        assert!(resource.write("without a number", None));
+        assert_eq!(resource.text, "without a number");
+    }
+}

@@ -1,0 +1,42 @@
+//! Scene 2: a lock without an end, and a crash.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// A client dies, and its lock does not.
+pub(crate) struct NoEnd;
+
+const CARD: Card = Card {
+    number: 2,
+    title: "A lock without an end, and a crash",
+    hazards: &[3],
+    naive: "set_forever",
+    needs: &[Need::Redis],
+    rules: &[Rule::Served { ttls: 2.0 }],
+    fault: "A crashes while it holds the lock.",
+    harm: "A crashes. Its lock has no end, so B waits for ever.",
+    instead: "The lock ended one ttl after the last renewal of A, and B went in.",
+};
+
+impl Scene for NoEnd {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        a.enters();
+        b.asks();
+        stage.pass(0.2);
+        if stage.has_fault() {
+            a.dies();
+        } else {
+            a.leaves();
+        }
+        if b.is_in_within(3 * stage.ttl()) {
+            stage.pass(0.1);
+            b.leaves();
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Scene 3: SETNX, then EXPIRE, and a crash between them.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// A client dies between taking the lock and saying until when.
+pub(crate) struct SetnxExpire;
+
+const CARD: Card = Card {
+    number: 3,
+    title: "SETNX, then EXPIRE, and a crash between",
+    hazards: &[3],
+    naive: "setnx_expire",
+    needs: &[Need::Redis],
+    rules: &[Rule::Served { ttls: 2.0 }],
+    fault: "A crashes between its two requests.",
+    harm: "A takes the lock and crashes before it can set the end. B waits for ever.",
+    instead: "Lock and end are one write. There is no moment in which the lock is there without an end.",
+};
+
+impl Scene for SetnxExpire {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        a.asks_and_stops_if(stage.has_fault());
+        a.is_in_or_stands();
+        b.asks();
+        stage.pass(0.2);
+        if stage.has_fault() {
+            a.dies();
+        } else {
+            a.leaves();
+        }
+        if b.is_in_within(3 * stage.ttl()) {
+            stage.pass(0.1);
+            b.leaves();
+        }
+    }
+}

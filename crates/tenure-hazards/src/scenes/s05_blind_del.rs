@@ -1,0 +1,52 @@
+//! Scene 5: a release that frees the lock of somebody else.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// A client that is late deletes the lock of the next one.
+pub(crate) struct BlindDel;
+
+const CARD: Card = Card {
+    number: 5,
+    title: "A DEL that looks at nothing",
+    hazards: &[4, 5],
+    naive: "blind_del",
+    needs: &[Need::Redis],
+    rules: &[Rule::OneAtATime],
+    fault: "A is stopped for longer than its lock lasts, as by a collection of garbage.",
+    harm: "The lock of A ends while A is stopped, and B goes in. A goes on and deletes what is there: the lock of B. C goes in beside B.",
+    instead: "A release names its owner. That of A found that the lock is not its own any more, told A so, and C waited for B.",
+};
+
+impl Scene for BlindDel {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        let mut c = stage.client("C", &room.address);
+        a.enters();
+        b.asks();
+        stage.pass(0.2);
+        if stage.has_fault() {
+            a.stops();
+            b.is_in();
+            a.continues();
+            a.leaves();
+        } else {
+            a.leaves();
+            b.is_in();
+        }
+        c.asks();
+        let is_in = c.is_in_within(stage.ttl() / 3);
+        stage.pass(0.1);
+        b.leaves();
+        if !is_in {
+            c.is_in();
+        }
+        stage.pass(0.1);
+        c.leaves();
+    }
+}

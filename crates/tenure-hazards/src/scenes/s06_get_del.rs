@@ -1,0 +1,49 @@
+//! Scene 6: GET, compare, DEL: three steps where one is needed.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// Between the look and the deletion the lock changes hands.
+pub(crate) struct GetDel;
+
+const CARD: Card = Card {
+    number: 6,
+    title: "GET, compare, DEL",
+    hazards: &[6],
+    naive: "get_del",
+    needs: &[Need::Redis],
+    rules: &[Rule::OneAtATime],
+    fault: "A stands still between GET and DEL until its lock has ended.",
+    harm: "A reads its own name, so it may delete. Before it does, its lock ends and B goes in. A deletes the lock of B, and C goes in beside B.",
+    instead: "Comparison and deletion are one step inside the server.",
+};
+
+impl Scene for GetDel {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        let mut c = stage.client("C", &room.address);
+        a.enters();
+        b.asks();
+        stage.pass(0.2);
+        let has_left = a.leaves_and_stops_if(stage.has_fault());
+        b.is_in();
+        if !has_left {
+            a.goes_on();
+            a.has_left();
+        }
+        c.asks();
+        let is_in = c.is_in_within(stage.ttl() / 3);
+        stage.pass(0.1);
+        b.leaves();
+        if !is_in {
+            c.is_in();
+        }
+        stage.pass(0.1);
+        c.leaves();
+    }
+}

@@ -1,0 +1,41 @@
+//! Scene 8: work that lasts longer than the lock.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// The lock ends, the work does not.
+pub(crate) struct TooLong;
+
+const CARD: Card = Card {
+    number: 8,
+    title: "Work that lasts longer than the lock",
+    hazards: &[24],
+    naive: "set_nx",
+    needs: &[Need::Redis],
+    rules: &[Rule::OneAtATime],
+    fault: "The work of A lasts twice as long as its lock.",
+    harm: "The lock of A ends in the middle of its work. B goes in, and both work.",
+    instead: "A thread of its own renewed the lease of A as long as A worked.",
+};
+
+impl Scene for TooLong {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        a.enters();
+        b.asks();
+        let work = stage.ttl().mul_f64(if stage.has_fault() { 2.0 } else { 0.3 });
+        let is_in = b.is_in_within(work);
+        stage.pass(0.2);
+        a.leaves();
+        if !is_in {
+            b.is_in();
+        }
+        stage.pass(0.1);
+        b.leaves();
+    }
+}

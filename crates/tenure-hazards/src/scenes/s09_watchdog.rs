@@ -1,0 +1,68 @@
+//! Scene 9: a watchdog that nobody hears, and one that outlives its owner.
+
+use tenure_testkit::{proxy::Proxy, redis::Recipe};
+
+use crate::{
+    card::Card,
+    judge::Rule,
+    needs::Need,
+    rooms::{RedisRoom, address},
+    scene::Scene,
+    stage::Stage,
+};
+
+/// Two faults of a renewal that runs beside the work.
+pub(crate) struct Watchdog;
+
+const CARD: Card = Card {
+    number: 9,
+    title: "A watchdog that nobody hears, and one that outlives its owner",
+    hazards: &[24, 25],
+    naive: "watchdog",
+    needs: &[Need::OwnRedis],
+    rules: &[Rule::OneAtATime, Rule::Served { ttls: 5.0 }],
+    fault: "The network of A is cut off; and the worker of C ends without giving the lock back.",
+    harm: "The renewals of A do not arrive, and A does not hear of it: B goes in beside A. Later the worker of C has ended, but its watchdog renews for ever: D waits in vain.",
+    instead: "A heard of the loss from its own clock, before B went in. C had said for how long it may hold at most (max_hold), and so D went in.",
+};
+
+impl Scene for Watchdog {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::own(stage, Recipe::new());
+        let network = Proxy::to(room.server().port(), 1);
+        let far = address(stage, network.port());
+        let [mut a, mut b] = [stage.client("A", &far), stage.client("B", &room.address)];
+        a.enters();
+        b.asks();
+        if stage.has_fault() {
+            network.stall();
+            stage.fault("A", "is cut off");
+            b.is_in();
+            stage.pass(0.3);
+            network.heal();
+            a.leaves();
+        } else {
+            a.leaves();
+            b.is_in();
+        }
+        b.leaves();
+        drop((a, b));
+        let [mut c, mut d] = [stage.client("C", &room.address), stage.client("D", &room.address)];
+        c.enters();
+        d.asks();
+        stage.pass(0.2);
+        if stage.has_fault() {
+            c.forgets();
+        } else {
+            c.leaves();
+        }
+        if d.is_in_within(6 * stage.ttl()) {
+            stage.pass(0.1);
+            d.leaves();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Scene 10: an end that is far away, and a crash.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+
+/// To be safe from scene 8, the lock lasts an hour.
+pub(crate) struct Hour;
+
+const CARD: Card = Card {
+    number: 10,
+    title: "An end that is far away, and a crash",
+    hazards: &[3],
+    naive: "set_long",
+    needs: &[Need::Redis],
+    rules: &[Rule::Served { ttls: 2.0 }],
+    fault: "A crashes while it holds the lock.",
+    harm: "To be on the safe side, the lock lasts an hour. A crashes after a moment, and B waits for the rest of the hour.",
+    instead: "With renewal the ttl does not follow the length of the work. It was short, so B waited for a short time.",
+};
+
+impl Scene for Hour {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = RedisRoom::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        a.enters();
+        b.asks();
+        stage.pass(0.2);
+        if stage.has_fault() {
+            a.dies();
+        } else {
+            a.leaves();
+        }
+        if b.is_in_within(3 * stage.ttl()) {
+            stage.pass(0.1);
+            b.leaves();
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Scene 11: a fail-over that forgets the lock.
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::Copies, scene::Scene, stage::Stage};
+
+/// A replica is promoted before it has heard of the lock.
+pub(crate) struct Failover;
+
+const CARD: Card = Card {
+    number: 11,
+    title: "A fail-over that forgets the lock",
+    hazards: &[8],
+    naive: "set_nx",
+    needs: &[Need::OwnRedis],
+    rules: &[Rule::OneAtATime],
+    fault: "The master crashes before the replica has heard of the lock.",
+    harm: "The master grants the lock to A and crashes. The replica has not heard of it, is promoted, and grants the lock to B.",
+    instead: "The promoted server granted nothing until every lease that it may have missed was over. A heard from its own clock that its lease was lost.",
+};
+
+impl Scene for Failover {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = Copies::open(stage);
+        let mut a = stage.client("A", &room.address);
+        let mut b = stage.client("B", &room.address);
+        if stage.has_fault() {
+            room.link.hold_replies();
+            stage.fault("replica", "hears nothing");
+        }
+        a.enters();
+        if !stage.has_fault() {
+            room.is_copied(stage.lock());
+        }
+        room.fails_over(stage);
+        b.asks();
+        if b.is_in_within(stage.ttl().mul_f64(if stage.has_fault() { 1.5 } else { 0.3 })) {
+            stage.pass(0.3);
+            a.leaves();
+        } else {
+            a.leaves();
+            b.is_in();
+        }
+        stage.pass(0.2);
+        b.leaves();
+    }
+}

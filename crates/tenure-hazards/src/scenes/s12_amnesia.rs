@@ -1,0 +1,51 @@
+//! Scene 12: a server of a quorum that restarts without its memory.
+
+use tenure_testkit::proxy::Proxy;
+
+use crate::{card::Card, judge::Rule, needs::Need, rooms::Quorum, scene::Scene, stage::Stage};
+
+/// The third server of Redlock makes two majorities out of one.
+pub(crate) struct Amnesia;
+
+const CARD: Card = Card {
+    number: 12,
+    title: "A server that restarts without its memory",
+    hazards: &[21],
+    naive: "redlock",
+    needs: &[Need::OwnRedis],
+    rules: &[Rule::OneAtATime],
+    fault: "Node 2 restarts and has forgotten all.",
+    harm: "A has nodes 1 and 2 of three. Node 2 restarts empty. B gets nodes 2 and 3: two majorities at once.",
+    instead: "A node that may have forgotten locks votes for nobody until all of them would be over.",
+};
+
+impl Scene for Amnesia {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let room = Quorum::open(stage, 3);
+        let ports = room.ports();
+        let cut = Proxy::to(ports[2], 1);
+        cut.cut();
+        let mut a = stage.client("A", &room.address(stage, &[ports[0], ports[1], cut.port()]));
+        let mut b = stage.client("B", &room.address(stage, &ports));
+        stage.note("A", "does not reach node 3");
+        a.enters();
+        if stage.has_fault() {
+            room.servers[1].kill();
+            room.servers[1].start_again();
+            stage.fault("node 2", "restarts empty");
+        }
+        b.asks();
+        let is_in = b.is_in_within(stage.ttl() / 3);
+        stage.pass(0.2);
+        a.leaves();
+        if !is_in {
+            b.is_in();
+        }
+        stage.pass(0.1);
+        b.leaves();
+    }
+}

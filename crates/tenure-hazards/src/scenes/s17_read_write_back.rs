@@ -1,0 +1,50 @@
+//! Scene 17: read, change, write back, without a version.
+
+use std::time::Duration;
+
+use crate::{card::Card, judge::Rule, rooms::Rows, scene::Scene, stage::Stage};
+
+/// Two read the same number, and both write one more.
+pub(crate) struct ReadWriteBack;
+
+const CARD: Card = Card {
+    number: 17,
+    title: "Read, change, write back",
+    hazards: &[51],
+    naive: "read_write_back",
+    needs: &[],
+    rules: &[Rule::NoLostUpdate],
+    fault: "B reads and writes while A stands between its SELECT and its UPDATE.",
+    harm: "A and B both read 0, and both write 1. Each statement was a transaction, and one update is lost.",
+    instead: "B waited for the lock before it read. Each write carried the token as a version, and the row refuses an older one.",
+};
+
+impl Scene for ReadWriteBack {
+    fn card(&self) -> &Card {
+        &CARD
+    }
+
+    fn play(&self, stage: &mut Stage<'_>) {
+        let rows = Rows::open(stage);
+        let mut a = stage.client("A", &rows.address);
+        let mut b = stage.client("B", &rows.address);
+        a.adds_and_stops_if(stage.has_fault());
+        let stands = stage.has_fault() && a.stands_within(PATIENCE);
+        if !stands {
+            a.has_added();
+        }
+        b.adds_and_stops_if(false);
+        let has_added = b.has_added_within(stage.ttl() / 3);
+        stage.pass(0.1);
+        if stands {
+            a.goes_on();
+            a.has_added();
+        }
+        if !has_added {
+            b.has_added();
+        }
+        rows.sum(stage);
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);

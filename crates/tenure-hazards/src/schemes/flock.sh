@@ -1,0 +1,1 @@
+flock --close job.lock ./work

@@ -1,0 +1,29 @@
+//! SETNX without an end.
+
+use crate::{
+    process::{Player, Step},
+    schemes::{Scheme, redis::Redis},
+};
+
+/// A lock that only its holder takes away.
+pub(crate) struct SetForever(Redis);
+
+impl SetForever {
+    pub(crate) fn new(me: &Player) -> Self {
+        Self(Redis::new(me))
+    }
+}
+
+impl Scheme for SetForever {
+    fn lock(&mut self, _: &Player) -> Step {
+        while !self.0.is_yes("SETNX job me")? {
+            self.0.pause();
+        }
+        Ok(())
+    }
+
+    fn unlock(&mut self, _: &Player) -> Step {
+        self.0.ask("DEL job")?;
+        Ok(())
+    }
+}

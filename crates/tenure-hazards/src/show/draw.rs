@@ -1,0 +1,154 @@
+//! The picture of one half, from what the referee wrote down.
+
+use std::time::Duration;
+
+use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign};
+
+use crate::{
+    card::Card,
+    cast::Half,
+    half::Played,
+    judge::{Span, end, inside, stopped, waiting},
+    record::{Event, Kind, What},
+};
+
+/// The picture of a half.
+pub(super) fn picture(card: &Card, half: Half, played: &Played) -> Picture {
+    let events = &played.events;
+    let lanes = [Kind::Client, Kind::Resource, Kind::Store];
+    let mut lanes: Vec<Lane> = lanes.iter().flat_map(|kind| names(events, *kind)).map(lane).collect();
+    for lane in &mut lanes {
+        lane.bars = bars(&lane.name, events);
+        lane.marks = marks(&lane.name, played);
+    }
+    if lanes.len() > FEW {
+        // Who goes in and out is seen from the bars.
+        lanes
+            .iter_mut()
+            .for_each(|lane| lane.marks.retain(|mark| ![GOES_IN, LEAVES].contains(&mark.label.as_str())));
+    }
+    let (word, sentence) = match half {
+        Half::Naive => ("as everybody writes it", card.harm),
+        Half::Tenure => ("with Tenure", card.instead),
+    };
+    Picture {
+        id: id(card, half),
+        title: format!("{}. {}, {word}", card.number, card.title),
+        description: sentence.to_owned(),
+        span: end(events),
+        lanes,
+        shades: played.harms.iter().filter(|harm| harm.from < harm.until).map(shade).collect(),
+        ..Picture::default()
+    }
+}
+
+/// What a picture is called: `01-naive`.
+pub(super) fn id(card: &Card, half: Half) -> String {
+    let word = match half {
+        Half::Naive => "naive",
+        Half::Tenure => "tenure",
+    };
+    format!("{:02}-{word}", card.number)
+}
+
+fn names(events: &[Event], kind: Kind) -> Vec<&str> {
+    let of_kind = events.iter().filter(|event| event.what == What::Opens(kind));
+    let mut names: Vec<&str> = of_kind.map(|event| event.lane.as_str()).collect();
+    names.dedup();
+    names
+}
+
+fn lane(name: &str) -> Lane {
+    Lane { name: name.to_owned(), ..Lane::default() }
+}
+
+fn shade(harm: &crate::judge::Harm) -> Shade {
+    Shade { from: harm.from, until: harm.until, label: harm.label.to_owned() }
+}
+
+fn bars(lane: &str, events: &[Event]) -> Vec<Bar> {
+    let of = |spans: Vec<Span>, look: Look, label: &'static str| {
+        let own = spans.into_iter().filter(move |span| span.lane == lane);
+        own.map(move |span| Bar { from: span.from, until: span.until, look, label: label.to_owned() })
+    };
+    let client = of(waiting(events), Look::Waits, "waits")
+        .chain(of(inside(events), Look::Believes, "believes"))
+        .chain(of(stopped(events), Look::Stopped, ""));
+    client.chain(held(lane, events)).collect()
+}
+
+/// Who has the lock by the words of a store.
+fn held(lane: &str, events: &[Event]) -> Vec<Bar> {
+    let words: Vec<(Duration, Option<&str>)> = events
+        .iter()
+        .filter(|event| event.lane == lane)
+        .filter_map(|event| match &event.what {
+            What::Holds(holder) => Some((event.at, holder.as_deref())),
+            _ => None,
+        })
+        .collect();
+    let ends = words.iter().skip(1).map(|(at, _)| *at).chain([end(events)]);
+    let spans = words.iter().zip(ends);
+    spans
+        .filter_map(|((from, holder), until)| {
+            Some(Bar { from: *from, until, look: Look::Holds, label: (*holder)?.to_owned() })
+        })
+        .collect()
+}
+
+fn marks(lane: &str, played: &Played) -> Vec<Mark> {
+    let own = played.events.iter().filter(|event| event.lane == lane);
+    own.filter_map(|event| {
+        let (sign, label) = mark(event, played)?;
+        Some(Mark { at: event.at, sign, label })
+    })
+    .collect()
+}
+
+fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
+    let is_harmful = played.harms.iter().any(|harm| harm.from == event.at && harm.until == event.at);
+    let write = |is_taken| match (is_taken, is_harmful) {
+        (_, true) => Sign::Harmful,
+        (true, _) => Sign::Taken,
+        (false, _) => Sign::Refused,
+    };
+    Some(match &event.what {
+        What::Enters => (Sign::Note, GOES_IN.to_owned()),
+        // Who has lost the lock has nothing to leave.
+        What::Leaves if !was_inside(event, played) => return None,
+        What::Leaves => (Sign::Note, LEAVES.to_owned()),
+        What::Abandons => (Sign::Fault, "loses its worker, which gives nothing back".to_owned()),
+        What::Hears { by_clock: true } => {
+            (Sign::Note, "knows by its own clock that its lease is over".to_owned())
+        }
+        What::Hears { by_clock: false } => (Sign::Note, "is told that its lease is over".to_owned()),
+        What::Dies => (Sign::Fault, "dies".to_owned()),
+        What::Stops => (Sign::Fault, "is stopped, and does not know it".to_owned()),
+        What::GoesOn => (Sign::Note, "goes on".to_owned()),
+        What::Writes { text, is_taken } => {
+            let word = if *is_taken { "the resource takes it" } else { "the resource refuses it" };
+            (write(*is_taken), format!("writes \"{text}\": {word}"))
+        }
+        What::Adds { is_taken } => {
+            let word = if *is_taken { "adds one, and is told that it is done" } else { "is refused" };
+            (write(*is_taken), word.to_owned())
+        }
+        What::Sum(sum) => {
+            (if is_harmful { Sign::Harmful } else { Sign::Note }, format!("is {sum} in the end"))
+        }
+        What::Requests(0) => (Sign::Note, "is watched: all requests are counted".to_owned()),
+        What::Requests(count) => (Sign::Note, format!("was sent {count} requests")),
+        What::Fault(words) => (Sign::Fault, words.clone()),
+        What::Note(words) => (Sign::Note, words.clone()),
+        What::Opens(_) | What::Asks | What::Holds(_) | What::Ends => return None,
+    })
+}
+
+fn was_inside(event: &Event, played: &Played) -> bool {
+    inside(&played.events).iter().any(|span| span.lane == event.lane && span.until == event.at)
+}
+
+const GOES_IN: &str = "goes in";
+const LEAVES: &str = "leaves";
+/// With more lanes there would be too many marks.
+const FEW: usize = 9;

@@ -1,0 +1,79 @@
+//! The page: one file, no script, nothing fetched.
+
+use askama::Template;
+
+use crate::{
+    cast::Half,
+    hall::{Outcome, Shown, Verdict},
+    show::draw::picture,
+};
+
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page<'a> {
+    scenes: Vec<Scene<'a>>,
+}
+
+struct Scene<'a> {
+    number: u8,
+    title: &'a str,
+    fault: &'a str,
+    sides: [Side<'a>; 2],
+}
+
+struct Side<'a> {
+    name: &'static str,
+    sentence: &'a str,
+    verdict: &'static str,
+    class: &'static str,
+    finding: &'a str,
+    picture: String,
+    code: String,
+    id: String,
+}
+
+/// The page of these scenes.
+///
+/// # Errors
+/// If a text cannot be put into the page.
+pub fn of(shown: &[Shown]) -> Result<String, askama::Error> {
+    Page { scenes: shown.iter().map(Scene::of).collect() }.render()
+}
+
+impl<'a> Scene<'a> {
+    fn of(shown: &'a Shown) -> Self {
+        let [naive, tenure] = shown.card.code();
+        let sides = [
+            Side::of(shown, Half::Naive, &shown.naive, naive),
+            Side::of(shown, Half::Tenure, &shown.tenure, tenure),
+        ];
+        Self { number: shown.card.number, title: shown.card.title, fault: shown.card.fault, sides }
+    }
+}
+
+impl<'a> Side<'a> {
+    fn of(shown: &'a Shown, half: Half, outcome: &'a Outcome, code: String) -> Self {
+        let card = &shown.card;
+        let (name, sentence, short) = match half {
+            Half::Naive => ("As everybody writes it", card.harm, "naive"),
+            Half::Tenure => ("With Tenure", card.instead, "tenure"),
+        };
+        let class = match outcome.verdict {
+            Verdict::Harmed => "harmed",
+            Verdict::Safe => "safe",
+            Verdict::NotPlayed => "none",
+        };
+        let finding = if outcome.verdict == Verdict::Safe { "Nobody was hurt." } else { &outcome.what };
+        let picture = outcome.played.as_ref().map(|played| picture(card, half, played).svg());
+        Self {
+            name,
+            sentence,
+            verdict: outcome.verdict.word(),
+            class,
+            finding,
+            picture: picture.unwrap_or_default(),
+            code,
+            id: format!("{}-{short}", card.number),
+        }
+    }
+}

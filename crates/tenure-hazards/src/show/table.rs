@@ -1,0 +1,90 @@
+//! The table in the terminal, one scene after the other.
+
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use console::style;
+
+use crate::hall::{Outcome, Shown, Verdict};
+
+/// While they are played: one line for each, with both verdicts.
+pub fn short(shown: &[Shown], columns: u16, has_colour: bool) -> String {
+    let mut table = table(columns);
+    for Shown { card, naive, tenure } in shown {
+        let verdicts = [naive, tenure].map(|outcome| format!("{}:", outcome.verdict.word()));
+        table.add_row([&card.number.to_string(), card.title, &verdicts[0], &verdicts[1]]);
+    }
+    let text = table.to_string();
+    let text = if has_colour { coloured(&text) } else { text };
+    // The word ends with a colon only so that it can be told from a word of a title.
+    ["harmed", "safe", "not played"].iter().fold(text, |text, word| text.replace(&format!("{word}:"), word))
+}
+
+fn table(columns: u16) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    table.set_header(["", "SCENE", "AS EVERYBODY WRITES IT", "WITH TENURE"]);
+    table
+}
+
+/// When all are over: by number, with what happened, in so many columns of the terminal.
+pub fn full(shown: &[Shown], columns: u16, has_colour: bool) -> String {
+    let mut table = table(columns);
+    for Shown { card, naive, tenure } in shown {
+        let number = card.number.to_string();
+        let halves = [half(naive, Verdict::Harmed), half(tenure, Verdict::Safe)];
+        table.add_row([&number, card.title, &halves[0], &halves[1]]);
+    }
+    let text = table.to_string();
+    if has_colour { coloured(&text) } else { text }
+}
+
+fn half(outcome: &Outcome, expected: Verdict) -> String {
+    let mark = if outcome.verdict == expected { "" } else { "UNEXPECTED, " };
+    format!("{mark}{}: {}", outcome.verdict.word(), outcome.what)
+}
+
+/// Verdicts in colour: after the table has measured its words.
+fn coloured(text: &str) -> String {
+    let paint = |verdict: Verdict| {
+        let word = format!("{}:", verdict.word());
+        let styled = match verdict {
+            Verdict::Harmed => style(word.clone()).red(),
+            Verdict::Safe => style(word.clone()).green(),
+            Verdict::NotPlayed => style(word.clone()).yellow(),
+        };
+        (word, styled.force_styling(true).to_string())
+    };
+    let verdicts = [Verdict::Harmed, Verdict::Safe, Verdict::NotPlayed].map(paint);
+    verdicts.iter().fold(text.to_owned(), |text, (word, styled)| text.replace(word.as_str(), styled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenes::all;
+
+    fn shown() -> Vec<Shown> {
+        let outcome = |verdict, what: &str| Outcome { verdict, what: what.to_owned(), played: None };
+        let card = *all()[0].card();
+        let (naive, tenure) = (outcome(Verdict::Harmed, "both"), outcome(Verdict::NotPlayed, "no server"));
+        vec![Shown { card, naive, tenure }]
+    }
+
+    #[test]
+    fn a_verdict_that_is_not_expected_is_told_apart_also_without_colour() {
+        let plain = full(&shown(), 120, false);
+        assert!(
+            plain.contains("harmed: both") && plain.contains("UNEXPECTED, not played: no server"),
+            "{plain}"
+        );
+        assert!(
+            !plain.contains('\u{1b}') && full(&shown(), 120, true).contains("\u{1b}[31mharmed:\u{1b}[0m")
+        );
+    }
+
+    #[test]
+    fn while_scenes_are_played_each_has_one_line() {
+        let text = short(&shown(), 80, false);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains("harmed") && text.contains("not played") && !text.contains(':'), "{text}");
+    }
+}

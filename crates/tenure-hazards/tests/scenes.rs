@@ -1,0 +1,107 @@
+//! Every scene: both verdicts, and what becomes of each when its half is turned round.
+
+use std::{fs, path::Path};
+
+use tenure_hazards::{Cast, Fault, Half, Outcome, Played, Scene, Shown, all, command, pictures, play};
+
+/// Both verdicts; the scheme without the fault; and the scheme in Tenure's place.
+fn shows(number: u8) {
+    let scenes = all();
+    let scene: &dyn Scene =
+        *scenes.iter().find(|scene| scene.card().number == number).expect("there is such a scene");
+    let program = Path::new(env!("CARGO_BIN_EXE_tenure-hazards"));
+    let missing = scene.card().needs.iter().find_map(|need| need.missing());
+    assert_eq!(missing, None, "`cargo xtask test` installs it");
+    let cast = Cast { tenure: command::find(program), ..Cast::of(program.to_owned()) };
+
+    let naive = played(scene, Half::Naive, &cast);
+    assert!(!naive.harms.is_empty(), "nobody was hurt: {:#?}", naive.events);
+    let tenure = played(scene, Half::Tenure, &cast);
+    assert!(tenure.harms.is_empty(), "{:?}: {:#?}", tenure.harms, tenure.events);
+
+    let card = *scene.card();
+    let shown = Shown {
+        card,
+        naive: Outcome::of(&card, Half::Naive, naive),
+        tenure: Outcome::of(&card, Half::Tenure, tenure),
+    };
+    assert!(shown.is_as_expected());
+    let differences = pictures::compare(Path::new(PICTURES), &[shown]);
+    assert!(
+        differences.is_empty(),
+        "cargo run --release -p tenure-hazards -- --pictures docs/hazards --only {number}\n{differences:#?}"
+    );
+
+    let without_fault = played(scene, Half::Naive, &Cast { fault: Fault::StaysAway, ..cast.clone() });
+    assert!(without_fault.harms.is_empty(), "{:?}: {:#?}", without_fault.harms, without_fault.events);
+    let impostor = played(scene, Half::Tenure, &Cast { has_impostor: true, ..cast });
+    assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);
+}
+
+/// docs/hazards.md has every scene, in the words of its card.
+#[test]
+fn the_paper_tells_every_scene() {
+    let paper =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards.md")).expect("the paper");
+    let paper: Vec<&str> = paper.split_whitespace().collect();
+    let paper = paper.join(" ");
+    for scene in all() {
+        let card = scene.card();
+        let title = format!("### Scene {}: {}", card.number, card.title);
+        for words in [title.as_str(), card.fault, card.harm, card.instead] {
+            assert!(paper.contains(words), "docs/hazards.md does not have: {words}");
+        }
+        for half in ["naive", "tenure"] {
+            assert!(paper.contains(&format!("(hazards/{:02}-{half}.svg)", card.number)), "{title}");
+        }
+        for hazard in card.hazards {
+            assert!(paper.contains(&format!("### Hazard {hazard}:")), "{title} names hazard {hazard}");
+        }
+    }
+}
+
+/// The pictures of the paper.
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards");
+
+fn played(scene: &dyn Scene, half: Half, cast: &Cast) -> Played {
+    let played = play(scene, half, cast);
+    assert_eq!(played.trouble, None, "{half:?}: {:#?}", played.events);
+    played
+}
+
+macro_rules! scenes {
+    ($($number:literal $name:ident,)*) => {
+        $(#[test]
+        fn $name() {
+            shows($number);
+        })*
+
+        #[test]
+        fn each_scene_has_a_test() {
+            assert_eq!(all().iter().map(|scene| scene.card().number).collect::<Vec<_>>(), [$($number),*]);
+        }
+    };
+}
+
+scenes! {
+    1 get_then_set,
+    2 a_lock_without_an_end,
+    3 setnx_then_expire,
+    4 clocks_that_are_apart,
+    5 a_del_that_looks_at_nothing,
+    6 get_compare_del,
+    7 what_watch_costs,
+    8 work_that_lasts_longer,
+    9 a_watchdog_that_nobody_hears,
+    10 an_end_that_is_far_away,
+    11 a_failover_that_forgets,
+    12 a_node_that_forgets,
+    13 a_clock_that_steps,
+    14 a_late_write,
+    15 a_late_answer,
+    16 two_halves_of_a_quorum,
+    17 read_change_write_back,
+    18 a_herd_of_pollers,
+    19 a_session_that_ends,
+    20 a_script_that_is_killed,
+}

@@ -1,0 +1,67 @@
+//! Memos and jobs: what a holder left is seen, nobody else leaves anything, and a job runs once per interval.
+
+use std::collections::BTreeMap;
+
+use super::{Law, Violation, broken};
+use crate::{
+    clockwork::Micros,
+    history::{AskId, Event, LockId, Served, What},
+    jobs::INTERVAL,
+};
+
+/// L4: a server takes memos from holders alone, and none under a smaller token than that of the one that is there.
+pub(super) fn guarded(events: &[Event], found: &mut Vec<Violation>) {
+    for event in events {
+        if let What::Served { owner, did: Served::Noted { is_holder, was_later }, .. } = event.what
+            && (!is_holder || was_later)
+        {
+            let why = if is_holder { "over one of a larger token" } else { "and did not hold" };
+            found.push(broken(Law::L4, event.at, format!("{owner} left a memo {why}")));
+        }
+    }
+}
+
+/// L9: a memo that was answered for is seen by every question after the answer, until its time is over or a later one is seen.
+pub(super) fn seen(events: &[Event], found: &mut Vec<Violation>) {
+    let mut left: BTreeMap<LockId, Vec<(Micros, u64, Micros)>> = BTreeMap::new();
+    for event in events {
+        match event.what {
+            What::MemoLeft { lock, token, until } => {
+                left.entry(lock).or_default().push((event.at, token, until));
+            }
+            What::MemoSeen { lock, token, asked_at } => {
+                // Clocks part by a hundredth at most, and it was kept from some time before the answer.
+                let is_due =
+                    |(at, _, until): &&(Micros, u64, Micros)| *at < asked_at && event.at + 6_000_000 < *until;
+                let due =
+                    left.entry(lock).or_default().iter().filter(is_due).map(|(_, token, _)| *token).max();
+                if due > token {
+                    let what = format!("the memo of token {due:?} was answered for, and {token:?} was seen");
+                    found.push(broken(Law::L9, event.at, what));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// L1 of jobs: after a run that counts no other one starts within the interval.
+pub(super) fn intervals(events: &[Event], found: &mut Vec<Violation>) {
+    let mut started: BTreeMap<AskId, Micros> = BTreeMap::new();
+    let mut counted: Option<Micros> = None;
+    for event in events {
+        match event.what {
+            What::JobStarted { run } => {
+                started.insert(run, event.at);
+                let apart = counted.map(|began| event.at - began);
+                // Clocks part by a hundredth at most (A1).
+                if let Some(apart) = apart.filter(|apart| *apart < INTERVAL - INTERVAL / 100) {
+                    let what = format!("a job ran again {apart} µs after a run of it that counts");
+                    found.push(broken(Law::L1, event.at, what));
+                }
+            }
+            What::JobCounted { run } => counted = counted.max(started.get(&run).copied()),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Programs of the plan of jobs: some run a job once per interval, some leave memos beside a lock and read them.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure::{Locker, OnceOutcome};
+
+use crate::{
+    chance::Chance,
+    clockwork::Micros,
+    history::{What, lock_id},
+    world::World,
+};
+
+/// From the start of a run that counts to the start of the next, in µs.
+pub(crate) const INTERVAL: Micros = 20_000_000;
+
+/// How long a memo is kept, in µs: some are over before the next one comes.
+const KEPT: Micros = 15_000_000;
+
+pub(crate) struct JobProgram {
+    pub(crate) world: Arc<World>,
+    pub(crate) locker: Locker,
+    pub(crate) ttl: Duration,
+    pub(crate) chance: Chance,
+}
+
+impl JobProgram {
+    pub(crate) async fn run(mut self) {
+        loop {
+            let rest = self.chance.millis(50, 4000);
+            self.pause(rest).await;
+            if self.chance.per_mille(600) { self.once().await } else { self.note().await }
+        }
+    }
+
+    async fn pause(&self, d: Duration) {
+        let us = u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+        self.world.clockwork.until(self.world.now() + us).await;
+    }
+
+    /// The job `a`, which takes a while and may fail.
+    async fn once(&mut self) {
+        let once = self.locker.once("a").every(Duration::from_micros(INTERVAL));
+        let ttl = self.ttl;
+        let once = once.with(|lock| lock.ttl(ttl));
+        let (takes, fails) = (self.chance.millis(0, 3000), self.chance.per_mille(200));
+        let run = self.world.next_ask();
+        let done = once.run(async |_| {
+            self.world.note(What::JobStarted { run });
+            self.pause(takes).await;
+            if fails { Err(()) } else { Ok(()) }
+        });
+        if let Ok(OnceOutcome::Ran(Ok(()))) = done.await {
+            self.world.note(What::JobCounted { run });
+        }
+    }
+
+    /// The lock `b`, whose lease may be passed on inside the process.
+    async fn note(&mut self) {
+        let lock = self.locker.mutex("b").ttl(self.ttl);
+        if self.chance.per_mille(300) {
+            return self.look().await;
+        }
+        let Ok(guard) = lock.acquire_within(Duration::from_secs(10)).await else { return };
+        for _ in 0..self.chance.between(1, 3) {
+            let token = guard.token().get();
+            if guard.note(token.to_string(), Duration::from_micros(KEPT)).await.is_ok() {
+                // Kept for its time from when it was written, which is no sooner than that.
+                let until = self.world.now();
+                self.world.note(What::MemoLeft { lock: lock_id(guard.name()), token, until: until + KEPT });
+            }
+            if self.chance.per_mille(500) {
+                let held = self.chance.millis(0, 800);
+                self.pause(held).await;
+            }
+        }
+        drop(guard);
+        self.look().await;
+    }
+
+    async fn look(&self) {
+        let asked_at = self.world.now();
+        let Ok(view) = self.locker.inspect("b").await else { return };
+        let token = view.memo.as_ref().map(|memo| memo.token.get());
+        let text = view.memo.map(|memo| memo.text);
+        assert_eq!(text, token.map(|token| token.to_string()), "BUG: a memo says its token");
+        self.world.note(What::MemoSeen { lock: lock_id(&view.name), token, asked_at });
+    }
+}

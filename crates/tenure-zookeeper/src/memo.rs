@@ -1,0 +1,202 @@
+//! Memos: a node apart from the directory of the lock, whose children are its queue and nothing else.
+//!
+//! The server removes it when its time is over, if it has TTL nodes (`extendedTypesEnabled`). Where it has none, who leaves a memo
+//! removes some that are over, so that they do not pile up.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Noted, OwnerId};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
+
+use crate::{error, leave::ANY_VERSION, node, session::Session, store::Store};
+
+/// The content of a memo's node. Its age is counted from when the node was made.
+#[derive(Serialize, Deserialize)]
+struct Content {
+    owner: String,
+    token: u64,
+    kept_ms: u64,
+    text: String,
+}
+
+impl Content {
+    fn view(self, stat: &Stat, now: Duration) -> Option<MemoView> {
+        let age = now.saturating_sub(time(stat));
+        let left = Duration::from_millis(self.kept_ms).checked_sub(age).filter(|left| !left.is_zero())?;
+        Some(MemoView::new(self.text, (self.owner, FencingToken::new(self.token)), age, left))
+    }
+}
+
+fn time(stat: &Stat) -> Duration {
+    Duration::from_millis(u64::try_from(stat.mtime).unwrap_or(0))
+}
+
+/// Below the path of the locks; no lock has this name, for in theirs every `%` is written as `%25`.
+fn folder(session: &Session) -> String {
+    format!("{}/%memos", session.config.base)
+}
+
+fn path(session: &Session, name: &LockName) -> String {
+    format!("{}/{}", folder(session), node::encode(name))
+}
+
+/// Leaves a memo, in one transaction with a look at whether the owner's node is there.
+pub(crate) async fn note(
+    store: &Store,
+    name: &LockName,
+    (owner, token): (OwnerId, FencingToken),
+    memo: &Memo,
+) -> Result<Noted, BackendError> {
+    // Only the process whose session it is holds.
+    let Some(session) = store.sessions.with(owner) else { return Ok(Noted::Gone) };
+    session.connected().await?;
+    let lock = store.directory_of(name);
+    let held = session.with_entry(owner, |entry| {
+        let node = entry.node.as_ref().filter(|_| entry.holds() && entry.lock == lock)?;
+        Some(format!("{lock}/{}", node.name))
+    });
+    let Some(held) = held.flatten() else { return Ok(Noted::Gone) };
+    let kept_ms = u64::try_from(memo.kept().as_millis()).unwrap_or(u64::MAX);
+    let content =
+        Content { owner: owner.to_string(), token: token.get(), kept_ms, text: memo.text().to_owned() };
+    let writing = Writing { store, session: &session, held, path: path(&session, name), content };
+    let wrote = |error| error::wrote(&session.place(), error);
+    for _ in 0..TRIES {
+        if let Some(noted) = writing.once().await.map_err(wrote)? {
+            return Ok(noted);
+        }
+    }
+    Err(error::wrote(&session.place(), Error::BadVersion))
+}
+
+/// A memo on its way.
+struct Writing<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    /// The node by which the owner holds.
+    held: String,
+    path: String,
+    content: Content,
+}
+
+impl Writing<'_> {
+    /// One attempt; `None` if somebody else was faster.
+    async fn once(&self) -> Result<Option<Noted>, Error> {
+        let (client, has_ttl) = (&self.session.client, has_ttl(self.store, self.session).await?);
+        let there = there(self.session, &self.path).await?;
+        let is_late = |there: &(Option<Content>, Stat)| {
+            there.0.as_ref().is_some_and(|there| there.token > self.content.token)
+        };
+        if there.as_ref().is_some_and(is_late) {
+            return Ok(Some(Noted::Gone));
+        }
+        let mut writer = client.new_multi_writer();
+        writer.add_check_version(&self.held, ANY_VERSION)?;
+        if let Some((_, stat)) = &there {
+            // The time of a TTL node cannot be changed.
+            writer.add_delete(&self.path, Some(stat.version))?;
+        }
+        let options = CreateMode::Persistent.with_acls(self.session.acls());
+        let kept = Duration::from_millis(self.content.kept_ms);
+        let options = if has_ttl { options.with_ttl(kept) } else { options };
+        let data =
+            serde_json::to_vec(&self.content).expect("BUG: a memo of texts and numbers is always JSON");
+        writer.add_create(&self.path, &data, &options)?;
+        // The answer to this says what the server's clock shows. That to the creation may not (ZOOKEEPER-4026).
+        writer.add_set_data(&folder(self.session), &[], None)?;
+        match writer.commit().await {
+            Ok(results) => {
+                if let Some(MultiWriteResult::SetData { stat }) = results.last() {
+                    self.store.ensemble.learn(time(stat), self.session.host.now());
+                }
+                if !has_ttl {
+                    sweep(self.store, self.session).await;
+                }
+                Ok(Some(Noted::Noted))
+            }
+            Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }) => {
+                Ok(Some(Noted::Gone))
+            }
+            Err(MultiWriteError::OperationFailed {
+                source: Error::NoNode | Error::NodeExists | Error::BadVersion,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What is at a memo's path; no content for what is no memo.
+async fn there(session: &Session, path: &str) -> Result<Option<(Option<Content>, Stat)>, Error> {
+    match session.client.get_data(path).await {
+        Ok((data, stat)) => Ok(Some((serde_json::from_slice(&data).ok(), stat))),
+        Err(Error::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The memo of a lock, as the server knows it behind what was asked before.
+pub(crate) async fn read(
+    store: &Store,
+    session: &Session,
+    name: &LockName,
+) -> Result<Option<MemoView>, Error> {
+    let Some((Some(content), stat)) = there(session, &path(session, name)).await? else { return Ok(None) };
+    let now = now(store, session).await?;
+    Ok(content.view(&stat, now))
+}
+
+/// A time that the server's clock has reached. Read anew once a minute, by a write that changes nothing.
+async fn now(store: &Store, session: &Session) -> Result<Duration, Error> {
+    if let Some(now) = store.ensemble.now(session.host.now()) {
+        return Ok(now);
+    }
+    let stat = session.client.set_data(&folder(session), &[], None).await?;
+    store.ensemble.learn(time(&stat), session.host.now());
+    Ok(time(&stat))
+}
+
+/// Makes the folder if there is none, and asks whether the server has TTL nodes.
+async fn has_ttl(store: &Store, session: &Session) -> Result<bool, Error> {
+    if let Some(known) = store.ensemble.has_ttl.get() {
+        return Ok(*known);
+    }
+    let (client, folder) = (&session.client, folder(session));
+    client.mkdir(&folder, &CreateMode::Persistent.with_acls(session.acls())).await?;
+    let trial = CreateMode::Persistent.with_acls(session.acls()).with_ttl(TRIAL);
+    let has_ttl = match client.create(&format!("{folder}/%ttl"), &[], &trial).await {
+        Ok(_) | Err(Error::NodeExists) => true,
+        Err(Error::Unimplemented) => false,
+        Err(error) => return Err(error),
+    };
+    Ok(*store.ensemble.has_ttl.get_or_init(|| has_ttl))
+}
+
+/// Removes some memos that are over; chance chooses where it begins.
+async fn sweep(store: &Store, session: &Session) {
+    let (client, folder) = (&session.client, folder(session));
+    let Ok(children) = client.list_children(&folder).await else { return };
+    let mut chance = [0; 4];
+    session.host.random(&mut chance);
+    let from = u32::from_be_bytes(chance) as usize % children.len().max(1);
+    for child in children.iter().cycle().skip(from).take(SWEPT.min(children.len())) {
+        let path = format!("{folder}/{child}");
+        let (Ok(Some((Some(content), stat))), Ok(now)) =
+            (there(session, &path).await, now(store, session).await)
+        else {
+            continue;
+        };
+        if content.view(&stat, now).is_none() {
+            // Somebody may have written it anew.
+            let _ = client.delete(&path, Some(stat.version)).await;
+        }
+    }
+}
+
+/// So often others may be faster.
+const TRIES: usize = 8;
+/// How long the node lasts by which TTL nodes are tried: 1 s.
+const TRIAL: Duration = Duration::from_secs(1);
+/// How many memos one that is left looks at.
+const SWEPT: usize = 4;

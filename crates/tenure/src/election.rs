@@ -1,0 +1,365 @@
+//! `Election`: one leader of many, who says where it can be found.
+
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, OwnerId, locked};
+
+use crate::{
+    error::{AcquireError, NoteError, ReleaseError},
+    guard::Guard,
+    lease::Lease,
+    lock::Lock,
+};
+
+/// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
+/// [`Locker::election`](crate::Locker::election).
+///
+/// It is a mutex of the same name, of which the holder is the leader and the fencing token is the term: terms grow from leader
+/// to leader. So a leader believes in its lead as a holder in its lease, and everything that is said of [`Guard`] and
+/// [`Lease`] is true of it.
+///
+/// # What is not promised
+/// That a former leader has stopped what it started: give the [term](Lease::token) to the resources that it writes to. That
+/// an [observer](Self::observe) sees a leader who led for less than its pause.
+///
+/// # Example: a leader with an address
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = tenure::connect("memory:").await?;
+/// let election = locks.election("scheduler");
+/// let leadership = election.campaign().await?;
+/// leadership.proclaim("10.0.0.7:8080").await?;
+///
+/// // Elsewhere:
+/// let leader = election.leader().await?.expect("somebody leads");
+/// assert_eq!(leader.proclaimed.as_deref(), Some("10.0.0.7:8080"));
+/// leadership.resign().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Election {
+    lock: Lock,
+    pause: Duration,
+}
+
+impl Election {
+    /// How long an observer pauses between two looks if nothing is said: 1 s.
+    const PAUSE: Duration = Duration::from_secs(1);
+
+    pub(crate) fn new(lock: Lock) -> Self {
+        // A term is of one leader: no lease is passed on inside a process.
+        Self { lock: lock.strict_order(), pause: Self::PAUSE }
+    }
+
+    /// With settings of the lock: `election.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
+    /// [`Locker::mutex`](crate::Locker::mutex).
+    #[must_use]
+    pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
+        Self { lock: set(self.lock).strict_order(), ..self }
+    }
+
+    /// How long [`observe`](Self::observe) pauses between two looks. Default 1 s: each look is a request.
+    #[must_use]
+    pub fn every(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// Waits until this process leads.
+    ///
+    /// # Timing
+    /// Waits for ever, as [`Lock::acquire`] does.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws from the election, as with [`Lock::acquire`].
+    pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
+        let guard = self.lock.acquire().await?;
+        let term = self.term(guard.lease());
+        Ok(Leadership { guard, term })
+    }
+
+    /// The term of a lease of the lock of this name, for a program that took the lock itself.
+    pub fn term(&self, lease: Lease) -> Term {
+        Term { lease, host: self.lock.host(), proclaimed: Arc::default() }
+    }
+
+    /// Leads until `work` is done, and campaigns **again** each time that the lead is lost.
+    ///
+    /// `work` begins anew with each term, and its future is dropped as soon as the lead is lost: before another one can lead,
+    /// as in [`Lock::hold`]. What it spawned or blocks on is not stopped. When it is done, the lead is given up, and its
+    /// result is the answer; one that came too late is dropped, and `work` begins again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let term = locks
+    ///     .election("scheduler")
+    ///     .lead(async |term| {
+    ///         term.proclaim("10.0.0.7:8080").await.ok();
+    ///         term.token() // in earnest: schedule until told to stop
+    ///     })
+    ///     .await?;
+    /// println!("led in term {term}");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Timing
+    /// Waits for ever to lead. A store that fails in a row for longer than the [`patience`](Lock::patience) of the lock, 30 s
+    /// if nothing is said, is an error.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`]; nobody leads through this call then.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work, and then gives the lead up in the background.
+    pub async fn lead<T, F>(&self, mut work: impl FnMut(Term) -> F) -> Result<T, AcquireError>
+    where
+        F: Future<Output = T>,
+    {
+        loop {
+            let leadership = self.campaign().await?;
+            let done = tokio::select! {
+                biased;
+                lost = leadership.lost() => Err(lost),
+                out = work(leadership.term()) => leadership.check().map(|()| out),
+            };
+            match done {
+                Ok(out) => {
+                    if let Err(error) = leadership.resign().await {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(error, "the work is done, the lead could not be given up at once");
+                    }
+                    return Ok(out);
+                }
+                Err(lost) => {
+                    tracing::warn!(election = self.lock.named(), %lost, "the lead was lost: campaigning again")
+                }
+            }
+        }
+    }
+
+    /// Who leads, as the store sees it now; `None` if nobody does.
+    ///
+    /// # Timing
+    /// One request, up to 5 s. The answer may be old when it arrives.
+    ///
+    /// # Errors
+    /// As [`Locker::inspect`](crate::Locker::inspect).
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn leader(&self) -> Result<Option<Leader>, BackendError> {
+        Ok(Leader::of(self.lock.inspect().await?))
+    }
+
+    /// Follows who leads, and what the leader has proclaimed: see [`Observer::next`].
+    pub fn observe(&self) -> Observer {
+        Observer { election: self.clone(), seen: None }
+    }
+}
+
+/// Follows an election.
+///
+/// # Dropping
+/// Ends it. Nothing is left in the store: an observer has no place there.
+pub struct Observer {
+    election: Election,
+    /// What was answered last, if anything was.
+    seen: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// Who leads now: at once the first time, and then as soon as another one leads, nobody does, or the leader has
+    /// proclaimed something else.
+    ///
+    /// # Timing
+    /// Looks once in a [pause](Election::every) of 1 s, so that a change is seen 1 s later, and a request. Changes are seen
+    /// in their order; a leader who has come and gone between two looks is not seen.
+    ///
+    /// # Errors
+    /// The store's. The next call looks again, after a pause.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: what has changed meanwhile is the next answer.
+    pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
+        let host = self.election.lock.host();
+        loop {
+            if self.seen.is_some() {
+                host.sleep_until(host.now() + self.election.pause).await;
+            }
+            let now = match self.election.leader().await {
+                Ok(now) => now,
+                Err(error) => {
+                    // Whoever asks again at once waits for its pause.
+                    self.seen.get_or_insert(None);
+                    return Err(error);
+                }
+            };
+            if self.seen.as_ref() != Some(&now) {
+                self.seen = Some(now.clone());
+                return Ok(now);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").field("election", &self.election.lock.named()).finish_non_exhaustive()
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// The owner of its lease: new for every term.
+    pub owner: String,
+    /// Its term: its fencing token.
+    pub term: FencingToken,
+    /// Host, process and command, for people.
+    pub label: Option<Label>,
+    /// What it has proclaimed in this term.
+    pub proclaimed: Option<String>,
+    /// True if it leads through this [`Locker`](crate::Locker) or a clone of it.
+    pub is_this_process: bool,
+}
+
+impl Leader {
+    /// A memo of an earlier leader is none of this one's.
+    fn of(view: LockView) -> Option<Self> {
+        let LockView { holders, memo, .. } = view;
+        let HolderView { owner, token, label, is_this_process, .. } =
+            holders.into_iter().find(|holder| holder.token.is_some())?;
+        let proclaimed = memo.filter(|memo| memo.owner == owner).map(|memo| memo.text);
+        Some(Self { term: token?, owner, label, proclaimed, is_this_process })
+    }
+}
+
+/// A lead, and the duty to give it up: a [`Term`], to which it is dereferenced.
+///
+/// # Dropping
+/// Gives the lead up in the background, as [`Guard`] does.
+#[must_use = "dropping a leadership gives it up"]
+pub struct Leadership {
+    guard: Guard,
+    term: Term,
+}
+
+impl Leadership {
+    /// The proof of the lead, to be passed on.
+    pub fn term(&self) -> Term {
+        self.term.clone()
+    }
+
+    /// Gives the lead up: the next one who campaigns leads.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn resign(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+
+    /// Stops the renewals and leaves the lead to its ttl, as [`Guard::detach`].
+    pub fn detach(self) -> (OwnerId, FencingToken) {
+        self.guard.detach()
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Term;
+
+    fn deref(&self) -> &Term {
+        &self.term
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
+
+/// The proof that this process leads: a [`Lease`], to which it is dereferenced, with which the leader can proclaim something.
+#[derive(Clone)]
+pub struct Term {
+    lease: Lease,
+    host: Arc<dyn Host>,
+    /// What was proclaimed last; once there is something, a task repeats it.
+    proclaimed: Arc<Mutex<Option<Memo>>>,
+}
+
+impl Term {
+    /// Says something to all who ask for the leader, as its address: up to 1 KiB, in place of what was said before. They see it
+    /// for as long as this term lasts.
+    ///
+    /// # Timing
+    /// One request or some, up to 5 s. The store keeps it for an hour, and the leader repeats it every 20 minutes.
+    ///
+    /// # Errors
+    /// As [`Lease::note`]. If the store failed, it is said again in the background for as long as this term lasts.
+    ///
+    /// # Cancel safety
+    /// It may or may not be said.
+    pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), NoteError> {
+        let memo = Memo::new(text.as_ref(), KEPT)?;
+        let is_first = locked(&self.proclaimed).replace(memo.clone()).is_none();
+        let said = self.lease.leave(&memo).await;
+        if is_first && matches!(said, Ok(()) | Err(NoteError::Store(_))) {
+            let pause = if said.is_ok() { REPEATED } else { AGAIN };
+            self.host.spawn(Box::pin(self.clone().repeat(pause)));
+        }
+        said
+    }
+
+    /// Says what was said last, until the lead is over.
+    async fn repeat(self, mut pause: Duration) {
+        loop {
+            let due = self.host.sleep_until(self.host.now() + pause);
+            tokio::select! {
+                biased;
+                _ = self.lease.lost() => return,
+                () = due => {}
+            }
+            let Some(memo) = locked(&self.proclaimed).clone() else { return };
+            pause = match self.lease.leave(&memo).await {
+                Ok(()) => REPEATED,
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "not proclaimed yet");
+                    AGAIN
+                }
+            };
+        }
+    }
+}
+
+/// How long the store keeps what a leader says: 1 h. After that nothing is left of an election that is given up.
+const KEPT: Duration = Duration::from_secs(3600);
+/// How often the leader repeats it: every 20 minutes.
+const REPEATED: Duration = Duration::from_secs(1200);
+/// When the leader repeats what could not be said: after 5 s.
+const AGAIN: Duration = Duration::from_secs(5);
+
+impl Deref for Term {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lease.fmt(f)
+    }
+}

@@ -1,0 +1,274 @@
+//! `Once`: a job that is to run once per interval, whoever runs it.
+
+use std::time::Duration;
+
+use tenure_core::{Memo, MemoView, Memos};
+
+use crate::{
+    error::{AcquireError, ConfigError, OnceError},
+    guard::Guard,
+    lease::Lease,
+    lock::Lock,
+};
+
+/// A job that is to run once per interval, on one of many hosts. Made by [`Locker::once`](crate::Locker::once).
+///
+/// It is a mutex of the same name, with a [memo](crate::Memo) of the last run that counted. Who comes within the interval skips.
+///
+/// # What is promised
+/// Between the starts of two runs that succeeded lies the interval at least, by the store's clock, as long as the store keeps
+/// its memos. A run that failed, or whose lease was lost, does not count: the next one who comes runs.
+///
+/// # What is not promised
+/// A store that lost its memory, such as a Redis that was restarted without persistence, may have the job run again. So may a
+/// run that succeeded and could not be noted: its process was killed in between, or the store did not answer. A job that must
+/// never run twice checks the [token](Lease::token) where it writes. On etcd an interval is rounded up to whole seconds, and may
+/// begin anew when its leader changes.
+///
+/// # Example: a nightly job on several hosts
+/// ```
+/// use std::time::Duration;
+/// use tenure::OnceOutcome;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = tenure::connect("memory:").await?;
+/// let nightly = locks.once("nightly").every(Duration::from_secs(23 * 3600));
+/// for _host in 0..3 {
+///     match nightly.run(async |_lease| Ok::<_, std::io::Error>("backed up")).await? {
+///         OnceOutcome::Ran(done) => println!("{}", done?),
+///         OnceOutcome::Skipped(last) => println!("{} did it {:?} ago", last.by, last.ago),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Once {
+    lock: Lock,
+    every: Duration,
+    even_if_failed: bool,
+}
+
+/// What became of one call of [`Once::run`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnceOutcome<R> {
+    /// The job ran, with this result.
+    Ran(R),
+    /// It did not run, because it ran a while ago.
+    Skipped(LastRun),
+}
+
+impl<R> OnceOutcome<R> {
+    /// The result, if it ran.
+    pub fn ran(self) -> Option<R> {
+        match self {
+            Self::Ran(result) => Some(result),
+            Self::Skipped(_) => None,
+        }
+    }
+}
+
+/// The run that counted last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastRun {
+    /// Who ran it, for people.
+    pub by: String,
+    /// How long ago it began.
+    pub ago: Duration,
+}
+
+impl Once {
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock: lock.strict_order(), every: Duration::ZERO, even_if_failed: false }
+    }
+
+    /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no default.
+    /// Give the same one everywhere; of two different ones the shorter one counts.
+    #[must_use]
+    pub fn every(self, every: Duration) -> Self {
+        Self { every, ..self }
+    }
+
+    /// Counts a run from the moment that it starts, whatever becomes of it: at most one *start* per interval. For work of which
+    /// a second attempt is worse than none.
+    #[must_use]
+    pub fn even_if_failed(self) -> Self {
+        Self { even_if_failed: true, ..self }
+    }
+
+    /// With settings of the lock: `once.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
+    /// [`Locker::mutex`](crate::Locker::mutex).
+    #[must_use]
+    pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
+        Self { lock: set(self.lock).strict_order(), ..self }
+    }
+
+    /// Runs `work` under the lock, unless a run counts that began within the interval. Waits for one that is under way, and
+    /// then looks again.
+    ///
+    /// # Timing
+    /// A skip is one request. Waits for the lock as [`Lock::acquire`] does: for ever.
+    ///
+    /// # Errors
+    /// [`OnceError::Acquire`] if the work never began; [`OnceError::Lost`] if the lease was lost before it was done, as
+    /// in [`Lock::hold`], and then the run does not count; [`OnceError::NotNoted`] if it is done, but the store did not take
+    /// the memo: it may run again within the interval. A `work` that answers `Err` has failed, and is
+    /// [`OnceOutcome::Ran`] with its error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and then the guard; the run does not count.
+    pub async fn run<T, E>(
+        &self,
+        work: impl AsyncFnOnce(Lease) -> Result<T, E>,
+    ) -> Result<OnceOutcome<Result<T, E>>, OnceError> {
+        let guard = match self.begin().await? {
+            Ok(guard) => guard,
+            Err(last) => return Ok(OnceOutcome::Skipped(last)),
+        };
+        let host = self.lock.host();
+        let started = host.now();
+        let out = {
+            let work = work(guard.lease());
+            tokio::select! {
+                biased;
+                lost = guard.lost() => return Err(OnceError::Lost(lost)),
+                out = work => out,
+            }
+        };
+        self.end(guard, out.is_ok(), started.elapsed(host.now())).await?;
+        Ok(OnceOutcome::Ran(out))
+    }
+
+    /// Takes the lock, unless a run counts.
+    pub(crate) async fn begin(&self) -> Result<Result<Guard, LastRun>, OnceError> {
+        if let Some(last) = self.last().await? {
+            return Ok(Err(last));
+        }
+        let guard = self.lock.acquire().await?;
+        // Another one may have run it while we waited.
+        if let Some(last) = self.last().await? {
+            guard.give_up().await;
+            return Ok(Err(last));
+        }
+        if self.even_if_failed {
+            self.count(&guard, Duration::ZERO).await?;
+        }
+        Ok(Ok(guard))
+    }
+
+    /// A run is over that took so long: counts it if it succeeded, and gives the lock back.
+    pub(crate) async fn end(&self, guard: Guard, is_success: bool, took: Duration) -> Result<(), OnceError> {
+        guard.check().map_err(OnceError::Lost)?;
+        if is_success && !self.even_if_failed {
+            self.count(&guard, took).await?;
+        }
+        guard.give_up().await;
+        Ok(())
+    }
+
+    /// The last run that counts, if it began within the interval: then it is not time yet. For a program that takes the lock
+    /// itself, which asks once more when it holds it: then no run can begin before it has given the lock back.
+    ///
+    /// # Timing
+    /// One request, up to 5 s.
+    ///
+    /// # Errors
+    /// [`OnceError::Acquire`] for an interval or a name that is none, a store without memos, and for the store's errors.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn last(&self) -> Result<Option<LastRun>, OnceError> {
+        self.check().map_err(AcquireError::from)?;
+        let view = self.lock.inspect().await.map_err(AcquireError::Backend)?;
+        Ok(view.memo.as_ref().and_then(Counted::read).and_then(|counted| counted.within(self.every)))
+    }
+
+    /// Makes a run count that began so long ago: the counterpart of [`last`](Self::last). The lease is that of the lock of this
+    /// name.
+    ///
+    /// # Timing
+    /// One request or some, up to 5 s.
+    ///
+    /// # Errors
+    /// [`OnceError::NotNoted`]: the run may be repeated within the interval.
+    ///
+    /// # Cancel safety
+    /// It may or may not count.
+    pub async fn count(&self, lease: &Lease, began: Duration) -> Result<(), OnceError> {
+        // Our clock may run faster than the store's (A1).
+        let Some(left) = self.every.checked_sub(began - began / 100).filter(|left| !left.is_zero()) else {
+            return Ok(());
+        };
+        let by = self.lock.who();
+        let text = format!("{MARK}{} ms, after {} ms, by {by}", self.every.as_millis(), began.as_millis());
+        let memo = Memo::new(text, left).map_err(|error| OnceError::NotNoted(error.into()))?;
+        lease.leave(&memo).await.map_err(OnceError::NotNoted)
+    }
+
+    /// What is wrong before anything is sent.
+    fn check(&self) -> Result<(), ConfigError> {
+        Memo::new("", self.every).map_err(|_| ConfigError::Every)?;
+        let promises = self.lock.promises();
+        match promises.memo {
+            Memos::None(why) => Err(ConfigError::NoMemos { backend: promises.backend, why }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How the memo of a run begins.
+const MARK: &str = "ran, once every ";
+
+/// A run that counts, from its memo.
+struct Counted {
+    every: Duration,
+    run: LastRun,
+}
+
+impl Counted {
+    /// `None` for a memo that somebody else has left.
+    fn read(memo: &MemoView) -> Option<Self> {
+        let (every, rest) = memo.text.strip_prefix(MARK)?.split_once(" ms, after ")?;
+        let (began, by) = rest.split_once(" ms, by ")?;
+        let [every, began] = [every, began].map(|ms| ms.parse().ok().map(Duration::from_millis));
+        let run = LastRun { by: by.to_owned(), ago: began?.saturating_add(memo.age) };
+        Some(Self { every: every?, run })
+    }
+
+    /// A memo is there for as long as its own interval lasts, counted by the store. A shorter one is counted here.
+    fn within(self, every: Duration) -> Option<LastRun> {
+        (every >= self.every || self.run.ago < every).then_some(self.run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::FencingToken;
+
+    use super::*;
+
+    fn counted(text: &str, age_ms: u64) -> Option<Counted> {
+        let (age, left) = (Duration::from_millis(age_ms), Duration::from_secs(1));
+        Counted::read(&MemoView::new(text, ("x", FencingToken::new(1)), age, left))
+    }
+
+    #[test]
+    fn a_run_reads_back_and_what_is_none_does_not() {
+        let text = "ran, once every 10000 ms, after 1500 ms, by web-3 pid 7 a b, by c";
+        let run = counted(text, 200).unwrap().run;
+        assert_eq!((run.by.as_str(), run.ago), ("web-3 pid 7 a b, by c", Duration::from_millis(1700)));
+        for other in ["", "10.0.0.7:80", "ran, once every x ms, after 1 ms, by y", "ran, once every 1 ms"] {
+            assert!(counted(other, 0).is_none(), "{other}");
+        }
+    }
+
+    /// With another interval than its own, a run counts for the shorter one of both.
+    #[test]
+    fn of_two_intervals_the_shorter_one_counts() {
+        let text = "ran, once every 10000 ms, after 1000 ms, by x";
+        let within = |every, age| counted(text, age).unwrap().within(Duration::from_millis(every)).is_some();
+        assert!(within(10_000, 8000) && within(10_000, 9500), "the store says that it is not over");
+        assert!(within(60_000, 8000));
+        assert!(within(5000, 3999) && !within(5000, 4000));
+    }
+}

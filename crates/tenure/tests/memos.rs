@@ -1,0 +1,220 @@
+//! Memos, and jobs that run once per interval.
+
+#![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
+mod stage;
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use stage::{Actor, Stage, TTL, in_time, ms};
+use tenure::{AcquireError, ConfigError, Loss, MemoError, NoteError, Once, OnceError, OnceOutcome};
+use tenure_testkit::{
+    gate::{Gate, Verb},
+    host::pass,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What is said of the lock of this stage.
+async fn said(stage: &Stage) -> Option<String> {
+    stage.view().await.memo.map(|memo| memo.text)
+}
+
+/// L4: a lease that is over leaves nothing, and says why.
+#[tokio::test(start_paused = true)]
+async fn only_a_lease_that_is_held_leaves_a_memo() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    let lease = guard.lease();
+    in_time(lease.note("mine", HOUR)).await.unwrap();
+    guard.release().await.unwrap();
+    let late = in_time(lease.note("late", HOUR)).await;
+    assert!(matches!(late, Err(NoteError::Lost(lost)) if lost.cause() == Loss::Released), "{late:?}");
+
+    // Robbed, and its process has not heard of it yet.
+    let guard = actor.acquire().await;
+    stage.break_lock().await;
+    let robbed = in_time(guard.note("robbed", HOUR)).await;
+    assert!(matches!(robbed, Err(NoteError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
+    assert_eq!(said(&stage).await.as_deref(), Some("mine"));
+    pass(HOUR + ms(5)).await;
+    assert_eq!(said(&stage).await, None);
+}
+
+/// What no store takes is refused before anything is sent.
+#[tokio::test(start_paused = true)]
+async fn a_memo_that_is_too_long_is_not_sent() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    for (text, kept) in [("x".repeat(1025), HOUR), ("x".into(), Duration::ZERO), ("x".into(), 10_000 * HOUR)]
+    {
+        let refused = guard.note(text, kept).await;
+        assert!(
+            matches!(refused, Err(NoteError::Memo(MemoError::TooLong { .. } | MemoError::Kept { .. }))),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(actor.gates.asked(Verb::Note), 0);
+}
+
+/// L9: every outcome of the request. What fails for a moment is asked again; a store that hangs costs 5 s.
+#[tokio::test(start_paused = true)]
+async fn a_memo_is_asked_for_again_while_the_store_fails_for_a_moment() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    let once = [Gate::Refuse, Gate::LoseReply, Gate::Slow(ms(300)), Gate::Late(ms(300))];
+    for gate in once {
+        actor.gates.plan(Verb::Note, &[gate], Gate::Open);
+        in_time(guard.note(format!("{gate:?}"), HOUR)).await.unwrap();
+        assert_eq!(said(&stage).await.unwrap(), format!("{gate:?}"));
+    }
+    for gate in [Gate::Refuse, Gate::Hang] {
+        actor.set(Verb::Note, gate);
+        let began = stage.clock();
+        let failed = in_time(guard.note("never", HOUR)).await;
+        assert!(matches!(failed, Err(NoteError::Store(_))), "{failed:?}");
+        assert!(stage.clock() - began <= Duration::from_secs(6), "{gate:?}");
+    }
+    assert_eq!(guard.check(), Ok(()), "it is renewed meanwhile");
+    assert_eq!(said(&stage).await.unwrap(), format!("{:?}", once[3]));
+}
+
+fn nightly(actor: &Actor) -> Once {
+    actor.locks.once("stage").every(10 * TTL).with(|lock| lock.ttl(TTL))
+}
+
+/// A run that takes so long, and succeeds.
+async fn runs(once: &Once, takes: Duration) -> bool {
+    let run = in_time(once.run(async |_| {
+        pass(takes).await;
+        Ok::<_, Infallible>(())
+    }));
+    matches!(run.await.unwrap(), OnceOutcome::Ran(Ok(())))
+}
+
+/// Counted from the start of the run, by the store's clock, and over all processes.
+#[tokio::test(start_paused = true)]
+async fn between_two_starts_lies_the_interval() {
+    let stage = Stage::new();
+    let (one, two) = (nightly(&stage.actor()), nightly(&stage.actor()));
+    let began = stage.clock();
+    assert!(runs(&one, 3 * TTL).await);
+    for _ in 0..6 {
+        assert!(!runs(&two, ms(1)).await && !runs(&one, ms(1)).await);
+        pass(TTL).await;
+    }
+    let Some(last) = two.last().await.unwrap() else { panic!("it ran 9 ttls ago") };
+    assert!(last.ago >= 9 * TTL - ms(1) && last.ago < 10 * TTL, "{last:?}");
+    assert!(last.by.contains(&format!("pid {}", std::process::id())), "{last:?}");
+    // A hundredth of the run for a clock that is fast, and one of the interval for a test that is.
+    pass(TTL + TTL / 30 + TTL / 10).await;
+    assert!(runs(&two, ms(1)).await);
+    assert!(stage.clock() - began >= 10 * TTL);
+    assert!(stage.is_free().await, "L8");
+}
+
+/// L1: of many who come at once one runs, also if it takes longer than the others came late.
+#[tokio::test(start_paused = true)]
+async fn of_many_who_come_at_once_one_runs() {
+    let stage = Stage::new();
+    let ran = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (once, ran) = (nightly(&stage.actor()), ran.clone());
+            tokio::spawn(async move {
+                let took = in_time(once.run(async |_| {
+                    ran.fetch_add(1, Ordering::SeqCst);
+                    pass(2 * TTL).await;
+                    Ok::<_, Infallible>(())
+                }));
+                took.await.unwrap()
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(ran.load(Ordering::SeqCst), 1);
+}
+
+/// A run that failed, that lost its lease or that was dropped does not count, unless that was asked for.
+#[tokio::test(start_paused = true)]
+async fn only_a_success_counts_unless_the_start_does() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for counts in [false, true] {
+        let once = if counts { nightly(&actor).even_if_failed() } else { nightly(&actor) };
+        let failed = in_time(once.run(async |_| Err::<(), _>("no disk"))).await.unwrap();
+        assert_eq!(failed, OnceOutcome::Ran(Err("no disk")));
+        assert_eq!(once.last().await.unwrap().is_some(), counts);
+        pass(11 * TTL).await;
+
+        let robbed = in_time(once.run(async |_| {
+            stage.break_lock().await;
+            std::future::pending::<Result<(), Infallible>>().await
+        }));
+        let robbed = robbed.await;
+        assert!(matches!(robbed, Err(OnceError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
+        assert_eq!(once.last().await.unwrap().is_some(), counts);
+        pass(11 * TTL).await;
+
+        let dropped = once.run(async |_| std::future::pending::<Result<(), Infallible>>().await);
+        assert!(tokio::time::timeout(TTL, dropped).await.is_err());
+        assert_eq!(once.last().await.unwrap().is_some(), counts);
+        pass(11 * TTL).await;
+        assert!(stage.is_free().await, "L8");
+    }
+}
+
+/// A success that cannot be counted is said; a start that is to count and cannot is none.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_cannot_be_counted_says_so() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    actor.set(Verb::Note, Gate::Refuse);
+    let mut ran = 0;
+    for once in [nightly(&actor), nightly(&actor).even_if_failed()] {
+        let run = in_time(once.run(async |_| {
+            ran += 1;
+            Ok::<_, Infallible>(())
+        }));
+        assert!(matches!(run.await, Err(OnceError::NotNoted(NoteError::Store(_)))));
+        assert_eq!(ran, 1, "one that counts from its start must not start");
+    }
+    stage.settle(0, 0).await;
+}
+
+/// An interval of zero, or of none, is refused before anything is sent.
+#[tokio::test(start_paused = true)]
+async fn an_interval_is_checked_before_anything_is_sent() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for once in [actor.locks.once("stage"), nightly(&actor).every(10_000 * HOUR)] {
+        let refused = once.run(async |_| Ok::<_, Infallible>(())).await;
+        assert!(matches!(refused, Err(OnceError::Acquire(AcquireError::Config(ConfigError::Every)))));
+    }
+    assert_eq!(actor.gates.asked(Verb::Claim), 0);
+}
+
+/// A memo that somebody else left beside the lock of a job says nothing of a run.
+#[tokio::test(start_paused = true)]
+async fn a_memo_of_another_kind_is_no_run() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    guard.note("10.0.0.7:80", HOUR).await.unwrap();
+    guard.release().await.unwrap();
+    assert!(runs(&nightly(&actor), ms(1)).await);
+    assert!(!runs(&nightly(&actor), ms(1)).await);
+}

@@ -1,0 +1,105 @@
+//! An observer of an election on each store: every change of leader, in order, and not late.
+
+#![cfg(all(
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
+
+use std::time::{Duration, Instant};
+
+use tenure::{FencingToken, Leader, connect};
+use tenure_testkit::{
+    patience::slowness, postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeperServer,
+};
+
+/// How long a leader leads, and nobody does: longer than an observer pauses.
+const STAY: Duration = Duration::from_millis(1600);
+/// The pause of an observer, and a look.
+const LATE: Duration = Duration::from_millis(1100);
+
+/// What an observer is to see: who leads, and what that one said.
+type Seen = Option<(FencingToken, Option<String>)>;
+
+fn seen(leader: Option<Leader>) -> Seen {
+    leader.map(|leader| (leader.term, leader.proclaimed))
+}
+
+/// L2: three leaders one after the other, each with an address, seen by a process that has nothing to do with them.
+async fn every_change_is_seen_in_order(url: &str) {
+    let stay = STAY * slowness();
+    let election = connect(url).await.unwrap().election("scheduler");
+    let mut observer = connect(url).await.unwrap().election("scheduler").observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let watching = tokio::spawn(async move {
+        let mut changes: Vec<(Instant, Seen)> = Vec::new();
+        while changes.len() < 9 {
+            // A busy machine may keep the store from answering in time.
+            if let Ok(leader) = observer.next().await {
+                changes.push((Instant::now(), seen(leader)));
+            }
+        }
+        changes
+    });
+    let mut expected: Vec<(Instant, Seen)> = Vec::new();
+    for n in 0..3 {
+        let leadership = election.campaign().await.unwrap();
+        let (term, address) = (leadership.token(), format!("10.0.0.{n}:80"));
+        expected.push((Instant::now(), Some((term, None))));
+        tokio::time::sleep(stay).await;
+        leadership.proclaim(&address).await.unwrap();
+        expected.push((Instant::now(), Some((term, Some(address)))));
+        tokio::time::sleep(stay).await;
+        leadership.resign().await.unwrap();
+        expected.push((Instant::now(), None));
+        tokio::time::sleep(stay).await;
+    }
+    let changes = tokio::time::timeout(20 * stay, watching).await.expect("all changes are seen").unwrap();
+    assert!(expected.windows(2).all(|pair| match (&pair[0].1, &pair[1].1) {
+        (Some((earlier, _)), Some((later, _))) => earlier <= later,
+        _ => true,
+    }));
+    for ((at, change), (came, wanted)) in changes.into_iter().zip(expected) {
+        assert_eq!(change, wanted);
+        let late = at.saturating_duration_since(came);
+        assert!(late <= LATE * slowness(), "{wanted:?} was seen {late:?} late");
+    }
+}
+
+#[tokio::test]
+async fn on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    every_change_is_seen_in_order(&format!("sqlite:{}", folder.path().join("locks.db").display())).await;
+}
+
+#[tokio::test]
+async fn on_redis() {
+    every_change_is_seen_in_order(&RedisServer::start().url("?guard=off")).await;
+}
+
+#[tokio::test]
+async fn on_a_quorum() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let nodes: Vec<String> = servers.iter().map(|server| server.url("")).collect();
+    every_change_is_seen_in_order(&format!("redlock:{}?guard=off", nodes.join(","))).await;
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    every_change_is_seen_in_order(&PostgresServer::start().url("")).await;
+}
+
+#[tokio::test]
+async fn on_zookeeper() {
+    every_change_is_seen_in_order(&ZooKeeperServer::start().url("")).await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn on_etcd() {
+    every_change_is_seen_in_order(&tenure_testkit::etcd::EtcdServer::start().url("")).await;
+}
