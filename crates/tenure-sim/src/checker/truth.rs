@@ -23,6 +23,12 @@ pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
 /// Local turns of one lease.
 const TURNS_MAX: u64 = 32;
 
+enum After {
+    Done,
+    Passed,
+    NotDone,
+}
+
 #[derive(Default)]
 struct Account {
     /// Nodes that let it in or gave it a place since its claim was sent.
@@ -59,6 +65,17 @@ impl Account {
             }
             _ => {}
         }
+    }
+
+    /// Once a holder with this token was told that it has released.
+    fn after_release(&self, token: u64, quorum: usize) -> After {
+        // With a token left it may have been passed on; or it is kept, and may end with its ttl, if the store is away when it is
+        // given back.
+        if self.left.is_empty() && token < self.last {
+            let may_be_kept = self.first.is_some_and(|first| self.last - first > TURNS_MAX);
+            return if may_be_kept { After::Done } else { After::Passed };
+        }
+        if self.left.len() < quorum { After::NotDone } else { After::Done }
     }
 
     /// True if a claim that failed so is known to have been applied.
@@ -121,14 +138,10 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             What::Answered { grant, answer: ReleaseAnswer::Released } => {
                 let Some(&(owner, token)) = owners.get(&grant) else { continue };
                 let account = accounts.entry(owner).or_default();
-                // With a token left it may have been passed on, or is kept: that one may end with its ttl, if the store is away
-                // when it is given back.
-                if account.left.is_empty() && token < account.last {
-                    if account.first.is_some_and(|first| account.last - first <= TURNS_MAX) {
-                        passed.insert(owner, (event.at, grant));
-                    }
-                } else if account.left.len() < quorum {
-                    found.push(not_done(event.at, grant));
+                match account.after_release(token, quorum) {
+                    After::Passed => drop(passed.insert(owner, (event.at, grant))),
+                    After::NotDone => found.push(not_done(event.at, grant)),
+                    After::Done => {}
                 }
             }
             _ => {}
