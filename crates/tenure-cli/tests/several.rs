@@ -57,7 +57,8 @@ fn thirty_processes_that_take_three_of_six_names_lose_no_increment_and_all_are_s
         })
         .collect();
     let start = |&[one, two, three]: &[&str; 3]| {
-        let claim = ["run", "-w", "60s", "--also", two, "--also", three, one];
+        // A lease that a starved machine renews in time.
+        let claim = ["run", "-w", "60s", "--ttl", "30s", "--also", two, "--also", three, one];
         stage.start(&[&claim[..], &["--", "sh", "-c", increment, one, two, three]].concat())
     };
     all_succeed(triples.iter().map(start).collect());
