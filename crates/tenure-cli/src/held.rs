@@ -1,11 +1,10 @@
 //! `Held`: a command under its locks, until it has ended or the lease is over.
 
-use std::{ffi::OsString, time::Duration};
+use std::time::Duration;
 
 use tenure::{Guards, Host, Lease, Loss, Lost, Moment, TokioHost};
 
 use crate::{
-    args::Run,
     child::{Change, Child, Under},
     every::Every,
     exit::{Stop, warn},
@@ -14,47 +13,9 @@ use crate::{
     release::Release,
     signals::Signals,
     spinner::pause,
+    stopping::Stopping,
+    task::Task,
 };
-
-/// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
-/// ttl.
-const LOOK: Duration = Duration::from_millis(50);
-
-/// The durations of a stop.
-#[derive(Clone, Copy)]
-pub(crate) struct Stopping {
-    /// From TERM to KILL.
-    grace: Duration,
-    /// From KILL until the group is surely gone.
-    slack: Duration,
-    /// Between two looks at the command.
-    look: Duration,
-}
-
-impl Stopping {
-    pub(crate) fn new(args: &Run, ttl: Duration) -> Result<Self, Stop> {
-        let grace = args.grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
-        if grace > ttl / 3 {
-            let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
-            return Err(Stop::usage(format!(
-                "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
-            )));
-        }
-        let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
-        Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
-    }
-
-    /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
-    fn deadline(self, guard: &Guards) -> Deadline {
-        let end = TokioHost.now() + guard.remaining();
-        Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
-    }
-
-    /// The validity that must be left when TERM is sent.
-    pub(crate) fn margin(self) -> Duration {
-        self.grace + self.slack
-    }
-}
 
 /// How a command under a lock came to its end.
 pub(crate) enum End {
@@ -66,7 +27,7 @@ pub(crate) enum End {
 
 /// A command that runs, or is about to, under its locks.
 pub(crate) struct Held<'a> {
-    pub(crate) args: &'a Run,
+    pub(crate) task: &'a Task,
     /// Of the lock or locks, for people.
     pub(crate) name: &'a str,
     pub(crate) stopping: Stopping,
@@ -117,7 +78,7 @@ impl Held<'_> {
             self.release.in_passing(self.guard).await;
             return Ok(End::Lost(line));
         }
-        let argv = argv(self.args);
+        let argv = self.task.argv();
         let under = Under { guards: &self.guard, first: &self.first };
         let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
@@ -243,7 +204,7 @@ impl Held<'_> {
     }
 
     fn why_now(&self) -> Over {
-        if self.guard.is_at_risk() || self.args.max_hold.is_none() {
+        if self.guard.is_at_risk() || self.task.max_hold.is_none() {
             Over::lost("the lease could not be renewed in time")
         } else {
             Over { why: "--max-hold is over".to_owned(), is_planned: true }
@@ -253,7 +214,7 @@ impl Held<'_> {
     /// `--min-hold`, unless a signal or a loss ends it.
     async fn stay(&self, since: Moment, signals: &mut Signals) {
         // An INT or TERM that came while the command ran ends it too: it may have found nobody there to pass it on to.
-        let Some(min_hold) = self.args.min_hold.filter(|_| !signals.is_asked()) else { return };
+        let Some(min_hold) = self.task.min_hold.filter(|_| !signals.is_asked()) else { return };
         let left = (since + min_hold).remaining(TokioHost.now());
         tokio::select! {
             () = pause(left) => {}
@@ -270,12 +231,4 @@ fn except(daemons: &[nix::unistd::Pid]) -> String {
     }
     let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
     format!(", except daemons, which have a session of their own: pid {}", pids.join(", "))
-}
-
-fn argv(args: &Run) -> Vec<OsString> {
-    if !args.command {
-        return args.argv.clone();
-    }
-    let shell = ["sh", "-c"].map(OsString::from);
-    shell.into_iter().chain(args.argv.iter().cloned()).collect()
 }

@@ -5,28 +5,29 @@ use tenure::{Election, Lease, Term};
 use crate::{
     args::{Global, Lead},
     exit::{self, Stop},
-    held::{End, Stopping},
-    run::{self, Started},
+    held::End,
+    run::Started,
+    task::Task,
     wanted::Wanted,
 };
 
 /// Campaigns, runs the command while it leads, and campaigns again after a loss. Ends when the command ends by itself, and when
 /// it is asked to end.
 pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
-    let proclaims = args.proclaim.clone();
-    let (name, args) = args.into_run();
-    Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
-    let mut started = Started::new(global, &args, Wanted::only(name)).await?;
+    let task = Task::from(&args);
+    task.check()?;
+    let mut started = Started::new(global, &task, Wanted::only(args.name)).await?;
+    started.refuse_nested().await?;
     let election = started.locks().election(started.name());
     loop {
         let guards = started.enter_for_ever().await?;
-        let _term = match &proclaims {
+        let _term = match &args.proclaim {
             Some(text) => Some(proclaim(&election, started.first(&guards), text).await),
             None => None,
         };
         match started.run(guards).await? {
             End::Ended(code) => return Ok(code),
-            End::Lost(line) if started.is_asked_to_end() => return Err(run::lost(&args, line)),
+            End::Lost(line) if started.is_asked_to_end() => return Err(task.lost(line)),
             End::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
             End::Lost(_) => {}
         }

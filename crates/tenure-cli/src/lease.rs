@@ -11,7 +11,7 @@ use crate::{
     people,
     signals::Signals,
     store, view,
-    waiting::{LEAVE_PATIENCE, Waiting},
+    waiting::{Budget, LEAVE_PATIENCE, Waiting},
 };
 
 #[derive(Serialize)]
@@ -24,13 +24,13 @@ struct LeaseJson<'a> {
 
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    outlives_us(&locks)?;
+    outlives_its_process(&locks, KEEP)?;
     nested::refuse(global, &locks, &args.name, Mode::Exclusive).await?;
     let mut signals = Signals::listen()?;
     let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
     let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
-    let guard = waiting.acquire(lock, args.wait, &mut signals).await?;
+    let guard = waiting.acquire(lock, Budget(args.wait), &mut signals).await?;
     let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner: guard.owner().to_string(), token: guard.token().get(), ttl_ms };
     if let Err(error) = view::try_print(&view::json(&lease)) {
@@ -50,12 +50,15 @@ async fn all_have_heard(locks: &Locker) {
     locks.drain(LEAVE_PATIENCE).await;
 }
 
-/// A lease that is a session ends with this process or shortly after it, so a script cannot use it.
-fn outlives_us(locks: &Locker) -> Result<(), Stop> {
+/// What a script cannot do then.
+const KEEP: &str = "a script cannot keep it";
+
+/// A lease that is a session ends with the process that took it or shortly after it; so this is refused.
+pub(crate) fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
     let promises = locks.promises();
     if promises.end == EndOfGrant::Session {
         let line = format!(
-            "a lease of {} ends with the process that took it, so a script cannot keep it; use `tenure run`",
+            "a lease of {} ends with the process that took it, so {so}; use `tenure run`",
             promises.backend
         );
         return Err(Stop::usage(line));
@@ -74,7 +77,7 @@ fn caller() -> Label {
 
 pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    outlives_us(&locks)?;
+    outlives_its_process(&locks, KEEP)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
         return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));

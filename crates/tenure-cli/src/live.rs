@@ -47,7 +47,7 @@ pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
             signal = signals.asked_to_end() => return Err(Stop::signalled(signal as i32)),
             looked = watch.look() => looked,
         };
-        let trouble = failing.on(looked.as_ref().err())?;
+        let trouble = failing.on(looked.as_ref().err(), is_live)?;
         if is_live {
             draw(&watch, &args.prefix, &store::place(global), trouble.as_deref())?;
         } else {
@@ -66,11 +66,11 @@ pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
 }
 
 impl Failing {
-    /// What is to be said of the answer, on a terminal for as long as it is so, elsewhere once.
+    /// What is to be said of the answer, in a live table for as long as it is so, elsewhere once.
     ///
     /// # Errors
     /// If the store fails for good, or has failed for too long.
-    fn on(&mut self, error: Option<&BackendError>) -> Result<Option<String>, Stop> {
+    fn on(&mut self, error: Option<&BackendError>, is_live: bool) -> Result<Option<String>, Stop> {
         let Some(error) = error else {
             self.since = None;
             return Ok(None);
@@ -81,7 +81,7 @@ impl Failing {
         if !error.kind().is_transient() || since.elapsed(now) >= PATIENCE {
             return Err(Stop::store(error));
         }
-        let is_said = is_new || io::stdout().is_terminal();
+        let is_said = is_new || is_live;
         let line =
             || format!("{}; asked again; given up if that lasts {}", chain(error), people::seconds(PATIENCE));
         Ok(is_said.then(line))
@@ -91,7 +91,9 @@ impl Failing {
 /// As many lines as the terminal has.
 fn draw(watch: &Watch, prefix: &str, place: &str, trouble: Option<&str>) -> Result<(), Stop> {
     let views: Vec<LockView> = watch.latest().cloned().collect();
-    let rows = tcgetwinsize(io::stdout()).map_or(24, |size| usize::from(size.ws_row).max(4));
+    let size = tcgetwinsize(io::stdout());
+    let (rows, columns) =
+        size.map_or((24, 80), |size| (size.ws_row.max(4).into(), size.ws_col.max(20).into()));
     let names = if prefix.is_empty() { String::new() } else { format!(" that start with {prefix}") };
     let clock = people::clock(TokioHost.now().wall);
     let mut lines = vec![format!("{clock}  {} locks{names} in {place}", views.len())];
@@ -104,8 +106,7 @@ fn draw(watch: &Watch, prefix: &str, place: &str, trouble: Option<&str>) -> Resu
         lines.truncate(rows - 2);
         lines.push(format!("and {more} more"));
     }
-    let width = tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(20));
-    let fitted = lines.iter().map(|line| line.chars().take(width).collect::<String>());
+    let fitted = lines.iter().map(|line| line.chars().take(columns).collect::<String>());
     let text: String = fitted.map(|line| tenure::shown(&line).to_string() + END_OF_LINE).collect();
     drawn(&format!("{HOME}{text}{REST}"))
 }

@@ -1,7 +1,6 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
-mod as_run;
 mod attach;
 mod bench;
 mod child;
@@ -28,7 +27,9 @@ mod release;
 mod run;
 mod signals;
 mod spinner;
+mod stopping;
 mod store;
+mod task;
 mod terminal;
 mod view;
 mod waiting;

@@ -2,45 +2,43 @@
 
 use std::time::Duration;
 
-use tenure::{Guards, Host, Label, Lease, Lock, LockName, Locker, Promises, Timing, TokioHost};
+use tenure::{Guards, Host, Lease, Lock, LockName, Locker, TokioHost};
 
 use crate::{
     args::{Global, Run},
     every::Every,
-    exit::Stop,
-    held::{End, Held, Stopping},
-    people,
+    exit::{self, Stop},
+    held::{End, Held},
     release::Release,
     signals::Signals,
+    stopping::Stopping,
     store,
+    task::Task,
     waiting::{Budget, Waiting},
     wanted::{Asking, Wanted},
 };
 
 pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
-    // Before there is a store, which may be a file that is made. A default is never longer than this one.
-    Stopping::new(&args, args.ttl.unwrap_or_default().ttl())?;
+    Task::from(&args).check()?;
     let wanted = Wanted::of(&mut args, std::env::args_os())?;
-    let mut started = Started::new(global, &args, wanted).await?;
+    let task = Task::from(&args);
+    let mut started = Started::new(global, &task, wanted).await?.every(&args);
+    started.refuse_nested().await?;
     if let Some(code) = started.skip_early().await? {
         return Ok(code);
     }
-    let guards = started.enter().await?;
+    let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
+    let guards = started.enter(budget, args.conflict_exit_code).await?;
     match started.run(guards).await? {
         End::Ended(code) => Ok(code),
-        End::Lost(line) => Err(lost(&args, line)),
+        End::Lost(line) => Err(task.lost(line)),
     }
-}
-
-/// The lease was lost, or `--max-hold` is over.
-pub(crate) fn lost(args: &Run, line: String) -> Stop {
-    Stop::new(args.lost_exit_code, line)
 }
 
 /// Locks and a command, checked and ready to wait for the ones and to run the other.
 pub(crate) struct Started<'a> {
     global: &'a Global,
-    args: &'a Run,
+    task: &'a Task,
     locks: Locker,
     wanted: Wanted,
     every: Option<Every>,
@@ -52,15 +50,27 @@ pub(crate) struct Started<'a> {
 }
 
 impl<'a> Started<'a> {
-    pub(crate) async fn new(global: &'a Global, args: &'a Run, wanted: Wanted) -> Result<Self, Stop> {
+    pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: Wanted) -> Result<Self, Stop> {
         let locks = store::connect(global).await?;
-        let ttl = ttl(&locks.promises(), args)?;
-        let stopping = Stopping::new(args, ttl)?;
-        wanted.refuse_nested(global, &locks, args).await?;
-        let set = |lock| with_settings(lock, args, ttl, stopping);
-        let every = Every::of(global, &locks, args, (wanted.name(), set));
-        let (waited, signals) = (Duration::ZERO, Signals::listen()?);
-        Ok(Self { global, args, locks, wanted, every, stopping, ttl, waited, signals })
+        let (ttl, stopping) = task.durations(&locks.promises())?;
+        let (every, waited, signals) = (None, Duration::ZERO, Signals::listen()?);
+        Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
+    }
+
+    /// Refuses what the runs around this one hold.
+    pub(crate) async fn refuse_nested(&self) -> Result<(), Stop> {
+        self.wanted.refuse_nested(self.global, &self.locks).await
+    }
+
+    /// A lock with the settings of the task.
+    pub(crate) fn set(&self, lock: Lock) -> Lock {
+        self.task.set(lock, (self.ttl, self.stopping))
+    }
+
+    /// The same with an interval, if one was named.
+    fn every(self, args: &Run) -> Self {
+        let every = Every::of(self.global, &self.locks, args, (self.wanted.name(), |lock| self.set(lock)));
+        Self { every, ..self }
     }
 
     pub(crate) fn locks(&self) -> &Locker {
@@ -90,23 +100,22 @@ impl<'a> Started<'a> {
     }
 
     /// Waits for the locks.
-    pub(crate) async fn enter(&mut self) -> Result<Guards, Stop> {
-        let budget = Budget(if self.args.nonblock { Some(Duration::ZERO) } else { self.args.wait });
-        self.acquire(budget, false).await
+    pub(crate) async fn enter(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
+        self.acquire(budget, conflict, false).await
     }
 
-    /// The same, however long the store fails.
+    /// The same for as long as it takes, however long the store fails.
     pub(crate) async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
-        self.acquire(Budget(None), true).await
+        self.acquire(Budget(None), exit::CONFLICT, true).await
     }
 
-    async fn acquire(&mut self, budget: Budget, is_patient: bool) -> Result<Guards, Stop> {
-        let Self { global, args, locks, wanted, ttl, stopping, .. } = self;
+    async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
+        let Self { global, task, locks, wanted, ttl, stopping, .. } = self;
         let began = TokioHost.now();
-        let waiting = Waiting::new(global, locks, &*wanted, args.conflict_exit_code).of_all(wanted.is_all());
+        let waiting = Waiting::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
-        let asking = Asking { locks, args, waiting: &waiting, budget };
-        let set = |lock| with_settings(lock, args, *ttl, *stopping);
+        let set = |lock| task.set(lock, (*ttl, *stopping));
+        let asking = Asking { locks, waiting: &waiting, budget };
         let guards = wanted.acquire(asking, set, &mut self.signals).await?;
         self.waited = began.elapsed(TokioHost.now());
         Ok(guards)
@@ -118,9 +127,9 @@ impl<'a> Started<'a> {
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let release = Release { locks: &self.locks, name, place, quiet, ttl: self.ttl };
-        let (args, stopping, waited, every) = (self.args, self.stopping, self.waited, self.every.as_ref());
+        let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let is_verbose = self.global.verbose > 0 && !quiet;
-        let held = Held { args, name, stopping, guard, first, waited, is_verbose, release, every };
+        let held = Held { task, name, stopping, guard, first, waited, is_verbose, release, every };
         match held.may_start().await {
             Ok(None) => held.run(&mut self.signals, since).await,
             Ok(Some(code)) => {
@@ -133,35 +142,4 @@ impl<'a> Started<'a> {
             }
         }
     }
-}
-
-/// What was named, if the store accepts it; otherwise the default.
-pub(crate) fn ttl(promises: &Promises, args: &Run) -> Result<Duration, Stop> {
-    let ttl = args.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
-    if ttl <= promises.max_ttl {
-        return Ok(ttl);
-    }
-    let raise =
-        promises.max_ttl_parameter.map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
-    let max = people::seconds(promises.max_ttl);
-    Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
-}
-
-pub(crate) fn with_settings(lock: Lock, args: &Run, ttl: Duration, stopping: Stopping) -> Lock {
-    let ours = tenure::this_process();
-    let command = args.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    let command = if args.command { first_word(&command) } else { &command };
-    let label = Label::new(&ours.host, ours.pid, &ours.user, command);
-    let lock = lock.ttl(ttl).label(label);
-    match args.max_hold {
-        // The command may run for so long: the time to stop it comes on top.
-        Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
-        None => lock,
-    }
-}
-
-/// The program of a shell's command line, if its first word is plainly one: anything else may hold a password.
-fn first_word(line: &str) -> &str {
-    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
-    line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
 }

@@ -90,10 +90,9 @@ impl<'a> Waiting<'a> {
     pub(crate) async fn acquire(
         &self,
         lock: Lock,
-        budget: Option<Duration>,
+        budget: Budget,
         signals: &mut Signals,
     ) -> Result<Guard, Stop> {
-        let budget = Budget(budget);
         let lock = self.prepared(lock, budget);
         self.awaited(budget, signals, budget.of(lock.acquire(), |budget| lock.acquire_within(budget))).await
     }
@@ -191,7 +190,9 @@ impl<'a> Waiting<'a> {
         let end = match budget {
             Some(Duration::ZERO) => String::new(),
             Some(_) => "; given up when --wait is over".to_owned(),
-            None => format!("; given up if that lasts {}", people::seconds(STORE_PATIENCE)),
+            None => self.patience.map_or_else(String::new, |patience| {
+                format!("; given up if that lasts {}", people::seconds(patience))
+            }),
         };
         Trouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
     }

@@ -16,12 +16,13 @@ use crate::{
 pub(crate) struct Wanted {
     names: Vec<LockName>,
     how: How,
+    /// Of one lock; several are mutexes.
+    mode: Mode,
 }
 
 /// Where and how it is asked for.
 pub(crate) struct Asking<'a> {
     pub(crate) locks: &'a Locker,
-    pub(crate) args: &'a Run,
     pub(crate) waiting: &'a Waiting<'a>,
     pub(crate) budget: Budget,
 }
@@ -37,11 +38,12 @@ impl Wanted {
     /// What stands in the arguments. With `--any` there is no NAME, and what was taken for it begins the command; `written` is
     /// the whole command line.
     pub(crate) fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
+        let mode = mode(args);
         let wanted = if args.any.is_empty() {
             let first = args.name.to_str().ok_or_else(|| Stop::usage("NAME: a lock name must be UTF-8"))?;
             let first = name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
             let how = if args.also.is_empty() { How::One } else { How::All };
-            Self { names: [first].into_iter().chain(args.also.clone()).collect(), how }
+            Self { names: [first].into_iter().chain(args.also.clone()).collect(), how, mode }
         } else {
             let behind = written.skip_while(|word| word != "--").skip(1).count();
             if behind != args.argv.len() + 1 {
@@ -50,7 +52,7 @@ impl Wanted {
                 ));
             }
             args.argv.insert(0, std::mem::take(&mut args.name));
-            Self { names: args.any.clone(), how: How::Any }
+            Self { names: args.any.clone(), how: How::Any, mode }
         };
         let twice = wanted.names.iter().enumerate().find(|(at, name)| wanted.names[..*at].contains(name));
         match twice {
@@ -64,9 +66,9 @@ impl Wanted {
         &self.names[0]
     }
 
-    /// This lock alone.
+    /// This mutex alone.
     pub(crate) fn only(name: LockName) -> Self {
-        Self { names: vec![name], how: How::One }
+        Self { names: vec![name], how: How::One, mode: Mode::Exclusive }
     }
 
     /// The lock that `TENURE_LOCK` names, of those that are held.
@@ -85,16 +87,10 @@ impl Wanted {
     }
 
     /// Refuses what the runs around this one hold, and keep for as long as it waits.
-    pub(crate) async fn refuse_nested(
-        &self,
-        global: &Global,
-        locks: &Locker,
-        args: &Run,
-    ) -> Result<(), Stop> {
-        let mode = mode(args);
+    pub(crate) async fn refuse_nested(&self, global: &Global, locks: &Locker) -> Result<(), Stop> {
         let mut refused = Ok(());
         for name in &self.names {
-            let answer = nested::refuse(global, locks, name, mode).await;
+            let answer = nested::refuse(global, locks, name, self.mode).await;
             match (self.how, &answer) {
                 // One that can be had is enough.
                 (How::Any, Ok(())) => return Ok(()),
@@ -120,21 +116,20 @@ impl Wanted {
         set: impl Fn(Lock) -> Lock,
         signals: &mut Signals,
     ) -> Result<Guards, Stop> {
-        let Asking { locks, args, waiting, budget } = asking;
-        let set = |lock| waiting.prepared(set(lock), budget);
+        let Asking { locks, waiting, budget } = asking;
+        let prepared = |lock| waiting.prepared(set(lock), budget);
         match self.how {
             How::One => {
-                let lock = set(one(locks, &self.names[0], args));
-                let acquire = budget.of(lock.acquire(), |budget| lock.acquire_within(budget));
-                waiting.awaited(budget, signals, acquire).await.map(Guards::from)
+                let lock = set(one(locks, &self.names[0], self.mode));
+                waiting.acquire(lock, budget, signals).await.map(Guards::from)
             }
             How::All => {
-                let all = locks.all(&self.names).with(set);
+                let all = locks.all(&self.names).with(prepared);
                 let acquire = budget.of(all.acquire(), |budget| all.acquire_within(budget));
                 waiting.awaited(budget, signals, acquire).await
             }
             How::Any => {
-                let any = locks.any(&self.names).with(set);
+                let any = locks.any(&self.names).with(prepared);
                 let acquire = budget.of(any.acquire(), |budget| any.acquire_within(budget));
                 waiting.awaited(budget, signals, acquire).await.map(Guards::from)
             }
@@ -150,11 +145,11 @@ impl fmt::Display for Wanted {
 }
 
 /// The lock that was named, in the mode in which it is wanted.
-fn one(locks: &Locker, name: &LockName, args: &Run) -> Lock {
-    match (args.shared, args.slots) {
-        (true, _) => locks.rwlock(name).read(),
-        (false, Some(slots)) => locks.semaphore(name, slots),
-        (false, None) => locks.mutex(name),
+fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
+    match mode {
+        Mode::Exclusive => locks.mutex(name),
+        Mode::Shared { limit: None } => locks.rwlock(name).read(),
+        Mode::Shared { limit: Some(slots) } => locks.semaphore(name, slots.get()),
     }
 }
 

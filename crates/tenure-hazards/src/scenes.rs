@@ -20,6 +20,7 @@ mod s17_read_write_back;
 mod s18_herd;
 mod s19_session;
 mod s20_script;
+mod schedules;
 
 use crate::scene::Scene;
 

@@ -94,11 +94,7 @@ impl AllOf {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guards>, AcquireError> {
-        match self.acquire_for(Some(Duration::ZERO)).await {
-            Ok(guards) => Ok(Some(guards)),
-            Err(AcquireError::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        AcquireError::if_free(self.acquire_for(Some(Duration::ZERO)).await)
     }
 
     /// Waits for at most `patience` for all of them together; zero asks once for each.

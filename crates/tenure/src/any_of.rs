@@ -79,11 +79,7 @@ impl AnyOf {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>, AcquireError> {
-        match self.acquire_for(Some(Duration::ZERO)).await {
-            Ok(guard) => Ok(Some(guard)),
-            Err(AcquireError::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+        AcquireError::if_free(self.acquire_for(Some(Duration::ZERO)).await)
     }
 
     /// Waits for at most `patience`; zero asks once for each.

@@ -146,6 +146,17 @@ pub enum AcquireError {
     NoKeeper(#[source] Arc<io::Error>),
 }
 
+impl AcquireError {
+    /// What a try answers: that another owner has it is no error.
+    pub(crate) fn if_free<G>(tried: Result<G, Self>) -> Result<Option<G>, Self> {
+        match tried {
+            Ok(held) => Ok(Some(held)),
+            Err(Self::TimedOut { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 struct Held<'a>(&'a Option<Box<HolderView>>);
 
 impl fmt::Display for Held<'_> {

@@ -1,6 +1,8 @@
 //! Scene 2: a lock without an end, and a crash.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+};
 
 /// A client dies, and its lock does not.
 pub(crate) struct NoEnd;
@@ -25,18 +27,8 @@ impl Scene for NoEnd {
     fn play(&self, stage: &mut Stage<'_>) {
         let room = RedisRoom::open(stage);
         let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+        let b = stage.client("B", &room.address);
         a.enters();
-        b.asks();
-        stage.pass(0.2);
-        if stage.has_fault() {
-            a.dies();
-        } else {
-            a.leaves();
-        }
-        if b.is_in_within(3 * stage.ttl()) {
-            stage.pass(0.1);
-            b.leaves();
-        }
+        schedules::b_waits_for_the_dead(stage, a, b);
     }
 }

@@ -1,6 +1,8 @@
 //! Scene 3: SETNX, then EXPIRE, and a crash between them.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+};
 
 /// A client dies between taking the lock and saying until when.
 pub(crate) struct SetnxExpire;
@@ -25,19 +27,9 @@ impl Scene for SetnxExpire {
     fn play(&self, stage: &mut Stage<'_>) {
         let room = RedisRoom::open(stage);
         let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+        let b = stage.client("B", &room.address);
         a.asks_and_stops_if(stage.has_fault());
         a.is_in_or_stands();
-        b.asks();
-        stage.pass(0.2);
-        if stage.has_fault() {
-            a.dies();
-        } else {
-            a.leaves();
-        }
-        if b.is_in_within(3 * stage.ttl()) {
-            stage.pass(0.1);
-            b.leaves();
-        }
+        schedules::b_waits_for_the_dead(stage, a, b);
     }
 }

@@ -1,6 +1,8 @@
 //! Scene 5: a release that frees the lock of somebody else.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+};
 
 /// A client that is late deletes the lock of the next one.
 pub(crate) struct BlindDel;
@@ -26,7 +28,7 @@ impl Scene for BlindDel {
         let room = RedisRoom::open(stage);
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client("B", &room.address);
-        let mut c = stage.client("C", &room.address);
+        let c = stage.client("C", &room.address);
         a.enters();
         b.asks();
         stage.pass(0.2);
@@ -39,14 +41,6 @@ impl Scene for BlindDel {
             a.leaves();
             b.is_in();
         }
-        c.asks();
-        let is_in = c.is_in_within(stage.ttl() / 3);
-        stage.pass(0.1);
-        b.leaves();
-        if !is_in {
-            c.is_in();
-        }
-        stage.pass(0.1);
-        c.leaves();
+        schedules::c_comes_beside_b(stage, b, c);
     }
 }

@@ -1,6 +1,8 @@
 //! Scene 6: GET, compare, DEL: three steps where one is needed.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+};
 
 /// Between the look and the deletion the lock changes hands.
 pub(crate) struct GetDel;
@@ -26,7 +28,7 @@ impl Scene for GetDel {
         let room = RedisRoom::open(stage);
         let mut a = stage.client("A", &room.address);
         let mut b = stage.client("B", &room.address);
-        let mut c = stage.client("C", &room.address);
+        let c = stage.client("C", &room.address);
         a.enters();
         b.asks();
         stage.pass(0.2);
@@ -36,14 +38,6 @@ impl Scene for GetDel {
             a.goes_on();
             a.has_left();
         }
-        c.asks();
-        let is_in = c.is_in_within(stage.ttl() / 3);
-        stage.pass(0.1);
-        b.leaves();
-        if !is_in {
-            c.is_in();
-        }
-        stage.pass(0.1);
-        c.leaves();
+        schedules::c_comes_beside_b(stage, b, c);
     }
 }

@@ -1,6 +1,8 @@
 //! Scene 10: an end that is far away, and a crash.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+};
 
 /// To be safe from scene 8, the lock lasts an hour.
 pub(crate) struct Hour;
@@ -25,18 +27,8 @@ impl Scene for Hour {
     fn play(&self, stage: &mut Stage<'_>) {
         let room = RedisRoom::open(stage);
         let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+        let b = stage.client("B", &room.address);
         a.enters();
-        b.asks();
-        stage.pass(0.2);
-        if stage.has_fault() {
-            a.dies();
-        } else {
-            a.leaves();
-        }
-        if b.is_in_within(3 * stage.ttl()) {
-            stage.pass(0.1);
-            b.leaves();
-        }
+        schedules::b_waits_for_the_dead(stage, a, b);
     }
 }
