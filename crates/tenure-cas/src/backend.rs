@@ -10,7 +10,7 @@ use tenure_core::{
 };
 
 use crate::{
-    cell::{Cell, Failure, Purpose, Trouble},
+    cell::{Cell, Purpose},
     locks::Locks,
     verb::{Breaking, Leaving, Noting},
 };
@@ -62,10 +62,7 @@ impl<C: Cell> Backend for Locks<C> {
             return Ok(());
         }
         let over = self.cell.connect(Purpose::Use).await?;
-        self.cell.tell(&over, hint).await.map_err(|failure| match failure {
-            Failure::Overtaken => self.cell.error(Trouble::Overtaken),
-            Failure::Broken(error) | Failure::Refused(error) => error,
-        })
+        self.cell.tell(&over, hint).await.map_err(|failure| self.failed(failure))
     }
 
     async fn note(

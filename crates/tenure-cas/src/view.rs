@@ -56,10 +56,15 @@ impl<C: Cell> Locks<C> {
             Err(failure) => failure,
         };
         tracing::debug!(?failure, "asked again");
-        look(self.cell.connect(Purpose::Use).await?).await.map_err(|failure| match failure {
+        look(self.cell.connect(Purpose::Use).await?).await.map_err(|failure| self.failed(failure))
+    }
+
+    /// What is said of a failure that is not asked again.
+    pub(crate) fn failed(&self, failure: Failure) -> BackendError {
+        match failure {
             Failure::Overtaken => self.cell.error(Trouble::Overtaken),
             Failure::Broken(error) | Failure::Refused(error) => error,
-        })
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::shown::shown;
 
-/// Host, process, user and command of an owner, for people; and whether it wants to hear of waiters. No decision depends on it.
+/// Host, process, user and command of an owner, for people; and whether it wants to hear of waiters. Only that hint depends on it.
 ///
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

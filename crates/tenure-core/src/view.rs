@@ -17,7 +17,8 @@ pub struct LockView {
     pub queue: Vec<WaiterView>,
     /// At least as large as every token granted.
     pub fence: FencingToken,
-    /// What a holder left beside the lock, and is not over.
+    /// What a holder left beside the lock, and is not over. Asked for one lock it is always there; in a list of locks some stores
+    /// leave it out (etcd, ZooKeeper).
     pub memo: Option<MemoView>,
 }
 

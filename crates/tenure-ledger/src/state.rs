@@ -96,9 +96,9 @@ impl Ledger {
         self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
     }
 
-    /// True if there is a memo, over or not: a free lock with one is not forgotten yet.
-    pub fn has_memo(&self) -> bool {
-        self.memo.is_some()
+    /// True if there is a memo that is not over: a free lock with one is not forgotten yet.
+    pub fn has_memo(&self, now: Moment) -> bool {
+        self.memo.as_ref().is_some_and(|memo| !memo.is_over(now))
     }
 
     /// The last token minted.

@@ -68,7 +68,7 @@ impl Memory {
             }
             let ledger = world.locks.get_mut(name).expect("BUG: inserted a line ago");
             let change = verb(ledger, now, &self.rules);
-            if ledger.is_free() && !ledger.has_memo() {
+            if ledger.is_free() && !ledger.has_memo(now) {
                 world.floor = floor.max(ledger.fence());
                 world.locks.remove(name);
             }
@@ -80,13 +80,13 @@ impl Memory {
         change.answer
     }
 
-    /// Forgets free locks whose memo is over. As many as there are memos are looked at, so this is for few.
+    /// Forgets free locks whose memo is over. All locks are looked at: there are as many as a process has.
     fn forget_old_memos(&self) {
         let now = self.host.now();
         let mut world = locked(&self.world);
         let mut floor = world.floor;
-        world.locks.retain(|name, ledger| {
-            let is_kept = !ledger.is_free() || ledger.view(name.clone(), now).memo.is_some();
+        world.locks.retain(|_, ledger| {
+            let is_kept = !ledger.is_free() || ledger.has_memo(now);
             floor = if is_kept { floor } else { floor.max(ledger.fence()) };
             is_kept
         });

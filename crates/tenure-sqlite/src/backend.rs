@@ -131,6 +131,10 @@ impl Backend for Sqlite {
     }
 
     async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        if self.bells.reach(Audience::Holders, owner) {
+            self.bells.ring(Audience::Holders, owner);
+            return Ok(());
+        }
         let tell = |tx: &mut Tx<'_>| {
             tx.wakes.push((Audience::Holders, owner));
             Ok(())

@@ -193,17 +193,9 @@ impl AllOf {
                     Either::Right(_) => return Ok(()),
                 }
             };
-            held.push(next.map_err(|error| of_all(error, waited()))?);
+            held.push(next.map_err(|error| several::of_all(error, waited()))?);
         }
         Ok(())
-    }
-}
-
-/// The time that was waited is that for all of them.
-fn of_all(error: AcquireError, all: Duration) -> AcquireError {
-    match error {
-        AcquireError::TimedOut { ahead, holder, .. } => AcquireError::TimedOut { waited: all, ahead, holder },
-        other => other,
     }
 }
 

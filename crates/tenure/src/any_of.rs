@@ -41,13 +41,13 @@ pub struct AnyOf {
 
 impl AnyOf {
     pub(crate) fn new(engine: Arc<Engine>, locks: Vec<Lock>) -> Self {
-        Self { engine, locks: checked(locks) }
+        Self { engine, locks: several::checked(locks) }
     }
 
     /// With settings, the same for each lock: [`ttl`](Lock::ttl), [`label`](Lock::label) and the others.
     #[must_use]
     pub fn with(self, set: impl Fn(Lock) -> Lock) -> Self {
-        let set_all = |locks: Vec<Lock>| checked(locks.into_iter().map(set).collect());
+        let set_all = |locks: Vec<Lock>| several::checked(locks.into_iter().map(set).collect());
         Self { locks: self.locks.and_then(set_all), ..self }
     }
 
@@ -139,21 +139,19 @@ impl AnyOf {
         locks.iter().try_for_each(Lock::validate)?;
         let began = self.engine.host.now();
         // First without a place: who waits for all at once is granted all that are free.
+        let waited = || began.elapsed(self.engine.host.now());
         let refused = match try_each(locks).await {
             Ok(guard) => return Ok(guard),
             Err(error) => error,
         };
-        let left = budget.map(|budget| budget.saturating_sub(began.elapsed(self.engine.host.now())));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(refused);
-        }
-        wait_for_all(locks, left).await
+        let left = budget.map(|budget| budget.saturating_sub(waited()));
+        let acquired = if left.is_some_and(|left| left.is_zero()) {
+            Err(refused)
+        } else {
+            wait_for_all(locks, left).await
+        };
+        acquired.map_err(|error| several::of_all(error, waited()))
     }
-}
-
-fn checked(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
-    several::checked(&locks)?;
-    Ok(locks)
 }
 
 /// Asks for one after the other; why none was granted.

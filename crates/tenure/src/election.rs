@@ -3,17 +3,22 @@
 use std::{
     fmt,
     ops::Deref,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, OwnerId, locked};
+use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, Moment, OwnerId};
+use tokio::sync::Mutex;
 
 use crate::{
-    error::{AcquireError, NoteError, ReleaseError},
+    error::{AcquireError, ConfigError, NoteError, ReleaseError},
     guard::Guard,
     lease::Lease,
     lock::Lock,
+    pace::Pace,
 };
 
 /// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
@@ -63,7 +68,7 @@ impl Election {
         Self { lock: set(self.lock).strict_order(), ..self }
     }
 
-    /// How long [`observe`](Self::observe) pauses between two looks. Default 1 s: each look is a request.
+    /// How often [`observe`](Self::observe) looks. Default: once a second, for each look is a request. At least 10 ms.
     #[must_use]
     pub fn every(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -75,11 +80,14 @@ impl Election {
     /// Waits for ever, as [`Lock::acquire`] does.
     ///
     /// # Errors
-    /// As [`Lock::acquire`].
+    /// As [`Lock::acquire`]; [`ConfigError::OwnerInUse`] if an owner was [chosen](Lock::owner): each term has one of its own.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws from the election, as with [`Lock::acquire`].
     pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
+        if let Some(owner) = self.lock.chosen_owner() {
+            return Err(ConfigError::OwnerInUse { owner }.into());
+        }
         let guard = self.lock.acquire().await?;
         let term = self.term(guard.lease());
         Ok(Leadership { guard, term })
@@ -125,17 +133,10 @@ impl Election {
     {
         loop {
             let leadership = self.campaign().await?;
-            let done = tokio::select! {
-                biased;
-                lost = leadership.lost() => Err(lost),
-                out = work(leadership.term()) => leadership.check().map(|()| out),
-            };
-            match done {
+            let done = leadership.guard.work_under(work(leadership.term())).await;
+            match done.and_then(|out| leadership.check().map(|()| out)) {
                 Ok(out) => {
-                    if let Err(error) = leadership.resign().await {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "the work is done, the lead could not be given up at once");
-                    }
+                    leadership.guard.give_up().await;
                     return Ok(out);
                 }
                 Err(lost) => {
@@ -161,7 +162,7 @@ impl Election {
 
     /// Follows who leads, and what the leader has proclaimed: see [`Observer::next`].
     pub fn observe(&self) -> Observer {
-        Observer { election: self.clone(), seen: None }
+        Observer { election: self.clone(), pace: Pace::new(self.pause), told: None }
     }
 }
 
@@ -171,8 +172,9 @@ impl Election {
 /// Ends it. Nothing is left in the store: an observer has no place there.
 pub struct Observer {
     election: Election,
+    pace: Pace,
     /// What was answered last, if anything was.
-    seen: Option<Option<Leader>>,
+    told: Option<Option<Leader>>,
 }
 
 impl Observer {
@@ -180,30 +182,20 @@ impl Observer {
     /// proclaimed something else.
     ///
     /// # Timing
-    /// Looks once in a [pause](Election::every) of 1 s, so that a change is seen 1 s later, and a request. Changes are seen
+    /// Looks once [a second](Election::every), so that a change is seen 1 s later, and a request. Changes are seen
     /// in their order; a leader who has come and gone between two looks is not seen.
     ///
     /// # Errors
-    /// The store's. The next call looks again, after a pause.
+    /// The store's. The next call looks again, a second after this one.
     ///
     /// # Cancel safety
     /// Nothing is lost: what has changed meanwhile is the next answer.
     pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
         let host = self.election.lock.host();
         loop {
-            if self.seen.is_some() {
-                host.sleep_until(host.now() + self.election.pause).await;
-            }
-            let now = match self.election.leader().await {
-                Ok(now) => now,
-                Err(error) => {
-                    // Whoever asks again at once waits for its pause.
-                    self.seen.get_or_insert(None);
-                    return Err(error);
-                }
-            };
-            if self.seen.as_ref() != Some(&now) {
-                self.seen = Some(now.clone());
+            let now = self.pace.ask(&*host, self.election.leader()).await?;
+            if self.told.as_ref() != Some(&now) {
+                self.told = Some(now.clone());
                 return Ok(now);
             }
         }
@@ -295,8 +287,16 @@ impl fmt::Debug for Leadership {
 pub struct Term {
     lease: Lease,
     host: Arc<dyn Host>,
-    /// What was proclaimed last; once there is something, a task repeats it.
-    proclaimed: Arc<Mutex<Option<Memo>>>,
+    proclaimed: Arc<Proclaimed>,
+}
+
+/// What a leader says, and when it says it again.
+#[derive(Default)]
+struct Proclaimed {
+    /// Locked while it is said: what was said before never comes after it.
+    last: Mutex<Option<(Memo, Moment)>>,
+    /// A task says it again.
+    is_repeated: AtomicBool,
 }
 
 impl Term {
@@ -313,32 +313,50 @@ impl Term {
     /// It may or may not be said.
     pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), NoteError> {
         let memo = Memo::new(text.as_ref(), KEPT)?;
-        let is_first = locked(&self.proclaimed).replace(memo.clone()).is_none();
-        let said = self.lease.leave(&memo).await;
-        if is_first && matches!(said, Ok(()) | Err(NoteError::Store(_))) {
-            let pause = if said.is_ok() { REPEATED } else { AGAIN };
-            self.host.spawn(Box::pin(self.clone().repeat(pause)));
+        let mut last = self.proclaimed.last.lock().await;
+        *last = Some((memo.clone(), self.host.now() + AGAIN));
+        // Before it is said: it is said again also if this future is dropped.
+        if !self.proclaimed.is_repeated.swap(true, Ordering::AcqRel) {
+            self.host.spawn(Box::pin(self.clone().repeat()));
         }
+        let said = self.lease.leave(&memo).await;
+        *last = self.next(memo, &said);
         said
     }
 
+    /// What is to be said again, and when: nothing, if that would be refused each time.
+    fn next(&self, memo: Memo, said: &Result<(), NoteError>) -> Option<(Memo, Moment)> {
+        let pause = match said {
+            Ok(()) => REPEATED,
+            Err(NoteError::Store(_)) => AGAIN,
+            Err(_) => return None,
+        };
+        Some((memo, self.host.now() + pause))
+    }
+
     /// Says what was said last, until the lead is over.
-    async fn repeat(self, mut pause: Duration) {
+    async fn repeat(self) {
+        let mut due = self.host.now() + AGAIN;
         loop {
-            let due = self.host.sleep_until(self.host.now() + pause);
             tokio::select! {
                 biased;
                 _ = self.lease.lost() => return,
-                () = due => {}
+                () = self.host.sleep_until(due) => {}
             }
-            let Some(memo) = locked(&self.proclaimed).clone() else { return };
-            pause = match self.lease.leave(&memo).await {
-                Ok(()) => REPEATED,
-                Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "not proclaimed yet");
-                    AGAIN
+            let mut last = self.proclaimed.last.lock().await;
+            // It may have been said meanwhile.
+            if let Some((memo, at)) = last.take() {
+                if at.is_over(self.host.now()) {
+                    let said = self.lease.leave(&memo).await;
+                    if let Err(error) = &said {
+                        tracing::debug!(error = error as &dyn std::error::Error, "not proclaimed yet");
+                    }
+                    *last = self.next(memo, &said);
+                } else {
+                    *last = Some((memo, at));
                 }
-            };
+            }
+            due = last.as_ref().map_or_else(|| self.host.now() + AGAIN, |(_, at)| *at);
         }
     }
 }

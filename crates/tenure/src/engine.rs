@@ -19,11 +19,15 @@ mod watchdog;
 use std::{io, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, HolderView, Host, LockName, LockView, Minting, Moment, OwnerId, ProcessId,
+    BackendError, BackendHandle, Grant, HolderView, Host, LockName, LockView, Minting, Moment, OwnerId,
+    ProcessId, Renewal,
 };
 
 use crate::{
-    engine::{cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, spans::Spans, waiters::Waiters},
+    engine::{
+        cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, roster::Expected, spans::Spans,
+        waiters::Waiters,
+    },
     error::Lost,
 };
 
@@ -68,6 +72,16 @@ impl Engine {
         Ok(view)
     }
 
+    /// Renews a lease once, by hand.
+    pub(crate) async fn renew_one(&self, grant: &Grant, timeout: Duration) -> Result<Renewal, BackendError> {
+        let grants = [grant.clone()];
+        let ask = || async {
+            let answer = self.backend.renew(&grants).await.pop();
+            answer.expect("BUG: a backend answers every grant")
+        };
+        self.request(self.host.now(), timeout, ask).await
+    }
+
     pub(crate) fn spans(&self) -> Spans {
         Spans { backend: self.backend.promises().backend }
     }
@@ -110,9 +124,14 @@ impl Engine {
         self.keeper.roster().has(owner)
     }
 
-    /// Stops renewing; before a release is sent.
-    fn forget(&self, cell: &HoldCell) {
-        self.keeper.roster().remove(cell.owner());
+    /// A lease of an owner that was chosen is about to be asked for.
+    pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
+        self.keeper.roster().expect(owner)
+    }
+
+    /// Stops renewing; before a release is sent. False if the owner has another lease here, which must not end with this one.
+    fn forget(&self, cell: &HoldCell) -> bool {
+        self.keeper.roster().remove(cell)
     }
 
     /// Ends a hold: the lease is passed on to a waiter of this process, or belief in it ends. `Ok(true)` if it was passed on,
@@ -129,11 +148,17 @@ impl Engine {
 
     /// Has a lease passed on, or given back in the background.
     pub(crate) fn give_away(&self, cell: &HoldCell) {
+        let is_its_own = self.forget(cell);
         // Lost or not: the store may still count us in, until the ttl ends.
-        if !self.end(cell).is_ok_and(|is_passed| is_passed) {
-            let grant = cell.grant();
-            self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
+        if !self.end(cell).is_ok_and(|is_passed| is_passed) && is_its_own {
+            self.give_back(cell);
         }
+    }
+
+    /// Has a lease that has ended here released in the background.
+    fn give_back(&self, cell: &HoldCell) {
+        let grant = cell.grant();
+        self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
     }
 
     /// Whether the lease of this owner is passed on from holder to holder here. Then its guards end it, and nobody by its
@@ -157,9 +182,9 @@ impl Engine {
     /// until the time is over.
     pub(crate) async fn drain(&self, patience: Duration) -> bool {
         let now = self.host.now();
-        for idle in self.local_queues.idle() {
-            idle.on_wake(now);
-            self.give_away(&idle);
+        for idle in self.keeper.roster().end_idle(now) {
+            self.local_queues.keep_back(&idle);
+            self.give_back(&idle);
         }
         let drained = async {
             self.keeper.drained().await;

@@ -50,9 +50,7 @@ impl Guard {
     /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
     pub(crate) async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;
-        if let Err(error) = self.release().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, the release failed");
-        }
+        self.give_up().await;
         Ok(())
     }
 
@@ -60,6 +58,15 @@ impl Guard {
     pub(crate) async fn give_up(self) {
         if let Err(error) = self.release().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
+        }
+    }
+
+    /// What `work` answers; the loss, and `work` is dropped, if the lease is lost first.
+    pub(crate) async fn work_under<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            out = work.instrument(self.span()) => Ok(out),
         }
     }
 
@@ -80,7 +87,8 @@ impl Guard {
     /// Gives the lock back and says truthfully what happened.
     ///
     /// # Timing
-    /// None if the lease is [passed on](crate::Lock::strict_order) to the next waiter of this process; otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
+    /// None if the lease is [passed on](crate::Lock::strict_order) to the next waiter of this process, or kept
+    /// [idle](crate::Lock::idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
     ///
     /// # Errors
     /// [`ReleaseError::AlreadyLost`] if the lease had ended before; [`ReleaseError::Unknown`] if the store did not

@@ -66,6 +66,7 @@ mod locker;
 mod machine;
 mod once;
 mod options;
+mod pace;
 #[cfg(all(doctest, feature = "sqlite"))]
 mod readme;
 mod rwlock;

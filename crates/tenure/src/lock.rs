@@ -7,7 +7,6 @@ mod idle;
 use std::{sync::Arc, time::Duration};
 
 use tenure_core::{Label, LockName, Mode, OwnerId, Sharing, Timing};
-use tracing::Instrument;
 
 use crate::{
     engine::{Engine, acquire, cell::HoldCell},
@@ -96,8 +95,8 @@ impl Lock {
     /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) take turns with one
     /// lease, each with a token of its own: up to 32 turns, and none later than 10 ms after the lease was acquired. Then the
     /// store lets others in. So a waiter of another process is passed for 10 ms and one hold at most, where the store has an
-    /// [order](crate::Promises::order). Of a locker's
-    /// waiters only the first has a place in the store's queue, with this and without it.
+    /// [order](crate::Promises::order); a lease that may be kept [idle](Self::idle) is passed on until its process is told that
+    /// somebody waits elsewhere. Of a locker's waiters only the first has a place in the store's queue, with this and without it.
     ///
     /// Changes nothing on stores that mint a token for each [place](crate::Minting::Place), and for locks other than
     /// mutexes: there each lease has one holder.
@@ -364,14 +363,7 @@ impl Lock {
 
 /// Works under a guard for as long as the lease lasts, then gives it back.
 pub(crate) async fn run<T>(guard: Guard, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
-    let out = {
-        let work = work(guard.lease());
-        tokio::select! {
-            biased;
-            lost = guard.lost() => return Err(HoldError::Lost(lost)),
-            out = work.instrument(guard.span()) => out,
-        }
-    };
+    let out = guard.work_under(work(guard.lease())).await.map_err(HoldError::Lost)?;
     guard.settle().await?;
     Ok(out)
 }

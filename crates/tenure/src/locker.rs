@@ -252,12 +252,8 @@ impl Locker {
         let name = checked(name.as_ref())?;
         let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
         self.not_shared(&name, owner)?;
-        let grants = [Grant { name, owner, token: FencingToken::new(0), block: 1, ttl }];
-        let ask = || async {
-            let answer = self.engine.backend.renew(&grants).await.pop();
-            answer.expect("BUG: a backend answers every grant")
-        };
-        self.ask(QUESTION, ask).await
+        let grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl };
+        self.engine.renew_one(&grant, QUESTION).await
     }
 
     /// Goes on with the lease of an owner that another process took, with the default ttl;
@@ -314,7 +310,8 @@ impl Locker {
         self.engine.request(self.engine.host.now(), timeout, ask).await
     }
 
-    /// Waits until everything that was dropped has been released, for at most `patience`; true if so.
+    /// Gives back the leases that are kept [idle](crate::Lock::idle), and waits until everything that was dropped has been
+    /// released, for at most `patience`; true if so.
     ///
     /// Call it before a process ends that dropped guards or acquisitions, or that released on a quorum: a release is done
     /// once a quorum has answered, and nodes that have not heard of it keep the lock until its ttl is over.

@@ -127,14 +127,7 @@ impl Once {
         };
         let host = self.lock.host();
         let started = host.now();
-        let out = {
-            let work = work(guard.lease());
-            tokio::select! {
-                biased;
-                lost = guard.lost() => return Err(OnceError::Lost(lost)),
-                out = work => out,
-            }
-        };
+        let out = guard.work_under(work(guard.lease())).await.map_err(OnceError::Lost)?;
         self.end(guard, out.is_ok(), started.elapsed(host.now())).await?;
         Ok(OnceOutcome::Ran(out))
     }

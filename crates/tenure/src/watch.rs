@@ -7,14 +7,12 @@ use std::{
 };
 
 use futures_util::{Stream, stream::unfold};
-use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mode, Moment, WaiterView};
+use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
 
-use crate::locker::Locker;
+use crate::{locker::Locker, pace::Pace};
 
 /// How often the store is asked: once a second, which costs the store nothing worth naming and shows a person what goes on.
 const PERIOD: Duration = Duration::from_secs(1);
-/// No program asks more often than this: 10 ms.
-const LEAST: Duration = Duration::from_millis(10);
 
 /// Locks as they change: made by [`Locker::watch`] and [`Locker::watch_all`].
 ///
@@ -23,6 +21,9 @@ const LEAST: Duration = Duration::from_millis(10);
 /// arrives, and is no reason to believe that one holds.
 ///
 /// # What is not promised
+/// A memo that a holder leaves is no change: follow an election with its [`Observer`](crate::Observer). And a lock that is free
+/// again is reported without the memo that it may still have.
+///
 /// What lasts less than the period may be missed: a lock that was taken and given back in between shows as a larger
 /// [fence](LockView::fence), and with [`Locker::watch_all`] not at all. A change is seen up to one period late, on every
 /// store: nothing is pushed here.
@@ -43,9 +44,7 @@ const LEAST: Duration = Duration::from_millis(10);
 pub struct Watch {
     locks: Locker,
     of: Of,
-    period: Duration,
-    /// When the store is asked next; at once at first.
-    due: Option<Moment>,
+    pace: Pace,
     known: BTreeMap<LockName, LockView>,
     /// Reported by the next calls of `next`.
     changed: VecDeque<LockView>,
@@ -76,13 +75,13 @@ impl Locker {
 impl Watch {
     fn new(locks: Locker, of: Of) -> Self {
         let (known, changed) = (BTreeMap::new(), VecDeque::new());
-        Self { locks, of, period: PERIOD, due: None, known, changed }
+        Self { locks, of, pace: Pace::new(PERIOD), known, changed }
     }
 
     /// Asks the store so often. Default: once a second. At least 10 ms.
     #[must_use]
     pub fn every(self, period: Duration) -> Self {
-        Self { period: period.max(LEAST), ..self }
+        Self { pace: Pace::new(period), ..self }
     }
 
     /// Waits for the next change. The first calls report what is there: the one lock, or those that are held or waited for. A
@@ -113,17 +112,14 @@ impl Watch {
     /// As [`next`](Self::next).
     pub async fn look(&mut self) -> Result<Vec<LockView>, BackendError> {
         let host = self.locks.host().clone();
-        if let Some(due) = self.due {
-            host.sleep_until(due).await;
-        }
-        let asked_at = host.now();
-        let answer = match &self.of {
-            Of::One(name) => self.locks.inspect(name).await.map(|view| vec![view]),
-            Of::All { prefix } => self.locks.list(prefix).await,
+        let question = async {
+            match &self.of {
+                Of::One(name) => self.locks.inspect(name).await.map(|view| vec![view]),
+                Of::All { prefix } => self.locks.list(prefix).await,
+            }
         };
-        // Counted from the question, so that what lasts for a period is seen.
-        self.due = Some(asked_at + self.period);
-        Ok(self.take(answer?))
+        let views = self.pace.ask(&*host, question).await?;
+        Ok(self.take(views))
     }
 
     /// What was there when the store was asked last, by name: how long the leases still last is as old as that.

@@ -209,3 +209,53 @@ async fn a_store_that_keeps_no_owners_refuses() {
     assert!(matches!(refused, AcquireError::Config(ConfigError::OwnerNotChosen { .. })), "{refused}");
     assert_eq!((actor.gates.asked(Verb::Claim), actor.gates.asked(Verb::Renew)), (0, 0));
 }
+
+/// L1: a guard of the same owner whose lease was lost is dropped only after the lease was attached to, or claimed again. It ended
+/// the new lease: nobody renewed it, and it was released in the store under the work of its guard.
+#[tokio::test(start_paused = true)]
+async fn a_lost_guard_that_is_dropped_late_does_not_end_the_lease_of_its_owner() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let owner = actor.locks.new_owner();
+    let capped = || actor.mutex().max_hold(ms(1000)).owner(owner);
+    for again in [false, true] {
+        let lost = capped().acquire().await.unwrap();
+        pass(ms(1000) + SOON).await;
+        assert_eq!(lost.check().unwrap_err().cause(), Loss::MaxHold);
+        let guard = if again {
+            in_time(actor.mutex().owner(owner).acquire()).await.unwrap()
+        } else {
+            in_time(actor.mutex().attach(owner)).await.unwrap()
+        };
+        if again {
+            assert!(lost.release().await.is_err());
+        } else {
+            drop(lost);
+        }
+        pass(5 * TTL).await;
+        guard.check().unwrap();
+        assert_eq!(stage.crowd().await, (1, 0), "L1: it is held in the store");
+        guard.release().await.unwrap();
+        assert!(stage.is_free().await);
+    }
+}
+
+/// The same while the attachment is on its way.
+#[tokio::test(start_paused = true)]
+async fn a_lost_guard_that_is_dropped_meanwhile_does_not_end_what_is_on_its_way() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let lost = in_time(actor.mutex().max_hold(ms(1000)).acquire()).await.unwrap();
+    let owner = lost.owner();
+    pass(ms(1000) + SOON).await;
+    assert!(lost.check().is_err());
+    actor.gates.plan(Verb::Renew, &[Gate::Slow(ms(200))], Gate::Open);
+    let lock = actor.mutex();
+    let attaching = tokio::spawn(async move { lock.attach(owner).await });
+    pass(ms(100)).await;
+    drop(lost);
+    let guard = in_time(attaching).await.unwrap().unwrap();
+    pass(5 * TTL).await;
+    guard.check().unwrap();
+    assert_eq!(stage.crowd().await, (1, 0), "L1: it is held in the store");
+}

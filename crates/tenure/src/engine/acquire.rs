@@ -7,8 +7,8 @@ use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine, cell::HoldCell, local_queue::Turn, local_waiter::LocalWaiter, self_wait::SelfWait,
-        waiters::Subscription,
+        Engine, cell::HoldCell, local_queue::Turn, local_waiter::LocalWaiter, roster::Expected,
+        self_wait::SelfWait, waiters::Subscription,
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
@@ -150,6 +150,8 @@ struct Attempt<'a> {
     granted: bool,
     /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
     granted_as: Option<LockName>,
+    /// Of an owner that was chosen: a lease of it that was lost before is not to end this one.
+    _expected: Option<Expected<'a>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -169,8 +171,9 @@ impl<'a> Attempt<'a> {
             wait: machine.wait(),
         };
         let hints = (claim.wait != Wait::No).then(|| engine.waiters.subscribe(claim.owner));
-        let self_wait = SelfWait::default();
-        Self { engine, machine, claim, options, hints, queued, self_wait, granted: false, granted_as: None }
+        let (self_wait, granted, granted_as) = (SelfWait::default(), false, None);
+        let _expected = options.owner.map(|owner| engine.expect(owner));
+        Self { engine, machine, claim, options, hints, queued, self_wait, granted, granted_as, _expected }
     }
 
     /// What was given back late must not be taken for what is asked for next (H3.4).
@@ -208,7 +211,6 @@ impl<'a> Attempt<'a> {
         let answer = answer.map(|answer| self.recognised(answer));
         self.machine.on_answer(now, answer);
         if failing.is_none() && !is_granted {
-            self.tell_holder(now, timeout).await;
             self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
         }
         if let Some(queued) = &self.queued {
@@ -219,13 +221,17 @@ impl<'a> Attempt<'a> {
         }
         if let Some(progress) = &self.options.progress {
             let (ahead, holder) = self.machine.standing();
-            progress.show(Waiting { ahead, holder: holder.cloned(), failing });
+            progress.show(Waiting { ahead, holder: holder.cloned(), failing: failing.clone() });
         }
-        now
+        if failing.is_some() || is_granted {
+            return now;
+        }
+        self.tell_holder(now).await;
+        self.engine.host.now()
     }
 
     /// Tells a holder that may have nothing to do that somebody waits, if nobody is ahead who does so.
-    async fn tell_holder(&self, now: Moment, timeout: Duration) {
+    async fn tell_holder(&self, now: Moment) {
         let (ahead, holder) = self.machine.standing();
         let idles = |holder: &&HolderView| holder.label.as_ref().is_some_and(|label| label.idles);
         if ahead.is_none_or(|ahead| ahead == 0)
@@ -233,6 +239,7 @@ impl<'a> Attempt<'a> {
             && let Ok(owner) = holder.owner.parse()
         {
             let tell = || self.engine.backend.tell_holder(&self.claim.name, owner);
+            let timeout = self.machine.request_timeout(now);
             if let Err(error) = self.engine.request(now, timeout, tell).await {
                 tracing::debug!(lock = %self.claim.name, %error, "the holder was not told that somebody waits");
             }

@@ -23,10 +23,11 @@ pub(crate) async fn attach(
     if engine.has(owner) || engine.is_shared(request.name, owner) {
         return Err(AttachError::HeldHere);
     }
+    let _expected = engine.expect(owner);
     let (timing, name) = (request.timing, request.name.clone());
     let mut grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl: timing.ttl() };
     let sent_at = engine.host.now();
-    if renew(engine, &request, &grant).await? == Renewal::Gone {
+    if engine.renew_one(&grant, timing.request_timeout()).await? == Renewal::Gone {
         return Err(AttachError::Gone);
     }
     let now = engine.host.now();
@@ -50,13 +51,4 @@ pub(crate) async fn attach(
     } else {
         Err(AttachError::HeldHere)
     }
-}
-
-async fn renew(engine: &Engine, request: &Request<'_>, grant: &Grant) -> Result<Renewal, BackendError> {
-    let grants = [grant.clone()];
-    let ask = || async {
-        let answer = engine.backend.renew(&grants).await.pop();
-        answer.expect("BUG: a backend answers every grant")
-    };
-    engine.request(engine.host.now(), request.timing.request_timeout(), ask).await
 }

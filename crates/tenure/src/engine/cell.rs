@@ -120,6 +120,11 @@ impl HoldCell {
         self.hold().may_be_taken(now)
     }
 
+    /// Ends belief if it is kept idle; true if it is to be given back then.
+    pub(crate) fn end_idle(&self, now: Moment) -> bool {
+        self.hold().end_idle(now)
+    }
+
     /// Ends belief if nobody has taken it in time; true if it is to be given back then.
     pub(crate) fn abandon(&self, now: Moment) -> bool {
         self.hold().abandon(now)

@@ -134,14 +134,6 @@ impl LocalQueues {
         self.with_lease(cell, |_| false);
     }
 
-    /// All leases that are kept idle.
-    pub(crate) fn idle(&self) -> Vec<Arc<HoldCell>> {
-        let queues = self.queues();
-        let idle =
-            |queue: &Arc<Queue>| queue.state().passing.as_ref().and_then(|passing| passing.idle.clone());
-        queues.values().filter_map(idle).collect()
-    }
-
     /// Whether this lease is passed on.
     pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
         let queues = self.queues();
@@ -280,7 +272,7 @@ impl State {
                         passing.turns.on_holder(now);
                         return Ok(Turn::Passed(idle));
                     }
-                    // The store will tell us that we wait for ourselves, and have it given back.
+                    idle.on_wanted(now);
                     self.passing = None;
                 }
                 let may_have_it =

@@ -32,10 +32,30 @@ pub(crate) struct Roster {
     closed: AtomicBool,
 }
 
+/// A claim or a renewal under an owner that somebody else has chosen, while it is on its way.
+pub(crate) struct Expected<'a> {
+    roster: &'a Roster,
+    owner: OwnerId,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.roster.entries();
+        if let Some(count) = entries.expected.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                entries.expected.remove(&self.owner);
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct Entries {
     by_due: BTreeMap<Due, Arc<HoldCell>>,
     by_owner: HashMap<OwnerId, Due>,
+    /// Owners of leases that are on their way, and how many each.
+    expected: HashMap<OwnerId, usize>,
     arrivals: u64,
     /// When the watchdog will look next; `None` if it sleeps until the bell.
     planned: Option<Duration>,
@@ -94,11 +114,33 @@ impl Roster {
         self.entries().by_owner.contains_key(&owner)
     }
 
-    pub(crate) fn remove(&self, owner: OwnerId) {
+    /// A lease of this owner is about to be asked for: until that is over, one that was lost before does not end it.
+    pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
+        *self.entries().expected.entry(owner).or_insert(0) += 1;
+        Expected { roster: self, owner }
+    }
+
+    /// Removes this lease. False, and nothing is removed, if its owner has another one here by now, or soon: its end is then no
+    /// business of this one.
+    pub(crate) fn remove(&self, cell: &HoldCell) -> bool {
         let mut entries = self.entries();
-        if let Some(due) = entries.by_owner.remove(&owner) {
-            entries.by_due.remove(&due);
+        let owner = cell.owner();
+        match entries.by_owner.get(&owner).and_then(|due| entries.by_due.get(due)) {
+            Some(kept) if !std::ptr::eq(&raw const **kept, cell) => return false,
+            Some(_) => drop(entries.take(owner)),
+            None => {}
         }
+        !entries.expected.contains_key(&owner)
+    }
+
+    /// Ends the leases that are kept idle, and answers them.
+    pub(crate) fn end_idle(&self, now: Moment) -> Vec<Arc<HoldCell>> {
+        let mut entries = self.entries();
+        let ended: Vec<_> = entries.by_due.values().filter(|cell| cell.end_idle(now)).cloned().collect();
+        for cell in &ended {
+            entries.take(cell.owner());
+        }
+        ended
     }
 
     /// Nobody will add a lease any more.

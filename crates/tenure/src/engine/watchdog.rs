@@ -49,7 +49,9 @@ pub(crate) async fn run(
             Some(finished) = under_way.next() => match finished {
                 Finished::Connected(stream) => {
                     (robbed, connecting) = (stream, false);
-                    roster.on_connected(host.now());
+                    if robbed.is_some() {
+                        roster.on_connected(host.now());
+                    }
                 }
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
             },

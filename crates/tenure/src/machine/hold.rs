@@ -234,6 +234,16 @@ impl Hold {
         self.check(now).is_ok() && is_fresh && !self.is_wanted && !self.is_abandoned(now)
     }
 
+    /// Released if it is kept idle; true if so. One that was taken in this moment is left alone.
+    pub(crate) fn end_idle(&mut self, now: Moment) -> bool {
+        if !self.is_idle {
+            return false;
+        }
+        self.on_wanted(now);
+        self.is_idle = false;
+        self.abandon(now)
+    }
+
     /// Released if it was passed on and nobody has taken it in time; true if so.
     pub(crate) fn abandon(&mut self, now: Moment) -> bool {
         self.is_abandoned(now) && self.release(now).is_ok()

@@ -306,3 +306,17 @@ fn what_was_released_or_lost_is_not_passed_on() {
     assert!(renewing.pass_on(START, next).is_none(), "the last renewal has failed");
     assert!(held(None).pass_on(step(START, 20), next).is_none(), "lost by the other clock");
 }
+
+/// L1: a lease that was kept idle is ended for whoever wants it, and not if somebody has taken it in this moment.
+#[test]
+fn a_lease_that_was_taken_is_not_ended_for_others() {
+    let at = |ms| START + Duration::from_millis(ms);
+    let kept = || {
+        let mut hold = Hold::new(START + Duration::from_secs(9), TTL, timing(TTL), None, TOKEN);
+        hold.keep_idle(at(1), FencingToken::new(8), Duration::from_secs(60)).unwrap()
+    };
+    let (mut idle, mut taken) = (kept(), kept());
+    assert!(idle.end_idle(at(2)) && idle.check(at(2)).is_err() && !idle.end_idle(at(3)));
+    taken.take(at(2)).unwrap();
+    assert!(!taken.end_idle(at(2)) && taken.check(at(3)).is_ok());
+}
