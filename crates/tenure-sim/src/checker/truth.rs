@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::{Outcome, OwnerId};
 
-use super::{Claims, Law, Violation, broken};
+use super::{Claims, Law, Violation, broken, phases};
 use crate::{
     clockwork::Micros,
     history::{Event, GrantId, NodeId, ReleaseAnswer, Served, What},
@@ -69,13 +69,16 @@ impl Account {
 
     /// Once a holder with this token was told that it has released.
     fn after_release(&self, token: u64, quorum: usize) -> After {
-        // With a token left it may have been passed on; or it is kept, and may end with its ttl, if the store is away when it is
-        // given back.
+        // With a token left it may have been passed on, or it is kept.
         if self.left.is_empty() && token < self.last {
-            let may_be_kept = self.first.is_some_and(|first| self.last - first > TURNS_MAX);
-            return if may_be_kept { After::Done } else { After::Passed };
+            return After::Passed;
         }
         if self.left.len() < quorum { After::NotDone } else { After::Done }
+    }
+
+    /// It was granted more tokens than local turns need.
+    fn may_be_kept(&self) -> bool {
+        self.first.is_some_and(|first| self.last - first > TURNS_MAX)
     }
 
     /// True if a claim that failed so is known to have been applied.
@@ -147,11 +150,15 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             _ => {}
         }
     }
-    // Who takes several locks has been passed a lease before it enters, and may be killed until then.
-    if claims.takes_several {
-        return;
+    let quiet = phases(events).map_or(Micros::MAX, |(healed, _)| healed + claims.bound);
+    for (owner, (at, grant)) in passed {
+        // Until all is quiet: what is kept may end with its ttl, if the store is away when it is given back; and who takes several
+        // locks has been passed a lease before it enters, and may be killed until then.
+        let may_be_lost = claims.takes_several || accounts.get(&owner).is_some_and(Account::may_be_kept);
+        if at >= quiet || !may_be_lost {
+            found.push(not_done(at, grant));
+        }
     }
-    found.extend(passed.into_values().map(|(at, grant)| not_done(at, grant)));
 }
 
 fn not_done(at: Micros, grant: GrantId) -> Violation {
