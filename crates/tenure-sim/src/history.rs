@@ -165,7 +165,7 @@ pub enum What {
     JobStarted { run: AskId },
     /// It succeeded, and is said to count.
     JobCounted { run: AskId },
-    /// The store has answered for a memo under this token, to be kept until then at most.
+    /// The store has answered for a memo under this token, to be kept until then at least.
     MemoLeft { lock: LockId, token: u64, until: Micros },
     /// A look that was asked for then shows the memo of this token, or none.
     MemoSeen { lock: LockId, token: Option<u64>, asked_at: Micros },

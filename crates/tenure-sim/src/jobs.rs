@@ -63,11 +63,11 @@ impl JobProgram {
         }
         let Ok(guard) = lock.acquire_within(Duration::from_secs(10)).await else { return };
         for _ in 0..self.chance.between(1, 3) {
-            let token = guard.token().get();
+            let (token, asked_at) = (guard.token().get(), self.world.now());
             if guard.note(token.to_string(), Duration::from_micros(KEPT)).await.is_ok() {
-                // Kept for its time from when it was written, which is no sooner than that.
-                let until = self.world.now();
-                self.world.note(What::MemoLeft { lock: lock_id(guard.name()), token, until: until + KEPT });
+                // It was written no sooner than that, and clocks part by a hundredth at most (A1).
+                let until = asked_at + KEPT - KEPT / 100;
+                self.world.note(What::MemoLeft { lock: lock_id(guard.name()), token, until });
             }
             if self.chance.per_mille(500) {
                 let held = self.chance.millis(0, 800);

@@ -30,9 +30,7 @@ pub(super) fn seen(events: &[Event], found: &mut Vec<Violation>) {
                 left.entry(lock).or_default().push((event.at, token, until));
             }
             What::MemoSeen { lock, token, asked_at } => {
-                // Clocks part by a hundredth at most, and it was kept from some time before the answer.
-                let is_due =
-                    |(at, _, until): &&(Micros, u64, Micros)| *at < asked_at && event.at + 6_000_000 < *until;
+                let is_due = |(at, _, until): &&(Micros, u64, Micros)| *at < asked_at && event.at < *until;
                 let due =
                     left.entry(lock).or_default().iter().filter(is_due).map(|(_, token, _)| *token).max();
                 if due > token {

@@ -20,17 +20,18 @@ struct Ask {
 fn asks(events: &[Event]) -> BTreeMap<AskId, Ask> {
     let mut asks: BTreeMap<AskId, Ask> = BTreeMap::new();
     for event in events {
-        let (ask, over) = match event.what {
+        let (ask, over, entered) = match event.what {
             What::Asked { ask, lock, patience, .. } => {
                 asks.insert(ask, Ask { at: event.at, lock, patience, over: None });
                 continue;
             }
-            What::Entered { ask, .. } => (ask, (event.at, None)),
-            What::NotEntered { ask, why } => (ask, (event.at, Some(why))),
+            What::Entered { ask, lock, .. } => (ask, (event.at, None), Some(lock)),
+            What::NotEntered { ask, why } => (ask, (event.at, Some(why)), None),
             _ => continue,
         };
         if let Some(known) = asks.get_mut(&ask) {
-            known.over = Some(over);
+            // Who asked for one of several has been let into this one.
+            (known.over, known.lock) = (Some(over), entered.unwrap_or(known.lock));
         }
     }
     asks

@@ -150,11 +150,23 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             _ => {}
         }
     }
+    let may_be_kept = |owner: &OwnerId| accounts.get(owner).is_some_and(Account::may_be_kept);
+    not_given_back(events, claims, &passed, may_be_kept, found);
+}
+
+/// Leases that were released, and are neither given back nor taken over in the end.
+fn not_given_back(
+    events: &[Event],
+    claims: &Claims,
+    passed: &BTreeMap<OwnerId, (Micros, GrantId)>,
+    may_be_kept: impl Fn(&OwnerId) -> bool,
+    found: &mut Vec<Violation>,
+) {
     let quiet = phases(events).map_or(Micros::MAX, |(healed, _)| healed + claims.bound);
-    for (owner, (at, grant)) in passed {
+    for (owner, &(at, grant)) in passed {
         // Until all is quiet: what is kept may end with its ttl, if the store is away when it is given back; and who takes several
         // locks has been passed a lease before it enters, and may be killed until then.
-        let may_be_lost = claims.takes_several || accounts.get(&owner).is_some_and(Account::may_be_kept);
+        let may_be_lost = claims.takes_several || may_be_kept(owner);
         if at >= quiet || !may_be_lost {
             found.push(not_done(at, grant));
         }
