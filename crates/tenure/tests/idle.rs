@@ -109,6 +109,25 @@ async fn who_waits_elsewhere_has_it_given_back() {
     assert!(stage.clock() - began <= 3 * SOON);
 }
 
+/// L6: also after a moment in which this process held nothing. The keeper had stopped listening then until its next look, up to a
+/// third of the ttl later.
+#[tokio::test(start_paused = true)]
+async fn who_waits_elsewhere_is_heard_each_time() {
+    let stage = Stage::new();
+    let (actor, other) = (process(&stage).await, process(&stage).await);
+    for visit in 0..4 {
+        enter(idle(&actor)).await.release().await.unwrap();
+        // Tokens are made by the clock.
+        pass(ms(1)).await;
+        assert!(!stage.is_free().await, "visit {visit}: it is not kept");
+        let began = stage.clock();
+        enter(other.mutex()).await.release().await.unwrap();
+        let waited = stage.clock() - began;
+        assert!(waited <= SOON, "visit {visit}: {waited:?}");
+        pass(ms(1)).await;
+    }
+}
+
 /// L7: once somebody elsewhere waits, no waiter of this process is passed the lease.
 #[tokio::test(start_paused = true)]
 async fn who_waits_elsewhere_is_not_passed_by_those_who_come_later() {

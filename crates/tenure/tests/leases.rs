@@ -142,6 +142,21 @@ async fn a_broken_lock_is_lost_at_once() {
     assert!(after <= SOON, "{after:?}");
 }
 
+/// The next lease too: the keeper had stopped listening when it held nothing, and a lease that needs no look soon did not tell it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_broken_again_is_lost_at_once_again() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    for _ in 0..3 {
+        let guard = actor.acquire().await;
+        pass(ms(100)).await;
+        stage.break_lock().await;
+        let (cause, after) = loss(&stage, &guard).await;
+        assert_eq!(cause, Loss::Taken);
+        assert!(after <= SOON, "{after:?}");
+    }
+}
+
 /// The last lease before `max_hold` needs no renewal, but a robbed holder asks all the same.
 #[tokio::test(start_paused = true)]
 async fn a_broken_lock_is_lost_at_once_in_the_last_lease_too() {

@@ -1,12 +1,13 @@
 //! Tenure on Redis, next to the same written directly against the driver, and to rslock.
 //!
 //! `cargo bench -p tenure-bench --bench redis`: needs `redis-server` and two cores; takes about 80 s. The words `cycles`,
-//! `handoff`, `commands`, `fairness`, `turns` and `leases` after `--` choose parts of it.
+//! `handoff`, `commands`, `fairness`, `turns`, `idle` and `leases` after `--` choose parts of it.
 
 mod by_hand;
 mod cycles;
 mod fairness;
 mod handoff;
+mod idle;
 mod leases;
 mod meter;
 #[allow(dead_code, reason = "the bench of a quorum uses the rest")]
@@ -17,7 +18,7 @@ mod turns;
 use std::{error::Error, time::Duration};
 
 use tenure::{Host, TokioHost};
-use tenure_bench::Rounds;
+use tenure_bench::{Rounds, Spread};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -32,6 +33,7 @@ use crate::{
 type Part<T> = (&'static str, fn(&T) -> f64);
 
 const HAND_OFF_ROUNDS: usize = 15;
+const IDLE_ROUNDS: usize = 9;
 const WINDOW: Duration = Duration::from_millis(150);
 /// To count commands: what a keeper sends must be little among them.
 const LONG_WINDOW: Duration = Duration::from_secs(1);
@@ -59,6 +61,9 @@ fn main() {
     }
     if wants("turns") {
         turns(&server, &mut table);
+    }
+    if wants("idle") {
+        idle(&server, &mut table);
     }
     if wants("leases") {
         keeping(&server, &mut table);
@@ -98,6 +103,24 @@ fn turns(server: &Server, table: &mut Table) {
             table.add(row("Jain among processes", format!("{:.4}", seen.jain), ""));
         }
     }
+}
+
+/// The one that keeps the lease and the one that wants it share a core.
+fn idle(server: &Server, table: &mut Table) {
+    pin(CLIENT_CORE);
+    let rounds = Rounds::measure(IDLE_ROUNDS, 1, |_| idle::measure(server));
+    let mut add = |what: &str, wanted: &str, part: fn(&idle::Seen) -> f64| {
+        let Spread { least, median, most } = rounds.spread(|round| part(&round[0]));
+        let spread = format!("{} to {}", number(least), number(most));
+        let (what, wanted) = (what.into(), wanted.into());
+        table.add(Row { what, tenure: number(median), wanted, spread, ..Row::default() });
+    };
+    add("a lease that is kept idle: acquire again, median, µs", "≤ 2", |seen| seen.taken);
+    add("· its release, median, µs", "", |seen| seen.released);
+    add("· both, with each 65th cycle that asks the server, mean, µs", "", |seen| seen.mean);
+    add("· a waiter elsewhere waits, median, µs", "", |seen| seen.elsewhere);
+    add("· a round trip (PING), µs", "", |seen| seen.round_trip);
+    add("· the wait in round trips", "2 and a hint", |seen| seen.elsewhere / seen.round_trip);
 }
 
 fn runtime() -> Runtime {

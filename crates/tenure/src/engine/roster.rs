@@ -68,10 +68,8 @@ pub(crate) struct Plan {
     pub(crate) give_back: Vec<Arc<HoldCell>>,
     /// Leases to renew; each has been told that its renewal is sent.
     pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
-    /// When to look again; `None` when the bell rings.
+    /// When to look again; `None` when the bell rings: there is no lease, and none is added without a ring.
     pub(crate) next: Option<Moment>,
-    /// Whether there is any lease at all.
-    pub(crate) holding: bool,
 }
 
 impl Roster {
@@ -207,7 +205,7 @@ impl Roster {
         let kept = entries.planned.filter(|planned| *planned > now.boot);
         entries.planned = [first, kept].into_iter().flatten().min();
         let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
-        Plan { give_back, renew, next, holding: first.is_some() }
+        Plan { give_back, renew, next }
     }
 
     /// What is left when nobody can use it any more: leases that were kept idle.

@@ -38,8 +38,9 @@ pub(crate) async fn run(
         for batch in plan.renew {
             under_way.push(Box::pin(renew(&link, &*host, batch)));
         }
-        let holding = plan.holding;
-        if holding && robbed.is_none() && !connecting {
+        // A lease that is added before the next look rings no bell.
+        let listens = plan.next.is_some();
+        if listens && robbed.is_none() && !connecting {
             connecting = true;
             under_way.push(Box::pin(connect(&link, &*host, process)));
         }
@@ -55,7 +56,7 @@ pub(crate) async fn run(
                 }
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
             },
-            wake = hint(robbed.as_mut().filter(|_| holding)) => roster.on_wake(host.now(), wake),
+            wake = hint(robbed.as_mut().filter(|_| listens)) => roster.on_wake(host.now(), wake),
             () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
         }
     }
