@@ -131,7 +131,7 @@ impl Redis {
         let script = &self.scripts().renew;
         // In a Cluster there is no record; its own counter lies in the slot of the lock.
         let (record, settings) = match (self.is_cluster(), grants) {
-            (true, [grant, ..]) => (self.keys(&grant.name)?.counter(), String::new()),
+            (true, [grant, ..]) => (self.keys(&grant.name)?.counter().into_owned(), String::new()),
             _ => (self.config().record().to_owned(), Terms::of(self.config()).to_string()),
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();

@@ -9,7 +9,7 @@ use tenure_core::{
 use crate::{
     backend::{Redis, millis},
     error,
-    keys::{Counting, Keys},
+    keys::Keys,
     reply::{Reply, number},
     session::Session,
     value,
@@ -24,10 +24,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let keys = self.keys(&claim.name)?;
-        if claim.mode == Mode::Exclusive
-            && self.config().counting() == Counting::One
-            && !self.contended.is_contended(&claim.name)
-        {
+        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
             match self.acquire(session, gate, &keys, claim).await? {
                 (-1, _) => return Ok(None),
                 (-2, _) => return self.close(session, gate).await,
@@ -77,7 +74,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<(i64, u64), BackendError> {
         let script = &self.scripts().acquire;
-        let mut call = script.call(&[&keys.lock, &keys.queue(), crate::keys::ONE]);
+        let mut call = keys.plain(|keys| script.call(keys));
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());

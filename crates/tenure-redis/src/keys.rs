@@ -1,6 +1,6 @@
 //! `Keys`: where a lock and what is beside it are stored.
 
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome};
 
@@ -69,17 +69,24 @@ impl Keys {
     }
 
     /// The third key of every script: the record with the one counter, or this lock's own counter.
-    pub(crate) fn counter(&self) -> String {
+    pub(crate) fn counter(&self) -> Cow<'static, str> {
         match self.counting {
-            Counting::One => ONE.to_owned(),
-            Counting::Own | Counting::Quorum => self.side("fence"),
+            Counting::One => ONE.into(),
+            Counting::Own | Counting::Quorum => self.side("fence").into(),
         }
+    }
+
+    /// Has a call made with the keys of the plain path, in their order.
+    pub(crate) fn plain<A>(&self, call: impl FnOnce(&[&str]) -> A) -> A {
+        let (queue, counter) = (self.queue(), self.counter());
+        let all = [&*self.lock, &*queue, &*counter, QUORUM];
+        call(if self.counting == Counting::Quorum { &all } else { &all[..3] })
     }
 
     /// The keys of the scripts that look at everything, in their order.
     pub(crate) fn all(&self) -> Vec<String> {
         let mut all = Vec::with_capacity(7);
-        all.extend([self.lock.clone(), self.queue(), self.counter()]);
+        all.extend([self.lock.clone(), self.queue(), self.counter().into_owned()]);
         all.extend(["places", "shared", "who"].map(|kind| self.side(kind)));
         all.extend((self.counting == Counting::Quorum).then(|| QUORUM.to_owned()));
         all

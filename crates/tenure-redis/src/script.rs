@@ -41,12 +41,17 @@ impl Scripts {
             Counting::Own => include_str!("scripts/mint.own.lua"),
             Counting::Quorum => include_str!("scripts/mint.quorum.lua"),
         };
+        let acquire = match counting {
+            Counting::One => [count, include_str!("scripts/acquire.lua")].concat(),
+            Counting::Own => [count, mint, include_str!("scripts/acquire.own.lua")].concat(),
+            Counting::Quorum => [count, include_str!("scripts/acquire.quorum.lua")].concat(),
+        };
         let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
         let enter = include_str!("scripts/enter.lua");
         let facts = include_str!("scripts/facts.lua");
         let replicas = include_str!("scripts/replicas.lua");
         Self {
-            acquire: Script::new(&[count, include_str!("scripts/acquire.lua")]),
+            acquire: Script::new(&[&acquire]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
             claim: Script::new(&[count, mint, lock, enter, state, include_str!("scripts/claim.lua")]),

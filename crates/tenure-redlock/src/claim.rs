@@ -97,11 +97,12 @@ impl<N: QuorumNode> Poll<N> {
             Step::Claim(node) => Box::pin(async move {
                 let member = &quorum.members[node];
                 let answer = async {
-                    member.identify().await?;
-                    match quorum.twins() {
-                        Some(twins) => Err(twins),
-                        None => member.node.claim(&claim).await,
+                    if member.identify().await?
+                        && let Some(twins) = quorum.twins()
+                    {
+                        return Err(twins);
                     }
+                    member.node.claim(&claim).await
                 };
                 Event::Vote(node, member.within(&*quorum.host, timeout, answer).await)
             }),

@@ -39,7 +39,7 @@ pub(crate) struct Known {
     is_silent: AtomicBool,
     last_probe: Mutex<Option<Moment>>,
     /// Its last known identity, which is compared with those of the other nodes even after a failure.
-    identity: Mutex<Option<String>>,
+    identity: Mutex<Option<Arc<str>>>,
     /// It has not failed since it said so.
     is_identified: AtomicBool,
     debts: Mutex<Debts>,
@@ -80,18 +80,19 @@ impl<N: QuorumNode> Member<N> {
     }
 
     /// Its last known identity.
-    pub(crate) fn identity(&self) -> Option<String> {
+    pub(crate) fn identity(&self) -> Option<Arc<str>> {
         locked(&self.known.identity).clone()
     }
 
-    /// Asks for its identity, unless it has answered every request since it last said so.
-    pub(crate) async fn identify(&self) -> Result<(), BackendError> {
-        if !self.known.is_identified.load(Ordering::Relaxed) {
-            let identity = self.node.identity().await?;
-            *locked(&self.known.identity) = Some(identity);
-            self.known.is_identified.store(true, Ordering::Relaxed);
+    /// Asks for its identity, unless it has answered every request since it last said so. True if it was asked.
+    pub(crate) async fn identify(&self) -> Result<bool, BackendError> {
+        if self.known.is_identified.load(Ordering::Relaxed) {
+            return Ok(false);
         }
-        Ok(())
+        let identity = self.node.identity().await?;
+        *locked(&self.known.identity) = Some(identity.into());
+        self.known.is_identified.store(true, Ordering::Relaxed);
+        Ok(true)
     }
 
     /// Waits for an answer of this node, but not for longer than `timeout`.

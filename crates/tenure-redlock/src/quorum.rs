@@ -1,6 +1,6 @@
 //! `Quorum`: the nodes, and asking all of them at once.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
 use tenure_core::{BackendError, BoxFuture, Host, LockName, OwnerId, QuorumNode};
@@ -95,16 +95,13 @@ impl<N: QuorumNode> Quorum<N> {
         answers
     }
 
-    /// Two members that are one server (A5, H3.5).
+    /// Two members that are one server (A5, H3.5). Every claim looks, and more than once: it copies nothing.
     pub(crate) fn twins(&self) -> Option<BackendError> {
-        let mut known: BTreeMap<String, &str> = BTreeMap::new();
-        for member in &self.members {
-            let Some(identity) = member.identity() else { continue };
-            if let Some(other) = known.insert(identity, &member.place) {
-                return Some(error::twins(other, &member.place));
-            }
-        }
-        None
+        let known: Vec<_> = self.members.iter().map(|member| member.identity()).collect();
+        let twin = |at: usize| known[..at].iter().position(|other| *other == known[at]);
+        let is_known = (0..known.len()).filter(|&at| known[at].is_some());
+        let (other, one) = is_known.filter_map(|at| Some((twin(at)?, at))).next()?;
+        Some(error::twins(&self.members[other].place, &self.members[one].place))
     }
 
     /// Has an owner leave a node that does not answer once it does, as long as there can be a lease of its.
