@@ -4,7 +4,7 @@
 
 mod stage;
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use stage::{
     Clocked,
@@ -256,11 +256,46 @@ async fn hint(stream: &mut Box<dyn Wakes>, waiter: &Candidate) {
     tokio::time::timeout(PATIENCE, mine).await.expect("no hint came");
 }
 
+/// How often the server ran each command, also in scripts.
+fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
+    let stats = server.command(&["INFO", "commandstats"]).text();
+    let line = |line: &str| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
+    };
+    stats.lines().filter_map(line).collect()
+}
+
 /// How many hints the server sent.
 fn hints(server: &RedisServer) -> u64 {
-    let stats = server.command(&["INFO", "commandstats"]).text();
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_publish:calls="));
-    calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    calls(server).get("publish").copied().unwrap_or(0)
+}
+
+/// Nobody holds it and nobody waits: two calls, one look at gate, queue and lock, and a counter that is read and written once.
+#[tokio::test]
+async fn a_free_lock_takes_no_more_than_the_plain_path() {
+    let (server, _clock) = aged();
+    let one = Candidate::at(&server);
+    let commands = || calls(&server).iter().filter(|(name, _)| *name != "info").map(|(_, count)| count).sum();
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        let before: u64 = commands();
+        one.player.enter().await;
+        assert_eq!(one.player.leave().await, Released::Released);
+        // Once a second a server is looked at.
+        least = least.min(commands() - before);
+    }
+    assert_eq!(least, 2 + 6 + 2, "evalsha; hget, exists, time, get, set, set; get, del");
+}
+
+/// S3.3: a claim that is refused mints nothing, so that the nodes go on counting alike.
+#[tokio::test]
+async fn who_is_refused_leaves_the_counter_alone() {
+    let (server, _clock) = aged();
+    let (one, other) = (Candidate::at(&server), Candidate::at(&server));
+    let token = one.player.enter().await.token;
+    other.waits().await;
+    assert_eq!(server.command(&["GET", COUNTER]).text(), token.to_string());
 }
 
 /// S3.3 g: they are woken, and nobody is made a holder; also those who were there before the holder came, and after a raise.
