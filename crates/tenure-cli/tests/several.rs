@@ -16,7 +16,7 @@ use stage::{
     files::{BEAT, HOLD},
     scaled_ttl,
 };
-use tenure_testkit::patience::eventually;
+use tenure_testkit::patience::{eventually, slowness};
 
 /// For processes that queue behind many others.
 const LONG: Duration = Duration::from_secs(60);
@@ -92,12 +92,13 @@ fn the_command_has_the_tokens_of_all_its_locks(stage: &Stage) {
 fn a_time_out_leaves_nothing_behind(stage: &Stage) {
     let holder = stage.start(&["run", "c", "--", "sh", "-c", HOLD, "c"]);
     stage.beats("c");
-    for patience in [&["-n"][..], &["-w", "500ms"]] {
+    let moment = format!("{}ms", 500 * slowness());
+    for patience in [&["-n"][..], &["-w", &moment]] {
         let claim = [&["run"], patience, &["--also", "c", "--also", "b", "a", "--", "touch", "ran"]].concat();
         stage.run(&claim).complained(1, "c (of a, c, b): held by");
         assert_eq!(busy(stage), ["c"], "L8");
     }
-    stage.run(&["run", "-w", "500ms", "--any", "c", "--", "touch", "ran"]).complained(1, "c: held by");
+    stage.run(&["run", "-w", &moment, "--any", "c", "--", "touch", "ran"]).complained(1, "c: held by");
     assert_eq!(busy(stage), ["c"], "L8");
     assert!(!stage.path("ran").exists());
     stage.touch("go");

@@ -40,28 +40,40 @@ async fn let_in(player: &Player) -> Entry {
     let_in_within(Duration::from_secs(60), player).await
 }
 
+/// Whether the replica has a key.
+fn has_key(all: &Sentinels, master: u16, key: &str) -> bool {
+    let replica = all.servers().iter().find(|server| server.port() != master).expect("a replica");
+    replica.command(&["EXISTS", key]).int() == 1
+}
+
 /// Waits until the replica has a key.
 fn has_arrived(all: &Sentinels, master: u16, key: &str) {
-    let replica = all.servers().iter().find(|server| server.port() != master).expect("a replica");
-    let is_there = || (replica.command(&["EXISTS", key]).int() == 1).then_some(());
+    let is_there = || has_key(all, master, key).then_some(());
     eventually("a key has arrived at the replica", Duration::from_secs(10), is_there);
 }
 
 /// A replica that has been up for long, is promoted, and never received the lock: the stream to it was cut before. How the
 /// first and the second came in.
 async fn fail_over(query: &str, ttl: Duration) -> (Entry, Entry) {
-    let all = SentinelRecipe::new().replicas(1).down_after(Duration::from_millis(1000)).proxied().start();
-    let first = claimant(&url(&all, query), ttl);
-    // The record is there and replicated, and the replica is older than any wait.
-    let_in(&first).await;
-    first.leave().await;
-    let before = all.master_port();
-    has_arrived(&all, before, "tenure:one");
-    all.link(0).stall();
-    let first = let_in(&claimant(&url(&all, query), ttl)).await;
-    all.server(before).kill();
-    all.await_master_after(before);
-    (first, let_in(&claimant(&url(&all, query), ttl)).await)
+    for _ in 0..5 {
+        let all = SentinelRecipe::new().replicas(1).down_after(Duration::from_millis(1000)).proxied().start();
+        let first = claimant(&url(&all, query), ttl);
+        // The record is there and replicated, and the replica is older than any wait.
+        let_in(&first).await;
+        first.leave().await;
+        let before = all.master_port();
+        has_arrived(&all, before, "tenure:one");
+        all.link(0).stall();
+        let first = let_in(&claimant(&url(&all, query), ttl)).await;
+        all.server(before).kill();
+        // Where that took long, the sentinels have led the replica past its link.
+        if has_key(&all, before, "job") {
+            continue;
+        }
+        all.await_master_after(before);
+        return (first, let_in(&claimant(&url(&all, query), ttl)).await);
+    }
+    panic!("the replica has received the lock each time");
 }
 
 /// L1, L2, hazard 8. It waits, however long it has been up.

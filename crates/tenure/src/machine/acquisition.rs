@@ -244,6 +244,10 @@ impl Acquisition {
         if error.outcome() == Outcome::NotApplied {
             self.may_be_there = self.was_there;
         }
+        if self.was_cut_short(now, &error) {
+            self.state = State::Waiting { until: now };
+            return;
+        }
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
         // A store that says when it will serve is not failing until then.
         let since = error.retry_hint().map_or(since, |hint| (now + hint).later(since));
@@ -256,6 +260,14 @@ impl Acquisition {
             let delay = error.retry_hint().map_or(delay, |hint| hint.clamp(delay, Duration::from_secs(2)));
             self.state = State::Waiting { until: now + delay };
         }
+    }
+
+    /// The last question had only the rest of the caller's time, and the store had answered those before: somebody else had the
+    /// lock. That is what the caller waited for in vain, and not the store.
+    fn was_cut_short(&self, now: Moment, error: &BackendError) -> bool {
+        let was_refused = self.ahead.is_some() || self.holder.is_some();
+        let is_silent = error.kind() == ErrorKind::TimedOut && self.failing.is_none();
+        was_refused && is_silent && self.is_out_of_time(now)
     }
 
     /// A hint came: ask now rather than later.

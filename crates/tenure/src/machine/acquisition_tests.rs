@@ -367,3 +367,31 @@ fn a_request_takes_no_longer_than_the_caller_wants_to_wait() {
         assert_eq!(patient.request_timeout(START), timing().request_timeout());
     }
 }
+
+/// Who had waited behind another one for all of its time was told that the store had failed, if that took longer than the rest of
+/// the time to say so once more.
+#[test]
+fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
+    let (at, silence) =
+        (|ms| START + Duration::from_millis(ms), error(ErrorKind::TimedOut, Outcome::Unknown));
+    let ends = |answers: &[(u64, Result<ClaimAnswer, BackendError>)]| {
+        let mut machine = acquisition(Some(Duration::from_secs(1)));
+        for (ms, answer) in answers {
+            machine.on_wake();
+            assert!(matches!(machine.poll(at(ms - 100)), Action::Ask { .. }), "at {ms}");
+            machine.on_sent(at(ms - 100));
+            machine.on_answer(at(*ms), answer.clone());
+        }
+        assert_eq!(machine.poll(at(1000)), Action::Return);
+        machine.on_returned();
+        let Action::Finish(verdict) = machine.poll(at(1000)) else { panic!("it is not over") };
+        verdict
+    };
+    let (asked, cut) = ((500, Ok(queued())), (1000, Err(silence.clone())));
+    let held = ends(&[asked.clone(), cut.clone()]);
+    assert!(matches!(held, Verdict::TimedOut { ahead: Some(1), .. }), "{held:?}");
+    for failed in [vec![cut.clone()], vec![asked, (700, Err(silence)), cut]] {
+        let failed = ends(&failed);
+        assert!(matches!(failed, Verdict::Failed(_)), "{failed:?}");
+    }
+}
