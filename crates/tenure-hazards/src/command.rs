@@ -22,6 +22,15 @@ fn build(own: &Path) {
     let Some(cargo) = env::var_os("CARGO") else { return };
     let is_release = own.parent().is_some_and(|folder| folder.ends_with("release"));
     let mut command = Command::new(cargo);
+    // What it told us of our own package is not for it: the build scripts of some crates (ring) run anew when that changes.
+    for (name, _) in env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
     command.args(["build", "--quiet", "--package", "tenure-cli"]).args(is_release.then_some("--release"));
     if !own.with_file_name("tenure").is_file() {
         eprintln!("building the command `tenure`, which scene 20 plays; once");

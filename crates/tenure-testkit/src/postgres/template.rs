@@ -114,26 +114,33 @@ fn set_up(folder: &Path, initdb: &Path) {
     let options =
         ["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "--wal-segsize=1"];
     checked(as_server(initdb).arg("-D").arg(&data).args(options).current_dir(folder));
-    let mut single = as_server(&program("postgres"))
-        .args(["--single", "-D"])
-        .arg(&data)
-        .args(["-F", "postgres"])
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it was there a line ago");
-    let mut words = single.stdin.take().expect("a pipe was asked for");
-    words.write_all(FIRST_WORDS.as_bytes()).expect("it listens");
-    drop(words);
-    assert!(single.wait().expect("our own child").success(), "a fresh cluster takes a role and a database");
+    for (database, words) in [("postgres", FIRST_WORDS), ("tenure", LAST_WORDS)] {
+        tell(&data, database, words);
+    }
     let source = folder.join("session.c");
     fs::write(&source, SESSION).expect("a file in the temporary folder");
     let shim = folder.join(SHIM);
     let options = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"];
     checked(Command::new("cc").args(options).arg(&shim).arg(&source));
     give(&shim);
+}
+
+/// Tells a cluster that no server runs on.
+fn tell(data: &Path, database: &str, words: &str) {
+    let mut single = as_server(&program("postgres"))
+        .args(["--single", "-D"])
+        .arg(data)
+        .args(["-F", database])
+        .current_dir(data)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it was there a moment ago");
+    let mut input = single.stdin.take().expect("a pipe was asked for");
+    input.write_all(words.as_bytes()).expect("it listens");
+    drop(input);
+    assert!(single.wait().expect("our own child").success(), "a fresh cluster does as it is told");
 }
 
 /// Runs a command that must succeed.
@@ -148,7 +155,10 @@ pub(super) fn checked(command: &mut Command) -> String {
 }
 
 const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";
+/// Half of all files, which no test needs and each would copy.
+const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE datname = 'template1';\n\
+    DROP DATABASE template1;\nDROP DATABASE postgres;\n";
 /// Changes with what is set up here, so that an older original is not taken for it.
-const FORM: &str = "2";
+const FORM: &str = "3";
 const SESSION: &str = include_str!("session.c");
 const SHIM: &str = "session.so";
