@@ -23,11 +23,9 @@ fn build(own: &Path) {
     let is_release = own.parent().is_some_and(|folder| folder.ends_with("release"));
     let mut command = Command::new(cargo);
     // What it told us of our own package is not for it: the build scripts of some crates (ring) run anew when that changes.
+    let kinds = ["CARGO_PKG_", "CARGO_MANIFEST_"];
     for (name, _) in env::vars_os() {
-        if name
-            .to_str()
-            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
-        {
+        if name.to_str().is_some_and(|name| kinds.iter().any(|kind| name.starts_with(kind))) {
             command.env_remove(name);
         }
     }

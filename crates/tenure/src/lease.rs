@@ -66,8 +66,8 @@ impl Lease {
     }
 
     /// The owner as the store knows it: new for every lease, unless it was [chosen](crate::Lock::owner), so that it names this
-    /// one and no other. Holders of one process
-    /// who [take turns](crate::Lock::strict_order) with a lease have the same owner, one after the other.
+    /// one and no other. Holders of one process who [take turns](crate::Lock::strict_order) with a lease have the same owner,
+    /// one after the other.
     pub fn owner(&self) -> OwnerId {
         self.cell.owner()
     }

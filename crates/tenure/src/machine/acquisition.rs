@@ -61,6 +61,8 @@ enum State {
 ///           ┌────────── wake / delay over ──────────┐
 /// Asking ───┤ Queued ──────────────────────► Waiting(until)
 ///   │       │ Err(transient) ──────────────► Waiting(back-off), same owner
+///   │       │ no answer before the deadline,
+///   │       │   and refused before ────────► Waiting(deadline)
 ///   │       │ Split ───────────────────────► Waiting(until), new owner
 ///   │       │ Granted, no validity left ───► Returning ─► Asking, new owner
 ///   │       │ Granted, validity left ──────► Done(Granted)
