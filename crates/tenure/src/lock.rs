@@ -93,7 +93,7 @@ impl Lock {
     /// First come, first served also within this process: no lease is passed on from one of its holders to the next.
     ///
     /// Without it, the waiters of one [`Locker`](crate::Locker) for one [mutex](crate::Locker::mutex) take turns with one
-    /// lease, each with a token of its own: up to 32 turns, and none later than 10 ms after the lease was acquired. Then the
+    /// lease, each with a token of its own: up to 128 turns, and none later than 10 ms after the lease was acquired. Then the
     /// store lets others in. So a waiter of another process is passed for 10 ms and one hold at most, where the store has an
     /// [order](crate::Promises::order); a lease that may be kept [idle](Self::idle) is passed on until its process is told that
     /// somebody waits elsewhere. Of a locker's waiters only the first has a place in the store's queue, with this and without it.

@@ -16,7 +16,7 @@ use tenure_testkit::{
 
 const IDLE: Duration = ms(1000);
 /// Tokens of one lease.
-const BLOCK: usize = 64;
+const BLOCK: usize = 256;
 
 fn idle(actor: &Actor) -> Lock {
     actor.mutex().idle(IDLE)
@@ -45,6 +45,8 @@ async fn enter(lock: Lock) -> Guard {
 async fn who_comes_back_in_time_needs_no_request() {
     let stage = Stage::new();
     let actor = process(&stage).await;
+    // Tokens are times: as many as there are microseconds.
+    pass(ms(1)).await;
     let mut last = None;
     for _ in 0..BLOCK {
         let guard = enter(idle(&actor)).await;
@@ -52,7 +54,7 @@ async fn who_comes_back_in_time_needs_no_request() {
         assert!(last < Some(guard.token()), "L2: {last:?}, then {guard:?}");
         last = Some(guard.token());
         guard.release().await.unwrap();
-        pass(ms(20)).await;
+        pass(ms(5)).await;
     }
     assert_eq!(asked(&actor).0, 1);
     // Its tokens are used up: the store has it again, and the next one is claimed.

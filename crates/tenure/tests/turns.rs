@@ -20,7 +20,7 @@ use tenure_testkit::{
 };
 
 /// How many turns there are after the first holder, and how long after it entered.
-const TURNS: usize = 32;
+const TURNS: usize = 128;
 const WITHIN: Duration = ms(10);
 
 /// Who entered, with which lease and which token, and when.
@@ -84,7 +84,7 @@ fn assert_orderly(entries: &[Entry]) {
     assert!(entries.is_sorted_by(|a, b| a.token < b.token), "L2: {entries:?}");
 }
 
-/// L2, L7, H5.2: one lease serves 33, and costs three requests.
+/// L2, L7, H5.2: one lease serves 129, and costs three requests.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_a_process_share_a_lease() {
     let stage = Stage::new();

@@ -21,7 +21,7 @@ pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
 }
 
 /// Local turns of one lease.
-const TURNS_MAX: u64 = 32;
+const TURNS_MAX: u64 = 128;
 
 enum After {
     Done,

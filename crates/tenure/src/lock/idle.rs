@@ -35,7 +35,7 @@ impl Lock {
     /// let locks = tenure::connect("memory:").await?;
     /// let counter = locks.mutex("counter").idle(Duration::from_secs(1));
     /// for _ in 0..1000 {
-    ///     counter.acquire().await?.release().await?; // some 32 requests in all, not 2000
+    ///     counter.acquire().await?.release().await?; // some 8 requests in all, not 2000
     /// }
     /// # locks.drain(Duration::from_secs(1)).await;
     /// # Ok(()) }

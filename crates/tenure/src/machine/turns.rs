@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use tenure_core::{FencingToken, Grant, Moment};
 
-/// Local turns of one lease, after its first holder: 32. Two requests are then shared by 33 holders.
-const TURNS_MAX: u32 = 32;
+/// Local turns of one lease, after its first holder: 128. Two requests are then shared by 129 holders.
+const TURNS_MAX: u32 = 128;
 /// No turn is passed later than this after the lease was acquired: 10 ms. A waiter elsewhere is passed for no longer, and
 /// then for the hold that was begun.
 const WITHIN: Duration = Duration::from_millis(10);
 
-/// Tokens of a lease that may be kept while it has nothing to do: 64. Once they are used up it is acquired anew.
-pub(crate) const IDLE_BLOCK: u32 = 64;
+/// Tokens of a lease that may be kept while it has nothing to do: 256. Once they are used up it is acquired anew.
+pub(crate) const IDLE_BLOCK: u32 = 256;
 
-/// How many tokens to ask for, with so many waiters behind: one for each that may have a turn.
+/// How many tokens to ask for, with so many waiters behind: one for whoever asks, and two for each of them, for who has had a
+/// turn may come again.
 pub(crate) fn block_for(behind: usize) -> u32 {
-    1 + u32::try_from(behind).unwrap_or(TURNS_MAX).min(TURNS_MAX)
+    let turns = u32::try_from(behind).unwrap_or(TURNS_MAX).saturating_mul(2);
+    1 + turns.min(TURNS_MAX)
 }
 
 /// The local turns of one lease.
@@ -100,8 +102,8 @@ mod tests {
     #[test]
     fn turns_end_by_number_and_by_time_since_the_acquisition() {
         let mut turns = Turns::of(at(0), &grant(1000), false).unwrap();
-        assert_eq!(std::iter::from_fn(|| turns.next(at(0))).count(), 32);
-        let mut turns = Turns::of(at(0), &grant(33), false).unwrap();
+        assert_eq!(std::iter::from_fn(|| turns.next(at(0))).count(), 128);
+        let mut turns = Turns::of(at(0), &grant(129), false).unwrap();
         assert!(turns.next(at(9)).is_some());
         assert_eq!((turns.next(at(10)), turns.open_until(at(10))), (None, None));
     }
@@ -111,15 +113,15 @@ mod tests {
     #[test]
     fn turns_of_a_lease_that_is_kept_end_by_number_alone() {
         let mut turns = Turns::of(at(0), &grant(1000), true).unwrap();
-        assert_eq!(std::iter::from_fn(|| turns.next(at(60_000))).count(), 63);
+        assert_eq!(std::iter::from_fn(|| turns.next(at(60_000))).count(), 255);
         assert_eq!(turns.open_until(at(60_000)), None);
         turns.on_holder(at(60_000));
         assert_eq!(turns.open_until(at(60_009)), Some(at(60_010)));
     }
 
-    /// As many tokens are asked for as can be used, and one for whoever asks.
+    /// As many tokens are asked for as may be used, and one for whoever asks.
     #[test]
-    fn a_block_has_a_token_for_each_who_may_have_a_turn() {
-        assert_eq!([0, 1, 31, 32, 33, usize::MAX].map(block_for), [1, 2, 32, 33, 33, 33]);
+    fn a_block_has_two_tokens_for_each_who_may_have_a_turn() {
+        assert_eq!([0, 1, 63, 64, 65, usize::MAX].map(block_for), [1, 3, 127, 129, 129, 129]);
     }
 }
