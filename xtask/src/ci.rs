@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::{
     step::{Failure, Steps},
     tidy, tools,
-    workspace::{EXTRA, Workspace, cargo},
+    workspace::{LINTED, Workspace, cargo},
 };
 
 /// The crate whose features users choose from.
@@ -17,7 +17,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     // One client does not build without its compiler of protocols.
     tools::provide(&mut steps)?;
     steps.command("fmt", cargo().args(["fmt", "--all", "--check"]))?;
-    steps.command("clippy", &mut clippy(&[&["--workspace", "--all-targets"], EXTRA].concat()))?;
+    steps.command("clippy", &mut clippy(LINTED))?;
     for choice in feature_choices(workspace)? {
         let arguments: Vec<&str> = choice.iter().map(String::as_str).collect();
         steps.command(&format!("clippy {}", choice.join(" ")), &mut clippy(&arguments))?;

@@ -8,7 +8,7 @@ use crate::{
     session,
     step::{Failure, succeeds},
     verdict::Verdict,
-    workspace::{EXTRA, Workspace, cargo, cargo_under},
+    workspace::{TESTED, Workspace, cargo, cargo_under},
 };
 
 /// Most tests sleep: so many share a processor. A test that needs one for itself takes two of the places (`.config/nextest.toml`).
@@ -45,7 +45,7 @@ impl<'a> Runner<'a> {
     /// Builds them, so that this is not done while they run.
     pub(crate) fn build(&self) -> Command {
         let mut command = cargo();
-        command.args(self.words()).args(EXTRA).arg("--no-run");
+        command.args(self.words()).args(TESTED).arg("--no-run");
         command
     }
 
@@ -78,16 +78,16 @@ impl<'a> Runner<'a> {
 
     fn words(&self) -> Vec<&'static str> {
         if self.has_nextest {
-            vec!["nextest", "run", "--workspace"]
+            vec!["nextest", "run"]
         } else {
-            vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests"]
+            vec!["test", "--no-fail-fast", "--lib", "--bins", "--tests"]
         }
     }
 
     /// In a session of its own. It ends with us.
     fn command(&self) -> Command {
         let mut command = cargo_under(&session::own(self.options.is_alone));
-        command.args(self.words()).args(EXTRA).args(self.choice());
+        command.args(self.words()).args(TESTED).args(self.choice());
         command
     }
 
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn nextest_is_taken_where_it_is_installed() {
         let all = words(&Options::default(), true);
-        assert!(all.contains("nextest run --workspace --features"), "{all}");
+        assert!(all.contains("nextest run --workspace --exclude"), "{all}");
         let some = Options::parse(&["--one-core", "--times", "30", "test(pooler)"]).unwrap();
         let some = words(&some, true);
         assert!(some.contains("taskset --cpu-list 0"), "{some}");
@@ -141,7 +141,7 @@ mod tests {
         let asked = Options::parse(&["--times", "2"]).unwrap();
         let refused = Runner { has_nextest: false, options: &asked }.must_know_its_options().unwrap_err();
         assert!(refused.to_string().contains("want nextest"), "{refused}");
-        let head = ["test --workspace --no-fail-fast --lib --bins --tests", &EXTRA.join(" ")].join(" ");
+        let head = ["test --no-fail-fast --lib --bins --tests", &TESTED.join(" ")].join(" ");
         assert!(all.contains(&head), "{all}");
     }
 }

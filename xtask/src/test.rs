@@ -11,7 +11,7 @@ use crate::{
     step::{Failure, Steps, now},
     tools,
     verdict::Verdict,
-    workspace::{EXTRA, Workspace, cargo_under},
+    workspace::{TESTED, Workspace, cargo_under},
 };
 
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
@@ -59,7 +59,7 @@ fn rings(options: &Options) -> Result<Vec<Ring>, Failure> {
     };
     let simulation = ["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS];
     // With the features of the tests, for which everything is built by now.
-    let docs = [&["test", "--workspace", "--doc", "--no-fail-fast"], EXTRA].concat();
+    let docs = [&["test", "--doc", "--no-fail-fast"], TESTED].concat();
     Ok(vec![
         ring("2 of 4, worlds: the simulation", &simulation),
         ring("3 of 4, worlds: mutants", &["xtask", "mutants"]),

@@ -6,8 +6,13 @@ use serde_json::Value;
 
 use crate::step::Failure;
 
-/// What the command and the benchmarks have only if asked, and are tested with.
-pub(crate) const EXTRA: &[&str] = &["--features", "tenure-cli/etcd,tenure-bench/etcd"];
+/// What the lints look at: all, with what the command and the benchmarks have only if asked.
+pub(crate) const LINTED: &[&str] =
+    &["--workspace", "--all-targets", "--features", "tenure-cli/etcd,tenure-bench/etcd"];
+
+/// What is tested: all but the benchmarks, which have no tests, and crates of their own to build.
+pub(crate) const TESTED: &[&str] =
+    &["--workspace", "--exclude", "tenure-bench", "--features", "tenure-cli/etcd"];
 
 /// How the names of variables begin with which `cargo run` describes the package that it runs.
 const OF_OUR_PACKAGE: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_"];

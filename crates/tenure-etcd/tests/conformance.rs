@@ -1,4 +1,5 @@
-//! The etcd backend keeps the contract, on a real server. Go reads the clock past every shim, so time passes as it does.
+//! The etcd backend keeps the contract, on a real server, and on a cluster of three whose first member, which is asked first,
+//! hangs. Go reads the clock past every shim, so time passes as it does.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,11 +13,23 @@ use async_trait::async_trait;
 use tenure::TokioHost;
 use tenure_core::BackendHandle;
 use tenure_etcd::{Config, Etcd};
-use tenure_testkit::{conformance::Arena, etcd::EtcdServer};
+use tenure_testkit::{
+    conformance::Arena,
+    etcd::{EtcdCluster, EtcdServer},
+    shared::Shared,
+};
 
-struct OneServer {
-    server: EtcdServer,
+struct OnePrefix {
+    url: String,
     here: BackendHandle,
+    _servers: Shared,
+}
+
+impl OnePrefix {
+    fn on(servers: Shared) -> Self {
+        let url = format!("etcd://{}?prefix={}/", servers.address(), Shared::part());
+        Self { here: etcd(&url), url, _servers: servers }
+    }
 }
 
 fn etcd(url: &str) -> BackendHandle {
@@ -24,13 +37,13 @@ fn etcd(url: &str) -> BackendHandle {
 }
 
 #[async_trait]
-impl Arena for OneServer {
+impl Arena for OnePrefix {
     fn here(&self) -> BackendHandle {
         self.here.clone()
     }
 
     async fn elsewhere(&self) -> BackendHandle {
-        etcd(&self.server.url(""))
+        etcd(&self.url)
     }
 
     async fn pass(&self, d: Duration) {
@@ -38,48 +51,24 @@ impl Arena for OneServer {
     }
 }
 
-async fn arena() -> OneServer {
-    let server = EtcdServer::start();
-    let here = etcd(&server.url(""));
-    OneServer { server, here }
+async fn arena() -> OnePrefix {
+    OnePrefix::on(Shared::server("etcd", EtcdServer::start))
 }
 
 tenure_testkit::conformance!(arena, real_time);
 
-/// The same on a cluster of three whose first member, which is asked first, hangs.
+fn two_of_three() -> EtcdCluster {
+    let cluster = EtcdCluster::start(3);
+    cluster.member(0).stop();
+    cluster.leader(&[1, 2]);
+    cluster
+}
+
 mod cluster {
-    use std::time::Duration;
+    use super::{OnePrefix, Shared, two_of_three};
 
-    use async_trait::async_trait;
-    use tenure_core::BackendHandle;
-    use tenure_testkit::{conformance::Arena, etcd::EtcdCluster};
-
-    struct TwoOfThree {
-        cluster: EtcdCluster,
-        here: BackendHandle,
-    }
-
-    #[async_trait]
-    impl Arena for TwoOfThree {
-        fn here(&self) -> BackendHandle {
-            self.here.clone()
-        }
-
-        async fn elsewhere(&self) -> BackendHandle {
-            super::etcd(&self.cluster.url(""))
-        }
-
-        async fn pass(&self, d: Duration) {
-            tokio::time::sleep(d).await;
-        }
-    }
-
-    async fn arena() -> TwoOfThree {
-        let cluster = EtcdCluster::start(3);
-        cluster.member(0).stop();
-        cluster.leader(&[1, 2]);
-        let here = super::etcd(&cluster.url(""));
-        TwoOfThree { cluster, here }
+    async fn arena() -> OnePrefix {
+        OnePrefix::on(Shared::server("etcd-cluster", two_of_three))
     }
 
     tenure_testkit::conformance!(arena, real_time);

@@ -8,31 +8,23 @@ fn all() -> impl Iterator<Item = (WorldKind, PlanKind)> {
     WorldKind::ALL.iter().flat_map(|&world| PlanKind::ALL.iter().map(move |&plan| (world, plan)))
 }
 
-/// Seeds of each world and plan; in a debug build one takes some 0.2 s.
-const SEEDS: std::ops::Range<u64> = 0..2;
+/// In a debug build a history takes some 0.2 s: one of each world and plan, which is played twice. The simulation itself plays
+/// many more.
+const SEED: u64 = 5;
 
 #[test]
-fn one_seed_is_one_history() {
+fn one_seed_is_one_history_that_breaks_only_laws_whose_assumptions_do_not_hold() {
     for (world, plan) in all() {
-        let [one, other] = [(); 2].map(|()| run(world, plan, 5).fingerprint);
-        assert_eq!(one, other, "{world}, {plan}");
+        let [one, other] = [(); 2].map(|()| run(world, plan, SEED));
+        assert_eq!(one.fingerprint, other.fingerprint, "{world}, {plan}");
+        let bad: Vec<String> = (one.violations.iter())
+            .filter(|violation| !plan.excuses(world, violation.law))
+            .map(ToString::to_string)
+            .collect();
+        assert!(bad.is_empty(), "--world {world} --plan {plan} --seed {SEED}: {bad:#?}");
     }
     let prints = [1, 2].map(|seed| run(WorldKind::Redis, PlanKind::All, seed).fingerprint);
     assert_ne!(prints[0], prints[1], "seeds differ");
-}
-
-#[test]
-fn within_the_assumptions_no_law_breaks_and_outside_only_those_that_rest_on_them() {
-    for (world, plan) in all() {
-        for seed in SEEDS {
-            let outcome = run(world, plan, seed);
-            let bad: Vec<String> = (outcome.violations.iter())
-                .filter(|violation| !plan.excuses(world, violation.law))
-                .map(ToString::to_string)
-                .collect();
-            assert!(bad.is_empty(), "--world {world} --plan {plan} --seed {seed}: {bad:#?}");
-        }
-    }
 }
 
 /// A checker that never finds anything would pass all tests.

@@ -1,6 +1,7 @@
 //! `Daemon`: the process of a server that a test starts, stops, kills and starts again.
 
 use std::{
+    cell::Cell,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -153,7 +154,33 @@ impl Drop for Daemon {
     }
 }
 
+thread_local! {
+    static IS_LASTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What is started in there may outlive us, each in a session of its own: whoever is left behind in ours is hung up on if one of them
+/// is stopped.
+pub(crate) fn lasting<T>(start: impl FnOnce() -> T) -> T {
+    IS_LASTING.set(true);
+    let started = start();
+    IS_LASTING.set(false);
+    started
+}
+
+fn apart(command: &Command) -> Command {
+    let mut apart = Command::new("setsid");
+    apart.arg(command.get_program()).args(command.get_args());
+    apart.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        apart.current_dir(folder);
+    }
+    apart
+}
+
 fn spawn(command: &mut Command, log: &Path) -> Child {
+    if IS_LASTING.get() {
+        *command = apart(command);
+    }
     let file =
         || fs::OpenOptions::new().create(true).append(true).open(log).expect("a log in the test's folder");
     command.stdin(Stdio::null()).stdout(file()).stderr(file());

@@ -20,5 +20,6 @@ pub mod ports;
 pub mod postgres;
 pub mod proxy;
 pub mod redis;
+pub mod shared;
 pub mod stepped;
 pub mod zookeeper;

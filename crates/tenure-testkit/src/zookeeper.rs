@@ -1,5 +1,6 @@
 //! Real ZooKeeper servers for one test: alone or as an ensemble, on free ports, gone with the test.
 
+mod classes;
 mod ensemble;
 mod server;
 mod words;

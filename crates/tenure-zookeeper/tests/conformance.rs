@@ -4,8 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::{
-    any::Any,
-    sync::{Arc, LazyLock, Mutex, Weak},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,28 +13,14 @@ use tenure_core::{BackendHandle, Host, LockName};
 use tenure_testkit::{
     conformance::Arena,
     patience::slowness,
+    shared::Shared,
     stepped::SteppedHost,
     zookeeper::{Ensemble, ZooKeeperServer},
 };
 use tenure_zookeeper::{Config, ZooKeeper};
 
-/// What the cases of this process that run at the same time share, each in a path of its own.
-type Shared<T> = LazyLock<Mutex<Weak<T>>>;
-
 /// How long an arena may take to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-static SERVER: Shared<ZooKeeperServer> = LazyLock::new(Mutex::default);
-static ENSEMBLE: Shared<Ensemble> = LazyLock::new(Mutex::default);
-
-fn shared<T>(shared: &Shared<T>, start: impl FnOnce() -> T) -> Arc<T> {
-    let mut shared = shared.lock().unwrap();
-    shared.upgrade().unwrap_or_else(|| {
-        let started = Arc::new(start());
-        *shared = Arc::downgrade(&started);
-        started
-    })
-}
 
 /// Three members, of which one hangs: it takes connections and says nothing.
 fn without_one() -> Ensemble {
@@ -49,23 +34,21 @@ struct OnePath {
     url: String,
     /// All that were ever handed out; the first one is the one that is here.
     handles: Mutex<Vec<BackendHandle>>,
-    _servers: Arc<dyn Any + Send + Sync>,
+    _servers: Shared,
 }
 
 impl OnePath {
     async fn on_server(layout: &str) -> Self {
-        let server = shared(&SERVER, ZooKeeperServer::start);
-        Self::new(&server.address(), layout, server).await
+        Self::new(Shared::server("zookeeper", ZooKeeperServer::start), layout).await
     }
 
     async fn on_ensemble() -> Self {
-        let ensemble = shared(&ENSEMBLE, without_one);
-        Self::new(&ensemble.address(), "curator", ensemble).await
+        Self::new(Shared::server("ensemble", without_one), "curator").await
     }
 
-    async fn new(address: &str, layout: &str, servers: Arc<dyn Any + Send + Sync>) -> Self {
-        let path = format!("tenure-{}", tenure_testkit::conformance::player::fresh());
-        let url = format!("zookeeper://{address}/{path}?tick=100ms&layout={layout}");
+    async fn new(servers: Shared, layout: &str) -> Self {
+        let path = format!("tenure-{}", Shared::part());
+        let url = format!("zookeeper://{}/{path}?tick=100ms&layout={layout}", servers.address());
         let arena = Self { host: SteppedHost::new(), url, handles: Mutex::default(), _servers: servers };
         arena.connect().await;
         arena

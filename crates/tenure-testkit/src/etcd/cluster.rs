@@ -1,6 +1,6 @@
 //! `EtcdCluster`: several members that agree.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use crate::{
     daemon::started,
@@ -9,6 +9,7 @@ use crate::{
         server::{EtcdServer, url},
     },
     patience::eventually,
+    shared::Lasting,
 };
 
 /// Members that agree on one state and die with the test.
@@ -105,8 +106,11 @@ impl EtcdCluster {
 
     /// `etcd://127.0.0.1:P,127.0.0.1:Q,…` with this query.
     pub fn url(&self, query: &str) -> String {
-        let addresses: Vec<String> = self.members.iter().map(EtcdServer::address).collect();
-        url(&self.members[0].recipe, &addresses.join(","), query)
+        url(&self.members[0].recipe, &self.address(), query)
+    }
+
+    fn address(&self) -> String {
+        self.members.iter().map(EtcdServer::address).collect::<Vec<_>>().join(",")
     }
 
     /// Which member is the leader, once there is one. Members that were killed or stopped are not asked.
@@ -117,6 +121,16 @@ impl EtcdCluster {
         eventually("a cluster has a leader", PATIENCE, || {
             among.iter().copied().find(|&index| self.members[index].is_leader())
         })
+    }
+}
+
+impl Lasting for EtcdCluster {
+    fn address(&self) -> String {
+        self.address()
+    }
+
+    fn processes(&self) -> Vec<(u32, PathBuf)> {
+        self.members.iter().flat_map(Lasting::processes).collect()
     }
 }
 

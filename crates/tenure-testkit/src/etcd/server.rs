@@ -3,14 +3,14 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::{daemon::Daemon, etcd::recipe::Recipe, ports};
+use crate::{daemon::Daemon, etcd::recipe::Recipe, ports, shared::Lasting};
 
 /// A server, alone or a member of a cluster, that dies with the test.
 #[derive(Debug)]
@@ -194,6 +194,16 @@ impl EtcdServer {
     /// The folder of its data.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+}
+
+impl Lasting for EtcdServer {
+    fn address(&self) -> String {
+        self.address()
+    }
+
+    fn processes(&self) -> Vec<(u32, PathBuf)> {
+        vec![(self.pid(), self.folder.path().to_owned())]
     }
 }
 

@@ -155,10 +155,10 @@ pub(super) fn checked(command: &mut Command) -> String {
 }
 
 const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";
-/// Half of all files, which no test needs and each would copy.
-const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE datname = 'template1';\n\
-    DROP DATABASE template1;\nDROP DATABASE postgres;\n";
+/// Three quarters of all files, which no test needs and each would copy.
+const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE datistemplate;\n\
+    DROP DATABASE template1;\nDROP DATABASE template0;\nDROP DATABASE postgres;\n";
 /// Changes with what is set up here, so that an older original is not taken for it.
-const FORM: &str = "3";
+const FORM: &str = "4";
 const SESSION: &str = include_str!("session.c");
 const SHIM: &str = "session.so";

@@ -7,12 +7,15 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::{
     daemon::{Daemon, started},
+    patience::eventually,
     ports,
-    zookeeper::words,
+    shared::Lasting,
+    zookeeper::{classes, words},
 };
 
 /// The tick of every server here.
@@ -39,10 +42,23 @@ impl ZooKeeperServer {
     /// # Panics
     /// If it does not start.
     pub fn with(settings: &str) -> Self {
+        Self::reading(&classes::from_archive(Self::read_once), settings)
+    }
+
+    /// One that gets at its classes in this way, as an option of Java's.
+    fn reading(classes: &str, settings: &str) -> Self {
         started("ZooKeeper", TRIES, || {
             let server = Self::prepare(ALONE, settings);
-            server.launch().map(|()| server)
+            server.launch_reading(classes).map(|()| server)
         })
+    }
+
+    /// One that ends in order.
+    fn read_once(classes: &str) {
+        let server = Self::reading(classes, "");
+        server.daemon.signal(Signal::SIGTERM);
+        let has_ended = || (!server.daemon.is_running()).then_some(());
+        eventually("a server that is asked to end does", PATIENCE, has_ended);
     }
 
     /// Everything but the process.
@@ -83,22 +99,26 @@ impl ZooKeeperServer {
     /// Starts the process and waits until it listens; if it ends before that, its last words. A member may have to wait for
     /// the others before it serves.
     pub(super) fn launch(&self) -> Result<(), String> {
+        self.launch_reading(&classes::from_archive(Self::read_once))
+    }
+
+    fn launch_reading(&self, classes: &str) -> Result<(), String> {
         let serves = |_: &Path| match self.class {
             // Only ours knows our folder: somebody else may have been faster on the port.
             ALONE => words::ask(self.port, "conf")
                 .is_ok_and(|conf| conf.contains(&self.data().display().to_string())),
             _ => words::ask(self.port, "ruok").is_ok(),
         };
-        self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
+        self.daemon.launch(self.folder.path(), |_| self.command_line(classes), serves)
     }
 
     /// A small Java: many of them run at once on few processors.
-    fn command_line(&self) -> Command {
+    fn command_line(&self, classes: &str) -> Command {
         let mut command = Command::new("java");
         command
-            .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
+            .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", classes])
             // A process that is killed loses nothing by that; only a machine would.
-            .args(["-Dzookeeper.forceSync=no", "-cp", CLASSES, self.class])
+            .args(["-Dzookeeper.forceSync=no", "-cp", classes::JAR, self.class])
             .arg(self.path(SETTINGS))
             .current_dir(self.folder.path());
         command
@@ -182,6 +202,16 @@ impl ZooKeeperServer {
     }
 }
 
+impl Lasting for ZooKeeperServer {
+    fn address(&self) -> String {
+        self.address()
+    }
+
+    fn processes(&self) -> Vec<(u32, PathBuf)> {
+        vec![(self.pid(), self.folder.path().to_owned())]
+    }
+}
+
 /// The URL of the locks on these servers.
 pub(super) fn url(hosts: &str, query: &str) -> String {
     let more = query.trim_start_matches(['?', '&']);
@@ -191,7 +221,8 @@ pub(super) fn url(hosts: &str, query: &str) -> String {
 
 const ALONE: &str = "org.apache.zookeeper.server.ZooKeeperServerMain";
 const MEMBER: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
-const CLASSES: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
 const SETTINGS: &str = "zoo.cfg";
 /// Ports that may be taken in a row between our look and the server's start.
 const TRIES: usize = 5;
+/// How long one that is asked to end may take.
+const PATIENCE: Duration = Duration::from_secs(30);
