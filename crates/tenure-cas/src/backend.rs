@@ -55,11 +55,14 @@ impl<C: Cell> Backend for Locks<C> {
         self.step(name, &Leaving(owner)).await
     }
 
-    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        let hint = Hint { audience: Audience::Holders, owner, is_behind: false };
+    async fn tell(&self, _name: &LockName, audience: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        let hint = Hint { audience, owner, is_behind: false };
         if self.cell.reaches(hint) {
             self.cell.ring(hint);
-            return Ok(());
+            // Observers are everywhere; a holder is in one process.
+            if audience != Audience::Observers {
+                return Ok(());
+            }
         }
         let over = self.cell.connect(Purpose::Use).await?;
         self.cell.tell(&over, hint).await.map_err(|failure| self.failed(failure))

@@ -1,6 +1,6 @@
 //! `lead`: a command on one of many hosts, started again each time that the lead is lost.
 
-use tenure::{Election, Lease, Term};
+use tenure::Term;
 
 use crate::{
     args::{Global, Lead},
@@ -21,10 +21,11 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let election = started.locks().election(started.name());
     loop {
         let guards = started.enter_for_ever().await?;
-        let _term = match &args.proclaim {
-            Some(text) => Some(proclaim(&election, started.first(&guards), text).await),
-            None => None,
-        };
+        let term = election.term(started.first(&guards));
+        term.announce().await;
+        if let Some(text) = &args.proclaim {
+            proclaim(&term, text).await;
+        }
         match started.run(guards).await? {
             End::Ended(code) => return Ok(code),
             End::Lost(line) if started.is_asked_to_end() => return Err(task.lost(line)),
@@ -35,11 +36,8 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
 }
 
 /// A leader that cannot be found leads all the same.
-async fn proclaim(election: &Election, lease: Lease, text: &str) -> Term {
-    let name = lease.name().clone();
-    let term = election.term(lease);
+async fn proclaim(term: &Term, text: &str) {
     if let Err(error) = term.proclaim(text).await {
-        exit::warn(&format!("{}: {}", name, exit::chain(&error)));
+        exit::warn(&format!("{}: {}", term.name(), exit::chain(&error)));
     }
-    term
 }

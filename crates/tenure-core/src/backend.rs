@@ -73,13 +73,13 @@ pub trait Backend: Send + Sync + 'static {
     ///    waiter behind them is woken too.
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
-    /// Tells the process of a holder that somebody waits: one that keeps its lease for a while though it has nothing to do
-    /// gives it back then.
+    /// Sends a hint: to a holder that somebody waits, so that one that keeps its lease for a while though it has nothing to do
+    /// gives it back; or to [observers](OwnerId::of_observers) that there is something to see.
     ///
     /// # Contract
     /// 1. It changes nothing in the store.
     /// 2. It is a hint, which may be lost. A store that mints a token for each [place](crate::Minting::Place) does nothing.
-    async fn tell_holder(&self, _name: &LockName, _owner: OwnerId) -> Result<(), BackendError> {
+    async fn tell(&self, _name: &LockName, _whom: Audience, _owner: OwnerId) -> Result<(), BackendError> {
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::name::LockName;
+
 /// 64 random bits for one connected process: the address of its hints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
@@ -37,6 +39,16 @@ impl OwnerId {
     /// A claim of this process, from random bits.
     pub fn from_random(process: ProcessId, bits: [u8; 16]) -> Self {
         Self { process, claim: u128::from_be_bytes(bits) }
+    }
+
+    /// Where those who look on are told of a lock: the same for all of them, and no owner of a claim.
+    ///
+    /// Made from the name alone (FNV-1a), so that programs of different builds agree. Two names may have the same address: a
+    /// hint too many is harmless.
+    pub fn of_observers(name: &LockName) -> Self {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, step);
+        Self { process: ProcessId(hash), claim: 0 }
     }
 
     /// Its 48 hex digits, without the cost of formatting: stores write them in every request.

@@ -9,8 +9,10 @@ use crate::owner::OwnerId;
 pub enum Audience {
     /// Waiters.
     Waiters,
-    /// Holders, whose lock may have been broken.
+    /// Holders, whose lock may have been broken, or is wanted by somebody.
     Holders,
+    /// Those who look on: see [`OwnerId::of_observers`].
+    Observers,
 }
 
 /// A hint. It saves time, and nothing else depends on it: it may be lost, late, doubled or wrong.

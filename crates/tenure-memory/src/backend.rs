@@ -141,8 +141,8 @@ impl Backend for Memory {
         Ok(self.step(name, |ledger, now, rules| ledger.release(now, rules, owner)))
     }
 
-    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.bells.ring(Audience::Holders, owner);
+    async fn tell(&self, _name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        self.bells.ring(whom, owner);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ pub(crate) fn text(hint: &Hint) -> String {
         Audience::Waiters if hint.is_behind => 'b',
         Audience::Waiters => 'w',
         Audience::Holders => 'h',
+        Audience::Observers => 'o',
     };
     format!("{letter}{}", hint.owner)
 }
@@ -24,6 +25,7 @@ pub(crate) fn on_notification(router: &HintRouter, from: &str, text: &str) {
         Some(b'w') => (Audience::Waiters, false),
         Some(b'b') => (Audience::Waiters, true),
         Some(b'h') => (Audience::Holders, false),
+        Some(b'o') => (Audience::Observers, false),
         _ => return,
     };
     let Ok(owner) = text[1..].parse::<OwnerId>() else { return };

@@ -21,6 +21,7 @@ use crate::{
     config::{Config, GuardMode},
     error,
     guard::Terms,
+    hint,
     keys::Keys,
     known::Known,
     reply::{Reply, number},
@@ -332,11 +333,11 @@ impl Backend for Redis {
         self.leave(&session, &keys, name, owner).await
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
         let (script, keys) = (&self.scripts().tell, self.keys(name)?);
         let session = self.sessions.session().await?;
         let mut call = script.call(&[&keys.lock]);
-        call.arg(&owner.hex()[..]);
+        call.arg(hint::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
         self.sessions.ask(&session, script, &call).await.map(drop)
     }
 

@@ -9,6 +9,7 @@ pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {
     match audience {
         Audience::Waiters => format!("tenure:p:{process}"),
         Audience::Holders => format!("tenure:h:{process}"),
+        Audience::Observers => format!("tenure:o:{process}"),
     }
 }
 
@@ -33,6 +34,7 @@ pub(crate) fn read(channel: &[u8], text: &[u8]) -> Option<Hint> {
     let (audience, process) = match channel.split_at_checked("tenure:p:".len())? {
         ("tenure:p:", process) => (Audience::Waiters, process),
         ("tenure:h:", process) => (Audience::Holders, process),
+        ("tenure:o:", process) => (Audience::Observers, process),
         _ => return None,
     };
     let (kind, claim) = text.split_at_checked(1)?;

@@ -213,13 +213,13 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         Ok(if held { Released::Released } else { Released::WasGone })
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
         // In the background: a node that hangs keeps nobody from waiting.
         let (quorum, name) = (self.quorum.clone(), name.clone());
         self.quorum.spawn(Box::pin(async move {
             let tell = |node: Arc<N>| {
                 let name = name.clone();
-                async move { node.tell_holder(&name, owner).await }
+                async move { node.tell(&name, whom, owner).await }
             };
             quorum.ask_all(QUESTION, tell, |_| {}).await;
         }));
@@ -243,8 +243,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
         let members = self.quorum.members.iter();
         let streams = members.map(|member| member.node.wakes(process, audience)).collect();
-        // Who was robbed asks at once.
-        let quorum = if audience == Audience::Holders { 1 } else { self.quorum.size() };
+        // Who was robbed asks at once, and so does who looks on.
+        let quorum = if audience == Audience::Waiters { self.quorum.size() } else { 1 };
         Box::new(Gathered::new(streams, quorum, self.quorum.host.clone()))
     }
 

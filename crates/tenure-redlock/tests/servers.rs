@@ -110,8 +110,8 @@ impl Backend for Step {
         self.done(self.quorum.release(name, owner).await).await
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.quorum.tell_holder(name, owner).await
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        self.quorum.tell(name, whom, owner).await
     }
 
     async fn note(

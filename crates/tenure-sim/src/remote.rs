@@ -325,9 +325,9 @@ impl Backend for Remote {
         }
     }
 
-    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+    async fn tell(&self, _name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
         let session = self.session().await?;
-        self.ask(session.wire, Request::Tell(owner)).await.map(drop)
+        self.ask(session.wire, Request::Tell(whom, owner)).await.map(drop)
     }
 
     async fn note(

@@ -137,8 +137,8 @@ pub(crate) enum Request {
     },
     Inspect(LockName),
     Identity,
-    /// Tells a holder that somebody waits.
-    Tell(OwnerId),
+    /// Sends a hint.
+    Tell(Audience, OwnerId),
     /// Of a server of cells.
     Cells {
         /// From which machine.
@@ -219,8 +219,8 @@ impl Node {
         match request {
             Request::Check(look) => self.check(now, look),
             Request::Identity => Reply::Identity(self.life.run),
-            Request::Tell(owner) => {
-                effects.wakes.push((Audience::Holders, *owner));
+            Request::Tell(whom, owner) => {
+                effects.wakes.push((*whom, *owner));
                 Reply::Identity(self.life.run)
             }
             Request::Cells { from, ask } => Reply::Cells(self.serve_cells(now, (*from, ask), effects)),

@@ -90,8 +90,8 @@ impl Backend for Witness {
         answer
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.inner.tell_holder(name, owner).await
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        self.inner.tell(name, whom, owner).await
     }
 
     async fn note(

@@ -130,13 +130,12 @@ impl Backend for Sqlite {
         Ok(answer.unwrap_or(Released::WasGone))
     }
 
-    async fn tell_holder(&self, _name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        if self.bells.reach(Audience::Holders, owner) {
-            self.bells.ring(Audience::Holders, owner);
+    async fn tell(&self, _name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        if whom != Audience::Observers && self.bells.ring(whom, owner) {
             return Ok(());
         }
         let tell = |tx: &mut Tx<'_>| {
-            tx.wakes.push((Audience::Holders, owner));
+            tx.wakes.push((whom, owner));
             Ok(())
         };
         self.store().transact(false, Haste::Waiter, tell).map(drop)

@@ -34,8 +34,8 @@ impl Pauses {
         let ms = Duration::from_millis;
         let (first, longest, per_place) = match audience {
             Audience::Waiters => (ms(1), ms(25), PER_PLACE),
-            // A holder is robbed once in a blue moon.
-            Audience::Holders => (ms(100), ms(100), ms(0)),
+            // A holder is robbed once in a blue moon, and a leader changes as rarely.
+            Audience::Holders | Audience::Observers => (ms(100), ms(100), ms(0)),
         };
         Self {
             first,

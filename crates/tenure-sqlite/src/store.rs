@@ -288,10 +288,11 @@ impl Tx<'_> {
 
     /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.
     fn leave_hints(&mut self) -> Result<bool, BackendError> {
-        let (here, elsewhere): (Vec<_>, Vec<_>) = std::mem::take(&mut self.wakes)
-            .into_iter()
-            .partition(|&(audience, owner)| self.store.bells.reach(audience, owner));
-        self.wakes = here;
+        // Observers are everywhere; an owner is in one process.
+        let is_elsewhere = |&(whom, owner): &(Audience, OwnerId)| {
+            whom == Audience::Observers || !self.store.bells.reach(whom, owner)
+        };
+        let elsewhere: Vec<_> = self.wakes.iter().copied().filter(is_elsewhere).collect();
         if elsewhere.is_empty() {
             return Ok(false);
         }

@@ -55,7 +55,8 @@ macro_rules! conformance {
                 a_place_is_lost_when_it_is_not_kept, busy_leaves_no_trace, a_writer_is_not_starved_by_readers,
                 leading_readers_enter_together, a_place_without_a_turn_never_holds;
             wake: a_release_wakes_the_next_waiter, a_release_elsewhere_wakes_the_next_waiter,
-                a_break_elsewhere_wakes_the_robbed, a_holder_is_told_that_somebody_waits, one_change_of_owner_wakes_few;
+                a_break_elsewhere_wakes_the_robbed, a_holder_is_told_that_somebody_waits, observers_are_told_wherever_they_are,
+                one_change_of_owner_wakes_few;
             view: inspect_shows_holders_and_queue, a_free_lock_shows_its_fence, list_chooses_by_prefix_in_order,
                 break_names_the_robbed_and_lets_the_next_in, break_of_a_free_lock_raises_the_fence,
                 a_handle_sees_the_same_locks;

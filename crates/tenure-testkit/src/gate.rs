@@ -134,8 +134,8 @@ impl Backend for Gated {
         self.pass(Verb::Release, self.inner.release(name, owner)).await?
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.inner.tell_holder(name, owner).await
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        self.inner.tell(name, whom, owner).await
     }
 
     async fn note(

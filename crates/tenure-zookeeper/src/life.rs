@@ -164,7 +164,8 @@ fn settle(session: &Session, done: Done) {
                 session.bells.ring(Audience::Holders, owner);
             }
         }
-        Done::Beat { .. } | Done::Nothing => {}
+        // Nobody watches for those who look on.
+        Done::Rung { audience: Audience::Observers, .. } | Done::Beat { .. } | Done::Nothing => {}
     }
 }
 

@@ -1,5 +1,7 @@
 //! `Election`: one leader of many, who says where it can be found.
 
+mod observer;
+
 use std::{
     fmt,
     ops::Deref,
@@ -10,15 +12,15 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, Moment, OwnerId};
+use tenure_core::{BackendError, FencingToken, Host, Memo, Moment, OwnerId};
 use tokio::sync::Mutex;
 
+pub use self::observer::{Leader, Observer};
 use crate::{
     error::{AcquireError, ConfigError, NoteError, ReleaseError},
     guard::Guard,
     lease::Lease,
     lock::Lock,
-    pace::Pace,
 };
 
 /// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
@@ -30,7 +32,7 @@ use crate::{
 ///
 /// # What is not promised
 /// That a former leader has stopped what it started: give the [term](Lease::token) to the resources that it writes to. That
-/// an [observer](Self::observe) sees a leader who led for less than its pause.
+/// an [observer](Self::observe) sees a leader who led for less than its pause, or is told of each change at once.
 ///
 /// # Example: a leader with an address
 /// ```
@@ -68,7 +70,8 @@ impl Election {
         Self { lock: set(self.lock).strict_order(), ..self }
     }
 
-    /// How often [`observe`](Self::observe) looks. Default: once a second, for each look is a request. At least 10 ms.
+    /// How often [`observe`](Self::observe) looks if it is told nothing. Default: once a second, for each look is a request.
+    /// At least 10 ms.
     #[must_use]
     pub fn every(self, pause: Duration) -> Self {
         Self { pause, ..self }
@@ -90,10 +93,11 @@ impl Election {
         }
         let guard = self.lock.acquire().await?;
         let term = self.term(guard.lease());
+        term.announce().await;
         Ok(Leadership { guard, term })
     }
 
-    /// The term of a lease of the lock of this name, for a program that took the lock itself.
+    /// The term of a lease of the lock of this name, for a program that took the lock itself; see [`Term::announce`].
     pub fn term(&self, lease: Lease) -> Term {
         Term { lease, host: self.lock.host(), proclaimed: Arc::default() }
     }
@@ -136,7 +140,9 @@ impl Election {
             let done = leadership.guard.work_under(work(leadership.term())).await;
             match done.and_then(|out| leadership.check().map(|()| out)) {
                 Ok(out) => {
-                    leadership.guard.give_up().await;
+                    if let Err(error) = leadership.resign().await {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
+                    }
                     return Ok(out);
                 }
                 Err(lost) => {
@@ -162,76 +168,7 @@ impl Election {
 
     /// Follows who leads, and what the leader has proclaimed: see [`Observer::next`].
     pub fn observe(&self) -> Observer {
-        Observer { election: self.clone(), pace: Pace::new(self.pause), told: None }
-    }
-}
-
-/// Follows an election.
-///
-/// # Dropping
-/// Ends it. Nothing is left in the store: an observer has no place there.
-pub struct Observer {
-    election: Election,
-    pace: Pace,
-    /// What was answered last, if anything was.
-    told: Option<Option<Leader>>,
-}
-
-impl Observer {
-    /// Who leads now: at once the first time, and then as soon as another one leads, nobody does, or the leader has
-    /// proclaimed something else.
-    ///
-    /// # Timing
-    /// Looks once [a second](Election::every), so that a change is seen 1 s later, and a request. Changes are seen
-    /// in their order; a leader who has come and gone between two looks is not seen.
-    ///
-    /// # Errors
-    /// The store's. The next call looks again, a second after this one.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost: what has changed meanwhile is the next answer.
-    pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
-        let host = self.election.lock.host();
-        loop {
-            let now = self.pace.ask(&*host, self.election.leader()).await?;
-            if self.told.as_ref() != Some(&now) {
-                self.told = Some(now.clone());
-                return Ok(now);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observer").field("election", &self.election.lock.named()).finish_non_exhaustive()
-    }
-}
-
-/// Who leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Leader {
-    /// The owner of its lease: new for every term.
-    pub owner: String,
-    /// Its term: its fencing token.
-    pub term: FencingToken,
-    /// Host, process and command, for people.
-    pub label: Option<Label>,
-    /// What it has proclaimed in this term.
-    pub proclaimed: Option<String>,
-    /// True if it leads through this [`Locker`](crate::Locker) or a clone of it.
-    pub is_this_process: bool,
-}
-
-impl Leader {
-    /// A memo of an earlier leader is none of this one's.
-    fn of(view: LockView) -> Option<Self> {
-        let LockView { holders, memo, .. } = view;
-        let HolderView { owner, token, label, is_this_process, .. } =
-            holders.into_iter().find(|holder| holder.token.is_some())?;
-        let proclaimed = memo.filter(|memo| memo.owner == owner).map(|memo| memo.text);
-        Some(Self { term: token?, owner, label, proclaimed, is_this_process })
+        Observer::new(self.lock.clone(), self.pause)
     }
 }
 
@@ -259,7 +196,10 @@ impl Leadership {
     /// # Cancel safety
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<(), ReleaseError> {
-        self.guard.release().await
+        let lease = self.guard.lease();
+        let released = self.guard.release().await;
+        lease.tell_observers();
+        released
     }
 
     /// Stops the renewals and leaves the lead to its ttl, as [`Guard::detach`].
@@ -300,6 +240,15 @@ struct Proclaimed {
 }
 
 impl Term {
+    /// Tells observers that this term has begun, in the background. [`Election::campaign`] has done it; only a program that took
+    /// the lock itself needs to.
+    ///
+    /// # Cancel safety
+    /// They are told or not.
+    pub async fn announce(&self) {
+        self.lease.tell_observers();
+    }
+
     /// Says something to all who ask for the leader, as its address: up to 1 KiB, in place of what was said before. They see it
     /// for as long as this term lasts.
     ///
@@ -321,6 +270,7 @@ impl Term {
         }
         let said = self.lease.leave(&memo).await;
         *last = self.next(memo, &said);
+        self.lease.tell_observers();
         said
     }
 

@@ -8,6 +8,7 @@ mod link;
 mod local_queue;
 mod local_waiter;
 pub(crate) mod memo;
+pub(crate) mod news;
 mod reaper;
 mod request;
 mod roster;

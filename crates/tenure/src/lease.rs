@@ -139,6 +139,13 @@ impl Lease {
         self.leave(&Memo::new(text.as_ref(), kept)?).await
     }
 
+    /// Tells those who look on that there is something to see.
+    pub(crate) fn tell_observers(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.tell_observers(self.name());
+        }
+    }
+
     pub(crate) async fn leave(&self, memo: &Memo) -> Result<(), NoteError> {
         self.check()?;
         let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);

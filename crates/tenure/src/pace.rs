@@ -11,22 +11,31 @@ const LEAST: Duration = Duration::from_millis(10);
 #[derive(Clone)]
 pub(crate) struct Pace {
     period: Duration,
-    due: Option<Moment>,
+    asked_at: Option<Moment>,
 }
 
 impl Pace {
     pub(crate) fn new(period: Duration) -> Self {
-        Self { period: period.max(LEAST), due: None }
+        Self { period: period.max(LEAST), asked_at: None }
     }
 
-    /// Asks when it is time. A question that is dropped is asked again when it was due.
-    pub(crate) async fn ask<A>(&mut self, host: &dyn Host, question: impl Future<Output = A>) -> A {
-        if let Some(due) = self.due {
-            host.sleep_until(due).await;
+    /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it was due.
+    pub(crate) async fn ask<A>(
+        &mut self,
+        host: &dyn Host,
+        hint: impl Future<Output = ()>,
+        question: impl Future<Output = A>,
+    ) -> A {
+        if let Some(asked_at) = self.asked_at {
+            tokio::select! {
+                biased;
+                () = host.sleep_until(asked_at + self.period) => {}
+                () = hint => host.sleep_until(asked_at + LEAST).await,
+            }
         }
         let asked_at = host.now();
         let answer = question.await;
-        self.due = Some(asked_at + self.period);
+        self.asked_at = Some(asked_at);
         answer
     }
 }

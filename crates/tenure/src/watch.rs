@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::pending,
     mem,
     time::Duration,
 };
@@ -118,7 +119,7 @@ impl Watch {
                 Of::All { prefix } => self.locks.list(prefix).await,
             }
         };
-        let views = self.pace.ask(&*host, question).await?;
+        let views = self.pace.ask(&*host, pending(), question).await?;
         Ok(self.take(views))
     }
 

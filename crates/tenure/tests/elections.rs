@@ -203,15 +203,45 @@ async fn an_observer_sees_every_change_in_order() {
     }
 }
 
+/// Leaders tell of what changes, so that nobody waits for the next look; of a leader that is gone nobody tells.
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_told_at_once_and_looks_in_its_own_time() {
+    let stage = Stage::new();
+    let (one, two) = (election(&stage.actor()), election(&stage.actor()));
+    let mut observer = two.clone().every(HOUR).observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let began = stage.clock();
+    let mut sees = async || {
+        let leader = tokio::time::timeout(2 * HOUR, observer.next()).await.unwrap().unwrap();
+        (leader.map(|leader| (leader.term, leader.proclaimed)), stage.clock() - began)
+    };
+    let first = one.campaign().await.unwrap();
+    let term = first.token();
+    assert_eq!(sees().await.0, Some((term, None)));
+    first.proclaim("10.0.0.7:80").await.unwrap();
+    assert_eq!(sees().await.0, Some((term, Some("10.0.0.7:80".into()))));
+    first.resign().await.unwrap();
+    let (nobody, at) = sees().await;
+    assert_eq!(nobody, None);
+    assert!(at < ms(100), "seen after {at:?}");
+    let silent = in_time(two.campaign()).await.unwrap();
+    assert_eq!(sees().await.0.map(|(term, _)| term), Some(silent.token()));
+    silent.detach();
+    let (nobody, at) = sees().await;
+    assert_eq!(nobody, None);
+    assert!(at >= HOUR, "seen after {at:?}");
+}
+
 /// L6: whoever looks at something else meanwhile, and asks again and again, sees the next leader all the same. Each call began its
 /// pause anew.
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_is_asked_now_and_then_goes_on_looking() {
     let stage = Stage::new();
-    let (one, two) = (election(&stage.actor()), election(&stage.actor()));
+    let (actor, two) = (stage.actor(), election(&stage.actor()));
     let mut observer = two.observe();
     assert_eq!(observer.next().await.unwrap(), None);
-    let leadership = one.campaign().await.unwrap();
+    // It tells nobody: it is a lock.
+    let leadership = in_time(actor.locks.mutex("stage").ttl(TTL).acquire()).await.unwrap();
     let mut seen = None;
     for _ in 0..3 {
         if let Ok(answer) = tokio::time::timeout(ms(500), observer.next()).await {

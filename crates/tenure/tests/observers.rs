@@ -1,4 +1,5 @@
-//! An observer of an election on each store: every change of leader, in order, and not late.
+//! An observer of an election on each store: every change of leader, in order, and not late. Told of it where the store can
+//! tell, and by looking once a second elsewhere.
 
 #![cfg(all(
     feature = "sqlite",
@@ -21,6 +22,9 @@ use tenure_testkit::{
 const STAY: Duration = Duration::from_millis(1600);
 /// The pause of an observer, and a look.
 const LATE: Duration = Duration::from_millis(1100);
+
+/// An observer that looks so rarely sees what it is told of.
+const RARELY: Duration = Duration::from_secs(3600);
 
 /// What an observer is to see: who leads, and what that one said.
 type Seen = Option<(FencingToken, Option<String>)>;
@@ -70,27 +74,61 @@ async fn every_change_is_seen_in_order(url: &str) {
     }
 }
 
+/// L2: the same, by an observer that looks once an hour: it is told.
+async fn every_change_is_told(url: &str) {
+    let late = Duration::from_secs(1) * slowness();
+    let election = connect(url).await.unwrap().election("scheduler");
+    let mut observer = connect(url).await.unwrap().election("scheduler").every(RARELY).observe();
+    assert_eq!(observer.next().await.unwrap(), None);
+    let first = election.campaign().await.unwrap();
+    // Who does not listen yet is told in vain.
+    let told =
+        async { while observer.next().await.unwrap().is_none_or(|leader| leader.proclaimed.is_none()) {} };
+    let telling = async {
+        loop {
+            first.proclaim("here").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! { () = told => {}, () = telling => {} }
+    let mut sees = async |change: Seen| {
+        let next = tokio::time::timeout(late, observer.next()).await;
+        assert_eq!(seen(next.expect("it is told").unwrap()), change);
+    };
+    first.resign().await.unwrap();
+    sees(None).await;
+    for n in 0..2 {
+        let leadership = election.campaign().await.unwrap();
+        let (term, address) = (leadership.token(), format!("10.0.0.{n}:80"));
+        sees(Some((term, None))).await;
+        leadership.proclaim(&address).await.unwrap();
+        sees(Some((term, Some(address)))).await;
+        leadership.resign().await.unwrap();
+        sees(None).await;
+    }
+}
+
 #[tokio::test]
 async fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    every_change_is_seen_in_order(&format!("sqlite:{}", folder.path().join("locks.db").display())).await;
+    every_change_is_told(&format!("sqlite:{}", folder.path().join("locks.db").display())).await;
 }
 
 #[tokio::test]
 async fn on_redis() {
-    every_change_is_seen_in_order(&RedisServer::start().url("?guard=off")).await;
+    every_change_is_told(&RedisServer::start().url("?guard=off")).await;
 }
 
 #[tokio::test]
 async fn on_a_quorum() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let nodes: Vec<String> = servers.iter().map(|server| server.url("")).collect();
-    every_change_is_seen_in_order(&format!("redlock:{}?guard=off", nodes.join(","))).await;
+    every_change_is_told(&format!("redlock:{}?guard=off", nodes.join(","))).await;
 }
 
 #[tokio::test]
 async fn on_postgres() {
-    every_change_is_seen_in_order(&PostgresServer::start().url("")).await;
+    every_change_is_told(&PostgresServer::start().url("")).await;
 }
 
 #[tokio::test]

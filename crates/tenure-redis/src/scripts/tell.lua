@@ -1,5 +1,5 @@
--- Tells the process of a holder that somebody waits. Changes nothing.
+-- Sends a hint. Changes nothing.
 -- KEYS  1 lock
--- ARGV  1 owner
+-- ARGV  1 channel  2 owner without its process
 -- reply how many heard it
-return redis.call('PUBLISH', 'tenure:h:' .. string.sub(ARGV[1], 1, 16), 'a' .. string.sub(ARGV[1], 17))
+return redis.call('PUBLISH', ARGV[1], 'a' .. ARGV[2])

@@ -125,8 +125,8 @@ impl Backend for Faulty {
         answer
     }
 
-    async fn tell_holder(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.store.tell_holder(name, owner).await
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        self.store.tell(name, whom, owner).await
     }
 
     async fn note(

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
-use tenure_core::{Audience, ClaimAnswer, Label, Minting, Wake, Wakes};
+use tenure_core::{Audience, Claim, ClaimAnswer, Label, Minting, OwnerId, Wake, Wakes};
 
 use super::{Arena, player::Player};
 
@@ -72,8 +72,53 @@ pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
     };
     assert_eq!(seen.owner, holder.claim.owner.to_string());
     assert!(seen.label.is_some_and(|label| label.idles));
-    waiter.backend.tell_holder(&holder.claim.name, holder.claim.owner).await.expect("the store answers");
+    let Claim { name, owner, .. } = &holder.claim;
+    waiter.backend.tell(name, Audience::Holders, *owner).await.expect("the store answers");
     is_woken(&mut stream, &holder).await;
+}
+
+/// Those who look on are told in each process, and of their own lock only.
+pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
+    let (one, other) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "other"));
+    if one.backend.promises().minting != Minting::Entry {
+        return;
+    }
+    // There is something to look at.
+    one.enter().await;
+    let address = OwnerId::of_observers(&one.claim.name);
+    let unheard = OwnerId::of_observers(&other.claim.name);
+    let elsewhere = arena.elsewhere().await;
+    let streams = [&one.backend, &elsewhere].map(|at| at.wakes(address.process(), Audience::Observers));
+    let mut heard = streams.map(|mut stream| {
+        Box::pin(async move {
+            loop {
+                match stream.next().await {
+                    Wake::Owner(owner) if owner == unheard => panic!("that was another lock"),
+                    Wake::Owner(owner) if owner == address => return,
+                    _ => {}
+                }
+            }
+        })
+    });
+    let told = async {
+        loop {
+            for name in [&other.claim.name, &one.claim.name] {
+                let address = OwnerId::of_observers(name);
+                one.backend.tell(name, Audience::Observers, address).await.expect("the store answers");
+            }
+            // What nobody listens to yet is not heard.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let all = async {
+        for heard in &mut heard {
+            heard.as_mut().await;
+        }
+    };
+    let all = async {
+        tokio::select! { () = all => {}, () = told => {} }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("no hint came");
 }
 
 /// One change of owner costs a constant number of hints, however many wait.

@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tenure_core::{Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, Timing, Wait};
+use tenure_core::{Audience, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, Timing, Wait};
 use tracing::{Instrument, Span, field};
 
 use crate::{
@@ -238,7 +238,7 @@ impl<'a> Attempt<'a> {
             && let Some(holder) = holder.filter(idles)
             && let Ok(owner) = holder.owner.parse()
         {
-            let tell = || self.engine.backend.tell_holder(&self.claim.name, owner);
+            let tell = || self.engine.backend.tell(&self.claim.name, Audience::Holders, owner);
             let timeout = self.machine.request_timeout(now);
             if let Err(error) = self.engine.request(now, timeout, tell).await {
                 tracing::debug!(lock = %self.claim.name, %error, "the holder was not told that somebody waits");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tenure_core::{BackendError, ErrorKind, Host, LockView, Outcome, Promises};
 
-use crate::{error::ConfigError, lock::Lock};
+use crate::{engine::news::News, error::ConfigError, lock::Lock};
 
 impl Lock {
     /// The name that was given, for people.
@@ -25,6 +25,11 @@ impl Lock {
         let refused =
             |why: &ConfigError| BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string());
         self.engine.inspect(self.name.as_ref().map_err(refused)?).await
+    }
+
+    /// What is told of it from now on; nothing of a name that is refused.
+    pub(crate) fn news(&self) -> Option<News> {
+        self.name.as_ref().ok().map(|name| self.engine.news(name))
     }
 
     /// Who asks, in one line for people.
