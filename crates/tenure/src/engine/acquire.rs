@@ -94,8 +94,9 @@ async fn wait_locally(
     };
     tokio::pin!(over);
     loop {
-        let turn = match queued.turn_now(now) {
-            Some(turn) => Some(turn),
+        let turn;
+        (turn, now) = match queued.turn_now(now) {
+            Some(turn) => (Some(turn), now),
             None => {
                 if let Some(progress) = &request.options.progress {
                     let (ahead, holder) = (Some(queued.ahead()), queued.holder());
@@ -103,15 +104,14 @@ async fn wait_locally(
                 }
                 tokio::select! {
                     biased;
-                    turn = queued.turn(&**host) => Some(turn),
-                    () = &mut over => None,
+                    (turn, at) = queued.turn(&**host, now) => (Some(turn), at),
+                    () = &mut over => (None, host.now()),
                 }
             }
         };
-        now = host.now();
         match turn {
             // It came too late to be believed: the store may still count us in, until the ttl ends.
-            Some(Turn::Passed(cell)) if cell.take().is_err() => engine.give_away(&cell),
+            Some(Turn::Passed(cell)) if cell.take(now).is_err() => engine.give_away(&cell),
             Some(Turn::Passed(cell)) => return Ok(Some(cell)),
             Some(Turn::Store) => match queued.failed(now, patience) {
                 Some(error) => return Err(AcquireError::Backend(error)),

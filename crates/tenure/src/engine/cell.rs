@@ -111,8 +111,8 @@ impl HoldCell {
     }
 
     /// Whoever it was passed on to has seen it; the loss, if it is over.
-    pub(crate) fn take(&self) -> Result<(), Lost> {
-        self.hold().take(self.host.now())
+    pub(crate) fn take(&self, now: Moment) -> Result<(), Lost> {
+        self.hold().take(now)
     }
 
     /// It is kept idle, and may be taken.

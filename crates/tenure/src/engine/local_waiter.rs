@@ -74,24 +74,24 @@ impl<'a> LocalWaiter<'a> {
         self.state().look(self.number, now).ok()
     }
 
-    /// Waits until it is the first one, and is passed a lease or may ask the store.
+    /// Waits from now on until it is the first one, and is passed a lease or may ask the store; and when that was.
     ///
     /// # Cancel safety
     /// A waiter that stops waiting leaves its turn to the next one.
-    pub(crate) async fn turn(&self, host: &dyn Host) -> Turn {
+    pub(crate) async fn turn(&self, host: &dyn Host, mut now: Moment) -> (Turn, Moment) {
         loop {
-            let until = {
-                let now = host.now();
-                let mut state = self.state();
-                match state.look(self.number, now) {
-                    Ok(turn) => return turn,
-                    Err(until) => until.unwrap_or(now + LOOK),
-                }
+            let until = match self.state().look(self.number, now) {
+                Ok(turn) => return (turn, now),
+                Err(until) => until.unwrap_or(now + LOOK),
             };
-            tokio::select! {
+            let is_rung = tokio::select! {
                 biased;
-                () = self.bell.notified() => {}
-                () = host.sleep_until(until) => self.state().pass_over_the_first(self.number, host.now()),
+                () = self.bell.notified() => true,
+                () = host.sleep_until(until) => false,
+            };
+            now = host.now();
+            if !is_rung {
+                self.state().pass_over_the_first(self.number, now);
             }
         }
     }
