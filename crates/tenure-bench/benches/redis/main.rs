@@ -117,7 +117,7 @@ fn idle(server: &Server, table: &mut Table) {
     };
     add("a lease that is kept idle: acquire again, median, µs", "≤ 2", |seen| seen.taken);
     add("· its release, median, µs", "", |seen| seen.released);
-    add("· both, with each 65th cycle that asks the server, mean, µs", "", |seen| seen.mean);
+    add("· both, with each 257th cycle that asks the server, mean, µs", "", |seen| seen.mean);
     add("· a waiter elsewhere waits, median, µs", "", |seen| seen.elsewhere);
     add("· a round trip (PING), µs", "", |seen| seen.round_trip);
     add("· the wait in round trips", "2 and a hint", |seen| seen.elsewhere / seen.round_trip);
