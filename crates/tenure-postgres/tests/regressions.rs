@@ -234,6 +234,8 @@ async fn whatever_waits_in_a_connection_that_is_left_behind_is_stopped() {
 #[tokio::test]
 async fn a_label_may_have_characters_that_the_database_lacks() {
     let server = PostgresServer::start();
+    // Only what is called so may be copied into another encoding.
+    server.psql("CREATE DATABASE template0 TEMPLATE tenure");
     server.psql(
         "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0 OWNER tenure",
     );

@@ -144,6 +144,10 @@ impl Hints {
 
     fn read_hints(&mut self, conn: &Connection, seen: &Seen) -> rusqlite::Result<()> {
         let Seen { newest, .. } = *seen;
+        if self.last.is_none() && self.audience == Audience::Observers {
+            // Their address is always the same: what is there was told to others.
+            self.last = Some(newest);
+        }
         if self.last == Some(newest) {
             return Ok(());
         }

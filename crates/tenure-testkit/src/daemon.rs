@@ -178,7 +178,7 @@ fn apart(command: &Command) -> Command {
 }
 
 fn spawn(command: &mut Command, log: &Path) -> Child {
-    if IS_LASTING.get() {
+    if IS_LASTING.get() && cfg!(target_os = "linux") {
         *command = apart(command);
     }
     let file =

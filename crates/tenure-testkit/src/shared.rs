@@ -73,7 +73,11 @@ impl Shared {
             let server = lasting(start);
             end_with(runner, &server, folder);
             let address = server.address();
-            fs::write(&known, &address).expect("a file in our own folder");
+            // Whole or not at all, whenever we are ended.
+            let written = folder.join("written");
+            fs::write(&written, &address)
+                .and_then(|()| fs::rename(&written, &known))
+                .expect("our own folder");
             // Its process stays, and so does its folder.
             mem::forget(server);
             address

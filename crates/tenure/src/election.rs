@@ -188,7 +188,7 @@ impl Leadership {
         self.term.clone()
     }
 
-    /// Gives the lead up: the next one who campaigns leads.
+    /// Gives the lead up: the next one who campaigns leads. Observers are told, which may take 1 s more.
     ///
     /// # Errors
     /// As [`Guard::release`].
@@ -196,10 +196,10 @@ impl Leadership {
     /// # Cancel safety
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<(), ReleaseError> {
-        let lease = self.guard.lease();
-        let released = self.guard.release().await;
-        lease.tell_observers();
-        released
+        let telling = self.guard.engine().telling(self.guard.name());
+        self.guard.release().await?;
+        telling.await;
+        Ok(())
     }
 
     /// Stops the renewals and leaves the lead to its ttl, as [`Guard::detach`].
@@ -298,6 +298,7 @@ impl Term {
             if let Some((memo, at)) = last.take() {
                 if at.is_over(self.host.now()) {
                     let said = self.lease.leave(&memo).await;
+                    self.lease.tell_observers();
                     if let Err(error) = &said {
                         tracing::debug!(error = error as &dyn std::error::Error, "not proclaimed yet");
                     }

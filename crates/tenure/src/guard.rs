@@ -75,6 +75,10 @@ impl Guard {
         self.span.clone()
     }
 
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     fn cell(&self) -> &HoldCell {
         self.lease.cell()
     }

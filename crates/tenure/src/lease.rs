@@ -139,10 +139,10 @@ impl Lease {
         self.leave(&Memo::new(text.as_ref(), kept)?).await
     }
 
-    /// Tells those who look on that there is something to see.
+    /// Tells those who look on that there is something to see, in the background.
     pub(crate) fn tell_observers(&self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.tell_observers(self.name());
+            engine.host.spawn(engine.telling(self.name()));
         }
     }
 

@@ -12,11 +12,13 @@ const LEAST: Duration = Duration::from_millis(10);
 pub(crate) struct Pace {
     period: Duration,
     asked_at: Option<Moment>,
+    /// There was a hint, and no answer since.
+    is_hinted: bool,
 }
 
 impl Pace {
     pub(crate) fn new(period: Duration) -> Self {
-        Self { period: period.max(LEAST), asked_at: None }
+        Self { period: period.max(LEAST), asked_at: None, is_hinted: false }
     }
 
     /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it was due.
@@ -27,15 +29,20 @@ impl Pace {
         question: impl Future<Output = A>,
     ) -> A {
         if let Some(asked_at) = self.asked_at {
-            tokio::select! {
-                biased;
-                () = host.sleep_until(asked_at + self.period) => {}
-                () = hint => host.sleep_until(asked_at + LEAST).await,
+            if !self.is_hinted {
+                self.is_hinted = tokio::select! {
+                    biased;
+                    () = host.sleep_until(asked_at + self.period) => false,
+                    () = hint => true,
+                };
+            }
+            if self.is_hinted {
+                host.sleep_until(asked_at + LEAST).await;
             }
         }
         let asked_at = host.now();
         let answer = question.await;
-        self.asked_at = Some(asked_at);
+        (self.asked_at, self.is_hinted) = (Some(asked_at), false);
         answer
     }
 }

@@ -8,11 +8,13 @@ use crate::{engine::news::News, lock::Lock, pace::Pace};
 
 /// Follows an election.
 ///
+/// It has a connection of its own on stores that bring hints.
+///
 /// # Dropping
-/// Ends it. Nothing is left in the store: an observer has no place there.
+/// Ends it, and the connection. Nothing is left in the store: an observer has no place there.
 pub struct Observer {
     lock: Lock,
-    /// From the first question on.
+    /// From the first pause on.
     news: Option<News>,
     pace: Pace,
     /// What was answered last, if anything was.
@@ -28,10 +30,11 @@ impl Observer {
     /// proclaimed something else.
     ///
     /// # Timing
-    /// Leaders tell their observers when they begin, [proclaim](crate::Term::proclaim) and [resign](crate::Leadership::resign), on all stores
-    /// but ZooKeeper and etcd: a change is seen a few requests later, on SQLite 100 ms. Nobody tells of a leader that died, and
-    /// a hint may be lost; so it looks once [a second](crate::Election::every) too. Changes are seen in their order; a leader who has
-    /// come and gone between two looks is not seen.
+    /// Leaders tell their observers when they begin, [proclaim](crate::Term::proclaim) and [resign](crate::Leadership::resign),
+    /// on stores that mint a token on [entry](crate::Minting::Entry): then a change is seen a few requests later, on SQLite up
+    /// to 100 ms later. Nobody tells that a lead was lost or dropped, and a hint may be lost, as those are that come before this
+    /// has begun to listen; so it looks once [a second](crate::Election::every) too. Changes are seen in their order; a leader
+    /// who has come and gone between two looks is not seen.
     ///
     /// # Errors
     /// The store's. The next call looks again, a second after this one.
@@ -40,9 +43,11 @@ impl Observer {
     /// Nothing is lost: what has changed meanwhile is the next answer.
     pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
         let host = self.lock.host();
-        self.news = self.news.take().or_else(|| self.lock.news());
         loop {
             let hint = async {
+                if self.news.is_none() {
+                    self.news = self.lock.news().await;
+                }
                 match &mut self.news {
                     Some(news) => news.next().await,
                     None => pending().await,

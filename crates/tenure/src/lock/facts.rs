@@ -27,9 +27,10 @@ impl Lock {
         self.engine.inspect(self.name.as_ref().map_err(refused)?).await
     }
 
-    /// What is told of it from now on; nothing of a name that is refused.
-    pub(crate) fn news(&self) -> Option<News> {
-        self.name.as_ref().ok().map(|name| self.engine.news(name))
+    /// What is told of it from now on; nothing if the store cannot be reached, or tells nothing.
+    pub(crate) async fn news(&self) -> Option<News> {
+        let news = self.engine.news(self.name.as_ref().ok()?).await;
+        news.inspect_err(|error| tracing::debug!(%error, "nothing is heard of this lock")).ok().flatten()
     }
 
     /// Who asks, in one line for people.
