@@ -52,7 +52,7 @@ impl Arena for OnePrefix {
 }
 
 async fn arena() -> OnePrefix {
-    OnePrefix::on(Shared::server("etcd", EtcdServer::start))
+    OnePrefix::on(Shared::server("etcd", EtcdServer::start, EtcdServer::address))
 }
 
 tenure_testkit::conformance!(arena, real_time);
@@ -65,10 +65,10 @@ fn two_of_three() -> EtcdCluster {
 }
 
 mod cluster {
-    use super::{OnePrefix, Shared, two_of_three};
+    use super::{EtcdCluster, OnePrefix, Shared, two_of_three};
 
     async fn arena() -> OnePrefix {
-        OnePrefix::on(Shared::server("etcd-cluster", two_of_three))
+        OnePrefix::on(Shared::server("etcd-cluster", two_of_three, EtcdCluster::address))
     }
 
     tenure_testkit::conformance!(arena, real_time);

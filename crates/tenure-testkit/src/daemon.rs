@@ -1,8 +1,9 @@
 //! `Daemon`: the process of a server that a test starts, stops, kills and starts again.
 
 use std::{
-    cell::Cell,
-    fs,
+    cell::RefCell,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard},
@@ -155,15 +156,15 @@ impl Drop for Daemon {
 }
 
 thread_local! {
-    static IS_LASTING: Cell<bool> = const { Cell::new(false) };
+    static LASTING: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// What is started in there may outlive us, each in a session of its own: whoever is left behind in ours is hung up on if one of them
-/// is stopped.
-pub(crate) fn lasting<T>(start: impl FnOnce() -> T) -> T {
-    IS_LASTING.set(true);
+/// What is started in there may outlive us, and is written down in that file with its folder. Each has a session of its own:
+/// whoever is left behind in ours is hung up on if one of them is stopped.
+pub(crate) fn lasting<T>(processes: &Path, start: impl FnOnce() -> T) -> T {
+    LASTING.set(Some(processes.to_owned()));
     let started = start();
-    IS_LASTING.set(false);
+    LASTING.set(None);
     started
 }
 
@@ -178,16 +179,25 @@ fn apart(command: &Command) -> Command {
 }
 
 fn spawn(command: &mut Command, log: &Path) -> Child {
-    if IS_LASTING.get() && cfg!(target_os = "linux") {
+    let processes = LASTING.with_borrow(Clone::clone);
+    if processes.is_some() && cfg!(target_os = "linux") {
         *command = apart(command);
     }
-    let file =
-        || fs::OpenOptions::new().create(true).append(true).open(log).expect("a log in the test's folder");
+    let file = || append(log);
     command.stdin(Stdio::null()).stdout(file()).stderr(file());
     let program = command.get_program().display().to_string();
-    command
+    let child = command
         .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {program}: {error}; `cargo xtask test` installs it"))
+        .unwrap_or_else(|error| panic!("cannot start {program}: {error}; `cargo xtask test` installs it"));
+    if let Some((processes, folder)) = processes.as_deref().zip(command.get_current_dir()) {
+        let line = format!("{} {}\n", child.id(), folder.display());
+        append(processes).write_all(line.as_bytes()).expect("a file of the run");
+    }
+    child
+}
+
+fn append(file: &Path) -> File {
+    File::options().create(true).append(true).open(file).expect("a file in a folder of ours")
 }
 
 fn last_lines(log: &Path) -> String {

@@ -10,7 +10,7 @@ use std::{
     fs::{self, File},
     mem,
     os::unix::process::{CommandExt, parent_id},
-    path::{Path, PathBuf},
+    path::Path,
     process::{self, Command, Stdio},
     sync::{
         Arc, Mutex, Weak,
@@ -21,15 +21,6 @@ use std::{
 
 use crate::daemon::lasting;
 
-/// What can outlive the test that started it.
-pub trait Lasting: Send + Sync + 'static {
-    /// Where its clients find it.
-    fn address(&self) -> String;
-
-    /// Its processes, and the folder of each.
-    fn processes(&self) -> Vec<(u32, PathBuf)>;
-}
-
 /// A server that others use as well.
 pub struct Shared {
     address: String,
@@ -38,48 +29,60 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The server of this name, which is started if there is none.
+    /// The server of this name, which is started if there is none, and where its clients find it.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn server<T: Lasting>(name: &str, start: impl FnOnce() -> T) -> Self {
+    pub fn server<T>(name: &str, start: impl FnOnce() -> T, address: impl Fn(&T) -> String) -> Self
+    where
+        T: Any + Send + Sync,
+    {
         match env::var("NEXTEST_RUN_ID") {
             Ok(run) => {
                 let folder = env::temp_dir().join(format!("tenure-{name}-{run}"));
-                Self::of_run(parent_id(), &folder, start)
+                Self::of_run(parent_id(), &folder, || {
+                    let server = start();
+                    let address = address(&server);
+                    // Its process stays, and so does its folder.
+                    mem::forget(server);
+                    address
+                })
             }
-            Err(_) => Self::of_process(name, start),
+            Err(_) => Self::of_process(name, start, address),
         }
     }
 
-    fn of_process<T: Lasting>(name: &str, start: impl FnOnce() -> T) -> Self {
+    fn of_process<T>(name: &str, start: impl FnOnce() -> T, address: impl Fn(&T) -> String) -> Self
+    where
+        T: Any + Send + Sync,
+    {
         static SERVERS: Mutex<BTreeMap<String, Weak<dyn Any + Send + Sync>>> = Mutex::new(BTreeMap::new());
         let mut servers = tenure_core::locked(&SERVERS);
         let known = servers.get(name).and_then(Weak::upgrade).and_then(|known| known.downcast::<T>().ok());
         let server = known.unwrap_or_else(|| Arc::new(start()));
-        let address = server.address();
+        let address = address(&server);
         let any: Arc<dyn Any + Send + Sync> = server;
         servers.insert(name.to_owned(), Arc::downgrade(&any));
         Self { address, _server: Some(any) }
     }
 
     /// Whoever comes while it is being started waits for the lock of the folder.
-    fn of_run<T: Lasting>(runner: u32, folder: &Path, start: impl FnOnce() -> T) -> Self {
+    fn of_run(runner: u32, folder: &Path, start: impl FnOnce() -> String) -> Self {
         fs::create_dir_all(folder).expect("a folder among the temporary ones");
         let lock = File::create(folder.join("lock")).expect("a file in our own folder");
         lock.lock().expect("a lock on our own file");
         let known = folder.join("address");
         let address = fs::read_to_string(&known).unwrap_or_else(|_| {
-            let server = lasting(start);
-            end_with(runner, &server, folder);
-            let address = server.address();
+            let processes = folder.join("processes");
+            File::create(&processes).expect("a file in our own folder");
+            // Before there is anything to end.
+            end_with(runner, folder);
+            let address = lasting(&processes, start);
             // Whole or not at all, whenever we are ended.
             let written = folder.join("written");
             fs::write(&written, &address)
                 .and_then(|()| fs::rename(&written, &known))
                 .expect("our own folder");
-            // Its process stays, and so does its folder.
-            mem::forget(server);
             address
         });
         Self { address, _server: None }
@@ -108,43 +111,27 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Leaves a shell behind that ends the server when the runner is gone.
+/// Leaves a shell behind that ends what was started, once the runner is gone.
 #[expect(clippy::zombie_processes, reason = "it outlives us")]
-fn end_with(runner: u32, server: &impl Lasting, folder: &Path) {
+fn end_with(runner: u32, folder: &Path) {
     let mut reaper = Command::new("sh");
     reaper.args(["-c", REAPER, "sh"]).arg(runner.to_string()).arg(folder);
-    for (process, folder) in server.processes() {
-        reaper.arg(process.to_string()).arg(folder);
-    }
     reaper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     reaper.spawn().expect("there is a shell");
 }
 
-const REAPER: &str = "while kill -0 $1; do sleep 1; done; rm -rf \"$2\"; shift 2; \
-                      while [ $# -gt 0 ]; do kill -9 $1; rm -rf \"$2\"; shift 2; done";
+const REAPER: &str = "while kill -0 $1; do sleep 1; done; \
+                      while read -r pid folder; do kill -9 $pid; rm -rf \"$folder\"; done <\"$2/processes\"; \
+                      rm -rf \"$2\"";
 
 #[cfg(test)]
 mod tests {
-    use std::process::Child;
+    use std::{process::Child, time::Duration};
 
     use tempfile::TempDir;
 
     use super::*;
-
-    struct Sleeper {
-        process: u32,
-        folder: PathBuf,
-    }
-
-    impl Lasting for Sleeper {
-        fn address(&self) -> String {
-            self.process.to_string()
-        }
-
-        fn processes(&self) -> Vec<(u32, PathBuf)> {
-            vec![(self.process, self.folder.clone())]
-        }
-    }
+    use crate::{daemon::Daemon, patience::eventually};
 
     fn sleep() -> Child {
         Command::new("sleep").arg("1000").spawn().expect("there is a sleep")
@@ -155,29 +142,35 @@ mod tests {
         let root = TempDir::new().expect("a temporary folder");
         let (run, data) = (root.path().join("run"), root.path().join("data"));
         fs::create_dir(&data).expect("our own folder");
-        let (mut runner, mut server) = (sleep(), sleep());
-        let sleeper = || Sleeper { process: server.id(), folder: data.clone() };
-        let first = Shared::of_run(runner.id(), &run, sleeper);
-        let second = Shared::of_run(runner.id(), &run, || -> Sleeper { panic!("there is one") });
-        assert_eq!(first.address(), server.id().to_string());
-        assert_eq!(first.address(), second.address());
+        let (mut runner, server) = (sleep(), Daemon::default());
+        let start = || {
+            let command = |_: &Path| {
+                let mut command = Command::new("sleep");
+                command.arg("1000").current_dir(&data);
+                command
+            };
+            server.launch(&data, command, |_| true).expect("it runs");
+            "here".to_owned()
+        };
+        let first = Shared::of_run(runner.id(), &run, start);
+        let second = Shared::of_run(runner.id(), &run, || panic!("there is one"));
+        assert_eq!([first.address(), second.address()], ["here"; 2]);
         drop((first, second));
-        assert!(server.try_wait().expect("our own child").is_none(), "it outlives those who use it");
+        assert!(server.is_running(), "it outlives those who use it");
         runner.kill().expect("our own child");
         runner.wait().expect("our own child");
-        assert!(!server.wait().expect("our own child").success());
-        let is_gone = || (!run.exists() && !data.exists()).then_some(());
-        crate::patience::eventually("nothing is left", std::time::Duration::from_secs(30), is_gone);
+        let is_gone = || (!server.is_running() && !run.exists() && !data.exists()).then_some(());
+        eventually("nothing is left", Duration::from_secs(30), is_gone);
     }
 
     #[test]
     fn in_one_process_it_ends_with_the_last_who_uses_it() {
-        let start = || Sleeper { process: 7, folder: PathBuf::new() };
-        let first = Shared::of_process("sleeper", start);
-        let second = Shared::of_process("sleeper", || -> Sleeper { panic!("there is one") });
+        let there_is_one = || -> String { panic!("there is one") };
+        let first = Shared::of_process("sleeper", || "7".to_owned(), String::clone);
+        let second = Shared::of_process("sleeper", there_is_one, String::clone);
         assert_eq!(first.address(), second.address());
         drop((first, second));
-        let next = Shared::of_process("sleeper", || Sleeper { process: 8, folder: PathBuf::new() });
+        let next = Shared::of_process("sleeper", || "8".to_owned(), String::clone);
         assert_eq!(next.address(), "8");
     }
 }

@@ -39,11 +39,11 @@ struct OnePath {
 
 impl OnePath {
     async fn on_server(layout: &str) -> Self {
-        Self::new(Shared::server("zookeeper", ZooKeeperServer::start), layout).await
+        Self::new(Shared::server("zookeeper", ZooKeeperServer::start, ZooKeeperServer::address), layout).await
     }
 
     async fn on_ensemble() -> Self {
-        Self::new(Shared::server("ensemble", without_one), "curator").await
+        Self::new(Shared::server("ensemble", without_one, Ensemble::address), "curator").await
     }
 
     async fn new(servers: Shared, layout: &str) -> Self {

@@ -1,6 +1,6 @@
 //! `EtcdCluster`: several members that agree.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use crate::{
     daemon::started,
@@ -9,7 +9,6 @@ use crate::{
         server::{EtcdServer, url},
     },
     patience::eventually,
-    shared::Lasting,
 };
 
 /// Members that agree on one state and die with the test.
@@ -109,7 +108,8 @@ impl EtcdCluster {
         url(&self.members[0].recipe, &self.address(), query)
     }
 
-    fn address(&self) -> String {
+    /// `127.0.0.1:P,127.0.0.1:Q,…`.
+    pub fn address(&self) -> String {
         self.members.iter().map(EtcdServer::address).collect::<Vec<_>>().join(",")
     }
 
@@ -121,16 +121,6 @@ impl EtcdCluster {
         eventually("a cluster has a leader", PATIENCE, || {
             among.iter().copied().find(|&index| self.members[index].is_leader())
         })
-    }
-}
-
-impl Lasting for EtcdCluster {
-    fn address(&self) -> String {
-        self.address()
-    }
-
-    fn processes(&self) -> Vec<(u32, PathBuf)> {
-        self.members.iter().flat_map(Lasting::processes).collect()
     }
 }
 

@@ -3,14 +3,14 @@
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::{daemon::Daemon, etcd::recipe::Recipe, ports, shared::Lasting};
+use crate::{daemon::Daemon, etcd::recipe::Recipe, ports};
 
 /// A server, alone or a member of a cluster, that dies with the test.
 #[derive(Debug)]
@@ -194,16 +194,6 @@ impl EtcdServer {
     /// The folder of its data.
     pub fn folder(&self) -> &Path {
         self.folder.path()
-    }
-}
-
-impl Lasting for EtcdServer {
-    fn address(&self) -> String {
-        self.address()
-    }
-
-    fn processes(&self) -> Vec<(u32, PathBuf)> {
-        vec![(self.pid(), self.folder.path().to_owned())]
     }
 }
 

@@ -1,13 +1,12 @@
 //! `Ensemble`: servers that elect a leader, with a bad network between them.
 
-use std::{collections::HashMap, path::PathBuf, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use crate::{
     daemon::started,
     patience::eventually,
     ports,
     proxy::Proxy,
-    shared::Lasting,
     zookeeper::server::{ZooKeeperServer, url},
 };
 
@@ -106,16 +105,6 @@ impl Ensemble {
     /// The URL of locks on all of them, with its tick and the rest of the query, each as `&key=value`.
     pub fn url(&self, query: &str) -> String {
         url(&self.address(), query)
-    }
-}
-
-impl Lasting for Ensemble {
-    fn address(&self) -> String {
-        self.address()
-    }
-
-    fn processes(&self) -> Vec<(u32, PathBuf)> {
-        self.members.iter().flat_map(Lasting::processes).collect()
     }
 }
 

@@ -14,7 +14,6 @@ use crate::{
     daemon::{Daemon, started},
     patience::eventually,
     ports,
-    shared::Lasting,
     zookeeper::{classes, words},
 };
 
@@ -199,16 +198,6 @@ impl ZooKeeperServer {
 
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).expect("a file in the temporary folder");
-    }
-}
-
-impl Lasting for ZooKeeperServer {
-    fn address(&self) -> String {
-        self.address()
-    }
-
-    fn processes(&self) -> Vec<(u32, PathBuf)> {
-        vec![(self.pid(), self.folder.path().to_owned())]
     }
 }
 

@@ -264,12 +264,11 @@ impl Acquisition {
         }
     }
 
-    /// The last question had only the rest of the caller's time, and the store had answered those before: somebody else had the
-    /// lock. That is what the caller waited for in vain, and not the store.
+    /// The last question had only the rest of the caller's time. What the store said before says more: that somebody else had
+    /// the lock, or why it cannot serve.
     fn was_cut_short(&self, now: Moment, error: &BackendError) -> bool {
-        let was_refused = self.ahead.is_some() || self.holder.is_some();
-        let is_silent = error.kind() == ErrorKind::TimedOut && self.failing.is_none();
-        was_refused && is_silent && self.is_out_of_time(now)
+        let was_answered = self.ahead.is_some() || self.holder.is_some() || self.failing.is_some();
+        error.kind() == ErrorKind::TimedOut && was_answered && self.is_out_of_time(now)
     }
 
     /// A hint came: ask now rather than later.

@@ -8,7 +8,7 @@ use tenure_core::{
 };
 
 use crate::machine::{
-    acquisition::{Acquisition, Action, Verdict},
+    acquisition::{Acquisition, Action, Failure, Verdict},
     trail::Trail,
 };
 
@@ -390,6 +390,10 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
     let (asked, cut) = ((500, Ok(queued())), (1000, Err(silence.clone())));
     let held = ends(&[asked.clone(), cut.clone()]);
     assert!(matches!(held, Verdict::TimedOut { ahead: Some(1), .. }), "{held:?}");
+    // Why it cannot serve says more than that it was slow in the end.
+    let refused = (700, Err(error(ErrorKind::Unavailable, Outcome::NotApplied)));
+    let Verdict::Failed(Failure(why)) = ends(&[refused, cut.clone()]) else { panic!("it has failed") };
+    assert_eq!(why.kind(), ErrorKind::Unavailable);
     for failed in [vec![cut.clone()], vec![asked, (700, Err(silence)), cut]] {
         let failed = ends(&failed);
         assert!(matches!(failed, Verdict::Failed(_)), "{failed:?}");
