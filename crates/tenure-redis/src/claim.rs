@@ -24,9 +24,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let keys = self.keys(&claim.name)?;
-        // Where leases are kept idle a lock is rarely asked for, and then it is likely to be held.
-        let is_plain = claim.mode == Mode::Exclusive && !claim.label.idles;
-        if is_plain && !self.contended.is_contended(&claim.name) {
+        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
             match self.acquire(session, gate, &keys, claim).await? {
                 (-1, _) => return Ok(None),
                 (-2, _) => return self.close(session, gate).await,
