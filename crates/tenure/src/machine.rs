@@ -8,6 +8,8 @@ pub(crate) mod turns;
 #[cfg(test)]
 mod acquisition_tests;
 #[cfg(test)]
+mod acquisition_waiting_tests;
+#[cfg(test)]
 mod hold_tests;
 #[cfg(test)]
 mod hold_timeline_tests;
