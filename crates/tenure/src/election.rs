@@ -268,20 +268,20 @@ impl Term {
         if !self.proclaimed.is_repeated.swap(true, Ordering::AcqRel) {
             self.host.spawn(Box::pin(self.clone().repeat()));
         }
-        let said = self.lease.leave(&memo).await;
-        *last = self.next(memo, &said);
-        self.lease.tell_observers();
-        said
+        self.say(memo, &mut last).await
     }
 
-    /// What is to be said again, and when: nothing, if that would be refused each time.
-    fn next(&self, memo: Memo, said: &Result<(), NoteError>) -> Option<(Memo, Moment)> {
-        let pause = match said {
-            Ok(()) => REPEATED,
-            Err(NoteError::Store(_)) => AGAIN,
-            Err(_) => return None,
+    /// Says it to the store and to observers, and sets when it is to be said again: never, if that would be refused each time.
+    async fn say(&self, memo: Memo, last: &mut Option<(Memo, Moment)>) -> Result<(), NoteError> {
+        let said = self.lease.leave(&memo).await;
+        let pause = match &said {
+            Ok(()) => Some(REPEATED),
+            Err(NoteError::Store(_)) => Some(AGAIN),
+            Err(_) => None,
         };
-        Some((memo, self.host.now() + pause))
+        *last = pause.map(|pause| (memo, self.host.now() + pause));
+        self.lease.tell_observers();
+        said
     }
 
     /// Says what was said last, until the lead is over.
@@ -295,17 +295,10 @@ impl Term {
             }
             let mut last = self.proclaimed.last.lock().await;
             // It may have been said meanwhile.
-            if let Some((memo, at)) = last.take() {
-                if at.is_over(self.host.now()) {
-                    let said = self.lease.leave(&memo).await;
-                    self.lease.tell_observers();
-                    if let Err(error) = &said {
-                        tracing::debug!(error = error as &dyn std::error::Error, "not proclaimed yet");
-                    }
-                    *last = self.next(memo, &said);
-                } else {
-                    *last = Some((memo, at));
-                }
+            if let Some((memo, _)) = last.take_if(|(_, at)| at.is_over(self.host.now()))
+                && let Err(error) = self.say(memo, &mut last).await
+            {
+                tracing::debug!(error = &error as &dyn std::error::Error, "not proclaimed yet");
             }
             due = last.as_ref().map_or_else(|| self.host.now() + AGAIN, |(_, at)| *at);
         }

@@ -8,7 +8,7 @@ use tenure_core::{
 };
 
 use crate::machine::{
-    acquisition::{Acquisition, Action, Failure, Verdict},
+    acquisition::{Acquisition, Action, Verdict},
     trail::Trail,
 };
 
