@@ -16,14 +16,20 @@ use std::{
 
 use nix::sys::signal::Signal;
 use stage::{PATIENCE, Process, Stage, files::BEAT, scaled_ttl};
-use tenure_testkit::patience::eventually;
+use tenure_testkit::{patience::eventually, proxy::Proxy};
 
 /// Says its term, and that it is inside; two at once are found by the judge. Deaf to nothing.
 const LED: &str = "exec flock -n -E 99 judge sh -c 'echo $TENURE_TOKEN >>terms; echo $PPID >>leaders; while :; do sleep 0.05; done'";
 
 /// L1: ends with 99 if another one is inside.
 fn judged(stage: &Stage, ttl: &str) -> Process {
-    stage.start(&["lead", "--ttl", ttl, "--proclaim", "10.0.0.7:80", "job", "--", "sh", "-c", LED])
+    judged_by(stage, &[], ttl)
+}
+
+/// With more options.
+fn judged_by(stage: &Stage, options: &[&str], ttl: &str) -> Process {
+    let lead = ["--ttl", ttl, "--proclaim", "10.0.0.7:80", "job", "--", "sh", "-c", LED];
+    stage.start(&[&["lead"], options, &lead].concat())
 }
 
 /// The terms so far.
@@ -74,6 +80,31 @@ fn at_most_one_leads_whatever_becomes_of_the_leader(stage: &Stage) {
     first.signal(Signal::SIGTERM);
     assert_eq!(first.ended().code, 143);
     next_term(stage, before);
+}
+
+/// L1, L2: however a leader is cut off from the store, its command has ended before another one leads, and it campaigns again.
+#[test]
+fn a_leader_that_is_cut_off_has_stopped_before_another_one_leads() {
+    let mut stage = Stage::on_redis();
+    let (_, ttl) = scaled_ttl(Duration::from_secs(2));
+    let server = stage.server();
+    let proxy = Proxy::to(server.port(), 1);
+    let url = server.url("?guard=off").replace(&server.port().to_string(), &proxy.port().to_string());
+    let mut far = judged_by(&stage, &["--url", &url], &ttl);
+    for (round, cut_off) in [Proxy::cut, Proxy::stall, Proxy::drop_replies].into_iter().enumerate() {
+        next_term(&stage, 2 * round);
+        let mut near = judged(&stage, &ttl);
+        stage.queued("job", &near);
+        cut_off(&proxy);
+        next_term(&stage, 2 * round + 1);
+        assert!(near.is_running() && far.is_running(), "L1: {}, {}", near.said(), far.said());
+        proxy.heal();
+        stage.queued("job", &far);
+        near.signal(Signal::SIGTERM);
+        assert_eq!(near.ended().code, 143);
+    }
+    next_term(&stage, 6);
+    assert!(far.is_running(), "{}", far.said());
 }
 
 /// L2: a robbed leader stops its command, campaigns again, and says so.

@@ -179,10 +179,11 @@ impl Redis {
             Ok(plain) => plain,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
         };
-        let rest = grants.iter().zip(plain).map(|(grant, is_renewed)| async move {
-            if is_renewed { Ok(Renewal::Renewed) } else { self.keep(session, grant).await }
-        });
-        join_all(rest).await
+        // A future for each of hundreds that are renewed already would cost more than they did.
+        let rest = grants.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
+        let mut kept = join_all(rest.map(|(grant, _)| self.keep(session, grant))).await.into_iter();
+        let answer = |is_renewed| if is_renewed { Some(Ok(Renewal::Renewed)) } else { kept.next() };
+        plain.into_iter().filter_map(answer).collect()
     }
 
     /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and

@@ -1,4 +1,4 @@
-//! Ten thousand leases that one process holds: what keeping them costs.
+//! Many leases that one process holds: what keeping them costs.
 
 use std::time::Duration;
 
@@ -7,7 +7,6 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{meter::Meter, server::Server};
 
-pub(crate) const LEASES: usize = 10_000;
 const LENGTH: Duration = Duration::from_secs(10);
 const TASKS: usize = 64;
 
@@ -24,8 +23,8 @@ pub(crate) struct Keeping {
     pub(crate) at_risk: usize,
 }
 
-/// Holds them for ten seconds.
-pub(crate) fn measure(runtime: &Runtime, server: &Server) -> Keeping {
+/// Holds so many for ten seconds.
+pub(crate) fn measure(runtime: &Runtime, server: &Server, leases: usize) -> Keeping {
     runtime.block_on(async {
         let locks = tenure::connect(&server.tenure_url()).await.expect("a URL");
         let mut acquiring = JoinSet::new();
@@ -33,7 +32,7 @@ pub(crate) fn measure(runtime: &Runtime, server: &Server) -> Keeping {
             let locks = locks.clone();
             acquiring.spawn(async move {
                 let mut guards = Vec::new();
-                for number in (task..LEASES).step_by(TASKS) {
+                for number in (task..leases).step_by(TASKS) {
                     let lock = locks.mutex(format!("tenure/held/{number}"));
                     guards.push(lock.acquire().await.expect("no contention"));
                 }
@@ -51,7 +50,7 @@ pub(crate) fn measure(runtime: &Runtime, server: &Server) -> Keeping {
         let mut releasing = JoinSet::new();
         let mut guards = guards.into_iter();
         while guards.len() > 0 {
-            let share: Vec<Guard> = guards.by_ref().take(LEASES.div_ceil(TASKS)).collect();
+            let share: Vec<Guard> = guards.by_ref().take(leases.div_ceil(TASKS)).collect();
             releasing.spawn(async move {
                 for guard in share {
                     guard.release().await.expect("held");

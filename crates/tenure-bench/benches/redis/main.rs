@@ -262,10 +262,20 @@ fn ms(d: Duration) -> f64 {
 }
 
 fn keeping(server: &Server, table: &mut Table) {
-    let kept = leases::measure(&runtime(), server);
+    for (leases, wanted) in [(10_000, ""), (100_000, "≤ 10")] {
+        keep(server, table, leases, wanted);
+    }
+}
+
+fn keep(server: &Server, table: &mut Table, leases: usize, wanted: &str) {
+    let kept = leases::measure(&runtime(), server, leases);
+    table.add(Row {
+        what: format!("{leases} leases of 10 s: CPU of the client, % of a core"),
+        tenure: number(kept.client_percent),
+        wanted: wanted.into(),
+        ..Row::default()
+    });
     let mut add = |what: String, tenure: String| table.add(Row { what, tenure, ..Row::default() });
-    let leases = leases::LEASES;
-    add(format!("{leases} leases of 10 s: CPU of the client, % of a core"), number(kept.client_percent));
     add("· CPU of the server, % of a core".into(), number(kept.server_percent));
     add("· leases per call".into(), number(kept.leases_per_call));
     add("· calls/s".into(), number(kept.calls_per_second));

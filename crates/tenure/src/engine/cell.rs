@@ -132,7 +132,15 @@ impl HoldCell {
 
     /// Looks at the clock and tells the guard if the lease is lost.
     pub(crate) fn poll(&self, now: Moment) -> Action {
-        let action = self.hold().poll(now);
+        self.told(self.hold().poll(now))
+    }
+
+    /// As [`poll`](Self::poll), while others are renewed: see [`Hold::poll_beside`].
+    pub(crate) fn poll_beside(&self, now: Moment) -> Action {
+        self.told(self.hold().poll_beside(now))
+    }
+
+    fn told(&self, action: Action) -> Action {
         if action == Action::Over {
             self.news.notify_waiters();
         }

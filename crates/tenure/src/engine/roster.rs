@@ -20,6 +20,10 @@ const STEP: Duration = Duration::from_millis(5);
 /// Renewals that travel together.
 const BATCH: usize = 512;
 
+/// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A request for each of
+/// many leases would cost more than their renewals.
+const AHEAD: Duration = Duration::from_millis(50);
+
 /// By the clock that does not step, and the order of arrival.
 type Due = (Duration, u64);
 
@@ -56,13 +60,17 @@ struct Entries {
     by_owner: HashMap<OwnerId, Due>,
     /// Owners of leases that are on their way, and how many each.
     expected: HashMap<OwnerId, usize>,
+    /// How often the clock is to be looked at, and for how many leases each.
+    looks: BTreeMap<Duration, usize>,
     arrivals: u64,
     /// When the watchdog will look next; `None` if it sleeps until the bell.
     planned: Option<Duration>,
-    last: Option<Moment>,
+    /// When all were looked at; from there the wall clock has not stepped.
+    seen: Option<Moment>,
 }
 
 /// What the watchdog must do now.
+#[derive(Default)]
 pub(crate) struct Plan {
     /// Leases that were passed on and that nobody has taken; each has ended.
     pub(crate) give_back: Vec<Arc<HoldCell>>,
@@ -86,10 +94,11 @@ impl Roster {
             Action::Renew | Action::GiveBack => now.boot,
             Action::Over => return,
         };
+        let look = due.min(now.boot + cell.timing().look());
         let mut entries = self.entries();
         entries.insert(due, cell);
-        if entries.planned.is_none_or(|planned| due < planned) {
-            entries.planned = Some(due);
+        if entries.planned.is_none_or(|planned| look < planned) {
+            entries.planned = Some(look);
             self.bell.notify_one();
         }
     }
@@ -178,34 +187,26 @@ impl Roster {
     /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
     pub(crate) fn plan(&self, now: Moment) -> Plan {
         let mut entries = self.entries();
-        let stepped = entries.last.replace(now).is_some_and(|last| has_stepped(last, now));
-        let horizon = if stepped { Duration::MAX } else { now.boot };
-        let (mut give_back, mut renew) = (Vec::new(), Vec::<Vec<Arc<HoldCell>>>::new());
+        let mut plan = Plan::default();
+        let horizon = if entries.stepped(now) { Duration::MAX } else { now.boot };
         for cell in entries.take_due(horizon) {
-            let mut action = cell.poll(now);
-            if action == Action::Renew {
-                cell.on_sent(now);
-                match renew.last_mut() {
-                    Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
-                    _ => renew.push(vec![cell.clone()]),
-                }
-                action = cell.poll(now);
-            }
-            match action {
-                Action::Wait { until } => entries.insert(until.boot, cell),
-                Action::GiveBack if cell.abandon(now) => give_back.push(cell),
-                // Taken or released in this moment.
-                Action::GiveBack => entries.insert(now.boot, cell),
-                Action::Renew | Action::Over => {}
+            let action = cell.poll(now);
+            entries.follow(now, cell, action, &mut plan);
+        }
+        if !plan.renew.is_empty() {
+            for cell in entries.take_due(now.boot + AHEAD) {
+                let action = cell.poll_beside(now);
+                entries.follow(now, cell, action, &mut plan);
             }
         }
         let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
+        let look = entries.looks.first_key_value().map(|(look, _)| now.boot + *look);
         // A look that was planned stays planned when its lease has left: who acquires and releases in a loop wakes the
         // watchdog once per look, not once per lease.
         let kept = entries.planned.filter(|planned| *planned > now.boot);
-        entries.planned = [first, kept].into_iter().flatten().min();
-        let next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
-        Plan { give_back, renew, next }
+        entries.planned = [first, look, kept].into_iter().flatten().min();
+        plan.next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
+        plan
     }
 
     /// What is left when nobody can use it any more: leases that were kept idle.
@@ -238,7 +239,36 @@ impl Entries {
         }
     }
 
+    /// Whether the wall clock has stepped since all were looked at.
+    fn stepped(&mut self, now: Moment) -> bool {
+        let stepped = self.seen.is_none_or(|seen| has_stepped(seen, now));
+        if stepped {
+            self.seen = Some(now);
+        }
+        stepped
+    }
+
+    /// Does what a lease wants now, and plans when it is looked at next.
+    fn follow(&mut self, now: Moment, cell: Arc<HoldCell>, mut action: Action, plan: &mut Plan) {
+        if action == Action::Renew {
+            cell.on_sent(now);
+            match plan.renew.last_mut() {
+                Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
+                _ => plan.renew.push(vec![cell.clone()]),
+            }
+            action = cell.poll(now);
+        }
+        match action {
+            Action::Wait { until } => self.insert(until.boot, cell),
+            Action::GiveBack if cell.abandon(now) => plan.give_back.push(cell),
+            // Taken or released in this moment.
+            Action::GiveBack => self.insert(now.boot, cell),
+            Action::Renew | Action::Over => {}
+        }
+    }
+
     fn insert(&mut self, due: Duration, cell: Arc<HoldCell>) {
+        *self.looks.entry(cell.timing().look()).or_default() += 1;
         self.arrivals += 1;
         let due = (due, self.arrivals);
         self.by_owner.insert(cell.owner(), due);
@@ -246,7 +276,19 @@ impl Entries {
     }
 
     fn take(&mut self, owner: OwnerId) -> Option<Arc<HoldCell>> {
-        self.by_due.remove(&self.by_owner.remove(&owner)?)
+        let cell = self.by_due.remove(&self.by_owner.remove(&owner)?)?;
+        self.has_left(&cell);
+        Some(cell)
+    }
+
+    fn has_left(&mut self, cell: &HoldCell) {
+        let look = cell.timing().look();
+        if let Some(count) = self.looks.get_mut(&look) {
+            *count -= 1;
+            if *count == 0 {
+                self.looks.remove(&look);
+            }
+        }
     }
 
     fn take_due(&mut self, horizon: Duration) -> Vec<Arc<HoldCell>> {
@@ -254,6 +296,7 @@ impl Entries {
         while let Some(first) = self.by_due.first_entry().filter(|first| first.key().0 <= horizon) {
             let cell = first.remove();
             self.by_owner.remove(&cell.owner());
+            self.has_left(&cell);
             due.push(cell);
         }
         due

@@ -11,7 +11,7 @@ use crate::error::{Loss, Lost};
 pub(crate) enum Action {
     /// Send a renewal now.
     Renew,
-    /// Nothing until then; look at the clock again.
+    /// Nothing until then, unless a clock steps.
     Wait { until: Moment },
     /// Nobody has taken it since it was passed on, or it was kept idle for its time: give it back.
     GiveBack,
@@ -112,8 +112,8 @@ impl Hold {
         match self.state {
             State::Believing { .. } | State::Renewing { .. } if self.is_abandoned(now) => Action::GiveBack,
             State::Believing { renew_at } if renew_at.is_over(now) => Action::Renew,
-            State::Believing { renew_at } => self.wait(now, renew_at),
-            State::Renewing { .. } => self.wait(now, self.until),
+            State::Believing { renew_at } => self.wait(renew_at),
+            State::Renewing { .. } => self.wait(self.until),
             State::Released(_) | State::Lost(_) => Action::Over,
         }
     }
@@ -123,9 +123,24 @@ impl Hold {
         if self.is_capped() { self.until } else { sent_at + self.timing.renewal_period() }
     }
 
-    fn wait(&self, now: Moment, until: Moment) -> Action {
+    fn wait(&self, until: Moment) -> Action {
         let until = self.take_by.map_or(until, |take_by| until.earlier(take_by));
-        Action::Wait { until: until.earlier(self.until).earlier(now + self.timing.look()) }
+        Action::Wait { until: until.earlier(self.until) }
+    }
+
+    /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon travels with theirs.
+    pub(crate) fn poll_beside(&mut self, now: Moment) -> Action {
+        match self.poll(now) {
+            Action::Wait { .. } if self.is_nearly_due(now) => Action::Renew,
+            action => action,
+        }
+    }
+
+    /// Within a thirty-second of the pause between two renewals.
+    fn is_nearly_due(&self, now: Moment) -> bool {
+        let soon = now + self.timing.renewal_period() / 32;
+        let State::Believing { renew_at } = self.state else { return false };
+        renew_at.is_over(soon) && self.failed == 0 && !self.is_capped()
     }
 
     /// A renewal is about to be sent.

@@ -240,9 +240,15 @@ impl World {
                 assert!(!is_due, "a renewal was due at {:?}", self.due);
                 assert!(!until.is_over(self.now), "would spin");
                 let planned = self.due.filter(|_| self.in_flight.is_none()).map_or(Duration::MAX, |d| d.boot);
-                assert!(until.boot <= (self.now.boot + timing(TTL).look()).min(self.end()).min(planned));
+                assert!(until.boot <= self.end().min(planned));
             }
             Action::Over | Action::GiveBack => panic!("{action:?} while held"),
+        }
+        let soon = self.now + timing(TTL).renewal_period() / 32;
+        let is_nearly_due = self.in_flight.is_none() && self.due.is_some_and(|due| due.is_over(soon));
+        match self.hold.clone().poll_beside(self.now) {
+            Action::Renew => assert!(is_nearly_due, "renewed beside others: due {:?}", self.due),
+            beside => assert_eq!(beside, action),
         }
     }
 
