@@ -18,10 +18,15 @@ pub(crate) struct HoldCell {
     grant: Grant,
     timing: Timing,
     hold: Mutex<Hold>,
+    /// Where the roster has it, if it has: only that asks, under its own lock.
+    pub(super) due: Mutex<Option<Due>>,
     news: Notify,
     host: Arc<dyn Host>,
     pid: u32,
 }
+
+/// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
+pub(super) type Due = (Duration, u64);
 
 impl HoldCell {
     pub(crate) fn new(
@@ -32,7 +37,8 @@ impl HoldCell {
         host: Arc<dyn Host>,
     ) -> Self {
         let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
-        Self { grant, timing, hold, news: Notify::new(), host, pid: std::process::id() }
+        let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
+        Self { grant, timing, hold, due, news, host, pid }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -100,8 +106,8 @@ impl HoldCell {
         let used = u32::try_from(token.get() - self.grant.token.get()).unwrap_or(u32::MAX);
         let grant =
             Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
-        let (timing, host) = (self.timing, self.host.clone());
-        Some(Self { grant, timing, hold: Mutex::new(hold), news: Notify::new(), host, pid: self.pid })
+        let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
+        Some(Self { grant, timing: self.timing, hold: Mutex::new(hold), due, news, host, pid: self.pid })
     }
 
     /// Believed no longer than until then, however often it is renewed.

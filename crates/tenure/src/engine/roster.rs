@@ -1,7 +1,7 @@
 //! `Roster`: all held leases, by when the watchdog must look at them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +12,10 @@ use std::{
 use tenure_core::{Moment, OwnerId, Wake, locked};
 use tokio::sync::Notify;
 
-use crate::{engine::cell::HoldCell, machine::hold::Action};
+use crate::{
+    engine::cell::{Due, HoldCell},
+    machine::hold::Action,
+};
 
 /// A wall clock that moved by more than this against the other one has stepped: look at everything.
 const STEP: Duration = Duration::from_millis(5);
@@ -23,9 +26,6 @@ const BATCH: usize = 512;
 /// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A request for each of
 /// many leases would cost more than their renewals.
 const AHEAD: Duration = Duration::from_millis(50);
-
-/// By the clock that does not step, and the order of arrival.
-type Due = (Duration, u64);
 
 /// All held leases of one process.
 #[derive(Default)]
@@ -56,8 +56,10 @@ impl Drop for Expected<'_> {
 
 #[derive(Default)]
 struct Entries {
+    /// All, each where its `due` says.
     by_due: BTreeMap<Due, Arc<HoldCell>>,
-    by_owner: HashMap<OwnerId, Due>,
+    /// The latest of each owner.
+    by_owner: HashMap<OwnerId, Arc<HoldCell>>,
     /// Owners of leases that are on their way, and how many each.
     expected: HashMap<OwnerId, usize>,
     /// How often the clock is to be looked at, and for how many leases each.
@@ -132,9 +134,9 @@ impl Roster {
     pub(crate) fn remove(&self, cell: &HoldCell) -> bool {
         let mut entries = self.entries();
         let owner = cell.owner();
-        match entries.by_owner.get(&owner).and_then(|due| entries.by_due.get(due)) {
-            Some(kept) if !std::ptr::eq(&raw const **kept, cell) => return false,
-            Some(_) => drop(entries.take(owner)),
+        match entries.by_owner.get(&owner) {
+            Some(kept) if !is_same(kept, cell) => return false,
+            Some(_) => entries.take(cell),
             None => {}
         }
         !entries.expected.contains_key(&owner)
@@ -143,9 +145,9 @@ impl Roster {
     /// Ends the leases that are kept idle, and answers them.
     pub(crate) fn end_idle(&self, now: Moment) -> Vec<Arc<HoldCell>> {
         let mut entries = self.entries();
-        let ended: Vec<_> = entries.by_due.values().filter(|cell| cell.end_idle(now)).cloned().collect();
+        let ended: Vec<_> = entries.by_owner.values().filter(|cell| cell.end_idle(now)).cloned().collect();
         for cell in &ended {
-            entries.take(cell.owner());
+            entries.take(cell);
         }
         ended
     }
@@ -163,7 +165,12 @@ impl Roster {
     /// Somebody may have been robbed: look, and ask, at once.
     pub(crate) fn on_wake(&self, now: Moment, wake: Wake) {
         match wake {
-            Wake::Owner(owner) => self.entries().look_at(now, &[owner], |cell| cell.on_wake(now)),
+            Wake::Owner(owner) => {
+                let mut entries = self.entries();
+                if let Some(cell) = entries.by_owner.get(&owner).cloned() {
+                    entries.look_at(now, cell, |cell| cell.on_wake(now));
+                }
+            }
             Wake::All => self.of_all(now, |cell| cell.on_wake(now)),
         }
     }
@@ -180,8 +187,8 @@ impl Roster {
 
     fn of_all(&self, now: Moment, tell: impl Fn(&HoldCell)) {
         let mut entries = self.entries();
-        let all: Vec<OwnerId> = entries.by_owner.keys().copied().collect();
-        entries.look_at(now, &all, tell);
+        let all: Vec<_> = entries.by_owner.values().cloned().collect();
+        all.into_iter().for_each(|cell| entries.look_at(now, cell, &tell));
     }
 
     /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
@@ -219,23 +226,23 @@ impl Roster {
     /// A lease was renewed or not: plan it anew, unless it has left meanwhile.
     pub(crate) fn replan(&self, now: Moment, cell: &Arc<HoldCell>) {
         let mut entries = self.entries();
-        let Some(cell) = entries.take(cell.owner()) else { return };
+        if !entries.unplan(cell) {
+            return;
+        }
         match cell.poll(now) {
-            Action::Wait { until } => entries.insert(until.boot, cell),
-            Action::Renew | Action::GiveBack => entries.insert(now.boot, cell),
-            Action::Over => {}
+            Action::Wait { until } => entries.plan_at(until.boot, cell.clone()),
+            Action::Renew | Action::GiveBack => entries.plan_at(now.boot, cell.clone()),
+            Action::Over => entries.take(cell),
         }
     }
 }
 
 impl Entries {
-    /// Tells these leases something, and has them looked at now.
-    fn look_at(&mut self, now: Moment, owners: &[OwnerId], tell: impl Fn(&HoldCell)) {
-        for owner in owners {
-            if let Some(cell) = self.take(*owner) {
-                tell(&cell);
-                self.insert(now.boot, cell);
-            }
+    /// Tells this lease something, and has it looked at now.
+    fn look_at(&mut self, now: Moment, cell: Arc<HoldCell>, tell: impl FnOnce(&HoldCell)) {
+        if self.unplan(&cell) {
+            tell(&cell);
+            self.plan_at(now.boot, cell);
         }
     }
 
@@ -259,29 +266,44 @@ impl Entries {
             action = cell.poll(now);
         }
         match action {
-            Action::Wait { until } => self.insert(until.boot, cell),
-            Action::GiveBack if cell.abandon(now) => plan.give_back.push(cell),
+            Action::Wait { until } => self.plan_at(until.boot, cell),
+            Action::GiveBack if cell.abandon(now) => {
+                self.take(&cell);
+                plan.give_back.push(cell);
+            }
             // Taken or released in this moment.
-            Action::GiveBack => self.insert(now.boot, cell),
-            Action::Renew | Action::Over => {}
+            Action::GiveBack => self.plan_at(now.boot, cell),
+            Action::Renew | Action::Over => self.take(&cell),
         }
     }
 
     fn insert(&mut self, due: Duration, cell: Arc<HoldCell>) {
         *self.looks.entry(cell.timing().look()).or_default() += 1;
+        self.by_owner.insert(cell.owner(), cell.clone());
+        self.plan_at(due, cell);
+    }
+
+    fn plan_at(&mut self, due: Duration, cell: Arc<HoldCell>) {
         self.arrivals += 1;
         let due = (due, self.arrivals);
-        self.by_owner.insert(cell.owner(), due);
+        *locked(&cell.due) = Some(due);
         self.by_due.insert(due, cell);
     }
 
-    fn take(&mut self, owner: OwnerId) -> Option<Arc<HoldCell>> {
-        let cell = self.by_due.remove(&self.by_owner.remove(&owner)?)?;
-        self.has_left(&cell);
-        Some(cell)
+    /// It is not looked at until it is planned again; false if it was not here.
+    fn unplan(&mut self, cell: &HoldCell) -> bool {
+        let due = locked(&cell.due).take();
+        due.is_some_and(|due| self.by_due.remove(&due).is_some())
     }
 
-    fn has_left(&mut self, cell: &HoldCell) {
+    /// Removes it, which is here.
+    fn take(&mut self, cell: &HoldCell) {
+        self.unplan(cell);
+        if let hash_map::Entry::Occupied(latest) = self.by_owner.entry(cell.owner())
+            && is_same(latest.get(), cell)
+        {
+            latest.remove();
+        }
         let look = cell.timing().look();
         if let Some(count) = self.looks.get_mut(&look) {
             *count -= 1;
@@ -291,16 +313,20 @@ impl Entries {
         }
     }
 
+    /// Those whose time has come: to be planned again, or taken.
     fn take_due(&mut self, horizon: Duration) -> Vec<Arc<HoldCell>> {
         let mut due = Vec::new();
         while let Some(first) = self.by_due.first_entry().filter(|first| first.key().0 <= horizon) {
             let cell = first.remove();
-            self.by_owner.remove(&cell.owner());
-            self.has_left(&cell);
+            *locked(&cell.due) = None;
             due.push(cell);
         }
         due
     }
+}
+
+fn is_same(one: &HoldCell, other: &HoldCell) -> bool {
+    std::ptr::eq(one, other)
 }
 
 fn has_stepped(last: Moment, now: Moment) -> bool {
