@@ -41,9 +41,11 @@ impl<C: Cell> Locks<C> {
         (own, place): (Option<Place>, Place),
         mut draft: Draft<A>,
     ) -> Result<Tried<A>, Failure> {
-        // Somebody's turn has come, and who asks has noticed: that is written first (L6). And so is that places stand beside the cell,
-        // where it does not say so: an older tenure wrote it.
-        if !draft.change.wakes.is_empty() || !draft.was_long() {
+        // Somebody's turn has come, and who asks has noticed: that is written first (L6). So is it if nobody is left in the cell and
+        // those who stand first beside it have gone without a word: nobody else writes it, and who stands behind them never sees
+        // how many they are. And so is that places stand beside the cell, where it does not say so: an older tenure wrote it.
+        let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
+        if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
             draft.patience = Patience::None;
             let written = self.write(over, &claim.name, draft).await?;
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });

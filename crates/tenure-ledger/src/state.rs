@@ -93,7 +93,12 @@ impl Ledger {
 
     /// True if there is no holder and no waiter: only the counter of tokens must be kept, and a memo if there is one.
     pub fn is_free(&self) -> bool {
-        self.holders.is_empty() && self.queue.is_empty() && self.unseen.places == 0
+        self.is_deserted() && self.unseen.places == 0
+    }
+
+    /// True if nobody holds it or waits in its queue; whoever waits elsewhere was [left out](Self::leave_out).
+    pub fn is_deserted(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
     }
 
     /// True if there is a memo that is not over: a free lock with one is not forgotten yet.

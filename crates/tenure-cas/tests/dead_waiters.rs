@@ -1,0 +1,41 @@
+//! Places beside a cell whose owners have gone without a word.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_cas::Locks;
+use tenure_core::{Backend, Claim, ClaimAnswer, Label, LockName, Mode, OwnerId, ProcessId, Timing, Wait};
+use tenure_ledger::Rules;
+use tenure_testkit::{
+    cells::CellStore,
+    host::{PausedHost, pass},
+};
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn claim(number: u8) -> Claim {
+    let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
+    let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
+    Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait: Wait::Turn }
+}
+
+/// L6. More waiters than are read at once died with the holder: whoever stood behind them saw only the first of them, wrote nothing for
+/// it had no turn, and so nobody ever took them away. The lock was free, and nobody was let in.
+#[tokio::test(start_paused = true)]
+async fn who_waits_behind_many_that_are_dead_is_let_in_when_their_places_are_over() {
+    for dead in [1, 4, 5, 11, 30, 200] {
+        let host = PausedHost::new(1);
+        let locks = Locks::new(CellStore::new(host.clone()), host, Rules::default());
+        for number in 0..=dead {
+            locks.claim(&claim(number)).await.unwrap();
+        }
+        let last = claim(dead + 1);
+        let mut waited = Duration::ZERO;
+        while let ClaimAnswer::Queued { .. } = locks.claim(&last).await.unwrap() {
+            pass(Timing::RETRY_MAX).await;
+            waited += Timing::RETRY_MAX;
+            assert!(waited < Duration::from_secs(60), "behind {dead}");
+        }
+    }
+}
