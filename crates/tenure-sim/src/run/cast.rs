@@ -41,8 +41,10 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     };
     let crowds_every = are_crowds.then(|| chance.between(8_000_000, 30_000_000));
     let long = chance.between(30, 200);
-    // In no calm world, where waiters must not be passed for longer (L7).
-    let keeps = plan != PlanKind::Calm && rest.0 < 1_000 && long.is_multiple_of(3);
+    // In no calm world, where waiters must not be passed for longer (L7); and not where an address comes to lead to another server
+    // while leases are kept: they stay on one that cannot be told of their end any more (L9).
+    let keeps =
+        !matches!(plan, PlanKind::Calm | PlanKind::Scattered) && rest.0 < 1_000 && long.is_multiple_of(3);
     let habits = Habits {
         idle: keeps.then_some(IDLE),
         crowds_every,
