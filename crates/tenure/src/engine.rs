@@ -12,6 +12,8 @@ pub(crate) mod news;
 mod reaper;
 mod request;
 mod roster;
+#[cfg(test)]
+mod roster_tests;
 mod self_wait;
 mod spans;
 mod waiters;
