@@ -77,8 +77,12 @@ impl<'p> Brush<'p> {
     /// What is written below the lanes, and how far it is moved in.
     fn lines(&self) -> Vec<(f64, String)> {
         let marks = self.marks.iter().flat_map(|mark| {
-            let lines = legend::wrapped(&format!("{}. {}", mark.number, mark.line), COLUMNS);
-            lines.into_iter().enumerate().map(|(nth, line)| (if nth == 0 { 0.0 } else { 14.0 }, line))
+            // Wrapped without number and time: where a line breaks must not depend on their length.
+            let lines = legend::wrapped(&mark.line, COLUMNS - NUMBER);
+            lines.into_iter().enumerate().map(|(nth, line)| match nth {
+                0 => (0.0, format!("{}. {} {line}", mark.number, mark.time)),
+                _ => (14.0, line),
+            })
         });
         let more = (self.left_out > 0).then(|| (0.0, format!("and {} more marks", self.left_out)));
         marks.chain(more).collect()
@@ -256,3 +260,5 @@ const LINE: f64 = 15.0;
 const MANY: usize = 12;
 /// Letters in a line below the lanes.
 const COLUMNS: usize = 70;
+/// Of these, for its number and its time: `10. 12.062 s `.
+const NUMBER: usize = 13;

@@ -9,7 +9,9 @@ pub(crate) struct Numbered<'p> {
     pub(crate) number: usize,
     pub(crate) lane: usize,
     pub(crate) mark: &'p Mark,
-    /// Its line: when, who, what.
+    /// When.
+    pub(crate) time: String,
+    /// Who and what.
     pub(crate) line: String,
 }
 
@@ -25,17 +27,25 @@ pub(crate) fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
         .collect();
     let most = if picture.width > 0.0 { MANY } else { MOST };
     all.sort_by_key(|(_, mark)| mark.at);
-    let shown = all.into_iter().take(most).enumerate().map(|(index, (lane, mark))| {
-        let line =
-            format!("{} {} {}", seconds(picture.begins + mark.at), picture.lanes[lane].name, mark.label);
-        Numbered { number: index + 1, lane, mark, line }
+    all.truncate(most);
+    let times: Vec<Duration> = all.iter().map(|(_, mark)| picture.begins + mark.at).collect();
+    let shown = all.into_iter().enumerate().map(|(index, (lane, mark))| {
+        let line = format!("{} {}", picture.lanes[lane].name, mark.label);
+        Numbered { number: index + 1, lane, mark, time: seconds(&times, index), line }
     });
     (shown.collect(), count.saturating_sub(most))
 }
 
-/// As on the axis: `0.35 s`.
-pub(crate) fn seconds(time: Duration) -> String {
-    format!("{:.2} s", time.as_secs_f64())
+/// One of these times, as on the axis: `0.35 s`; with its ms, `0.351 s`, if the one before or behind it would read the same.
+fn seconds(times: &[Duration], index: usize) -> String {
+    let short = |time: &Duration| format!("{:.2} s", time.as_secs_f64());
+    let own = short(&times[index]);
+    let neighbours = [index.wrapping_sub(1), index + 1];
+    if neighbours.iter().filter_map(|at| times.get(*at)).any(|time| short(time) == own) {
+        format!("{:.3} s", times[index].as_secs_f64())
+    } else {
+        own
+    }
 }
 
 /// A line in pieces that fit below the picture.
@@ -63,6 +73,13 @@ const MANY: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_that_would_read_the_same_have_their_ms() {
+        let times = [40, 301, 304, 400].map(Duration::from_millis);
+        let told: Vec<String> = (0..times.len()).map(|index| seconds(&times, index)).collect();
+        assert_eq!(told, ["0.04 s", "0.301 s", "0.304 s", "0.40 s"]);
+    }
 
     #[test]
     fn a_long_line_is_wrapped_between_words() {

@@ -71,6 +71,13 @@ mod tests {
     }
 
     #[test]
+    fn where_a_line_breaks_does_not_depend_on_its_time() {
+        let label = "word ".repeat(30);
+        let of = |ms| story(&picture(ms, Sign::Note, &label));
+        assert_eq!(of(500), of(123_456));
+    }
+
+    #[test]
     fn words_from_outside_are_no_markup() {
         let svg = picture(500, Sign::Note, "<script>alert(1)</script>");
         assert!(!svg.contains("<script>") && svg.contains("&lt;script"), "{svg}");
