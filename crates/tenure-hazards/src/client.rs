@@ -307,7 +307,7 @@ fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
         Word::Writes { text, token } => referee.write(lane, text, *token),
         Word::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),
         Word::Notes(text) => note(What::Note(text.clone())),
-        Word::Gap(gap) => note(What::Note(format!("stands {gap}"))),
+        Word::Gap(gap) => note(What::Note(format!("pauses {gap}"))),
         Word::Ready | Word::Unlocked | Word::Fails(_) => {}
     }
     // OK to ignore because a scene that is over listens no more.

@@ -241,11 +241,11 @@ fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm
     let (worst, count) = waits.iter().map(|span| (span, overtakers(span))).max_by_key(|(_, count)| *count)?;
     (count > limit).then(|| Harm {
         what: format!(
-            "{} came at {} and waited {}: {count} of {} that came after it went in before it.",
+            "{} came at {} and waited {}: {count} that came more than {} after it went in before it.",
             worst.lane,
             Seconds(worst.from),
             Seconds(worst.until - worst.from),
-            waits.len()
+            Seconds(clearly)
         ),
         label: "is overtaken",
         from: worst.from,

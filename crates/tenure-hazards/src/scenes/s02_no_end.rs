@@ -16,7 +16,7 @@ const CARD: Card = Card {
     rules: &[Rule::Served { ttls: 2.0 }],
     fault: "A crashes while it holds the lock.",
     harm: "A crashes. Its lock has no end, so B waits for ever.",
-    instead: "The lock ended one ttl after the last renewal of A, and B went in.",
+    instead: "A had not renewed its lease yet. So the lock ended one ttl after the grant, and B went in.",
 };
 
 impl Scene for NoEnd {

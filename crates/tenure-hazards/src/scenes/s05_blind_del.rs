@@ -15,8 +15,8 @@ const CARD: Card = Card {
     needs: &[Need::Redis],
     rules: &[Rule::OneAtATime],
     fault: "A is stopped for longer than its lock lasts, as by a collection of garbage.",
-    harm: "The lock of A ends while A is stopped, and B goes in. A goes on and deletes what is there: the lock of B. C goes in beside B.",
-    instead: "A release names its owner. That of A found that the lock is not its own any more, told A so, and C waited for B.",
+    harm: "The lock of A ends while A is stopped, and B goes in. A resumes and deletes what is there: the lock of B. C goes in beside B.",
+    instead: "A release names its owner, so that of A could not delete the lock of B. A was told that its lease was over, and C waited for B.",
 };
 
 impl Scene for BlindDel {

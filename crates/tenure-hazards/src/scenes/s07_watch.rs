@@ -21,7 +21,7 @@ const CARD: Card = Card {
     needs: &[Need::OwnRedis],
     rules: &[Rule::Requests { each: REQUESTS }],
     fault: "Ten clients come at once.",
-    harm: "Each client needs five requests to look and take, and three to see that it came too late. Nine wait and ask all the time.",
+    harm: "Each client needs five requests to look and take, and three to see that it came too late. One gets in at once; the nine others ask all the time.",
     instead: "One request takes the lock or a place in the queue. The server says whose turn it is; nobody polls.",
 };
 

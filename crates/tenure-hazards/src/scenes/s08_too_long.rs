@@ -12,9 +12,9 @@ const CARD: Card = Card {
     naive: "set_nx",
     needs: &[Need::Redis],
     rules: &[Rule::OneAtATime],
-    fault: "The work of A lasts twice as long as its lock.",
+    fault: "The work of A lasts longer than its lock.",
     harm: "The lock of A ends in the middle of its work. B goes in, and both work.",
-    instead: "A thread of its own renewed the lease of A as long as A worked.",
+    instead: "A background thread renewed the lease while A worked. B waited in the queue.",
 };
 
 impl Scene for TooLong {

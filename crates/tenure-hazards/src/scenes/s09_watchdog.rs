@@ -23,7 +23,7 @@ const CARD: Card = Card {
     rules: &[Rule::OneAtATime, Rule::Served { ttls: 5.0 }],
     fault: "The network of A is cut off; and the worker of C ends without giving the lock back.",
     harm: "The renewals of A do not arrive, and A does not hear of it: B goes in beside A. Later the worker of C has ended, but its watchdog renews for ever: D waits in vain.",
-    instead: "A heard of the loss from its own clock, before B went in. C had said for how long it may hold at most (max_hold), and so D went in.",
+    instead: "A heard of the loss from its own clock, before B went in. C had said for how long it may hold at most (max_hold): the renewals stopped, and one ttl after the last of them D went in.",
 };
 
 impl Scene for Watchdog {

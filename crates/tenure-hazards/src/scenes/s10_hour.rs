@@ -16,7 +16,7 @@ const CARD: Card = Card {
     rules: &[Rule::Served { ttls: 2.0 }],
     fault: "A crashes while it holds the lock.",
     harm: "To be on the safe side, the lock lasts an hour. A crashes after a moment, and B waits for the rest of the hour.",
-    instead: "With renewal the ttl does not follow the length of the work. It was short, so B waited for a short time.",
+    instead: "With renewal the ttl need not cover the length of the work. It was short, so B waited for a short time.",
 };
 
 impl Scene for Hour {

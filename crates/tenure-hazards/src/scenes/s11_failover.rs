@@ -14,7 +14,7 @@ const CARD: Card = Card {
     rules: &[Rule::OneAtATime],
     fault: "The master crashes before the replica has heard of the lock.",
     harm: "The master grants the lock to A and crashes. The replica has not heard of it, is promoted, and grants the lock to B.",
-    instead: "The promoted server granted nothing until every lease that it may have missed was over. A heard from its own clock that its lease was lost.",
+    instead: "A heard from its own clock that its lease was lost. The promoted server granted nothing for 10 s, in which the old master may still grant, and for one ttl more: by then every lease that it may have missed is over.",
 };
 
 impl Scene for Failover {

@@ -14,9 +14,9 @@ const CARD: Card = Card {
     naive: "redlock",
     needs: &[Need::OwnRedis],
     rules: &[Rule::OneAtATime],
-    fault: "Node 2 restarts and has forgotten all.",
+    fault: "A does not reach node 3. Node 2 restarts and has forgotten all.",
     harm: "A has nodes 1 and 2 of three. Node 2 restarts empty. B gets nodes 2 and 3: two majorities at once.",
-    instead: "A node that may have forgotten locks votes for nobody until all of them would be over.",
+    instead: "A node that may have forgotten locks votes for nobody until each of them has ended. So B needed nodes 1 and 3, and waited until A had left node 1.",
 };
 
 impl Scene for Amnesia {

@@ -23,7 +23,7 @@ const CARD: Card = Card {
     rules: &[Rule::NoLateWrite],
     fault: "The clock of the server steps forward by an hour.",
     harm: "The server ends the lock of A early, and B goes in and writes. A does not know, and overwrites what B wrote.",
-    instead: "No lock can prevent that a lease ends early. A was told at its next renewal, but its write was on its way. The grant of B had a larger token, so the resource refused that write.",
+    instead: "No lock can prevent that a lease ends early. A was told at its next renewal, but its write was on its way. B had been told when that lease was to end, and asked again then. Its grant had a larger token, so the resource refused the write of A.",
 };
 
 impl Scene for ClockSteps {

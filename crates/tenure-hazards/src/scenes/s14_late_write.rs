@@ -13,7 +13,7 @@ const CARD: Card = Card {
     needs: &[Need::Redis],
     rules: &[Rule::NoLateWrite],
     fault: "A is stopped after it has looked whether it holds, and before it writes.",
-    harm: "A looks, and has the lock. Then it is stopped. Its lock ends, B goes in and writes. A goes on, and its write lands on that of B.",
+    harm: "A looks, and has the lock. Then it is stopped. Its lock ends, B goes in and writes. A resumes, and its write lands on that of B.",
     instead: "Each write carries the token of its grant. The resource had seen the token of B, which is larger, and refused that of A.",
 };
 

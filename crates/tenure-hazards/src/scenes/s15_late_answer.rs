@@ -23,7 +23,7 @@ const CARD: Card = Card {
     rules: &[Rule::OneAtATime],
     fault: "The answer to A takes longer than the lock lasts.",
     harm: "The server grants the lock to A, and the answer is held up. The lock ends, and B goes in. Then A hears that it was granted.",
-    instead: "A counts from before its request was sent. By then that lease was over: A did not go in, asked again, and waited for B.",
+    instead: "A counts its lease from before it sent the request. When the answer came, the lease was over: A asked again and waited for B.",
 };
 
 impl Scene for LateAnswer {
@@ -49,8 +49,8 @@ impl Scene for LateAnswer {
         if stage.has_fault() {
             b.is_in();
             stage.pass(0.1);
-            network.release();
             stage.note("A", "hears the answer");
+            network.release();
         }
         let is_in = a.is_in_within(stage.ttl() / 3);
         stage.pass(0.2);

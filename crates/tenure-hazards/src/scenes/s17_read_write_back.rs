@@ -14,8 +14,8 @@ const CARD: Card = Card {
     naive: "read_write_back",
     needs: &[],
     rules: &[Rule::NoLostUpdate],
-    fault: "B reads and writes while A stands between its SELECT and its UPDATE.",
-    harm: "A and B both read 0, and both write 1. Each statement was a transaction, and one update is lost.",
+    fault: "B reads and writes while A pauses between its SELECT and its UPDATE.",
+    harm: "A and B both read 0, and both write 1. No transaction spanned the read and the write, and one update is lost.",
     instead: "B waited for the lock before it read. Each write carried the token as a version, and the row refuses an older one.",
 };
 

@@ -13,8 +13,8 @@ const CARD: Card = Card {
     needs: &[Need::ZooKeeper],
     rules: &[Rule::NoLateWrite],
     fault: "A is stopped for longer than its session lasts.",
-    harm: "ZooKeeper ends the session of A and takes its node away. B goes in and writes. A goes on where it was, and its write lands on that of B.",
-    instead: "A asked its own clock before it wrote. The lease was over by it, so A did not write. Had it done so, the token would have been refused.",
+    harm: "ZooKeeper ends the session of A and takes its node away. B goes in and writes. A resumes where it was, and its write lands on that of B.",
+    instead: "A asked its own clock before it wrote. By its clock the lease was over, so A did not write. Had it done so, the token would have been refused.",
 };
 
 impl Scene for Session {

@@ -18,7 +18,7 @@ const CARD: Card = Card {
     needs: &[Need::Flock, Need::Tenure],
     rules: &[Rule::OneAtATime],
     fault: "The script of A is ended by kill -9; the work that it started is not.",
-    harm: "The lock belongs to flock, not to the work. kill -9 ends flock and frees the lock. The work of A goes on, and that of B starts beside it.",
+    harm: "The lock belongs to flock, not to the work: without --close the work would inherit it. kill -9 ends flock and frees the lock. The work of A goes on, and that of B starts beside it.",
     instead: "A watcher process ended the work of A when tenure was killed, and the lock stayed taken until the lease was over.",
 };
 

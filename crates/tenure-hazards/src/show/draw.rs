@@ -119,12 +119,12 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         What::Leaves => (Sign::Note, LEAVES.to_owned()),
         What::Abandons => (Sign::Fault, "loses its worker, which gives nothing back".to_owned()),
         What::Hears { by_clock: true } => {
-            (Sign::Note, "knows by its own clock that its lease is over".to_owned())
+            (Sign::Note, "reaches the end of its lease, by its own clock".to_owned())
         }
         What::Hears { by_clock: false } => (Sign::Note, "is told that its lease is over".to_owned()),
         What::Dies => (Sign::Fault, "dies".to_owned()),
         What::Stops => (Sign::Fault, "is stopped, and does not know it".to_owned()),
-        What::GoesOn => (Sign::Note, "goes on".to_owned()),
+        What::GoesOn => (Sign::Note, "resumes".to_owned()),
         What::Writes { text, is_taken } => {
             let word = if *is_taken { "the resource takes it" } else { "the resource refuses it" };
             (write(*is_taken), format!("writes \"{text}\": {word}"))
@@ -136,7 +136,7 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         What::Sum(sum) => {
             (if is_harmful { Sign::Harmful } else { Sign::Note }, format!("is {sum} in the end"))
         }
-        What::Requests(0) => (Sign::Note, "is watched: all requests are counted".to_owned()),
+        What::Requests(0) => (Sign::Note, "has its requests counted from now on".to_owned()),
         What::Requests(count) => (Sign::Note, format!("was sent {count} requests")),
         What::Fault(words) => (Sign::Fault, words.clone()),
         What::Note(words) => (Sign::Note, words.clone()),
