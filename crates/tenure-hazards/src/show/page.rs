@@ -1,5 +1,7 @@
 //! The page: one file, no script, nothing fetched.
 
+use std::{collections::BTreeSet, time::Duration};
+
 use askama::Template;
 
 use crate::{
@@ -11,6 +13,8 @@ use crate::{
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Page<'a> {
+    /// How long a lock lasted, in words; empty if no scene was played.
+    ttl: String,
     scenes: Vec<Scene<'a>>,
 }
 
@@ -37,7 +41,14 @@ struct Side<'a> {
 /// # Errors
 /// If a text cannot be put into the page.
 pub fn of(shown: &[Shown]) -> Result<String, askama::Error> {
-    Page { scenes: shown.iter().map(Scene::of).collect() }.render()
+    Page { ttl: ttl(shown), scenes: shown.iter().map(Scene::of).collect() }.render()
+}
+
+/// `1 s`, or `1 s or 2 s` if the machine became busy meanwhile.
+fn ttl(shown: &[Shown]) -> String {
+    let halves = shown.iter().flat_map(|scene| [&scene.naive, &scene.tenure]);
+    let ttls: BTreeSet<Duration> = halves.filter_map(|half| Some(half.played.as_ref()?.ttl)).collect();
+    ttls.iter().map(|ttl| format!("{} s", ttl.as_secs_f64())).collect::<Vec<_>>().join(" or ")
 }
 
 impl<'a> Scene<'a> {
