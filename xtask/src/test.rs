@@ -57,7 +57,8 @@ fn rings(options: &Options) -> Result<Vec<Ring>, Failure> {
         command.args(words);
         Ring { name, command, again: format!("cargo {}", words.join(" ")) }
     };
-    let simulation = ["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS];
+    let simulation =
+        ["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS, "--twice"];
     // With the features of the tests, for which everything is built by now.
     let docs = [&["test", "--doc", "--no-fail-fast"], TESTED].concat();
     Ok(vec![

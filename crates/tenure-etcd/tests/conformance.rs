@@ -13,11 +13,7 @@ use async_trait::async_trait;
 use tenure::TokioHost;
 use tenure_core::BackendHandle;
 use tenure_etcd::{Config, Etcd};
-use tenure_testkit::{
-    conformance::Arena,
-    etcd::{EtcdCluster, EtcdServer},
-    shared::Shared,
-};
+use tenure_testkit::{conformance::Arena, etcd, shared::Shared};
 
 struct OnePrefix {
     url: String,
@@ -28,11 +24,11 @@ struct OnePrefix {
 impl OnePrefix {
     fn on(servers: Shared) -> Self {
         let url = format!("etcd://{}?prefix={}/", servers.address(), Shared::part());
-        Self { here: etcd(&url), url, _servers: servers }
+        Self { here: connected(&url), url, _servers: servers }
     }
 }
 
-fn etcd(url: &str) -> BackendHandle {
+fn connected(url: &str) -> BackendHandle {
     Arc::new(Etcd::new(Config::from_url(url).unwrap(), Arc::new(TokioHost)))
 }
 
@@ -43,7 +39,7 @@ impl Arena for OnePrefix {
     }
 
     async fn elsewhere(&self) -> BackendHandle {
-        etcd(&self.url)
+        connected(&self.url)
     }
 
     async fn pass(&self, d: Duration) {
@@ -52,23 +48,16 @@ impl Arena for OnePrefix {
 }
 
 async fn arena() -> OnePrefix {
-    OnePrefix::on(Shared::server("etcd", EtcdServer::start, EtcdServer::address))
+    OnePrefix::on(etcd::shared())
 }
 
 tenure_testkit::conformance!(arena, real_time);
 
-fn two_of_three() -> EtcdCluster {
-    let cluster = EtcdCluster::start(3);
-    cluster.member(0).stop();
-    cluster.leader(&[1, 2]);
-    cluster
-}
-
 mod cluster {
-    use super::{EtcdCluster, OnePrefix, Shared, two_of_three};
+    use super::{OnePrefix, etcd};
 
     async fn arena() -> OnePrefix {
-        OnePrefix::on(Shared::server("etcd-cluster", two_of_three, EtcdCluster::address))
+        OnePrefix::on(etcd::shared_with_one_hung())
     }
 
     tenure_testkit::conformance!(arena, real_time);

@@ -1,5 +1,7 @@
 //! The scripts: called by hash, and by their text where the server has forgotten them (hazard 29).
 
+use std::sync::OnceLock;
+
 use redis::{Arg, Cmd};
 
 use crate::keys::Counting;
@@ -7,7 +9,8 @@ use crate::keys::Counting;
 /// A script: its text and its hash.
 pub(crate) struct Script {
     text: String,
-    hash: String,
+    /// Made when it is called first: a program that takes one lock calls two of them.
+    hash: OnceLock<String>,
     /// An error may come when something was done already: it writes before its last read.
     pub(crate) writes_early: bool,
 }
@@ -75,19 +78,22 @@ impl Scripts {
 impl Script {
     fn new(parts: &[&str]) -> Self {
         let text = parts.concat();
-        let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash, writes_early: false }
+        Self { text, hash: OnceLock::new(), writes_early: false }
     }
 
     fn writing_early(self) -> Self {
         Self { writes_early: true, ..self }
     }
 
+    fn hash(&self) -> &str {
+        self.hash.get_or_init(|| redis::Script::new(&self.text).get_hash().to_owned())
+    }
+
     /// A call with these keys; arguments are added to it.
     pub(crate) fn call(&self, keys: &[&str]) -> Cmd {
         // With room from the start: a request that grows while it is written costs as much as a small command.
         let mut cmd = Cmd::with_capacity(keys.len() + 12, 96 * (keys.len() + 6));
-        cmd.arg("EVALSHA").arg(self.hash.as_bytes()).arg(keys.len());
+        cmd.arg("EVALSHA").arg(self.hash().as_bytes()).arg(keys.len());
         for key in keys {
             cmd.arg(key.as_bytes());
         }

@@ -42,6 +42,9 @@ struct Args {
     /// Only this kind of plan; otherwise seeds take turns.
     #[arg(long)]
     plan: Option<PlanKind>,
+    /// Run each of many twice, and fail if one seed is two histories.
+    #[arg(long)]
+    twice: bool,
     /// How many threads; every history runs on one.
     #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, Into::into))]
     jobs: usize,
@@ -156,8 +159,9 @@ fn work(args: &Args, next: &AtomicU64, is_over: &AtomicBool, tell: mpsc::Sender<
             return;
         }
         let (world, plan, seed) = args.nth(nth);
-        let history = History::of(world, plan, seed, run(world, plan, seed));
-        if tell.send(history).is_err() {
+        let outcome = run(world, plan, seed);
+        let is_one = !args.twice || run(world, plan, seed).fingerprint == outcome.fingerprint;
+        if tell.send(History::of((world, plan, seed), outcome, is_one)).is_err() {
             return;
         }
     }

@@ -19,10 +19,16 @@ pub(crate) struct History {
     raised: u64,
     losses: u64,
     violations: Vec<Violation>,
+    /// Played again, it was the same.
+    is_one: bool,
 }
 
 impl History {
-    pub(crate) fn of(world: WorldKind, plan: PlanKind, seed: u64, outcome: Outcome) -> Self {
+    pub(crate) fn of(
+        (world, plan, seed): (WorldKind, PlanKind, u64),
+        outcome: Outcome,
+        is_one: bool,
+    ) -> Self {
         let count = |is_wanted: fn(&What) -> bool| {
             outcome.events.iter().filter(|event| is_wanted(&event.what)).count() as u64
         };
@@ -35,6 +41,7 @@ impl History {
             world,
             plan,
             seed,
+            is_one,
         }
     }
 
@@ -69,6 +76,8 @@ pub(crate) struct Report {
     rows: BTreeMap<PlanKind, Row>,
     /// Histories that broke a law that they must keep.
     bad: Vec<History>,
+    /// How to see those that were not the same the second time.
+    differing: Vec<String>,
 }
 
 impl Report {
@@ -84,6 +93,9 @@ impl Report {
         for law in laws {
             *row.broken.entry(law).or_default() += 1;
         }
+        if !history.is_one {
+            self.differing.push(history.replay());
+        }
         let bad = history.broken();
         row.bad.extend(&bad);
         if !bad.is_empty() {
@@ -97,7 +109,7 @@ impl Report {
     }
 
     pub(crate) fn is_bad(&self) -> bool {
-        !self.bad.is_empty()
+        !self.bad.is_empty() || !self.differing.is_empty()
     }
 
     pub(crate) fn print(&mut self, took: Duration, as_json: bool) {
@@ -130,6 +142,9 @@ impl Report {
                 println!("  {violation}");
             }
         }
+        for replay in self.differing.iter().take(10) {
+            println!("\ntenure-sim {replay} is not the same history twice");
+        }
         let rate = self.histories as f64 / took.as_secs_f64();
         println!(
             "{} histories, {:.1} simulated hours in {:.1} s: {rate:.1} seeds/s; {} broke a law that they must keep",
@@ -160,6 +175,7 @@ impl Report {
         let report = json!({
             "histories": self.histories, "simulated_hours": self.simulated.as_secs_f64() / 3600.0,
             "seconds": took.as_secs_f64(), "plans": rows.collect::<Vec<_>>(), "bad": bad.collect::<Vec<_>>(),
+            "differing": self.differing,
         });
         println!("{report:#}");
     }

@@ -11,6 +11,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::folder;
+
 /// A wall clock that runs as the machine's does, until a test moves or stops it. Clones are the same clock.
 ///
 /// Made of a library that is loaded before the server's own. A change is in force when the call returns: a
@@ -46,7 +48,7 @@ impl Clock {
     /// # Panics
     /// If there is no C compiler.
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-clock-").tempdir().expect("a temporary folder");
+        let folder = folder::temporary("tenure-clock-");
         let file = File::create(folder.path().join("clock")).expect("a file in the temporary folder");
         let inner = Inner { state: Mutex::default(), file, folder, shim: shim() };
         inner.write(State::default());
@@ -161,7 +163,7 @@ fn shim() -> Arc<TempDir> {
 }
 
 fn compiled() -> TempDir {
-    let folder = tempfile::Builder::new().prefix("tenure-shim-").tempdir().expect("a temporary folder");
+    let folder = folder::temporary("tenure-shim-");
     fs::write(folder.path().join("shim.c"), SOURCE).expect("a file in the temporary folder");
     let output = Command::new("cc")
         .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", SHIM, "shim.c"])

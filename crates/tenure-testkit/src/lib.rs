@@ -12,6 +12,7 @@ pub mod conformance;
 pub mod daemon;
 pub mod entry;
 pub mod etcd;
+mod folder;
 pub mod gate;
 pub mod host;
 pub mod patience;

@@ -11,23 +11,12 @@ use std::{
 use async_trait::async_trait;
 use tenure_core::{BackendHandle, Host, LockName};
 use tenure_testkit::{
-    conformance::Arena,
-    patience::slowness,
-    shared::Shared,
-    stepped::SteppedHost,
-    zookeeper::{Ensemble, ZooKeeperServer},
+    conformance::Arena, patience::slowness, shared::Shared, stepped::SteppedHost, zookeeper,
 };
 use tenure_zookeeper::{Config, ZooKeeper};
 
 /// How long an arena may take to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Three members, of which one hangs: it takes connections and says nothing.
-fn without_one() -> Ensemble {
-    let ensemble = Ensemble::start(3);
-    ensemble.member(ensemble.followers()[0]).stop();
-    ensemble
-}
 
 struct OnePath {
     host: Arc<SteppedHost>,
@@ -39,11 +28,11 @@ struct OnePath {
 
 impl OnePath {
     async fn on_server(layout: &str) -> Self {
-        Self::new(Shared::server("zookeeper", ZooKeeperServer::start, ZooKeeperServer::address), layout).await
+        Self::new(zookeeper::shared(), layout).await
     }
 
     async fn on_ensemble() -> Self {
-        Self::new(Shared::server("ensemble", without_one, Ensemble::address), "curator").await
+        Self::new(zookeeper::shared_with_one_hung(), "curator").await
     }
 
     async fn new(servers: Shared, layout: &str) -> Self {

@@ -19,11 +19,12 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 use tenure_testkit::{
-    etcd::{EtcdCluster, EtcdServer},
+    etcd,
     patience::{eventually, slowness, stretch},
-    postgres::PostgresServer,
+    postgres,
     redis::RedisServer,
-    zookeeper::{Ensemble, ZooKeeperServer},
+    shared::Shared,
+    zookeeper::{self, TICK},
 };
 
 pub(crate) use process::{Ended, Process};
@@ -40,7 +41,7 @@ pub(crate) struct Stage {
     started: AtomicU32,
     /// The servers of its locks and the URL that names them, if they are not the file in its home.
     servers: Vec<RedisServer>,
-    /// A server of another kind, which lives as long as the stage.
+    /// Servers of another kind, which live as long as the stage at least.
     _server: Option<Box<dyn Any + Send + Sync>>,
     url: Option<String>,
     /// By how much a lease may last longer than its ttl.
@@ -110,37 +111,44 @@ impl Stage {
         Self { url: Some(url), ..Self::new() }
     }
 
-    /// On a server of its own.
+    /// On a server of this run, in a table of its own.
     pub(crate) fn on_postgres() -> Self {
-        let server = PostgresServer::start();
-        Self::on(server.url(""), server, Duration::from_millis(100))
+        let (server, table) = (postgres::shared(), Shared::part().replace('-', "_"));
+        let url = format!("postgres://tenure@{}/tenure?table=t{table}", server.address());
+        Self::on(url, server, Duration::from_millis(100))
     }
 
-    /// On a server of its own, whose sessions end in ticks of half a second.
+    /// On a server of this run, whose sessions end in ticks of half a second.
     pub(crate) fn on_zookeeper() -> Self {
-        let server = ZooKeeperServer::start();
-        Self::on(server.url(""), server, Duration::from_millis(1500))
+        Self::on_path(zookeeper::shared())
     }
 
-    /// On a server of its own, which counts in seconds.
+    /// On a server of this run, which counts in seconds.
     pub(crate) fn on_etcd() -> Self {
-        let server = EtcdServer::start();
-        Self::on(server.url(""), server, Duration::from_secs(2))
+        Self::on_prefix(etcd::shared())
     }
 
-    /// On three ZooKeeper servers, of which one hangs: the first of the URL, unless that leads.
+    /// On three ZooKeeper servers of this run, of which one hangs: the first of the URL, unless that leads.
     pub(crate) fn on_ensemble() -> Self {
-        let servers = Ensemble::start(3);
-        servers.member(servers.followers()[0]).stop();
-        Self::on(servers.url(""), servers, Duration::from_millis(1500))
+        Self::on_path(zookeeper::shared_with_one_hung())
     }
 
-    /// On three etcd servers, of which one hangs: the first of the URL.
+    /// On three etcd servers of this run, of which one hangs: the first of the URL.
     pub(crate) fn on_cluster() -> Self {
-        let servers = EtcdCluster::start(3);
-        servers.member(0).stop();
-        servers.leader(&[1, 2]);
-        Self::on(servers.url(""), servers, Duration::from_secs(2))
+        Self::on_prefix(etcd::shared_with_one_hung())
+    }
+
+    /// In a part of these ZooKeeper servers that no other test has.
+    fn on_path(servers: Shared) -> Self {
+        let (part, tick) = (Shared::part(), TICK.as_millis());
+        let url = format!("zookeeper://{}/tenure-{part}?tick={tick}ms", servers.address());
+        Self::on(url, servers, Duration::from_millis(1500))
+    }
+
+    /// In a part of these etcd servers that no other test has.
+    fn on_prefix(servers: Shared) -> Self {
+        let url = format!("etcd://{}?prefix={}/", servers.address(), Shared::part());
+        Self::on(url, servers, Duration::from_secs(2))
     }
 
     fn on(url: String, server: impl Any + Send + Sync, grain: Duration) -> Self {

@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{daemon::Daemon, etcd::recipe::Recipe, ports};
+use crate::{daemon::Daemon, etcd::recipe::Recipe, folder, ports};
 
 /// A server, alone or a member of a cluster, that dies with the test.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Ports {
 
 impl EtcdServer {
     pub(crate) fn prepare(recipe: Recipe, number: usize) -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-etcd-").tempdir().expect("a temporary folder");
+        let folder = folder::of_server("tenure-etcd-");
         let free = || ports::free(false);
         let ports = Ports { client: free(), peer: free(), metrics: free() };
         let name = format!("m{number}");

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     daemon::{Daemon, started},
-    ports,
+    folder, ports,
     postgres::{
         PostgresServer,
         template::{as_server, checked, give, program},
@@ -40,7 +40,7 @@ impl Pgbouncer {
     }
 
     fn prepare(server: &PostgresServer) -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-pool-").tempdir().expect("a temporary folder");
+        let folder = folder::of_server("tenure-pool-");
         let port = ports::free(false);
         give(folder.path());
         let users = folder.path().join("users");

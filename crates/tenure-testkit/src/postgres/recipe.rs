@@ -16,7 +16,7 @@ pub struct Recipe {
     pub(super) wants_passwords: bool,
     pub(super) primary: Option<u16>,
     config: String,
-    is_durable: bool,
+    pub(super) is_durable: bool,
     /// Lives as long as a server may be started by it.
     clock: Option<Clock>,
 }
@@ -79,14 +79,15 @@ impl Recipe {
         PostgresServer::from_recipe(self)
     }
 
-    /// What is appended to the file of settings. What the test said comes last, and so wins.
+    /// What is appended to the file of settings. What the test said comes last, and so wins. Its memory lies in its folder: a server
+    /// that is killed would leave it behind.
     pub(super) fn settings(&self, folder: &Path, port: u16) -> String {
         let switch = |is_on: bool| if is_on { "on" } else { "off" };
         let folder = folder.display();
         format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{folder}'\n\
              max_connections = 500\nshared_buffers = 16MB\nmax_wal_size = 32MB\nmin_wal_size = 5MB\n\
-             log_timezone = 'UTC'\nfsync = {}\nssl = {}\n{}",
+             dynamic_shared_memory_type = mmap\nlog_timezone = 'UTC'\nfsync = {}\nssl = {}\n{}",
             switch(self.is_durable),
             switch(self.certificates.is_some()),
             self.config

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     daemon::{Daemon, started},
-    ports,
+    folder, ports,
     postgres::{
         recipe::Recipe,
         template::{self, as_server, checked},
@@ -45,7 +45,9 @@ impl PostgresServer {
     }
 
     fn prepare(recipe: Recipe) -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-pg-").tempdir().expect("a temporary folder");
+        // Where nothing reaches a disk, durable says nothing.
+        let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
+        let folder = place("tenure-pg-");
         match recipe.primary {
             None => template::copy_into(folder.path()),
             Some(primary) => template::back_up_into(folder.path(), primary),

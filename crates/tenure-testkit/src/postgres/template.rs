@@ -8,6 +8,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use crate::folder;
+
 /// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
 ///
 /// Setting one up takes a second; a copy takes a fifth of it. The original stays in the machine's folder for temporary
@@ -97,7 +99,7 @@ fn original() -> PathBuf {
     if place.join("data/PG_VERSION").exists() {
         return place.join("data");
     }
-    let folder = tempfile::Builder::new().prefix("tenure-initdb-").tempdir().expect("a temporary folder");
+    let folder = folder::temporary("tenure-initdb-");
     set_up(folder.path(), &initdb);
     // Whoever is first gives it its name; the others find that it is there.
     let folder = folder.keep();

@@ -9,6 +9,8 @@ use std::{
 
 use tempfile::TempDir;
 
+use crate::folder;
+
 /// An authority of its own, and a certificate for `127.0.0.1` and `localhost` that it signed. Clones are
 /// the same.
 #[derive(Clone, Debug)]
@@ -22,7 +24,7 @@ impl Certificates {
     /// # Panics
     /// If there is no `openssl`.
     pub fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-tls-").tempdir().expect("a temporary folder");
+        let folder = folder::temporary("tenure-tls-");
         fs::write(folder.path().join("extensions"), EXTENSIONS).expect("a file in the temporary folder");
         for step in [AUTHORITY, REQUEST, SIGNATURE] {
             openssl(folder.path(), step);

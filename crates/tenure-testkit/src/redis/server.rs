@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::{
     daemon::{Daemon, started},
-    ports,
+    folder, ports,
     redis::{
         raw::Raw,
         recipe::{Kind, Recipe},
@@ -52,7 +52,7 @@ impl RedisServer {
     }
 
     fn prepare(recipe: Recipe) -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-redis-").tempdir().expect("a temporary folder");
+        let folder = folder::of_server("tenure-redis-");
         let port = ports::free(recipe.needs_bus);
         fs::write(folder.path().join(SETTINGS), recipe.settings(folder.path(), port))
             .expect("a file in the temporary folder");

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::{
     daemon::{Daemon, started},
+    folder,
     patience::eventually,
     ports,
     zookeeper::{classes, words},
@@ -62,12 +63,11 @@ impl ZooKeeperServer {
 
     /// Everything but the process.
     fn prepare(class: &'static str, settings: &str) -> Self {
-        let folder = tempfile::Builder::new().prefix("tenure-zookeeper-").tempdir();
         let server = Self {
             port: ports::free(false),
             class,
             daemon: Daemon::default(),
-            folder: folder.expect("a temporary folder"),
+            folder: folder::of_server("tenure-zookeeper-"),
         };
         server.write(SETTINGS, &server.settings(settings));
         server
