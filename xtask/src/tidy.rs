@@ -25,6 +25,7 @@ mod roots;
 mod rust_file;
 mod sizes;
 mod switches;
+mod test_programs;
 mod words;
 
 use crate::{
@@ -46,6 +47,7 @@ const RULES: &[(&str, Rule)] = &[
     ("lib.rs defines nothing", roots::definitions),
     ("nothing is imported through a crate's own root", roots::imports),
     ("files of a crate form no circle", circles::of_files),
+    ("every file of tests is run", test_programs::named),
     ("files stay short", sizes::of_files),
     ("functions stay short", sizes::of_functions),
     ("files are named after a noun", names::of_files),

@@ -1,7 +1,5 @@
 //! A lock in a cell keeps the contract: in memory, with places beside the cell.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;

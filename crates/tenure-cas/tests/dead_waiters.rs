@@ -1,7 +1,5 @@
 //! Places beside a cell whose owners have gone without a word.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{sync::Arc, time::Duration};
 
 use tenure_cas::Locks;

@@ -1,7 +1,5 @@
 //! What is said of a verb whose answers were lost.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{sync::Arc, time::Duration};
 
 use tenure_cas::Locks;

@@ -1,18 +1,11 @@
 //! `lock --owner` and `attach`: a lease that one process takes and another one goes on with.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
 use serde_json::Value;
-use stage::{
-    Stage,
+
+use crate::stage::{
+    self, Stage,
     files::{BEAT, HOLD},
     scaled_ttl,
 };

@@ -1,20 +1,13 @@
 //! What `bench` prints, that it leaves nothing behind, and what a person sees of it.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod screen;
-mod stage;
 
 use nix::sys::signal::Signal;
-use screen::Screen;
 use serde_json::{Value, json};
-use stage::{PATIENCE, Stage};
 use tenure_testkit::patience::eventually;
+
+use crate::screen::Screen;
+use crate::stage::{PATIENCE, Stage};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 const SHORT: [&str; 5] = ["bench", "--duration", "200ms", "--waiters", "4"];

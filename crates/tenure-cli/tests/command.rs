@@ -1,13 +1,6 @@
 //! The command under the lock: what it finds, what reaches it, how long it may and must run.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::{
     fs,
@@ -15,7 +8,8 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use stage::{Stage, assert_within, files::HOLD, scaled_ttl};
+
+use crate::stage::{self, Stage, assert_within, files::HOLD, scaled_ttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 

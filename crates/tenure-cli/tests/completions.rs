@@ -1,16 +1,8 @@
 //! The completions as shells read them: what the package installs, and what `tenure completions SHELL` prints.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::fs;
 
-use stage::Stage;
+use crate::stage::Stage;
 
 /// A script that asks bash as a TAB does, and prints a candidate a line: script, then the words so far.
 const ASK_BASH: &str = r#"

@@ -1,13 +1,5 @@
 //! Many processes at one lock: mutex, slots, readers and writers.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     fs,
     sync::atomic::{AtomicBool, Ordering},
@@ -15,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stage::{PATIENCE, Process, Stage, assert_within};
 use tenure_testkit::patience::eventually;
+
+use crate::stage::{self, PATIENCE, Process, Stage, assert_within};
 
 /// Says in `log` that it (`$0`) came, waits until as many as `$1` came in all, and says that it goes.
 const MEET: &str =

@@ -1,13 +1,5 @@
 //! Files that are not ours to use: damaged, foreign, newer, or not for this user. Refused in one line and not touched.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -15,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use stage::{Ended, Stage, files::snapshot};
+use crate::stage::{Ended, Stage, files::snapshot};
 
 /// Every verb that would write, and those that only look.
 const VERBS: &[&[&str]] = &[

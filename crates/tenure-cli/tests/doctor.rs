@@ -1,21 +1,14 @@
 //! What `doctor` says of a store, with which code, and what `--adopt` does where there is nothing to adopt.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod screen;
-mod stage;
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use screen::Screen;
 use serde_json::{Value, json};
-use stage::{Ended, Stage};
 use tenure_testkit::patience::slowness;
+
+use crate::screen::Screen;
+use crate::stage::{self, Ended, Stage};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 

@@ -1,25 +1,17 @@
 //! What the command does when its etcd cluster fails it.
 
-#![cfg(feature = "etcd")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{
-    PATIENCE, START, Stage, assert_within,
-    files::{BEAT, DEAF_BEAT, ENTER},
-    now, scaled_ttl,
-};
 use tenure_testkit::{
     etcd::{EtcdCluster, EtcdServer, Recipe},
     patience::eventually,
     redis::Certificates,
+};
+
+use crate::stage::{
+    PATIENCE, START, Stage, assert_within,
+    files::{BEAT, DEAF_BEAT, ENTER},
+    now, scaled_ttl,
 };
 
 /// By how much etcd may be late with the end of a lease.

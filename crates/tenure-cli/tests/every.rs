@@ -1,23 +1,16 @@
 //! `run --every`: once per interval, from whichever process.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use stage::{PATIENCE, START, Stage};
 use tenure_testkit::{
     patience::{eventually, slowness},
     postgres::PostgresServer,
 };
+
+use crate::stage::{self, PATIENCE, START, Stage};
 
 /// Who comes within the interval skips, says why in one line, and ends with 0 or what it was told.
 fn a_second_run_within_the_interval_is_skipped(stage: &Stage) {

@@ -1,13 +1,5 @@
 //! Exit codes are a contract: one test per row of the table in `exit.rs`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -16,8 +8,9 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use stage::{PATIENCE, Stage, assert_within, files::HOLD};
 use tenure_testkit::patience::eventually;
+
+use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD};
 
 /// Its own code, or 128 and the signal that ended it.
 ///

@@ -1,21 +1,14 @@
 //! Who comes first is served first, and the dead hold nobody up for long.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{
-    PATIENCE, Process, START, Stage, assert_within,
+use tenure_testkit::patience::eventually;
+
+use crate::stage::{
+    self, PATIENCE, Process, START, Stage, assert_within,
     files::{ENTER, HOLD},
     scaled_ttl,
 };
-use tenure_testkit::patience::eventually;
 
 /// A waiter that has been handed the lock has so long to enter.
 const CLAIM_TTL: Duration = Duration::from_millis(500);

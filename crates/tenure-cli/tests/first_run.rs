@@ -1,14 +1,6 @@
 //! A fresh machine: nothing but the binary and an empty home.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
-use stage::Stage;
+use crate::stage::Stage;
 
 /// The README's first command.
 #[test]

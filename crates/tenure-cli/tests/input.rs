@@ -1,16 +1,8 @@
 //! Bad names, durations and URLs: one line, the right code, and nothing changed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
-use stage::Stage;
+use crate::stage::Stage;
 
 /// Every verb that takes a name, with a place for it.
 fn with_name(name: &str) -> Vec<Vec<&str>> {

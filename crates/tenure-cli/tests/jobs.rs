@@ -1,14 +1,6 @@
 //! Under a shell with job control: Ctrl-Z, `fg`, `bg`, `&`.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod screen;
-mod stage;
 
 use std::{
     fs::{self, File},
@@ -18,13 +10,14 @@ use std::{
 };
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use screen::Screen;
-use stage::{
+use tenure_testkit::patience::eventually;
+
+use crate::screen::Screen;
+use crate::stage::{
     PATIENCE, Stage,
     process::{is_alive, state},
     scaled_ttl,
 };
-use tenure_testkit::patience::eventually;
 
 /// A command that says its pid in `pid.job` and that it is there, and then reads a line.
 const READER: &str = "echo $PPID >pid.tenure; echo $$ >pid.job; echo started; read x; echo got $x";

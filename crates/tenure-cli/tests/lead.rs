@@ -1,22 +1,15 @@
 //! `lead`: one of many runs the command, and again after each loss. The judge is a lock of the system on a file, which the
 //! command holds for as long as it lives.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
-use stage::{PATIENCE, Process, Stage, files::BEAT, scaled_ttl};
 use tenure_testkit::{patience::eventually, proxy::Proxy};
+
+use crate::stage::{self, PATIENCE, Process, Stage, files::BEAT, scaled_ttl};
 
 /// Says its term, and that it is inside; two at once are found by the judge. Deaf to nothing.
 const LED: &str = "exec flock -n -E 99 judge sh -c 'echo $TENURE_TOKEN >>terms; echo $PPID >>leaders; while :; do sleep 0.05; done'";

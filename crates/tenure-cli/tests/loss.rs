@@ -1,13 +1,6 @@
 //! Holders that are killed, live on, or are stopped past their lease.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::{
     fs,
@@ -19,13 +12,14 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use stage::{
-    PATIENCE, Process, Stage, assert_within,
+use tenure_testkit::patience::eventually;
+
+use crate::stage::{
+    self, PATIENCE, Process, Stage, assert_within,
     files::{BEAT, ENTER, HOLD},
     process::{children, is_alive, state},
     scaled_ttl,
 };
-use tenure_testkit::patience::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,17 +1,10 @@
 //! The manual, `docs/cli.md`: it has every verb, flag, exit code and JSON field that the command has.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
-use stage::{Stage, files::HOLD};
+
+use crate::stage::{Stage, files::HOLD};
 
 fn manual() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md")).unwrap()

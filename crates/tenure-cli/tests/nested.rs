@@ -1,14 +1,6 @@
 //! `tenure run` inside of `tenure run`: what would wait for itself is refused, and what may nest does.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
-use stage::Stage;
+use crate::stage::{self, Stage};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 const REFUSED: &str = "around this command holds this lock already";

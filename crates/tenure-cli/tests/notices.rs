@@ -1,19 +1,12 @@
 //! A long wait that nobody asked for is announced in a pipe too, once, unless `-q`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{PATIENCE, Process, Stage, files::HOLD};
 use tenure_testkit::{
     patience::eventually, ports, postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeperServer,
 };
+
+use crate::stage::{self, PATIENCE, Process, Stage, files::HOLD};
 
 const OWNER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
 

@@ -1,24 +1,17 @@
 //! What the command does with a PostgreSQL database: through a pooler, over a crash, and where it is not let in.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use stage::{Process, Stage, files::BEAT};
 use tenure_testkit::{
     patience::eventually,
     ports,
     postgres::{Pgbouncer, PostgresServer, Recipe},
 };
+
+use crate::stage::{self, Process, Stage, files::BEAT};
 
 /// Reads a number, sleeps over it, and writes it back larger by one. Says at the end what time it is.
 const COUNT: &str = "n=$(cat counter); sleep 0.01; echo $((n + 1)) >counter; date +%s%N";

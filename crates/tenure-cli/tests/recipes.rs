@@ -1,14 +1,6 @@
 //! The files in `packaging` that stand before a job: their commands are run as they stand there, but for the job and for
 //! the time that the lock is kept after it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -17,8 +9,9 @@ use std::{
     process::Command,
 };
 
-use stage::{Ended, Stage, files::HOLD};
 use yaml_rust2::YamlLoader;
+
+use crate::stage::{Ended, Stage, files::HOLD};
 
 /// Where the package installs the command.
 const TENURE: &str = "/usr/bin/tenure";

@@ -1,17 +1,10 @@
 //! What the command does when its Redis server fails it, and with what other programs keep there.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use stage::{
+
+use crate::stage::{
     Ended, START, Stage, assert_within,
     files::{BEAT, DEAF_BEAT},
     scaled_ttl,

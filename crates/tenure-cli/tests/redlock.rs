@@ -2,13 +2,6 @@
 //! are well stands with the other stores': `contention`, `loss`, `break`, `scripts`, `exit_codes`, `fairness`.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::{
     fs,
@@ -18,15 +11,16 @@ use std::{
 };
 
 use serde_json::Value;
-use stage::{
-    PATIENCE, START, Stage, assert_within,
-    files::{BEAT, DEAF_BEAT, HOLD},
-    quorum_url, scaled_ttl,
-};
 use tenure_testkit::{
     patience::eventually,
     proxy::Proxy,
     redis::{RedisServer, Reply},
+};
+
+use crate::stage::{
+    PATIENCE, START, Stage, assert_within,
+    files::{BEAT, DEAF_BEAT, HOLD},
+    quorum_url, scaled_ttl,
 };
 
 /// A node that says nothing is waited for so long at most, once for a claim and once for a release.

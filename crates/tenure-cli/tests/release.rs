@@ -1,18 +1,11 @@
 //! How `tenure run` ends: when it waits for the answer to its release, and when not.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rusqlite::Connection;
-use stage::{
+
+use crate::stage::{
     Process, START, Stage, assert_within,
     files::{BEAT, HOLD},
 };

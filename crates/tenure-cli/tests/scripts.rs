@@ -1,21 +1,14 @@
 //! `lock`, `renew`, `unlock`: leases for scripts, which nothing renews.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{
     collections::BTreeSet,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
-use stage::{PATIENCE, Stage, assert_within, now};
 use tenure_testkit::patience::eventually;
+
+use crate::stage::{self, PATIENCE, Stage, assert_within, now};
 
 /// Takes a lease and answers its JSON.
 fn lock(stage: &Stage, ttl: &str) -> Value {

@@ -1,22 +1,15 @@
 //! Several locks at once (`--also`), and one of several (`--any`).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use serde_json::Value;
-use stage::{
-    PATIENCE, Process, Stage,
+use tenure_testkit::patience::{eventually, slowness};
+
+use crate::stage::{
+    self, PATIENCE, Process, Stage,
     files::{BEAT, HOLD},
     scaled_ttl,
 };
-use tenure_testkit::patience::{eventually, slowness};
 
 /// For processes that queue behind many others.
 const LONG: Duration = Duration::from_secs(60);

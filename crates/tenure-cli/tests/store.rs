@@ -1,25 +1,19 @@
 //! The store out of reach while a command runs: locked, deleted, replaced.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::{
     fs,
     time::{Duration, Instant},
 };
 
-use stage::{
+use tenure_testkit::patience::eventually;
+
+use crate::stage::{
     LeaseEnd, Process, Stage,
     files::{DEAF_BEAT, ENTER},
     now, scaled_ttl,
 };
-use tenure_testkit::patience::eventually;
 
 const TTL: Duration = Duration::from_secs(3);
 

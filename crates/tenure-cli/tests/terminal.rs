@@ -1,17 +1,9 @@
 //! On a terminal: who has the foreground, what Ctrl-C reaches, what a waiting person sees.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
 
-mod screen;
-mod stage;
-
-use screen::Screen;
-use stage::{Process, Stage, files::HOLD};
+use crate::screen::Screen;
+use crate::stage::{Process, Stage, files::HOLD};
 
 const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 

@@ -1,15 +1,8 @@
 //! Where the system gives no thread: an error at once, and nothing left behind.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
 
-mod stage;
-
-use stage::{Stage, process::Ended};
+use crate::stage::{Stage, process::Ended};
 
 impl Stage {
     /// Runs `tenure` where it can start processes, but no thread: those of a process share its namespace of pids.

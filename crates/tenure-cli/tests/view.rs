@@ -1,17 +1,10 @@
 //! What `ls`, `show`, `break` and `completions` print: JSON for programs, lines for people.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use stage::{Stage, files::HOLD};
+
+use crate::stage::{self, Stage, files::HOLD};
 
 fn fields(value: &Value) -> BTreeSet<&str> {
     value.as_object().unwrap_or_else(|| panic!("no object: {value}")).keys().map(String::as_str).collect()

@@ -1,14 +1,6 @@
 //! `watch`: JSON lines in a pipe, a table on a terminal.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod screen;
-mod stage;
 
 use std::{
     fs,
@@ -16,14 +8,15 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use screen::Screen;
 use serde_json::Value;
-use stage::{PATIENCE, Process, Stage, files::HOLD};
 use tenure::blocking::connect;
 use tenure_testkit::{
     patience::{eventually, slowness},
     redis::RedisServer,
 };
+
+use crate::screen::Screen;
+use crate::stage::{self, PATIENCE, Process, Stage, files::HOLD};
 
 const PERIOD: Duration = Duration::from_secs(1);
 

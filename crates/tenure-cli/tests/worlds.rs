@@ -1,13 +1,6 @@
 //! One file, seen from two worlds: another time namespace, another boot id, a mount of the file alone.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::{
     fs,
@@ -15,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use stage::{Ended, Stage};
+use crate::stage::{Ended, Stage};
 
 /// Whether this machine lets us make such a namespace.
 fn may(unshare: &[&str]) -> bool {

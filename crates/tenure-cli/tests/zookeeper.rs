@@ -1,23 +1,16 @@
 //! What the command does when its ZooKeeper ensemble fails it, and what it says to bad input.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{
-    PATIENCE, START, Stage, assert_within,
-    files::{BEAT, DEAF_BEAT},
-    now, scaled_ttl,
-};
 use tenure_testkit::{
     patience::{eventually, slowness},
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
+};
+
+use crate::stage::{
+    PATIENCE, START, Stage, assert_within,
+    files::{BEAT, DEAF_BEAT},
+    now, scaled_ttl,
 };
 
 /// By how much a session may outlive the ttl: what the backend promises.

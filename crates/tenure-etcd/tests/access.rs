@@ -1,16 +1,7 @@
 //! What is refused: who may not, what is not there, what is no lock. Nothing is touched, and no secret is shown.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{error::Error as _, fs, time::Duration};
 
-use stage::{etcd, left};
 use tenure_core::{BackendError, ErrorKind, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
@@ -18,6 +9,8 @@ use tenure_testkit::{
     patience::in_time,
     redis::Certificates,
 };
+
+use crate::stage::{self, etcd, left};
 
 const SECRET: &str = "s3cret-w0rd";
 

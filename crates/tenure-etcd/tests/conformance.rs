@@ -1,12 +1,6 @@
 //! The etcd backend keeps the contract, on a real server, and on a cluster of three whose first member, which is asked first,
 //! hangs. Go reads the clock past every shim, so time passes as it does.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and meets real time"
-)]
-
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;

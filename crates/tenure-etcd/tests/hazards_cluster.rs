@@ -1,13 +1,5 @@
 //! Hazards of a cluster: members that hang or die, a leader that changes, a network that parts. Numbers: `docs/hazards.md`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     sync::{
         Arc,
@@ -16,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stage::{GRAIN, PATIENCE, Referee, becomes, locker, renewed};
 use tenure::Locker;
 use tenure_testkit::{
     etcd::{EtcdCluster, EtcdServer},
     patience::{slowness, stretch},
     proxy::Proxy,
 };
+
+use crate::stage::{self, GRAIN, PATIENCE, Referee, becomes, locker, renewed};
 
 /// Goes in and out until it is told to stop.
 async fn contend(locks: Locker, referee: Arc<Referee>, is_over: Arc<AtomicBool>) {

@@ -1,23 +1,16 @@
 //! Hazards of a line: leases that end under its feet, replies that are lost, waiters that vanish. Numbers: `docs/hazards.md`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use stage::{GRAIN, PATIENCE, Referee, becomes, etcd, left, locker, named, nothing_is_left};
 use tenure_core::{Audience, ClaimAnswer, Outcome, OwnerId, Released, Renewal, Wait, Wake};
 use tenure_testkit::{
     conformance::player::Player, etcd::EtcdServer, patience::slowness, polls::dropped_after, proxy::Proxy,
 };
+
+use crate::stage::{GRAIN, PATIENCE, Referee, becomes, etcd, left, locker, named, nothing_is_left};
 
 /// The lease that the first key of a lock hangs on, as etcdctl wants it.
 fn lease_of(server: &EtcdServer, key: &str) -> String {

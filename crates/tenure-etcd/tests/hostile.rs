@@ -1,16 +1,7 @@
 //! What a hostile reading found: servers that are full, compacted, put back or replaced.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{path::Path, process::Command, time::Duration};
 
-use stage::{PATIENCE, becomes, etcd, named};
 use tenure_core::{Audience, BackendHandle, ErrorKind, Renewal, Wake};
 use tenure_testkit::{
     conformance::player::Player,
@@ -18,6 +9,8 @@ use tenure_testkit::{
     patience::in_time,
     proxy::Proxy,
 };
+
+use crate::stage::{self, PATIENCE, becomes, etcd, named};
 
 /// Writes until the server has no space left.
 fn fill(server: &EtcdServer) {

@@ -1,13 +1,5 @@
 //! `etcdctl lock` and we on the same lock: each waits for the other, and there are never two.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     fs,
     path::Path,
@@ -15,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stage::{PATIENCE, becomes, etcd, left, locker, named};
 use tempfile::TempDir;
 use tenure_core::Mode;
 use tenure_testkit::{
@@ -23,6 +14,8 @@ use tenure_testkit::{
     etcd::EtcdServer,
     patience::{eventually, slowness},
 };
+
+use crate::stage::{PATIENCE, becomes, etcd, left, locker, named};
 
 /// An `etcdctl lock NAME COMMAND`, whose command ends when it is let go.
 struct Foreign {

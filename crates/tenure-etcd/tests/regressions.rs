@@ -1,17 +1,8 @@
 //! Bugs that were found after they were made: each is told in two sentences, and cannot come back.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
 use etcd_client::{Client, Txn, TxnOp};
-use stage::{becomes, etcd, late::Late, left, locker, nothing_is_left};
 use tenure_core::{ClaimAnswer, ErrorKind, Grant, Outcome, Released, Renewal, Wait};
 use tenure_testkit::{
     conformance::player::Player,
@@ -19,6 +10,8 @@ use tenure_testkit::{
     patience::connections_that_impatience_costs,
     proxy::Proxy,
 };
+
+use crate::stage::{becomes, etcd, late::Late, left, locker, nothing_is_left};
 
 /// Pieces that one claim says at most.
 const MANY: usize = 200;

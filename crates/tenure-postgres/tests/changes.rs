@@ -1,19 +1,12 @@
 //! What a change of owner costs the server: a few statements, however many processes wait (L6).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
-use stage::{PATIENCE, statements, until};
 use tenure::Locker;
 use tenure_testkit::{
     patience::slowness,
     postgres::{PostgresServer, Recipe},
 };
+
+use crate::stage::{PATIENCE, statements, until};
 
 /// A server that writes down every statement, with room for many processes.
 fn roomy() -> PostgresServer {

@@ -1,20 +1,17 @@
 //! The PostgreSQL backend keeps the contract, on a real server whose clock is moved: in every isolation, through a pooler in
 //! transaction mode, and with hints past it.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::time::Duration;
 
 use async_trait::async_trait;
-use stage::postgres;
 use tenure_core::BackendHandle;
 use tenure_testkit::{
     clock::Clock,
     conformance::Arena,
     postgres::{Pgbouncer, PostgresServer, Recipe},
 };
+
+use crate::stage::postgres;
 
 struct OneServer {
     url: String,

@@ -1,26 +1,19 @@
 //! Many waiters for one lock: waiting is reading, and what a change of owner writes does not grow with those who wait (L6).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
 use futures_util::future::join_all;
-use stage::{PATIENCE, player, postgres, soon, until};
 use tenure_core::{ClaimAnswer, LockName, Released};
 use tenure_testkit::{
     conformance::player::Player,
     patience::slowness,
     postgres::{PostgresServer, Recipe},
 };
+
+use crate::stage::{self, PATIENCE, player, postgres, soon, until};
 
 fn version(server: &PostgresServer) -> String {
     server.psql("SELECT version FROM tenure_lock WHERE name = 'one'")

@@ -1,21 +1,14 @@
 //! What others do to the table: columns, types, triggers, rules, policies. What is used must be there; the rest is theirs; and what the
 //! table does not take is never granted.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
-use stage::{chain, player, postgres, soon};
 use tenure_core::{ErrorKind, Finding, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
     postgres::{PostgresServer, Recipe},
     proxy::Proxy,
 };
+
+use crate::stage::{self, chain, player, postgres, soon};
 
 /// What an operator may have done to the table without a thought for us.
 const CHANGES: &[&str] = &[

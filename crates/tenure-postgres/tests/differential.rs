@@ -3,27 +3,20 @@
 //! Time goes in steps of 700 ms, and no lease, place or turn ends within 200 ms of one: what the tolerance of the first, blind
 //! try adds never decides.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     num::NonZeroU32,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use stage::postgres;
 use tenure_core::{
     BackendHandle, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, Moment, OwnerId,
     ProcessId, Wait,
 };
 use tenure_ledger::{Ledger, Rules};
 use tenure_testkit::{clock::Clock, postgres::Recipe};
+
+use crate::stage::postgres;
 
 const OWNERS: usize = 14;
 const STEPS: usize = 40;

@@ -1,13 +1,5 @@
 //! Replies that are lost, requests that come late, and servers that die: never two holders, and no untrue word (L9).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     sync::{
         Arc,
@@ -16,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use stage::{PATIENCE, enter_in_time, player, postgres, soon, until};
 use tenure_core::{
     BackendHandle, ClaimAnswer, ErrorKind, FencingToken, LockName, Outcome, Released, Renewal,
 };
@@ -25,6 +16,8 @@ use tenure_testkit::{
     postgres::{PostgresServer, Recipe},
     proxy::Proxy,
 };
+
+use crate::stage::{PATIENCE, enter_in_time, player, postgres, soon, until};
 
 /// A server, a bad network before it, and a handle that goes past that.
 struct Scene {

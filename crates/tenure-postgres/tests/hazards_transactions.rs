@@ -1,13 +1,5 @@
 //! Poolers, isolation, clocks and strangers' transactions (hazards 54, 55, 56): what goes wrong with other locks in SQL.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::{
     sync::{
         Arc,
@@ -17,14 +9,15 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use stage::{
-    enter_in_time, is_anybody_waiting, lock_row, player, postgres, soon, statements, talkative, until,
-};
 use tenure_core::{ErrorKind, Outcome, Released, Renewal};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{slowness, stretch},
     postgres::{Pgbouncer, PostgresServer, Recipe},
+};
+
+use crate::stage::{
+    enter_in_time, is_anybody_waiting, lock_row, player, postgres, soon, statements, talkative, until,
 };
 
 /// L1, L2: processes that come and go through one lock; each finds it empty and has a larger token than everybody before.

@@ -1,15 +1,6 @@
 //! What is refused: clearly, with the right kind, touching nothing, and without a secret.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use futures_util::future::join_all;
-use stage::{chain, player, postgres, soon};
 use tenure_core::{BackendError, ClaimAnswer, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
@@ -17,6 +8,8 @@ use tenure_testkit::{
     postgres::{PostgresServer, Recipe},
     redis::Certificates,
 };
+
+use crate::stage::{self, chain, player, postgres, soon};
 
 /// Every verb that writes, and those that read, fail alike.
 async fn refused(url: &str) -> BackendError {

@@ -1,16 +1,7 @@
 //! Bugs that were found by an adversarial review on real servers, each with its story.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{enter_in_time, lock_row, player, postgres, soon, until};
 use tenure_core::{
     Audience, BackendError, BackendHandle, ClaimAnswer, ErrorKind, Grant, LockName, Outcome, Released,
     Renewal, Wake,
@@ -21,6 +12,8 @@ use tenure_testkit::{
     postgres::{PostgresServer, Recipe},
     proxy::Proxy,
 };
+
+use crate::stage::{self, enter_in_time, lock_row, player, postgres, soon, until};
 
 /// What a standby had of the table when its primary failed.
 struct Copy<'a>(&'a PostgresServer);

@@ -1,13 +1,10 @@
 //! Rows of locks that nobody uses any more do not pile up, and their tokens do not come back.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{player, postgres, until};
 use tenure_testkit::{clock::Clock, conformance::player::Player, postgres::Recipe};
+
+use crate::stage::{player, postgres, until};
 
 /// H6.4: the fence of a row that was swept is below the clock, from which the next row of that name starts.
 #[tokio::test]

@@ -1,21 +1,14 @@
 //! Places behind the queue: who comes late has a row of its own, and is neither passed, nor forgotten, nor in anybody's way.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use futures_util::future::join_all;
-use stage::{connect, enter_in_time, is_anybody_waiting, player, postgres, soon, until};
 use tenure_core::{ClaimAnswer, LockName, Released, Renewal, Severity};
 use tenure_testkit::{
     conformance::player::Player,
     postgres::{PostgresServer, Recipe},
     proxy::Proxy,
 };
+
+use crate::stage::{connect, enter_in_time, is_anybody_waiting, player, postgres, soon, until};
 
 /// Rows that are no locks.
 const TAIL: &str = "FROM tenure_lock WHERE position(chr(1) IN name) > 0";

@@ -1,16 +1,7 @@
 //! Waiters are told, and do not ask: what they cost the server, and what becomes of hints when connections end.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real servers live in real time"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{PATIENCE, player, postgres, soon, until};
 use tenure::{AcquireError, Lock};
 use tenure_core::{Audience, ErrorKind, Wake};
 use tenure_testkit::{
@@ -19,6 +10,8 @@ use tenure_testkit::{
     postgres::{Pgbouncer, PostgresServer},
     proxy::Proxy,
 };
+
+use crate::stage::{PATIENCE, player, postgres, soon, until};
 
 fn commits(server: &PostgresServer) -> u64 {
     server.psql("SELECT xact_commit FROM pg_stat_database WHERE datname = 'tenure'").parse().unwrap()

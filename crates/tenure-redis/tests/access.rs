@@ -1,20 +1,11 @@
 //! Who may do what: TLS, users with few rights, and servers that are no masters. Each refusal says what and why.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise; time is real"
-)]
-
-mod stage;
-
 use std::{
     error::Error,
     fs,
     time::{Duration, Instant},
 };
 
-use stage::{entry::refusal, redis};
 use tenure_core::{BackendError, ErrorKind, LockName, Outcome, Wait};
 use tenure_testkit::{
     conformance::player::Player,
@@ -22,6 +13,8 @@ use tenure_testkit::{
     proxy::Proxy,
     redis::{Certificates, Cluster, Recipe, RedisServer},
 };
+
+use crate::stage::{entry::refusal, redis};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -1,22 +1,15 @@
 //! A Cluster of three masters and their replicas.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise; time is real"
-)]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::redis;
 use tenure_core::{Audience, ClaimAnswer, Renewal, Wait, Wake};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{in_time, slowness},
     redis::Cluster,
 };
+
+use crate::stage::redis;
 
 fn url(cluster: &Cluster) -> String {
     let hosts: Vec<String> = cluster.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();

@@ -1,19 +1,16 @@
 //! The Redis backend keeps the contract, on a real server whose clock is moved: over RESP3, over RESP2, as a Cluster, and as
 //! a node of a quorum.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use stage::{Clocked, node, redis};
 use tenure_core::BackendHandle;
 use tenure_testkit::{conformance::Arena, patience::eventually, redis::Recipe};
+
+use crate::stage::{Clocked, node, redis};
 
 struct OneServer {
     clocked: Clocked,

@@ -1,12 +1,7 @@
 //! `diagnose` on real servers: each finding where it is true, with its remedy, and none where all is well.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{fs, time::Duration};
 
-use stage::redis;
 use tenure_core::{
     BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName, Mode,
     OwnerId, ProcessId, Severity,
@@ -18,6 +13,8 @@ use tenure_testkit::{
     patience::{self, becomes, eventually},
     redis::{Cluster, Recipe, RedisServer, Sentinels},
 };
+
+use crate::stage::redis;
 
 /// For what must happen at last.
 const PATIENCE: Duration = Duration::from_secs(20);

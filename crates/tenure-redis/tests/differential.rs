@@ -2,10 +2,6 @@
 //! the gate is closed, and nobody listens to some of those who wait. As a node of a quorum, which counts from the same floor,
 //! a server gives the same tokens as well.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     num::NonZeroU32,
@@ -13,10 +9,6 @@ use std::{
     time::Duration,
 };
 
-use stage::{
-    Clocked, node, redis,
-    reference::{Reference, Scene},
-};
 use tenure_core::{
     BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label,
     LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, Wait,
@@ -24,6 +16,11 @@ use tenure_core::{
 use tenure_ledger::{Floor, Rules};
 use tenure_redis::Redis;
 use tenure_testkit::{patience::eventually, redis::Raw};
+
+use crate::stage::{
+    Clocked, node, redis,
+    reference::{Reference, Scene},
+};
 
 /// Redis ends a key one millisecond after its last, the ledger at its last: all times are multiples of ten, and all
 /// leases end on a five, so that nothing is asked in between.

@@ -1,18 +1,15 @@
 //! Hazards of what a server is given: keys that are taken, names, ttls, numbers, and no memory. Numbers: `docs/hazards.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{
+use tenure_core::{BackendError, ErrorKind, Grant, Outcome, Released, Renewal, Wait};
+use tenure_testkit::{conformance::player::Player, redis::Recipe};
+
+use crate::stage::{
     entry::{claimant, let_in, look, passes, refusal},
     frozen::{Frozen, MINUTE, OURS},
     naive::{FENCE, MINUTE_MS, NAIVE, Naive},
 };
-use tenure_core::{BackendError, ErrorKind, Grant, Outcome, Released, Renewal, Wait};
-use tenure_testkit::{conformance::player::Player, redis::Recipe};
 
 /// Takes the lock, and then fails at its counter.
 const TAKE_AND_COUNT: &str =

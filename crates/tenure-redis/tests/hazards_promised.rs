@@ -1,24 +1,20 @@
 //! Hazards that no lock on one Redis survives: what is promised instead, and that it holds. Numbers: `docs/hazards.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{
-    Clocked,
-    entry::{LEASE, SHORT, claimant, let_in, look, passes},
-    frozen::{Frozen, OURS},
-    naive::{FENCE, MINUTE_MS, NAIVE, Naive},
-};
 use tenure_core::{FencingToken, Released, Renewal};
 use tenure_testkit::{
     clock::Clock,
     patience::eventually,
     proxy::Proxy,
     redis::{Recipe, RedisServer},
+};
+
+use crate::stage::{
+    Clocked,
+    entry::{LEASE, SHORT, claimant, let_in, look, passes},
+    frozen::{Frozen, OURS},
+    naive::{FENCE, MINUTE_MS, NAIVE, Naive},
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,20 +1,17 @@
 //! Hazards of the recipe: what a client does wrong step by step, and ours in the same place. Numbers: `docs/hazards.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{
-    entry::{claimant, leave_at_last, look},
-    frozen::{Frozen, OURS},
-    naive::{COMPARE_AND_DELETE, MINUTE_MS, NAIVE, Naive},
-};
 use tenure_core::{Released, Renewal};
 use tenure_testkit::{
     patience::eventually,
     redis::{Recipe, Reply, Sync},
+};
+
+use crate::stage::{
+    entry::{claimant, leave_at_last, look},
+    frozen::{Frozen, OURS},
+    naive::{COMPARE_AND_DELETE, MINUTE_MS, NAIVE, Naive},
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);

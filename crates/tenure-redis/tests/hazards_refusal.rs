@@ -1,22 +1,18 @@
 //! Hazards of a server that cannot serve for a while: stopped, loading, busy, demoted, stepped back. Numbers: `docs/hazards.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{
-    entry::{SHORT, claimant, let_in, look, passes, refusal},
-    naive::{MINUTE_MS, NAIVE, Naive},
-    pair::promote,
-};
 use tenure_core::{ClaimAnswer, ErrorKind, Outcome, Released, Renewal};
 use tenure_testkit::{
     clock::Clock,
     patience::eventually,
     redis::{Recipe, RedisServer, Reply},
+};
+
+use crate::stage::{
+    entry::{SHORT, claimant, let_in, look, passes, refusal},
+    naive::{MINUTE_MS, NAIVE, Naive},
+    pair::promote,
 };
 
 const OURS: &str = "ours";

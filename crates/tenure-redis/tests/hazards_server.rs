@@ -1,22 +1,19 @@
 //! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: `docs/hazards.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{fs, path::PathBuf, time::Duration};
 
-use stage::{
-    entry::{SHORT, claimant, let_in, look, passes, refusal},
-    naive::{FENCE, MINUTE_MS, NAIVE, Naive},
-    pair::{Pair, copy, promote},
-};
 use tenure_core::Renewal;
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
     patience::{eventually, stretch},
     redis::{Recipe, RedisServer, Sync},
+};
+
+use crate::stage::{
+    entry::{SHORT, claimant, let_in, look, passes, refusal},
+    naive::{FENCE, MINUTE_MS, NAIVE, Naive},
+    pair::{Pair, copy, promote},
 };
 
 const README: &str = include_str!("../README.md");

@@ -1,17 +1,14 @@
 //! What is left in the server by those who were killed, and in the memory of who lists.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{fs, time::Duration};
 
-use stage::{entry::look, redis};
 use tenure_core::{ClaimAnswer, OwnerId, ProcessId, Wait};
 use tenure_testkit::{
     conformance::player::Player,
     redis::{Raw, RedisServer},
 };
+
+use crate::stage::{entry::look, redis};
 
 /// What is left of all side keys, in ms.
 fn ends(server: &RedisServer) -> Vec<(String, i64)> {

@@ -1,16 +1,7 @@
 //! A server as one node of a quorum: its record, its counters, and what is raised.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
-use stage::{
-    Clocked,
-    entry::{LEASE, SHORT, claimant, let_in, look, passes, refusal},
-    node,
-};
 use tenure_core::{
     Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, Wait, Wake,
     Wakes,
@@ -20,6 +11,12 @@ use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
     redis::{Recipe, RedisServer},
+};
+
+use crate::stage::{
+    Clocked,
+    entry::{LEASE, SHORT, claimant, let_in, look, passes, refusal},
+    node,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,19 +1,7 @@
 //! Bugs that a fresh review found, each as the story that showed it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise; time is real"
-)]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{
-    entry::{SHORT, claimant, let_in, passes, refusal},
-    redis,
-};
 use tenure_core::{Audience, ErrorKind, Outcome, Renewal, Wait};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
@@ -22,6 +10,11 @@ use tenure_testkit::{
     patience::{connections_that_impatience_costs, eventually},
     proxy::Proxy,
     redis::{Recipe, RedisServer},
+};
+
+use crate::stage::{
+    entry::{SHORT, claimant, let_in, passes, refusal},
+    redis,
 };
 
 /// L8: a handle that only renews and releases, as the keeper's does, was connected while the gate was closed. It never looked

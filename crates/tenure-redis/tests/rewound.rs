@@ -1,20 +1,17 @@
 //! A server that is put back to an earlier state under the same run and history, and counters at their end.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
-mod stage;
-
 use std::time::Duration;
 
-use stage::{
-    Clocked,
-    entry::{let_in, look, refusal},
-    node, redis,
-};
 use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, Wait};
 use tenure_testkit::{
     conformance::player::Player,
     redis::{Cluster, Recipe, RedisServer},
+};
+
+use crate::stage::{
+    Clocked,
+    entry::{let_in, look, refusal},
+    node, redis,
 };
 
 const UNGUARDED: &str = "?guard=off";

@@ -1,27 +1,20 @@
 //! A master behind Sentinel: found, followed, and not believed when it may have missed a lock.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise; time is real"
-)]
-
-mod stage;
-
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use stage::{
-    entry::{Entry, let_in_within},
-    redis,
-};
 use tenure_core::Wait;
 use tenure_testkit::{
     conformance::player::Player,
     patience::{eventually, slowness, stretch},
     redis::{SentinelRecipe, Sentinels},
+};
+
+use crate::stage::{
+    entry::{Entry, let_in_within},
+    redis,
 };
 
 fn url(all: &Sentinels, query: &str) -> String {

@@ -1,9 +1,5 @@
 //! Nodes that hang, die, come late, lie about who they are.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
-
 use std::{
     num::NonZeroU32,
     sync::{
@@ -12,10 +8,11 @@ use std::{
     },
 };
 
-use stage::{Mood, Stage, TTL, granted, ms, name};
 use tenure::Locker;
 use tenure_core::{Backend, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, Wait};
 use tenure_testkit::host::pass;
+
+use crate::stage::{Mood, Stage, TTL, granted, ms, name};
 
 /// Two of five may hang or be down, and nobody waits for them, but for the first claim of a process, which asks who they are.
 #[tokio::test(start_paused = true)]

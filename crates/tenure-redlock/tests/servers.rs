@@ -1,9 +1,6 @@
 //! Five real Redis servers, as one lock, keep the contract; and what only real ones show: data that are gone, and counted
 //! commands.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
 use std::{
     net::TcpListener,
     sync::{

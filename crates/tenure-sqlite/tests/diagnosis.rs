@@ -1,7 +1,5 @@
 //! What `diagnose` finds in a file and around it, and that it finds nothing where there is nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{
     fs,
     os::unix::fs::{FileExt, PermissionsExt},

@@ -1,7 +1,5 @@
 //! A lock in rows answers as the ledger does that keeps its whole queue in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use proptest::prelude::*;

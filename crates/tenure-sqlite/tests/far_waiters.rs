@@ -1,13 +1,5 @@
 //! Who stands far from the front of a queue looks rarely, and finds its turn in time all the same.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test says so by failing, and has tasks beside it"
-)]
-
-mod stage;
-
 use std::{
     io,
     sync::{
@@ -18,7 +10,6 @@ use std::{
 };
 
 use rusqlite::Connection;
-use stage::Stage;
 use tenure_core::{
     Audience, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, Wake, Wakes,
 };
@@ -28,6 +19,8 @@ use tenure_testkit::{
     host::{PausedHost, pass},
 };
 use tokio::{task::JoinHandle, time::timeout};
+
+use crate::stage::Stage;
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

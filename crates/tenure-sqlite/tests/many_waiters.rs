@@ -1,15 +1,12 @@
 //! What waiting costs, and that it does not grow with the number of those who wait.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
-
 use std::{fs, num::NonZeroU32, time::Duration};
 
 use rusqlite::Connection;
-use stage::Stage;
 use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Released, Wake};
 use tenure_testkit::{conformance::player::Player, host::pass};
+
+use crate::stage::Stage;
 
 /// A frame of SQLite's log: a page and its header.
 const FRAME: u64 = 4096 + 24;
@@ -22,7 +19,7 @@ impl Stage {
         (stage, holder)
     }
 
-    async fn queue(&self, waiters: usize) -> Vec<Player> {
+    async fn line_up(&self, waiters: usize) -> Vec<Player> {
         let mut queue = Vec::new();
         for _ in 0..waiters {
             let player = self.player("job");
@@ -57,7 +54,7 @@ fn reads() -> u64 {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_asks_again_writes_nothing_while_its_place_is_fresh() {
     let (stage, _holder) = Stage::with_holder().await;
-    let queue = stage.queue(100).await;
+    let queue = stage.line_up(100).await;
     for _ in 0..2 {
         pass(Duration::from_secs(1)).await;
         for (ahead, waiter) in queue.iter().enumerate() {
@@ -72,7 +69,7 @@ async fn a_waiter_that_asks_again_writes_nothing_while_its_place_is_fresh() {
 #[tokio::test(start_paused = true)]
 async fn a_place_is_kept_rarely_and_by_a_small_write() {
     let (stage, holder) = Stage::with_holder().await;
-    let queue = stage.queue(10).await;
+    let queue = stage.line_up(10).await;
     let (mut writes, mut asked) = (0, 0);
     let grant = holder.enter().await;
     let until = tokio::time::Instant::now() + Duration::from_secs(60);
@@ -99,7 +96,7 @@ async fn a_place_is_kept_rarely_and_by_a_small_write() {
 /// Pages that are read and written by one poll after somebody else wrote, and by a release and the claim of the next one.
 async fn costs(waiters: usize) -> [u64; 4] {
     let (stage, holder) = Stage::with_holder().await;
-    let queue = stage.queue(waiters).await;
+    let queue = stage.line_up(waiters).await;
     let last = queue.last().unwrap();
     // Its pages are not those of another thread, or of an older snapshot.
     assert!(matches!(last.ask().await, ClaimAnswer::Queued { .. }));
@@ -133,7 +130,7 @@ async fn neither_a_poll_nor_a_change_of_owner_costs_more_with_many_waiters() {
 #[tokio::test(start_paused = true)]
 async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
     let (stage, mut holder) = Stage::with_holder().await;
-    let queue = stage.queue(60).await;
+    let queue = stage.line_up(60).await;
     let hints = queue.iter().map(|w| w.backend.wakes(w.claim.owner.process(), Audience::Waiters));
     let mut hints: Vec<_> = hints.collect();
     pass(Duration::from_millis(1500)).await;
@@ -171,7 +168,7 @@ async fn a_hand_off_reads_as_far_as_it_hands_on() {
 #[tokio::test(start_paused = true)]
 async fn many_dead_in_front_of_a_live_waiter_are_passed_over_at_once() {
     let (stage, holder) = Stage::with_holder().await;
-    let dead = stage.queue(60).await;
+    let dead = stage.line_up(60).await;
     pass(Duration::from_millis(5500)).await;
     let live = stage.player("job");
     live.queue_behind(60).await;
@@ -189,7 +186,7 @@ async fn many_dead_in_front_of_a_live_waiter_are_passed_over_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_says_how_many_wait_and_takes_the_next_one_when_somebody_leaves() {
     let (stage, _holder) = Stage::with_holder().await;
-    let first = stage.queue(1).await.remove(0);
+    let first = stage.line_up(1).await.remove(0);
     // Rows as the command writes them, all but the last few at once.
     let raw = Connection::open(stage.file()).unwrap();
     raw.execute_batch(

@@ -1,7 +1,5 @@
 //! How a file and what is beside it are made: for this user alone, through no link, and never over what lives.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},

@@ -1,7 +1,5 @@
 //! Files that are not for us are refused in one line, and nothing in them is touched.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{fs, path::Path, sync::Arc};
 
 use rusqlite::Connection;

@@ -1,7 +1,5 @@
 //! What is left of locks that nobody uses any more.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{sync::Arc, time::Duration};
 
 use rusqlite::Connection;

@@ -1,11 +1,6 @@
 //! Whoever is near the front hears of a hint of another process at once, and not by its poll.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test says so by failing, and the kernel lives in real time"
-)]
 
 use std::{
     io,

@@ -1,7 +1,5 @@
 //! The file is deleted, replaced, or of another boot: never a second world beside the first.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
 use rusqlite::Connection;

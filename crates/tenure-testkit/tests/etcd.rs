@@ -1,7 +1,5 @@
 //! The etcd servers of the testkit are what they say.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use tenure_testkit::{
     etcd::{EtcdCluster, EtcdServer, Recipe},
     redis::Certificates,

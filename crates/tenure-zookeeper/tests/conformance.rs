@@ -1,8 +1,6 @@
 //! The ZooKeeper backend keeps the contract, in both layouts, on a real server, and on an ensemble of which one member hangs.
 //! Leases end by our own clock, which is moved.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

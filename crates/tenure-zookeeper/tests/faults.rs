@@ -1,10 +1,5 @@
 //! Servers that die, come back and elect, replies that are lost, holders that are robbed: never two, and no ghosts.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::{
     pin::pin,
     sync::{
@@ -14,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stage::{PATIENCE, Referee, contenders, locker, raw, renewed, soon, until, waiter, zookeeper};
 use tenure_core::{ClaimAnswer, Released};
 use tenure_testkit::{
     conformance::player::Player,
@@ -23,6 +17,8 @@ use tenure_testkit::{
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
 use tokio::time::sleep;
+
+use crate::stage::{PATIENCE, Referee, contenders, locker, raw, renewed, soon, until, waiter, zookeeper};
 
 const TTL: Duration = Duration::from_secs(2);
 

@@ -1,13 +1,7 @@
 //! What a hostile reading found: answers that were true once, copies that come late, rights that are just enough.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::{pin::pin, time::Duration};
 
-use stage::{connected, contenders, raw, soon, until, zookeeper};
 use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
@@ -17,6 +11,8 @@ use tenure_testkit::{
 };
 use tokio::time::sleep;
 use zookeeper_client::{Acls, CreateMode};
+
+use crate::stage::{connected, contenders, raw, soon, until, zookeeper};
 
 const JOB: &str = "/tenure/job";
 /// So much that no beat is needed while a test lasts.

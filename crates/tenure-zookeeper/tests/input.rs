@@ -1,16 +1,12 @@
 //! What is wrong is said, with the right kind, and nothing is touched.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{contenders, raw, zookeeper};
 use tenure_core::{BackendError, ErrorKind, Outcome, Severity, Wait};
 use tenure_testkit::{conformance::player::Player, patience::slowness, ports, zookeeper::ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
+
+use crate::stage::{contenders, raw, zookeeper};
 
 async fn refusal(url: &str, name: &str) -> BackendError {
     let player = Player::new(zookeeper(url), name);

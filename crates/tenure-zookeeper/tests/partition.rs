@@ -1,13 +1,7 @@
 //! Whoever holds knows that it lost the lock before the next one can enter, whatever part of the network fails.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::time::{Duration, Instant};
 
-use stage::{connected, contenders, locker, raw, renewed, soon, until, waiter};
 use tenure::{Guard, Locker};
 use tenure_core::Renewal;
 use tenure_testkit::{
@@ -18,6 +12,8 @@ use tenure_testkit::{
 };
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::stage::{connected, contenders, locker, raw, renewed, soon, until, waiter};
 
 const TTL: Duration = Duration::from_secs(2);
 

@@ -1,13 +1,7 @@
 //! What was wrong once: each story as a test that failed before it was mended.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
-mod stage;
-
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use stage::{PATIENCE, contenders, raw, soon, until, zookeeper};
 use tenure_core::{
     Audience, BackendHandle, ClaimAnswer, ErrorKind, LockName, Outcome, Renewal, Wait, Wake, Wakes,
 };
@@ -21,6 +15,8 @@ use tenure_testkit::{
 use tenure_zookeeper::{Config, ZooKeeper};
 use tokio::time::timeout;
 use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::stage::{PATIENCE, contenders, raw, soon, until, zookeeper};
 
 const JOB: &str = "/tenure/job";
 /// Longer than any test lasts, and so much that no beat is needed meanwhile.

@@ -1,18 +1,16 @@
 //! A claim that can be repeated, and a lease that another process goes on with.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::sync::Arc;
 
-use stage::{CLAIM_TTL, Deaf, SOON, Stage, TTL, VALIDITY, in_time, ms};
 use tenure::{AcquireError, AttachError, Backend, ConfigError, EndOfGrant, Loss, fence::Pass};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{CLAIM_TTL, Deaf, SOON, Stage, TTL, VALIDITY, in_time, ms};
 
 /// L2, L3: the lease goes on past its end, with its token, which passes where the other process has been; and the guard gives
 /// it back.

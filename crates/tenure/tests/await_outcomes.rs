@@ -1,18 +1,16 @@
 //! Every outcome of every await, in every combination: the laws hold among two processes that want the same lock.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{sync::Arc, time::Duration};
 
-use stage::{Actor, Court, RETRY_MAX, Stage, in_time, ms};
 use tenure::{Guard, Lock, Loss, ReleaseError};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Actor, Court, RETRY_MAX, Stage, in_time, ms};
 
 /// Validity 988 ms, renewal after 333 ms. A claim or release may take 333 ms, a renewal 167 ms: a delay of 200 ms is
 /// within the one and beyond the other.

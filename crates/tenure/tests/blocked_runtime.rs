@@ -1,7 +1,6 @@
 //! The holder's runtime is blocked or gone: real time and real threads.
 
 #![allow(clippy::disallowed_methods, reason = "these tests are about blocking a thread in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,5 @@
 //! Each store by a URL and by a builder: what is read is the same, for every setting that there is.
 
-#![cfg(all(feature = "sqlite", feature = "redlock", feature = "postgres", feature = "zookeeper"))]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{fmt::Debug, time::Duration};
 
 use proptest::prelude::*;

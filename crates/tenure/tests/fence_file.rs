@@ -1,7 +1,5 @@
 //! A fenced file: who is let in, and what a crash leaves.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},

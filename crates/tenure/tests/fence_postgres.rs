@@ -1,10 +1,6 @@
 //! Fenced rows in a real PostgreSQL, with transactions that get in each other's way.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and a server lives in real time"
-)]
+#![allow(clippy::disallowed_methods, reason = "a server lives in real time")]
 
 use std::{
     sync::Arc,

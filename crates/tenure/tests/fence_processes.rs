@@ -1,10 +1,6 @@
 //! A fenced file among processes: many at once, and killed at any moment.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
+#![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 use std::{
     env, fs,

@@ -1,7 +1,5 @@
 //! A fenced key on a real Redis.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use tenure::{
     FencingToken,
     fence::{Pass, redis},

@@ -1,7 +1,5 @@
 //! Fenced rows in a real SQLite file, with connections that get in each other's way.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
-
 use std::{thread, time::Duration};
 
 use rusqlite::{

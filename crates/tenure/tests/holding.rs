@@ -1,21 +1,19 @@
 //! A lease that is passed on, and work that is run under a lock.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use stage::{Stage, TTL, in_time, ms};
 use tenure::{AcquireError, Guard, HoldError, Lease, Loss, blocking};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Stage, TTL, in_time, ms};
 
 /// What is told to somebody who still has a lease.
 async fn told(lease: &Lease) -> Loss {

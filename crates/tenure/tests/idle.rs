@@ -1,18 +1,16 @@
 //! Leases that are kept while nobody uses them.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{sync::Arc, time::Duration};
 
-use stage::{Actor, Deaf, SOON, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, ConfigError, Guard, Lock};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Actor, Deaf, SOON, Stage, TTL, in_time, ms};
 
 const IDLE: Duration = ms(1000);
 /// Tokens of one lease.

@@ -1,9 +1,6 @@
 //! Held leases: renewed, believed, lost.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     future::pending,
@@ -11,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
 use tenure::{AcquireError, Guard, HoldError, Lease, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Actor, Court, Deaf, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
 
 /// A process that holds the lock, and one that does not.
 async fn holder() -> (Stage, Actor, Guard, Actor) {

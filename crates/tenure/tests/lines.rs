@@ -1,13 +1,9 @@
 //! Lines in the process: where a store takes only a few waiters of one process, the others stand behind them.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::sync::{Arc, Mutex};
 
-use stage::{Actor, Deaf, SOON, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, ErrorKind};
 use tenure_testkit::{
     gate::{Gate, Verb},
@@ -15,6 +11,8 @@ use tenure_testkit::{
     polls::is_pending,
 };
 use tokio::task::JoinHandle;
+
+use crate::stage::{Actor, Deaf, SOON, Stage, TTL, in_time, ms};
 
 /// Places that a process has in the store.
 const PLACES: usize = 3;

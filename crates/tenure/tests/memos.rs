@@ -1,9 +1,6 @@
 //! Memos, and jobs that run once per interval.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     convert::Infallible,
@@ -14,12 +11,13 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, ConfigError, Loss, MemoError, NoteError, Once, OnceError, OnceOutcome};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Actor, Stage, TTL, in_time, ms};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -1,14 +1,6 @@
 //! An observer of an election on each store: every change of leader, in order, and not late. Told of it where the store can
 //! tell, and by looking once a second elsewhere.
 
-#![cfg(all(
-    feature = "sqlite",
-    feature = "redis",
-    feature = "redlock",
-    feature = "postgres",
-    feature = "zookeeper"
-))]
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
 
 use std::time::{Duration, Instant};

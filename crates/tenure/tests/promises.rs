@@ -1,15 +1,5 @@
 //! The tables of promises in README and docs/choosing.md say what the backends promise; the README's program compiles.
 
-#![cfg(all(
-    feature = "memory",
-    feature = "sqlite",
-    feature = "redis",
-    feature = "redlock",
-    feature = "postgres",
-    feature = "zookeeper"
-))]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{fs, path::Path};
 
 use tenure::{Absent, EndOfGrant, Minting, Order, Promises, Restart, Sharing, WakeUp};

@@ -1,10 +1,6 @@
 //! Acquisitions, releases and runtimes that end halfway, on a real Redis; and many tasks that do not.
 
-#![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod redis_stage;
 
 use std::{
     sync::{
@@ -15,12 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis_stage::{
-    LONG, NAME, PATIENCE, Stage, TOLD, acquire, connect, drained, entry, in_time, ms, name, until, waiting,
-};
 use tenure::{Guard, Lock, Locker};
 use tenure_testkit::{patience::eventually, polls::dropped_after, proxy::Proxy};
 use tokio::runtime::{Builder, Runtime};
+
+use crate::redis_stage::{
+    LONG, NAME, PATIENCE, Stage, TOLD, acquire, connect, drained, entry, in_time, ms, name, until, waiting,
+};
 
 /// A place in the queue lives for no longer than this.
 const PLACE: Duration = Duration::from_secs(6);

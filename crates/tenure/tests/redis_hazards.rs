@@ -1,10 +1,6 @@
 //! Hazards of holding a lock in Redis: first the lock that everybody writes, which they break, then ours.
 
-#![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod redis_stage;
 
 use std::{
     sync::{
@@ -15,11 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis_stage::{LONG, NAME, Naive, PATIENCE, Stage, acquire, drained, in_time, ms, naive, until, waiting};
 use tenure::ErrorKind;
 use tenure::{AcquireError, Guard, Locker, ReleaseError};
 use tenure_testkit::{patience::eventually, proxy::Proxy, redis::Raw};
 use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::redis_stage::{
+    self, LONG, NAME, Naive, PATIENCE, Stage, acquire, drained, in_time, ms, naive, until, waiting,
+};
 
 /// Hazard 12, L1: the reply comes when somebody else holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,24 +1,21 @@
 //! Leases in Redis that are lost, or nearly: a server that hangs, dies or forgets, a network that breaks, a robbery.
 
-#![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod redis_stage;
 
 use std::{
     future::pending,
     time::{Duration, Instant},
 };
 
-use redis_stage::{
-    Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, drained, entry, in_time, ms, name, renewed, until,
-    waiting,
-};
 use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
 use tenure_testkit::{
     patience::{eventually, slowness},
     redis::{RedisServer, Reply},
+};
+
+use crate::redis_stage::{
+    Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, drained, entry, in_time, ms, name, renewed, until,
+    waiting,
 };
 
 /// How much later than it should a busy machine may tell.

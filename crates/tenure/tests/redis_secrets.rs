@@ -1,10 +1,6 @@
 //! Passwords of a Redis URL: in no error, in no trace, whether they are right or wrong.
 
-#![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod redis_stage;
 
 use std::{
     error::Error,
@@ -13,10 +9,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use redis_stage::{LONG, NAME, acquire, in_time, name};
 use tenure::{AcquireError, Locker};
 use tenure::{ErrorKind, Outcome};
 use tenure_testkit::redis::{Recipe, RedisServer};
+
+use crate::redis_stage::{self, LONG, NAME, acquire, in_time, name};
 
 /// The right one. With everything that has to be encoded in a URL, so that the encoded one must not be shown either.
 const RIGHT: &str = "corr:ect/h@rse%20";

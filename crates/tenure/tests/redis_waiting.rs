@@ -1,23 +1,20 @@
 //! Hazards of waiting for a lock in Redis: first with the queue that everybody writes, then with ours.
 
-#![cfg(feature = "redis")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod redis_stage;
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use redis_stage::{
-    Far, LONG, NAME, Naive, PATIENCE, Stage, TOLD, acquire, entry, in_time, ms, naive, process_of, waiting,
-};
 use tenure::{AcquireError, ErrorKind, Guard, Locker, ReleaseError};
 use tenure_testkit::{
     patience::{eventually, slowness},
     redis::{Raw, Reply},
+};
+
+use crate::redis_stage::{
+    Far, LONG, NAME, Naive, PATIENCE, Stage, TOLD, acquire, entry, in_time, ms, naive, process_of, waiting,
 };
 
 /// The channel on which naive clients tell each other.

@@ -1,13 +1,9 @@
 //! Guards and acquisitions that are given back, dropped, or given up halfway.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::time::Duration;
 
-use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, ms, name};
 use tenure::{Guard, Loss, ReleaseError};
 use tenure::{Released, Renewal};
 use tenure_testkit::{
@@ -15,6 +11,8 @@ use tenure_testkit::{
     host::pass,
     polls::dropped_after,
 };
+
+use crate::stage::{Actor, RETRY_MAX, SOON, Stage, TTL, ms, name};
 
 /// A holder, somebody who waits, and since when.
 async fn holder_and_waiter() -> (Stage, Actor, Guard, tokio::task::JoinHandle<Guard>) {

@@ -1,12 +1,10 @@
 //! How many leases of one process are renewed.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
-mod stage;
-
-use stage::{Stage, TTL, ms};
 use tenure_testkit::{gate::Verb, host::pass};
+
+use crate::stage::{Stage, TTL, ms};
 
 /// L1: leases that are due soon after one another are renewed in one request; those that are not, when they are due.
 #[tokio::test(start_paused = true)]

@@ -1,15 +1,12 @@
 //! A process that waits for itself is told so.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
-mod heard;
-mod stage;
-
-use heard::Heard;
-use stage::{Stage, TTL, ms};
 use tenure::{AcquireError, HoldError};
 use tenure_testkit::host::pass;
+
+use crate::heard::Heard;
+use crate::stage::{Stage, TTL, ms};
 
 fn warnings(heard: &Heard) -> Vec<String> {
     heard.lines().into_iter().filter(|line| line.contains("held by this process")).collect()

@@ -1,14 +1,11 @@
 //! Settings that cannot be honoured are refused before anything is sent.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
-
 use std::{sync::Arc, time::Duration};
 
-use stage::{Actor, Deaf, Stage, ms};
 use tenure::{AcquireError, ConfigError, ErrorKind, HoldError, Lock, Outcome, Sharing};
 use tenure_testkit::gate::Verb;
+
+use crate::stage::{Actor, Deaf, Stage, ms};
 
 /// The refusal, which every way to acquire gives.
 async fn refusal(actor: &Actor, lock: Lock) -> ConfigError {

@@ -1,9 +1,6 @@
 //! Several locks at once, and one of several.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
 use tenure::{AcquireError, AllOf, Backend, ConfigError, HoldError, LockName, Loss};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
     polls::{dropped_after, is_pending},
 };
+
+use crate::stage::{Actor, RETRY_MAX, SOON, Stage, TTL, VALIDITY, in_time, ms};
 
 /// Who is inside of which lock: another one there is a loss of exclusion.
 #[derive(Clone, Default)]

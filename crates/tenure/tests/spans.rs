@@ -1,17 +1,14 @@
 //! Spans: one for each acquisition, hold and renewal, with the same four fields.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
-mod heard;
-mod stage;
-
-use heard::Heard;
-use stage::{Stage, TTL, ms};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::heard::Heard;
+use crate::stage::{Stage, TTL, ms};
 
 /// The spans of this name that were closed, as they were then.
 fn closed(heard: &Heard, name: &str) -> Vec<String> {

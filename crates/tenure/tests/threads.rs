@@ -1,9 +1,6 @@
 //! Where no thread can be started, or one ends: nothing is held that is not kept, and it is said.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     error::Error,
@@ -14,13 +11,14 @@ use std::{
     },
 };
 
-use stage::{Stage, TTL, in_time, ms, name};
 use tenure::AcquireError;
 use tenure::Backend;
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
 };
+
+use crate::stage::{Stage, TTL, in_time, ms, name};
 
 /// H2.5, L8: in a container whose number of processes was at its bound the thread that renews could not be started. Only a
 /// log line said so; the lock was granted, never renewed, and never given back.

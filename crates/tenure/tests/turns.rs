@@ -1,9 +1,6 @@
 //! Local turns: the waiters of one process have one place in the store's queue, and pass a lease on to each other.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     collections::BTreeSet,
@@ -11,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, CLAIM_TTL, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, FencingToken, Lock, Loss, OwnerId};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
     polls::is_pending,
 };
+
+use crate::stage::{Actor, CLAIM_TTL, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 
 /// How many turns there are after the first holder, and how long after it entered.
 const TURNS: usize = 128;

@@ -1,8 +1,5 @@
 //! Passwords that are not percent-encoded: in no error of any store, however they cut the URL.
 
-#![cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{error::Error, fmt::Debug};
 
 use proptest::{collection::vec, prelude::*, sample::select};

@@ -1,9 +1,6 @@
 //! Waiting for a lock: the queue, hints, deadlines, stores that fail meanwhile.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     pin::pin,
@@ -11,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 use tenure::{AcquireError, FencingToken, Guard, Progress};
 use tenure::{ErrorKind, Sharing};
 use tenure_testkit::{
@@ -19,6 +15,8 @@ use tenure_testkit::{
     host::pass,
     polls::is_pending,
 };
+
+use crate::stage::{Actor, CLAIM_TTL, Deaf, RETRY_MAX, SOON, Stage, TTL, in_time, ms};
 
 /// In which order who entered, with which token.
 type Entries = Arc<Mutex<Vec<(usize, FencingToken)>>>;

@@ -1,9 +1,6 @@
 //! Looking on while locks change.
 
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
-mod stage;
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -11,9 +8,10 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use stage::{Deaf, SOON, Stage, TTL, in_time, ms};
 use tenure::{ErrorKind, LockView};
 use tenure_testkit::{host::pass, polls::is_pending};
+
+use crate::stage::{Deaf, SOON, Stage, TTL, in_time, ms};
 
 const PERIOD: Duration = Duration::from_secs(1);
 

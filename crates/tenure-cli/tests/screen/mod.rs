@@ -1,7 +1,5 @@
 //! A pseudo-terminal with a program on it: what is typed, what is seen, who has the foreground.
 
-#![allow(dead_code, reason = "every test file uses its own part of the screen")]
-
 use std::{
     io::{Read, Write},
     sync::{Arc, Mutex},

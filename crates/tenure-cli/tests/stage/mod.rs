@@ -1,7 +1,5 @@
 //! A stage for the real binary: a home of its own, processes that end with the test, and what they left in files.
 
-#![allow(dead_code, reason = "every test file uses its own part of the stage")]
-
 pub(crate) mod files;
 pub(crate) mod process;
 
@@ -55,7 +53,6 @@ pub(crate) struct Stage {
 /// * `but_sessions`: leases that outlive their process;
 /// * `queues`: a turn that is handed over, for half a second;
 /// * `lines`: a turn that stays until its place ends.
-#[allow(unused_macros, reason = "not every test file has a test for every store")]
 macro_rules! on_every_store {
     ($($all:ident),* $(,)?
      $(; but_quorums: $($ordered:ident),+ $(,)?)?
@@ -84,7 +81,6 @@ macro_rules! on_every_store {
     };
 }
 
-#[allow(unused_imports, reason = "not every test file has a test for every store")]
 pub(crate) use on_every_store;
 
 /// When a lease ends on the store, as exactly as it can be seen from outside; wall clock since the epoch.

@@ -1,8 +1,5 @@
 //! What the tests of the etcd backend share: handles, lockers and what a server still has.
 
-#![allow(dead_code, reason = "every test file uses its own part of the stage")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
 pub(crate) mod late;
 
 use std::{

@@ -1,8 +1,5 @@
 //! What the tests of the PostgreSQL backend share: servers with handles to them, and what a server says of itself.
 
-#![allow(dead_code, reason = "every test file uses its own part of the stage")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
 use std::{sync::Arc, time::Duration};
 
 use tenure::TokioHost;

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use tenure_core::{BackendError, LockView, Released, Wait};
-#[allow(unused_imports, reason = "no test file uses everything")]
 pub(crate) use tenure_testkit::entry::{Entry, let_in_within, passes};
 use tenure_testkit::{conformance::player::Player, patience::slowness};
 

@@ -1,8 +1,5 @@
 //! What the tests of the Redis backend share: servers with handles to them.
 
-#![allow(dead_code, reason = "every test file uses its own part of the stage")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
 pub(crate) mod entry;
 pub(crate) mod frozen;
 pub(crate) mod naive;
@@ -45,9 +42,5 @@ impl Clocked {
         let clock = Clock::new();
         let server = recipe.env(clock.env()).start();
         Self { clock, server }
-    }
-
-    pub(crate) fn redis(&self, query: &str) -> BackendHandle {
-        redis(&self.server.url(query))
     }
 }

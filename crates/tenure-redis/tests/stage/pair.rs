@@ -16,7 +16,6 @@ pub(crate) struct Pair {
     pub(crate) master: RedisServer,
     pub(crate) replica: RedisServer,
     pub(crate) network: Proxy,
-    pub(crate) clock: Clock,
 }
 
 impl Pair {
@@ -27,7 +26,7 @@ impl Pair {
         clock.advance(Duration::from_secs(60));
         let network = Proxy::to(master.port(), 0);
         copy(&replica, network.port());
-        Self { master, replica, network, clock }
+        Self { master, replica, network }
     }
 
     /// Waits until the replica has this key.

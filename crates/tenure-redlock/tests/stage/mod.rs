@@ -1,8 +1,5 @@
 //! A quorum of nodes in memory that fail as they are told, under paused time.
 
-#![allow(dead_code, reason = "no play uses everything")]
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 use std::{
     sync::{
         Arc, Mutex,

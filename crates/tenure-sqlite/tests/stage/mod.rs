@@ -1,7 +1,5 @@
 //! One file, and processes that use it, under paused time.
 
-#![allow(dead_code, reason = "not every test file uses everything")]
-
 use std::{path::PathBuf, sync::Arc};
 
 use tempfile::TempDir;

@@ -1,8 +1,5 @@
 //! What the tests of the ZooKeeper backend share: handles, lockers, a referee, and a look at the nodes.
 
-#![allow(dead_code, reason = "every test file uses its own part of the stage")]
-#![allow(clippy::disallowed_methods, reason = "real servers live in real time")]
-
 use std::{
     sync::{
         Arc,

@@ -1,7 +1,5 @@
 //! What is logged on this thread while a test runs: events, and spans as they open and close.
 
-#![allow(dead_code, reason = "no play uses everything")]
-
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex},

@@ -1,6 +1,5 @@
 //! The stage for the tests on a real Redis: a server, processes that use it, and a bad network between them.
 
-#![allow(dead_code, unused_imports, reason = "no play uses everything")]
 #![allow(clippy::disallowed_methods, reason = "a real server lives in real time")]
 
 pub(crate) mod naive;

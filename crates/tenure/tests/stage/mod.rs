@@ -1,6 +1,5 @@
 //! The stage for the engine's tests: one store in memory, many processes, paused time.
 
-#![allow(dead_code, reason = "no play uses everything")]
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{

@@ -1,23 +1,17 @@
 //! `break`: the robbed are stopped, the next holder's token is larger.
 
 #![cfg(target_os = "linux")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test stops at the first surprise, and real processes live in real time"
-)]
-
-mod stage;
 
 use std::time::{Duration, Instant};
 
-use stage::{
-    PATIENCE, Stage, assert_within,
+use tenure_testkit::patience::eventually;
+
+use crate::stage::{
+    self, PATIENCE, Stage, assert_within,
     files::{BEAT, HOLD},
     now,
     process::is_alive,
 };
-use tenure_testkit::patience::eventually;
 
 const SECOND: Duration = Duration::from_secs(1);
 

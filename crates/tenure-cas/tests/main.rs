@@ -1,0 +1,7 @@
+//! All tests of this crate from outside, in one program, which is linked once.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod conformance;
+mod dead_waiters;
+mod lost_answers;

@@ -1,0 +1,45 @@
+//! All tests of the command from outside, in one program, which is linked once.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test stops at the first surprise, and real servers and processes live in real time"
+)]
+
+mod attach;
+mod bench;
+mod breaks;
+mod command;
+mod completions;
+mod contention;
+mod damage;
+mod doctor;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod every;
+mod exit_codes;
+mod fairness;
+mod first_run;
+mod input;
+mod jobs;
+mod lead;
+mod loss;
+mod manual;
+mod nested;
+mod notices;
+mod postgres;
+mod recipes;
+mod redis;
+mod redlock;
+mod release;
+mod screen;
+mod scripts;
+mod several;
+mod stage;
+mod store;
+mod terminal;
+mod threads;
+mod view;
+mod watch;
+mod worlds;
+mod zookeeper;

@@ -1,0 +1,63 @@
+//! All tests of the crate from outside, in one program, which is linked once.
+
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod attach;
+mod await_outcomes;
+mod blocked_runtime;
+#[cfg(all(feature = "sqlite", feature = "redlock", feature = "postgres", feature = "zookeeper"))]
+mod builders;
+mod elections;
+mod fence_file;
+mod fence_postgres;
+mod fence_processes;
+mod fence_redis;
+mod fence_sqlite;
+mod heard;
+mod holding;
+mod idle;
+mod leases;
+mod lines;
+mod memos;
+#[cfg(all(
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+mod observers;
+#[cfg(all(
+    feature = "memory",
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+mod promises;
+#[cfg(feature = "redis")]
+mod redis_cancel;
+#[cfg(feature = "redis")]
+mod redis_hazards;
+#[cfg(feature = "redis")]
+mod redis_loss;
+#[cfg(feature = "redis")]
+mod redis_secrets;
+#[cfg(feature = "redis")]
+mod redis_stage;
+#[cfg(feature = "redis")]
+mod redis_waiting;
+mod releases;
+mod renewals;
+mod self_wait;
+mod settings;
+mod several;
+mod spans;
+mod stage;
+mod threads;
+mod turns;
+#[cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]
+mod url_secrets;
+mod waiting;
+mod watch;

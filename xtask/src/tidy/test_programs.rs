@@ -1,0 +1,72 @@
+//! Tests that belong to no program are not run, and nobody is told: each file is named where its program begins.
+
+use crate::tidy::house::{House, Violation};
+
+/// Where a crate has one program for its tests, that names each file beside it, and Cargo is told of each other program.
+pub(crate) fn named(house: &House<'_>) -> Vec<Violation> {
+    let mains =
+        house.texts.iter().filter_map(|(path, text)| Some((path.strip_suffix("/tests/main.rs")?, text)));
+    let mut violations = Vec::new();
+    for (home, main) in mains {
+        let cargo = house.text(&format!("{home}/Cargo.toml")).unwrap_or_default();
+        for path in house.texts.keys() {
+            let Some(file) = path.strip_prefix(home).and_then(|rest| rest.strip_prefix("/tests/")) else {
+                continue;
+            };
+            let is_named = match (file.strip_suffix(".rs"), file.strip_suffix("/main.rs")) {
+                (_, Some(program)) if !program.contains('/') => {
+                    cargo.contains(&format!("path = \"tests/{program}/main.rs\""))
+                }
+                (Some(module), _) if !module.contains('/') && module != "main" => {
+                    main.lines().any(|line| line == format!("mod {module};"))
+                }
+                _ => true,
+            };
+            if !is_named {
+                violations.push(Violation::new(
+                    path.clone(),
+                    1,
+                    "not run: neither tests/main.rs nor Cargo.toml names it",
+                ));
+            }
+        }
+    }
+    violations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::house::sample::judge;
+
+    const MAIN: (&str, &str) = ("crates/a/tests/main.rs", "mod loss;\nmod stage;\n");
+
+    #[test]
+    fn a_file_that_no_program_names_is_found() {
+        let files = [
+            MAIN,
+            ("crates/a/tests/loss.rs", ""),
+            ("crates/a/tests/gain.rs", ""),
+            ("crates/a/tests/stage/mod.rs", ""),
+        ];
+        let found = judge(named, &files);
+        assert_eq!(
+            found,
+            ["crates/a/tests/gain.rs:1: not run: neither tests/main.rs nor Cargo.toml names it"]
+        );
+    }
+
+    #[test]
+    fn another_program_is_known_to_cargo() {
+        let other = ("crates/a/tests/interop/main.rs", "");
+        assert_eq!(judge(named, &[MAIN, other]).len(), 1);
+        let cargo =
+            ("crates/a/Cargo.toml", "[[test]]\nname = \"interop\"\npath = \"tests/interop/main.rs\"\n");
+        assert!(judge(named, &[MAIN, other, cargo]).is_empty());
+    }
+
+    #[test]
+    fn where_cargo_looks_for_programs_itself_nothing_is_owed() {
+        assert!(judge(named, &[("crates/b/tests/play.rs", "")]).is_empty());
+    }
+}
