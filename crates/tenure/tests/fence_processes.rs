@@ -30,7 +30,10 @@ impl Writer {
     /// This program, with nothing but this test, which will find that it is a writer.
     fn start(test: &str, file: &Path, first: u64, step: u64) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture"]).stdin(Stdio::null()).stdout(Stdio::null());
+        // The name of a test begins with its file, which stands in a program's path behind the program.
+        let test =
+            module_path!().split_once("::").map_or(test.to_owned(), |(_, file)| format!("{file}::{test}"));
+        command.args(["--exact", &test, "--nocapture"]).stdin(Stdio::null()).stdout(Stdio::null());
         command.env(FILE, file).env(FIRST, first.to_string()).env(STEP, step.to_string());
         Self(command.spawn().unwrap())
     }
