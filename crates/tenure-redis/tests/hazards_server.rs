@@ -209,7 +209,7 @@ async fn a_master_that_was_a_replica_in_between_lets_nobody_in_before_the_lost_l
 /// not covered, and said.
 #[tokio::test]
 async fn a_connection_that_sleeps_through_fail_over_and_back_is_not_covered_and_the_readme_says_so() {
-    // A connection that had to be made again meanwhile, on a busy machine, has not slept through it: then once more.
+    // For `LOOK`, a second, it believes what it saw. On a busy machine all of this may take longer, and it looks: then once more.
     let mut is_covered = true;
     for _ in 0..6 {
         is_covered = !fail_over_and_back(true).await;

@@ -26,6 +26,9 @@ impl Pair {
         clock.advance(Duration::from_secs(60));
         let network = Proxy::to(master.port(), 0);
         copy(&replica, network.port());
+        // Until the copy has said that it has all, which may take a second, it is sent nothing new.
+        let is_sent_to = || master.info("replication", "slave0").contains("state=online").then_some(());
+        eventually("the copy is sent what is written", PATIENCE, is_sent_to);
         Self { master, replica, network }
     }
 
