@@ -21,7 +21,7 @@ fn token(stage: &Stage, name: &str) -> u64 {
 
 /// L2: TERM within a second, 79, and a larger token for whoever comes next.
 fn the_command_of_a_broken_lock_gets_term_and_the_next_token_is_larger(stage: &Stage) {
-    let polite = "exec 2>/dev/null; trap 'date +%s%N >termed; exit 5' TERM; echo $0 >>beats; while :; do sleep 0.01; done";
+    let polite = "exec 2>/dev/null; trap 'date +%s%N >termed; exit 5' TERM; echo $0 >>beats; while :; do sleep 0.05; done";
     let holder = stage.start(&["run", "job", "--", "sh", "-c", polite, "robbed"]);
     stage.beats("robbed");
     let old = token(stage, "job");

@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn the_command_finds_its_own_lock_token_and_owner() {
     let stage = Stage::new();
-    let say = "echo $TENURE_LOCK; echo $TENURE_TOKEN; echo $TENURE_OWNER; echo >started; until [ -e go ]; do sleep 0.01; done";
+    let say = "echo $TENURE_LOCK; echo $TENURE_TOKEN; echo $TENURE_OWNER; echo >started; until [ -e go ]; do sleep 0.05; done";
     let mut command = stage.command(&["run", "jobs/ä b", "--", "sh", "-c", say]);
     for variable in ["TENURE_LOCK", "TENURE_TOKEN", "TENURE_OWNER"] {
         command.env(variable, "inherited");
@@ -94,7 +94,7 @@ fn no_argument_of_the_command_is_shown_to_others() {
 
 /// Says that it is there, and that the signal `$2` came; then ends.
 const LISTENER: &str =
-    "exec 2>/dev/null; trap 'echo $1 >>$2; exit 1' $2; echo $1 >>beats; while :; do sleep 0.01; done";
+    "exec 2>/dev/null; trap 'echo $1 >>$2; exit 1' $2; echo $1 >>beats; while :; do sleep 0.05; done";
 
 /// A signal goes on to the whole group, and the command decides what becomes of it.
 #[test]
@@ -144,7 +144,7 @@ fn max_hold_stops_the_command_then_and_not_before() {
     let stage = Stage::new();
     let max_hold = Duration::from_millis(600);
     let stopped =
-        "exec 2>/dev/null; trap 'echo >termed; exit 0' TERM; echo >started; while :; do sleep 0.01; done";
+        "exec 2>/dev/null; trap 'echo >termed; exit 0' TERM; echo >started; while :; do sleep 0.05; done";
     let holder = stage.start(&["run", "--max-hold", "600ms", "job", "--", "sh", "-c", stopped]);
     stage.has_lines("started", 1);
     let started = Instant::now();

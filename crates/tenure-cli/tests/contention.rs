@@ -13,7 +13,7 @@ use crate::stage::{self, PATIENCE, Process, Stage, assert_within};
 
 /// Says in `log` that it (`$0`) came, waits until as many as `$1` came in all, and says that it goes.
 const MEET: &str =
-    "echo + $0 >>log; until [ $(grep -c '^+' log) -ge $1 ]; do sleep 0.01; done; echo - $0 >>log";
+    "echo + $0 >>log; until [ $(grep -c '^+' log) -ge $1 ]; do sleep 0.05; done; echo - $0 >>log";
 
 /// Says in `log` that it (`$0`) came, stays for `$1`, and says that it goes.
 const STAY: &str = "echo + $0 >>log; sleep $1; echo - $0 >>log";

@@ -26,7 +26,7 @@ fn a_cluster_that_loses_members_neither_loses_a_lease_nor_lets_two_in() {
     let stage = Stage::at(cluster.url(""));
     let (_, ttl) = scaled_ttl(Duration::from_secs(10));
     let run = |name| ["run", "--ttl", ttl.as_str(), "job", "--", "sh", "-c", name];
-    let hold = "echo $0 >>beats; until [ -e go ]; do sleep 0.01; done; [ ! -e inside ]";
+    let hold = "echo $0 >>beats; until [ -e go ]; do sleep 0.05; done; [ ! -e inside ]";
     let holder = stage.start(&[&run(hold)[..], &["first"]].concat());
     stage.beats("first");
     let enter = "mkdir inside && echo $0 >>beats && sleep 0.2 && rmdir inside";

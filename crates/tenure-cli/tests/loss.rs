@@ -100,7 +100,7 @@ fn the_command_of_a_stopped_tenure_is_ended_before_the_lease(stage: &Stage) {
 
 /// L5: a `tenure` that goes on while its watcher ends the command does not take that for an end of its own.
 fn a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over(stage: &Stage) {
-    let deaf = "trap 'touch termed' TERM; echo $0 >>beats; while :; do sleep 0.02; done";
+    let deaf = "trap 'touch termed' TERM; echo $0 >>beats; while :; do sleep 0.05; done";
     let holder =
         stage.start(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "sh", "-c", deaf, "first"]);
     stage.beats("first");
@@ -193,7 +193,7 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     fs::write(stage.path("resource"), RESOURCE).unwrap();
     fs::set_permissions(stage.path("resource"), fs::Permissions::from_mode(0o755)).unwrap();
     let write = "./resource $TENURE_TOKEN $0";
-    let late = format!("{write}; echo $0 >>beats; until [ -e go ]; do sleep 0.01; done; {write}; sleep 60");
+    let late = format!("{write}; echo $0 >>beats; until [ -e go ]; do sleep 0.05; done; {write}; sleep 60");
     let (_, text) = scaled_ttl(SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &late, "first"]);
     stage.beats("first");
@@ -288,7 +288,7 @@ fn what_left_the_group_works_under_the_lock(stage: &Stage) {
 #[test]
 fn while_nobody_can_be_looked_for_nobody_is_gone() {
     let stage = Stage::new();
-    let family = format!("timeout 60 sh -c '{BEAT}' left & until [ -e go ]; do sleep 0.01; done");
+    let family = format!("timeout 60 sh -c '{BEAT}' left & until [ -e go ]; do sleep 0.05; done");
     let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
     let open_files = |most: usize| {
@@ -314,7 +314,7 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
 
 /// What makes a session of its own is a daemon: neither waited for nor stopped, and at a loss that is said.
 fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
-    let family = format!("setsid sh -c '{BEAT}' daemon & until [ -e pid.daemon ]; do sleep 0.01; done");
+    let family = format!("setsid sh -c '{BEAT}' daemon & until [ -e pid.daemon ]; do sleep 0.05; done");
     stage.run(&["run", "job", "--", "sh", "-c", &family]).silent(0);
     let daemon: i32 = stage.number("pid.daemon");
     assert!(is_alive(daemon));

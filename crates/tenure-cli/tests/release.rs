@@ -11,7 +11,7 @@ use crate::stage::{
 };
 
 /// Leaves its pid, and ends with 3 when the file `go` is there.
-const FINISH: &str = "echo $$ >pid.holder; echo >started; until [ -e go ]; do sleep 0.01; done; exit 3";
+const FINISH: &str = "echo $$ >pid.holder; echo >started; until [ -e go ]; do sleep 0.05; done; exit 3";
 
 /// A holder whose command has ended while its store was taken away.
 fn ending(stage: &Stage, arguments: &[&str]) -> (Process, Connection) {
@@ -127,8 +127,8 @@ fn after_a_loss_it_ends_as_soon_as_its_command_is_gone() {
 #[test]
 fn after_a_break_no_release_is_waited_for() {
     let stage = Stage::new();
-    let slow = "exec 2>/dev/null; trap 'echo >told; until [ -e go ]; do sleep 0.01; done; exit' TERM; echo $$ >pid.robbed; echo >started
-        while :; do sleep 0.01; done";
+    let slow = "exec 2>/dev/null; trap 'echo >told; until [ -e go ]; do sleep 0.05; done; exit' TERM; echo $$ >pid.robbed; echo >started
+        while :; do sleep 0.05; done";
     let holder = stage.start(&["run", "--ttl", "60s", "--grace", "19s", "job", "--", "sh", "-c", slow]);
     stage.has_lines("started", 1);
     stage.run(&["-q", "break", "job"]).silent(0);

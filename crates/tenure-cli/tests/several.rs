@@ -129,7 +129,7 @@ fn ten_processes_share_four_names(stage: &Stage) {
 
 /// L7, L8: who waits for any of two enters the first that is left, and leaves the queue of the other.
 fn who_waits_for_any_takes_the_first_that_is_free(stage: &Stage) {
-    let hold = "echo $0 >>beats; until [ -e go.$0 ]; do sleep 0.01; done";
+    let hold = "echo $0 >>beats; until [ -e go.$0 ]; do sleep 0.05; done";
     let holders = ["x", "y"].map(|name| {
         let holder = stage.start(&["run", name, "--", "sh", "-c", hold, name]);
         stage.beats(name);

@@ -36,7 +36,7 @@ fn the_command_has_the_foreground_of_the_terminal() {
 #[test]
 fn ctrl_c_reaches_the_command_and_only_it() {
     let stage = Stage::new();
-    let deaf = "trap 'echo heard' INT; echo started; until [ -e go ]; do sleep 0.01; done; exit 7";
+    let deaf = "trap 'echo heard' INT; echo started; until [ -e go ]; do sleep 0.05; done; exit 7";
     let mut screen = Screen::start(&stage, &[TENURE, "run", "job", "--", "sh", "-c", deaf]);
     screen.sees("started");
     screen.types("\x03");

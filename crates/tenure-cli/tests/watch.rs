@@ -69,7 +69,7 @@ fn a_reader_that_has_gone_ends_it() {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let program = env!("CARGO_BIN_EXE_tenure");
     let script = format!(
-        "{program} watch | head -1 >first & sleep 0.2; until [ -s first ]; do sleep 0.02; done; \
+        "{program} watch | head -1 >first & sleep 0.2; until [ -s first ]; do sleep 0.05; done; \
                           {program} break job >/dev/null; wait"
     );
     let mut command = stage.program("sh");

@@ -64,7 +64,7 @@ fn a_holder_lives_through_an_election() {
     let ensemble = Ensemble::start(3);
     let stage = Stage::at(ensemble.url(""));
     let (_, ttl) = scaled_ttl(Duration::from_secs(10));
-    let script = "echo $0 >>beats; until [ -e go ]; do sleep 0.01; done";
+    let script = "echo $0 >>beats; until [ -e go ]; do sleep 0.05; done";
     let holder = stage.start(&["run", "--ttl", &ttl, "job", "--", "sh", "-c", script, "holder"]);
     stage.beats("holder");
     let waiter =
