@@ -16,8 +16,9 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
+#[cfg(feature = "etcd")]
+use tenure_testkit::etcd;
 use tenure_testkit::{
-    etcd,
     patience::{eventually, slowness, stretch},
     postgres,
     redis::RedisServer,
@@ -120,6 +121,7 @@ impl Stage {
     }
 
     /// On a server of this run, which counts in seconds.
+    #[cfg(feature = "etcd")]
     pub(crate) fn on_etcd() -> Self {
         Self::on_prefix(etcd::shared())
     }
@@ -130,6 +132,7 @@ impl Stage {
     }
 
     /// On three etcd servers of this run, of which one hangs: the first of the URL.
+    #[cfg(feature = "etcd")]
     pub(crate) fn on_cluster() -> Self {
         Self::on_prefix(etcd::shared_with_one_hung())
     }
@@ -142,6 +145,7 @@ impl Stage {
     }
 
     /// In a part of these etcd servers that no other test has.
+    #[cfg(feature = "etcd")]
     fn on_prefix(servers: Shared) -> Self {
         let url = format!("etcd://{}?prefix={}/", servers.address(), Shared::part());
         Self::on(url, servers, Duration::from_secs(2))
