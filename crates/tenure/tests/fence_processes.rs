@@ -31,8 +31,8 @@ impl Writer {
     fn start(test: &str, file: &Path, first: u64, step: u64) -> Self {
         let mut command = Command::new(env::current_exe().unwrap());
         // The name of a test begins with its file, which stands in a program's path behind the program.
-        let test =
-            module_path!().split_once("::").map_or(test.to_owned(), |(_, file)| format!("{file}::{test}"));
+        let (_, ours) = module_path!().split_once("::").unwrap();
+        let test = format!("{ours}::{test}");
         command.args(["--exact", &test, "--nocapture"]).stdin(Stdio::null()).stdout(Stdio::null());
         command.env(FILE, file).env(FIRST, first.to_string()).env(STEP, step.to_string());
         Self(command.spawn().unwrap())
