@@ -236,6 +236,5 @@ async fn under_contention_a_renewal_gets_through() {
     }
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
     println!("under contention {put_off} renewals were put off before 100 got through");
-    // A commit that takes long on a busy disk puts off whoever comes meanwhile; a rule that is wrong puts off nearly all.
-    assert!(put_off <= 50 * slowness(), "{put_off}");
+    assert!(put_off <= 20 * slowness(), "{put_off}");
 }

@@ -309,6 +309,19 @@ impl Stage {
             (end.earliest + ttl / 10 > now() + ttl).then_some(end)
         })
     }
+
+    /// The same on Redis servers, in the words of the first that ends it: how long a look takes makes no difference.
+    pub(crate) fn fresh_end_on_servers(&self, key: &str, ttl: Duration) -> Duration {
+        let end_on = |server: &RedisServer| {
+            let millis = server.command(&["PEXPIRETIME", key]).int();
+            u64::try_from(millis).ok().map(Duration::from_millis)
+        };
+        eventually("each server has just renewed a lease", PATIENCE, || {
+            let ends: Option<Vec<Duration>> = self.servers.iter().map(end_on).collect();
+            let end = ends?.into_iter().min()?;
+            (end + ttl / 10 > now() + ttl).then_some(end)
+        })
+    }
 }
 
 /// The URL of a quorum of these servers.
