@@ -35,6 +35,18 @@ pub trait Cell: Send + Sync + Sized + 'static {
     /// 2. Version and text are of one moment, and what is read was acknowledged, or is in doubt for the caller as well.
     async fn read(&self, over: &Self::Connection, name: &LockName, look: &Look) -> Result<Reading, Failure>;
 
+    /// Makes a cell with this text, which nobody holds, if there is none; `None` if there is one, or if nothing came of it.
+    ///
+    /// # Contract
+    /// 1. The version is the store's clock in µs: beyond any that a cell of the same name has had (L2).
+    /// 2. The time is one that the clock showed after the cell was made.
+    async fn make(
+        &self,
+        over: &Self::Connection,
+        name: &LockName,
+        state: &str,
+    ) -> Result<Option<Made>, Failure>;
+
     /// Writes a cell if it is as it was, and answers when; `None` if it is not, or is locked and the write does not wait.
     ///
     /// # Contract
@@ -200,8 +212,6 @@ pub struct Reading {
     pub state: String,
     /// The store's clock, since the Unix epoch.
     pub now: Duration,
-    /// False if not even a write of ours that is still under way could make it.
-    pub may_be_made: bool,
     /// Places beside the cell; `None` where there can be none.
     pub overflow: Option<Overflow>,
 }
@@ -222,16 +232,14 @@ pub struct Overflow {
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// The version and the text that the cell must have; `None`: there must be no such cell.
-    pub on: Option<(i64, &'a str)>,
-    /// The version that it gets.
-    pub version: i64,
+    /// The version and the text that the cell must have. It gets the next version.
+    pub on: (i64, &'a str),
     /// The text that it gets, in ASCII.
     pub state: &'a str,
     /// Somebody holds or waits: the cell must be listed, and not be tidied away.
     pub is_busy: bool,
     /// Between which two times the store's clock must be.
-    pub within: Option<(Duration, Duration)>,
+    pub within: (Duration, Duration),
     /// How long it waits for whoever has the cell locked, where cells can be locked.
     pub patience: Patience,
     /// Who is told by it; all of other processes.
@@ -251,6 +259,17 @@ pub enum Patience {
     Brief,
     /// Not at all.
     None,
+}
+
+/// A cell that was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// Its first one.
+    pub version: i64,
+    /// The store's clock, since the Unix epoch.
+    pub at: Duration,
+    /// The cell is what was to be made.
+    pub is_ours: bool,
 }
 
 /// A write that was stored.

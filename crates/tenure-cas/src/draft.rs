@@ -8,7 +8,7 @@ use tenure_ledger::{Change, Ledger, Unseen};
 use crate::{
     cell::{Cell, Patience, Trouble, Write},
     locks::Locks,
-    memory::{TOLERANCE, moment},
+    memory::{LATE, TOLERANCE, moment},
     snapshot::{FRONT, LOW, MovingUp, Snapshot},
     text::{encode, is_long},
     verb::{At, Verb},
@@ -16,7 +16,7 @@ use crate::{
 
 /// A verb that was run, and is to be stored.
 pub(crate) struct Draft<A> {
-    /// On top of which version; 0: there is no cell.
+    /// On top of which version; 0: there is no cell, and nothing to be stored.
     pub(crate) version: i64,
     /// And of which text. After a fail-over another history of the cell may have come to the same version; and a pooler may lead a
     /// reading and the write behind it to two servers.
@@ -41,12 +41,12 @@ impl<A> Draft<A> {
 
     /// What is sent, with this text and these hints.
     pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> Write<'a> {
+        let late = if self.is_guessed { TOLERANCE } else { LATE };
         Write {
-            on: (self.version != 0).then_some((self.version, &self.before)),
-            version: self.next_version(),
+            on: (self.version, &self.before),
             state,
             is_busy: self.is_long || !self.ledger.is_free(),
-            within: self.is_guessed.then(|| (self.now, self.now + TOLERANCE)),
+            within: (self.now, self.now + late),
             patience: self.patience,
             hints,
             gone: &self.gone,
@@ -57,12 +57,6 @@ impl<A> Draft<A> {
     /// The cell says already that places may stand beside it.
     pub(crate) fn was_long(&self) -> bool {
         is_long(&self.before)
-    }
-
-    /// That of the cell once it is stored. A new one begins beyond any that a cell of the same name had reached.
-    pub(crate) fn next_version(&self) -> i64 {
-        let first = i64::try_from(self.now.as_micros()).unwrap_or(i64::MAX);
-        if self.version == 0 { first } else { self.version + 1 }
     }
 
     /// Whom it concerns, once it is stored.

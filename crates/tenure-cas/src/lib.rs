@@ -18,8 +18,8 @@ mod view;
 mod write;
 
 pub use cell::{
-    Cell, Failure, Listed, Look, NewPlace, OldPlace, Overflow, Patience, Purpose, Reading, Stored, Trouble,
-    Until, Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Overflow, Patience, Purpose, Reading, Stored,
+    Trouble, Until, Write,
 };
 pub use locks::Locks;
 pub use memory::TOLERANCE;

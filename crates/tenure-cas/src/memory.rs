@@ -9,6 +9,10 @@ use tenure_ledger::Ledger;
 /// never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
 
+/// How late a write may come, counted from its reading. What was forgotten in between, by a fail-over behind a pooler, may have had tokens
+/// that the reader knows nothing of: this long ago at most (L2). One that comes later reads again.
+pub(crate) const LATE: Duration = Duration::from_secs(5);
+
 /// Locks that are remembered; more, and all are forgotten.
 const NAMES_MAX: usize = 4096;
 

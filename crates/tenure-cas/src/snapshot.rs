@@ -23,7 +23,6 @@ pub(crate) struct Snapshot {
     pub(crate) ledger: Ledger,
     /// It says that places may stand beside it.
     pub(crate) is_long: bool,
-    pub(crate) may_be_made: bool,
     /// None: there can be none.
     pub(crate) beside: Option<Beside>,
     pub(crate) now: Duration,
@@ -69,10 +68,10 @@ impl Snapshot {
     /// # Errors
     /// If the text is no ledger.
     pub(crate) fn of(reading: Reading) -> Result<Self, LedgerError> {
-        let Reading { version, state, now, may_be_made, overflow } = reading;
+        let Reading { version, state, now, overflow } = reading;
         let ledger = if version == 0 { Ledger::new(0) } else { Ledger::decode(&state)? };
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
-        Ok(Self { version, state, ledger, is_long, may_be_made, beside, now })
+        Ok(Self { version, state, ledger, is_long, beside, now })
     }
 
     /// Those who stand first beside the cell move up into its queue if that is short, and the rest is counted. `asker`: who asks,

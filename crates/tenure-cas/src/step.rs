@@ -8,6 +8,10 @@
 //! at `now` is over at the write. And whatever anybody else has done since then has changed the version, so that this write does
 //! not happen. A write that waits for a stranger's transaction ends leases early, as seen from when it happens, never late.
 //!
+//! **Where there is no cell, one is made first, which nobody holds.** A write is always on top of a version that the store gave, and
+//! cells that were made one after the other never have the same: so a claim that comes late, after the cell was granted to others
+//! and deleted, does not find what it was made from, and cannot be granted a token below theirs (L2).
+//!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the store's clock has surely
 //! reached, and the store itself confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further.
 //! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the store's own time.
@@ -21,13 +25,15 @@
 use std::time::Duration;
 
 use tenure_core::{BackendError, LockName, Moment};
+use tenure_ledger::Ledger;
 
 use crate::{
-    cell::{Cell, Failure, Look, Patience, Purpose, Trouble},
+    cell::{Cell, Failure, Look, Made, Patience, Purpose, Trouble},
     keyed_mutex::KeyedGuard,
     locks::Locks,
     memory::moment,
     snapshot::{FRONT, MovingUp, Snapshot},
+    text::encode,
     verb::Verb,
     write::Tried,
 };
@@ -125,7 +131,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         let is_full = up.as_ref().is_some_and(|up| up.is_more || snapshot.ledger.waiting() >= FRONT);
         let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
-        let (is_there, may_be_made) = (snapshot.version != 0 || V::CREATES, snapshot.may_be_made);
+        let is_there = snapshot.version != 0;
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
         let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
         let yields = verb.yields(&draft.change.answer);
@@ -135,10 +141,9 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
             return locks.stand_beside(over, claim, (own, place), draft).await;
         }
         draft.patience = self.patience(yields);
-        // A write of ours that may still come is barred by one more: only then the answer is final. If it is the first of its lock,
-        // it is barred by an empty ledger.
-        let is_barrable = is_there || V::WAITS && may_be_made;
-        if is_there && draft.change.changed || is_barrable && is_doubted {
+        // A write of ours that may still come is barred by one more: only then the answer is final. Where there is no cell any more,
+        // none can come.
+        if is_there && (draft.change.changed || is_doubted) {
             return locks.write(over, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))
@@ -153,11 +158,21 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
     }
 
     /// The cell as it is now, with those who stand first beside it moved up.
-    async fn look(&self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), Failure> {
+    async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), Failure> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
         let look = Look { until: until.unwrap_or_default(), creates: V::CREATES };
-        let reading = locks.cell.read(over, self.name, &look).await?;
+        let mut reading = locks.cell.read(over, self.name, &look).await?;
+        if V::CREATES && reading.version == 0 {
+            self.must_have_moved(0)?;
+            reading.state = encode(&Ledger::new(0), false);
+            let made = locks.cell.make(over, self.name, &reading.state).await?;
+            let Made { version, at, is_ours } = made.ok_or(Failure::Overtaken)?;
+            if !is_ours {
+                return Err(Failure::Refused(locks.cell.error(Trouble::Altered)));
+            }
+            (reading.version, reading.now) = (version, at);
+        }
         locks.shared.memory.learn(reading.now, locks.shared.host.now());
         let mut snapshot = Snapshot::of(reading).map_err(|error| locks.unreadable(error))?;
         let asker = claim.map(|claim| (claim.owner, &look.until));

@@ -49,7 +49,7 @@ impl<C: Cell> Locks<C> {
 
     /// A write came through: nothing older can any more.
     pub(crate) fn stored<A>(&self, name: &LockName, draft: Draft<A>, state: String, hints: &[Hint]) -> A {
-        let (version, memory) = (draft.next_version(), &self.shared.memory);
+        let (version, memory) = (draft.version + 1, &self.shared.memory);
         let Draft { ledger, is_long, change, .. } = draft;
         memory.is_in_doubt(name, version);
         memory.remember(name, Seen { version, state, ledger, is_long, at: self.shared.host.now() });

@@ -4,4 +4,5 @@
 
 mod conformance;
 mod dead_waiters;
+mod late_writes;
 mod lost_answers;

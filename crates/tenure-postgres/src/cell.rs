@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble, Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble,
+    Write,
 };
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Memos, Minting, Order, ProcessId,
@@ -68,17 +69,26 @@ impl Cell for Store {
         Ok(self.read_rows(session, names).await?)
     }
 
+    async fn make(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        state: &str,
+    ) -> Result<Option<Made>, Failure> {
+        let made = self.make_row(session, name, state).await?;
+        if made.is_some() {
+            self.sweep_now_and_then(session);
+        }
+        Ok(made)
+    }
+
     async fn write(
         &self,
         session: &Arc<Session>,
         name: &LockName,
         write: &Write<'_>,
     ) -> Result<Option<Stored>, Failure> {
-        let stored = self.write_row(session, name, write).await?;
-        if write.on.is_none() && stored.is_some() {
-            self.sweep_now_and_then(session);
-        }
-        Ok(stored)
+        Ok(self.write_row(session, name, write).await?)
     }
 
     fn batch(&self) -> usize {

@@ -47,7 +47,7 @@ impl Session {
         let (version, state): (Option<i64>, Option<String>) =
             (self.column(row, at)?, self.column(row, at + 1)?);
         let (version, state) = (version.unwrap_or(0), state.unwrap_or_default());
-        Ok(Reading { version, state, now: self.time(row, at + 2)?, may_be_made: true, overflow: None })
+        Ok(Reading { version, state, now: self.time(row, at + 2)?, overflow: None })
     }
 
     /// From the columns names, states, own state and number before it.
@@ -74,12 +74,10 @@ impl Store {
             } else {
                 let facts = session.look().await?;
                 if facts.table == Table::Missing {
-                    let (now, may_be_made) = (facts.clock, false);
                     return Ok(Reading {
                         version: 0,
                         state: String::new(),
-                        now,
-                        may_be_made,
+                        now: facts.clock,
                         overflow: None,
                     });
                 }

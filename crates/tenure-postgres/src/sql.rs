@@ -14,9 +14,10 @@ pub(crate) struct Sql {
     pub(crate) read_with_tail: String,
     /// The same of many. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,
-    /// Makes the row of a lock. In: name, version, busy, state. Out: time, and whether the row is what was written; no row: it was
-    /// there already.
-    pub(crate) insert: String,
+    /// Makes the row of a lock that nobody holds; its version is the time in µs. In: name, state. Out: version, time, and whether the row is
+    /// what was written; no row: it was there already. Its commit waits for no disk, for it says nothing: what is written to the row
+    /// later is behind it in the log.
+    pub(crate) make: String,
     /// Write a ledger on top of the one that it was made from; behind whoever has the row locked.
     pub(crate) write: Write,
     /// The same where nobody has the row locked.
@@ -149,10 +150,14 @@ impl Sql {
             read_many: format!(
                 "SELECT name, version, state, clock_timestamp() FROM {table} WHERE name = ANY($1)"
             ),
-            insert: format!(
-                "INSERT INTO {table} (name, version, busy, used, state) VALUES ($1, $2, $3, clock_timestamp(), $4) \
-                 ON CONFLICT (name) DO NOTHING RETURNING clock_timestamp(), \
-                 (name, version, busy, state) IS NOT DISTINCT FROM ($1, $2, $3, $4)"
+            make: format!(
+                "WITH new AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS version, \
+                 set_config('synchronous_commit', 'off', true) AS quick), \
+                 made AS (INSERT INTO {table} (name, version, busy, used, state) \
+                 SELECT $1, version, false, clock_timestamp(), $2 FROM new WHERE quick <> '' \
+                 ON CONFLICT (name) DO NOTHING RETURNING name, version, busy, state, clock_timestamp() AS at) \
+                 SELECT made.version, made.at, (made.name, made.version, made.busy, made.state) \
+                 IS NOT DISTINCT FROM ($1, new.version, false, $2) FROM made, new"
             ),
             tail: TailSql::new(table, &tail),
             write: Write::new(table, Patience::Any, &tail),

@@ -72,7 +72,11 @@ impl Store {
         let (label, ttl) = (Arc::new(Label::new("doctor", 0, "", "tenure doctor")), Duration::from_secs(10));
         let (mode, wait) = (Mode::Exclusive, Wait::Turn);
         let claim = Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait };
-        let mut row = Row { name: &name, version: 0, state: String::new(), ledger: Ledger::new(0) };
+        let ledger = Ledger::new(0);
+        let state = encode(&ledger, false);
+        let made = self.make_row(session, &name, &state).await?;
+        let made = made.filter(|made| made.is_ours).ok_or(Bad::Altered)?;
+        let mut row = Row { name: &name, version: made.version, state, ledger };
         self.try_verb(session, &mut row, |ledger, rules, now| ledger.claim(now, rules, &claim).map(drop))
             .await?;
         let renew = |ledger: &mut Ledger, rules: &Rules, now| {
@@ -99,11 +103,10 @@ impl Store {
             .map_err(|error| Failure::Refused(error::ledger(session.name(), error)))?;
         let state = encode(&row.ledger, false);
         let write = Write {
-            on: (row.version != 0).then_some((row.version, row.state.as_str())),
-            version: row.version + 1,
+            on: (row.version, &row.state),
             state: &state,
             is_busy: !row.ledger.is_free(),
-            within: None,
+            within: (Duration::ZERO, FAR),
             patience: Patience::Any,
             hints: &[],
             gone: &[],
@@ -119,6 +122,9 @@ impl Store {
         Ok(())
     }
 }
+
+/// 2^33 s: the year 2242.
+const FAR: Duration = Duration::from_secs(1 << 33);
 
 /// The row that is tried, as it must be.
 struct Row<'a> {

@@ -1,6 +1,6 @@
 //! Writing rows, each on top of the one that it was made from.
 
-use tenure_cas::{NewPlace, OldPlace, Patience, Stored, Write};
+use tenure_cas::{Made, NewPlace, OldPlace, Patience, Stored, Write};
 use tenure_core::{Hint, LockName};
 use tokio_postgres::{Row, types::Type};
 
@@ -14,6 +14,23 @@ use crate::{
 };
 
 impl Store {
+    /// Makes the row of a lock if there is none.
+    pub(crate) async fn make_row(
+        &self,
+        session: &Session,
+        name: &LockName,
+        state: &str,
+    ) -> Result<Option<Made>, Failure> {
+        self.must_take_writes(session).await?;
+        let arguments: [Argument<'_>; 2] = [(&name.as_str(), Type::TEXT), (&state, Type::TEXT)];
+        let rows = session.write(&self.shared().sql.make, &arguments).await?;
+        let made = |row: &Row| {
+            let (version, Stored { at, is_ours }) = (session.column(row, 0)?, stored(session, row, 1)?);
+            Ok(Made { version, at, is_ours })
+        };
+        rows.first().map(made).transpose()
+    }
+
     /// Writes the row of a lock if it is as it was.
     pub(crate) async fn write_row(
         &self,
@@ -35,21 +52,16 @@ impl Store {
     ) -> Result<Vec<Row>, Failure> {
         let (sql, key) = (&self.shared().sql, name.as_str());
         let (from, until) = window(write.within);
-        let (version, before) = write.on.unwrap_or((write.version, ""));
-        let mut arguments: Vec<Argument<'_>> = vec![
+        let (version, before) = write.on;
+        let arguments: [Argument<'_>; PLAIN] = [
             (&key, Type::TEXT),
             (&version, Type::INT8),
             (&write.is_busy, Type::BOOL),
             (&write.state, Type::TEXT),
+            (&before, Type::TEXT),
+            (&from, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
         ];
-        if write.on.is_none() {
-            return session.write(&sql.insert, &arguments).await;
-        }
-        arguments.extend([
-            (&before as _, Type::TEXT),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&until as _, Type::TIMESTAMPTZ),
-        ]);
         let statements = match write.patience {
             Patience::Any => &sql.write,
             Patience::None => &sql.write_unlocked,
@@ -63,7 +75,7 @@ impl Store {
         let (channels, hints): (Vec<String>, Vec<String>) = write.hints.iter().map(said).unzip();
         let statement = if is_plain { &statements.telling } else { &statements.moving };
         let nobody: Vec<String> = Vec::new();
-        let mut told = arguments.clone();
+        let mut told = arguments.to_vec();
         told.extend([(&channels as _, Type::TEXT_ARRAY), (&hints as _, Type::TEXT_ARRAY)]);
         if !is_plain {
             told.extend([(&write.gone as _, Type::TEXT_ARRAY), (&write.is_last as _, Type::BOOL)]);
@@ -93,12 +105,14 @@ impl Store {
         let mut stored_rows = vec![None; writes.len()];
         self.must_take_writes(session).await?;
         let names: Vec<&str> = writes.iter().map(|(name, _)| name.as_str()).collect();
-        let on = || writes.iter().map(|(_, write)| write.on.unwrap_or_default());
+        // None is no write.
+        let Some((_, Write { within, .. })) = writes.first() else { return Ok(stored_rows) };
+        let on = || writes.iter().map(|(_, write)| write.on);
         let versions: Vec<i64> = on().map(|(version, _)| version).collect();
         let before: Vec<&str> = on().map(|(_, before)| before).collect();
         let busy: Vec<bool> = writes.iter().map(|(_, write)| write.is_busy).collect();
         let states: Vec<&str> = writes.iter().map(|(_, write)| write.state).collect();
-        let (from, until) = window(writes.first().and_then(|(_, write)| write.within));
+        let (from, until) = window(*within);
         let arguments: [Argument<'_>; 7] = [
             (&names, Type::TEXT_ARRAY),
             (&versions, Type::INT8_ARRAY),

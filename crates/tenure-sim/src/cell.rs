@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, NewPlace, OldPlace, Patience, Purpose, Reading, Stored, TOLERANCE, Trouble,
-    Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Patience, Purpose, Reading, Stored, TOLERANCE,
+    Trouble, Write,
 };
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos, Minting,
@@ -138,6 +138,13 @@ impl Cell for RemoteCells {
         let names = names.iter().copied().cloned().collect();
         let readings = read(self.ask(*over, Ask::Read(names, Look::default())).await?);
         Ok(readings.into_iter().map(|reading| (reading.version != 0).then_some(reading)).collect())
+    }
+
+    async fn make(&self, over: &u64, name: &LockName, state: &str) -> Result<Option<Made>, Failure> {
+        match self.ask(*over, Ask::Make(name.clone(), state.to_owned())).await? {
+            Told::Made(made) => Ok(made),
+            other => unreachable!("BUG: {other:?} to a new cell"),
+        }
     }
 
     async fn write(&self, over: &u64, name: &LockName, write: &Write<'_>) -> Result<Option<Stored>, Failure> {

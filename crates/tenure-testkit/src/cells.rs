@@ -8,13 +8,14 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, NewPlace, OldPlace, Overflow, Purpose, Reading, Stored, TOLERANCE, Trouble,
-    Until, Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Overflow, Purpose, Reading, Stored, TOLERANCE,
+    Trouble, Until, Write,
 };
 use tenure_core::{
     Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos,
     Minting, Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
 };
+use tokio::sync::Notify;
 
 /// How many places beside a cell are read with it.
 const FIRST: usize = 6;
@@ -63,27 +64,33 @@ impl Cells {
             version: kept.map_or(0, |kept| kept.version),
             state: kept.map_or_else(String::new, |kept| kept.state.clone()),
             now,
-            may_be_made: true,
             overflow: Some(Overflow { first, is_whole: places().count() < FIRST, own, ahead }),
         }
+    }
+
+    /// Makes a cell if there is none.
+    pub fn make(&mut self, name: &LockName, state: &str, now: Duration) -> Option<Made> {
+        if self.cells.contains_key(name) {
+            return None;
+        }
+        let version = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        self.cells.insert(name.clone(), Kept { version, state: state.to_owned(), is_busy: false });
+        Some(Made { version, at: now, is_ours: true })
     }
 
     /// Writes a cell if it is as it was, and the time is right.
     pub fn write(&mut self, name: &LockName, write: &Write<'_>, now: Duration) -> Option<Stored> {
         let kept = self.cells.get(name);
-        let is_same = match (write.on, kept) {
-            (None, None) => true,
-            (Some((version, state)), Some(kept)) => version == kept.version && state == kept.state,
-            (None, Some(_)) | (Some(_), None) => false,
-        };
-        let is_time = write.within.is_none_or(|(from, until)| (from..=until).contains(&now));
+        let (version, before) = write.on;
+        let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
+        let is_time = (write.within.0..=write.within.1).contains(&now);
         let is_left = |key: &String| !write.gone.contains(key);
         let is_passed =
             write.is_last && self.places.get(name).is_some_and(|places| places.keys().any(is_left));
         if !is_same || !is_time || is_passed {
             return None;
         }
-        let (version, state, is_busy) = (write.version, write.state.to_owned(), write.is_busy);
+        let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
         self.cells.insert(name.clone(), Kept { version, state, is_busy });
         for key in write.gone {
             self.places.get_mut(name).and_then(|places| places.remove(key));
@@ -181,6 +188,8 @@ struct Losing {
 struct CellWorld {
     cells: Cells,
     bells: Vec<Bells>,
+    /// For whom the next write waits on its way.
+    late: Option<Arc<Notify>>,
 }
 
 impl CellStore {
@@ -205,6 +214,21 @@ impl CellStore {
     /// So many removals of places are lost before they are done.
     pub fn fail_removals(&self, count: usize) {
         self.losing().removals = count;
+    }
+
+    /// The next write arrives when that is notified.
+    pub fn delay_write(&self) -> Arc<Notify> {
+        self.world().late.insert(Arc::default()).clone()
+    }
+
+    /// The cells as they are.
+    pub fn copy(&self) -> Cells {
+        self.world().cells.clone()
+    }
+
+    /// A loss of data: everything is as in a copy.
+    pub fn restore(&self, copy: Cells) {
+        self.world().cells = copy;
     }
 
     /// An answer on its way back.
@@ -265,7 +289,16 @@ impl Cell for CellStore {
         self.answer(false, reading)
     }
 
+    async fn make(&self, _over: &(), name: &LockName, state: &str) -> Result<Option<Made>, Failure> {
+        let made = self.world().cells.make(name, state, self.now());
+        self.answer(true, made)
+    }
+
     async fn write(&self, _over: &(), name: &LockName, write: &Write<'_>) -> Result<Option<Stored>, Failure> {
+        let late = self.world().late.take();
+        if let Some(late) = late {
+            late.notified().await;
+        }
         let now = self.now();
         let mut world = self.world();
         let stored = world.cells.write(name, write, now);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tenure_cas::{Look, NewPlace, OldPlace, Patience, Reading, Stored, Write};
+use tenure_cas::{Look, Made, NewPlace, OldPlace, Patience, Reading, Stored, Write};
 use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
@@ -16,6 +16,7 @@ pub(crate) enum Ask {
     Connect,
     Tell(Hint),
     Read(Vec<LockName>, Look),
+    Make(LockName, String),
     Write(Vec<(LockName, WriteAsk)>),
     Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool, behind: String },
     Keep { key: String, state: String },
@@ -25,11 +26,10 @@ pub(crate) enum Ask {
 /// A write on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct WriteAsk {
-    on: Option<(i64, String)>,
-    version: i64,
+    on: (i64, String),
     state: String,
     is_busy: bool,
-    within: Option<(Duration, Duration)>,
+    within: (Duration, Duration),
     patience: Patience,
     hints: Vec<Hint>,
     gone: Vec<String>,
@@ -42,6 +42,7 @@ pub(crate) enum Told {
     /// In this epoch.
     Connected(u64),
     Read(Vec<Reading>),
+    Made(Option<Made>),
     Written(Vec<Option<Stored>>),
     /// Somebody has the cell locked, for so long.
     Locked(Duration),
@@ -63,8 +64,7 @@ pub(crate) struct Strangers {
 impl WriteAsk {
     pub(crate) fn of(write: &Write<'_>) -> Self {
         Self {
-            on: write.on.map(|(version, state)| (version, state.to_owned())),
-            version: write.version,
+            on: (write.on.0, write.on.1.to_owned()),
             state: write.state.to_owned(),
             is_busy: write.is_busy,
             within: write.within,
@@ -77,8 +77,7 @@ impl WriteAsk {
 
     fn write(&self) -> Write<'_> {
         Write {
-            on: self.on.as_ref().map(|(version, state)| (*version, state.as_str())),
-            version: self.version,
+            on: (self.on.0, &self.on.1),
             state: &self.state,
             is_busy: self.is_busy,
             within: self.within,
@@ -132,6 +131,7 @@ impl Node {
             Ask::Read(names, look) => {
                 Told::Read(names.iter().map(|name| self.data.cells.read(name, look, clock)).collect())
             }
+            Ask::Make(name, state) => Told::Made(self.make_cell((now, clock), name, state)),
             Ask::Write(writes) => {
                 let is_locked = self.strangers.lock_until > now;
                 let waits = writes.iter().any(|(_, write)| write.patience != Patience::None);
@@ -160,6 +160,16 @@ impl Node {
                 Told::Done(was_there)
             }
         }
+    }
+
+    fn make_cell(&mut self, (now, clock): (Micros, Duration), name: &LockName, state: &str) -> Option<Made> {
+        let before = self.data.cells.clone();
+        let made = self.data.cells.make(name, state, clock)?;
+        if self.strangers.undo_until > now {
+            self.data.cells = before;
+            return Some(Made { is_ours: false, ..made });
+        }
+        Some(made)
     }
 
     fn write_cell(

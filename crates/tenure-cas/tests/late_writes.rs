@@ -1,0 +1,101 @@
+//! Writes that arrive when what they were made from has been forgotten.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_cas::{Locks, Look};
+use tenure_core::{
+    Backend, Claim, ClaimAnswer, FencingToken, Label, LockName, Mode, OwnerId, ProcessId, Wait,
+};
+use tenure_ledger::Rules;
+use tenure_testkit::{
+    cells::CellStore,
+    host::{PausedHost, pass},
+};
+
+fn claim(number: u8) -> Claim {
+    let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
+    let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
+    let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
+    Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn }
+}
+
+struct Stage {
+    host: Arc<PausedHost>,
+    store: CellStore,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let host = PausedHost::new(1);
+        Self { store: CellStore::new(host.clone()), host }
+    }
+
+    /// As a process of its own has them.
+    fn locks(&self) -> Arc<Locks<CellStore>> {
+        Arc::new(Locks::new(self.store.elsewhere(), self.host.clone(), Rules::default()))
+    }
+}
+
+async fn token(locks: &Locks<CellStore>, claim: &Claim) -> FencingToken {
+    let ClaimAnswer::Granted(grant) = locks.claim(claim).await.unwrap() else { panic!("it is free") };
+    grant.token
+}
+
+async fn pass_through(locks: &Locks<CellStore>, claim: &Claim) -> FencingToken {
+    let token = token(locks, claim).await;
+    locks.release(&claim.name, claim.owner).await.unwrap();
+    token
+}
+
+/// A claim that is written late, after others were granted the lock, and then all was lost that had been written since it was read.
+async fn late_claim(is_new: bool, late: Duration) -> (FencingToken, FencingToken) {
+    let stage = Stage::new();
+    let (a, b) = (stage.locks(), stage.locks());
+    if !is_new {
+        pass_through(&b, &claim(2)).await;
+    }
+    let copy = stage.store.copy();
+    let arrives = stage.store.delay_write();
+    let claimed = tokio::spawn(async move { token(&a, &claim(1)).await });
+    pass(late / 2).await;
+    let last = pass_through(&b, &claim(2)).await;
+    stage.store.restore(copy);
+    pass(late / 2).await;
+    arrives.notify_one();
+    (last, claimed.await.unwrap())
+}
+
+/// L2. A claim read that there was no cell, and found none when it was written, after the lock had been granted to others: its token was
+/// of the time of its read (`--world cell --plan all --seed 9431`).
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_finds_no_cell_again_is_granted_no_old_token() {
+    for late in [1, 10, 1000, 100_000].map(Duration::from_millis) {
+        let (last, token) = late_claim(true, late).await;
+        assert!(token > last, "{token:?} after {last:?}, {late:?} late");
+    }
+}
+
+/// L2. The same with a cell that has come back from a copy: the server cannot tell, and lets in who is not too late.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_finds_an_old_cell_again_is_granted_no_token_that_is_older_than_5_s() {
+    let (last, token) = late_claim(false, Duration::from_secs(6)).await;
+    assert!(token > last, "{token:?} after {last:?}");
+}
+
+/// L2: a cell that was deleted and made again has no version that it had.
+#[tokio::test(start_paused = true)]
+async fn versions_of_one_name_never_come_back() {
+    let stage = Stage::new();
+    let (locks, empty) = (stage.locks(), stage.store.copy());
+    let mut last = 0;
+    for _ in 0..10 {
+        for _ in 0..3 {
+            pass_through(&locks, &claim(1)).await;
+            let cell = stage.store.copy().read(&claim(1).name, &Look::default(), Duration::ZERO);
+            assert!(last < cell.version, "{last} and {}", cell.version);
+            last = cell.version;
+        }
+        stage.store.restore(empty.clone());
+        pass(Duration::from_millis(1)).await;
+    }
+}
