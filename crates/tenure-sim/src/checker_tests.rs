@@ -51,7 +51,7 @@ fn left(grant: usize) -> What {
 }
 
 fn served(n: u8, did: Served) -> What {
-    What::Served { node: 0, lock: 0, owner: owner(n), did }
+    What::Served { node: 0, lock: 0, owner: owner(n), did, again: false }
 }
 
 fn wrote(grant: usize, token: u64, is_accepted: bool) -> What {
@@ -229,6 +229,10 @@ fn an_untrue_outcome_breaks_l9() {
     };
     assert_eq!(laws(&fails(Outcome::Unknown)), []);
     assert_eq!(laws(&fails(Outcome::NotApplied)), [Law::L9]);
+    let did = Served::Granted { first: 1, last: 1 };
+    let again = What::Served { node: 0, lock: 0, owner: owner(1), did, again: true };
+    let [claimed, _, failed] = fails(Outcome::NotApplied);
+    assert_eq!(laws(&[claimed, (2, again), failed]), [], "an earlier claim came again");
     let answered = Answered { grant: 1, answer: ReleaseAnswer::Released };
     let done = |was_there| {
         [(1, enters(1, 1, 1)), (2, left(1)), (3, served(1, Served::Left(was_there))), (4, answered.clone())]

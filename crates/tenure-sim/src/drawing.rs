@@ -101,7 +101,7 @@ impl Drawing {
                     format!("writes with token {token}, and is refused"),
                 );
             }
-            What::Served { node, lock, owner, did } => self.served(at, (*node, *lock, *owner), did),
+            What::Served { node, lock, owner, did, .. } => self.served(at, (*node, *lock, *owner), did),
             What::Fault(words) => self.mark(Some(faults()), at, Sign::Fault, words.clone()),
             What::Healed => self.mark(Some(faults()), at, Sign::Note, "are over".into()),
             _ => {}

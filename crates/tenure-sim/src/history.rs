@@ -145,8 +145,8 @@ pub enum What {
     Answered { grant: GrantId, answer: ReleaseAnswer },
     /// A write arrived at the resource.
     Wrote { grant: GrantId, lock: LockId, token: u64, is_accepted: bool, sent_at: Micros },
-    /// A server did something for an owner.
-    Served { node: NodeId, lock: LockId, owner: OwnerId, did: Served },
+    /// A server did something for an owner; `again`: because a message came twice, whose answer nobody waits for.
+    Served { node: NodeId, lock: LockId, owner: OwnerId, did: Served, again: bool },
     /// A claim of this owner was sent to the store.
     Claimed { owner: OwnerId },
     /// It failed.

@@ -26,6 +26,8 @@ pub enum PlanKind {
     Pauses,
     /// Servers restart with all of their memory, a part, or none; are flushed; forget their history.
     Restarts,
+    /// Somebody empties the store again and again, while messages are late, lost and doubled.
+    Emptied,
     /// A server takes the place of another: a replica that missed the last writes, while the old master is dead or goes on;
     /// or another server at the same address.
     Failover,
@@ -65,6 +67,7 @@ impl PlanKind {
         Self::Network,
         Self::Pauses,
         Self::Restarts,
+        Self::Emptied,
         Self::Failover,
         Self::StepsBack,
         Self::All,
@@ -177,6 +180,10 @@ impl Planner<'_> {
                 self.pauses();
             }
             PlanKind::Restarts => self.some(3, 9, Self::loss),
+            PlanKind::Emptied => {
+                self.network();
+                self.some(10, 40, Self::flush);
+            }
             PlanKind::Failover => self.successions(3, 9),
             PlanKind::StepsBack => self.some(2, 6, |planner, at| planner.step(at, -1)),
             PlanKind::StepsForward => self.some(4, 12, |planner, at| planner.step(at, 1)),

@@ -266,7 +266,7 @@ impl Node {
     }
 
     fn note(&self, name: &LockName, owner: OwnerId, did: Served, effects: &mut Effects) {
-        effects.events.push(What::Served { node: self.id, lock: lock_id(name), owner, did });
+        effects.events.push(What::Served { node: self.id, lock: lock_id(name), owner, did, again: false });
     }
 
     fn may_grant(&self, gate: &str) -> bool {

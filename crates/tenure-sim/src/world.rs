@@ -214,7 +214,7 @@ impl World {
             let (world, request) = (self.clone(), request.clone());
             self.clockwork.at(at + later, move || {
                 // Nobody waits for this answer.
-                let _ = world.apply(to, epoch, &request);
+                let _ = world.apply(to, epoch, &request, true);
             });
         }
         let world = self.clone();
@@ -235,7 +235,7 @@ impl World {
         request: &Request,
         tell: oneshot::Sender<Answer>,
     ) {
-        let answer = self.apply(to, epoch, request);
+        let answer = self.apply(to, epoch, request, false);
         let now = self.now();
         let back = locked(&self.network).passage(now, from, to);
         let silent = (now + silence(request), Err(NoAnswer::Silent));
@@ -248,7 +248,7 @@ impl World {
         });
     }
 
-    fn apply(self: &Arc<Self>, to: NodeId, epoch: Option<u64>, request: &Request) -> Answer {
+    fn apply(self: &Arc<Self>, to: NodeId, epoch: Option<u64>, request: &Request, is_again: bool) -> Answer {
         let now = self.now();
         let mut effects = Effects::default();
         let (reply, address) = {
@@ -261,7 +261,12 @@ impl World {
             }
             (node.handle(now, request, &mut effects), node.address)
         };
-        effects.events.into_iter().for_each(|event| self.note(event));
+        for mut event in effects.events {
+            if let What::Served { again, .. } = &mut event {
+                *again = is_again;
+            }
+            self.note(event);
+        }
         for (audience, owner) in effects.wakes {
             let passage = locked(&self.network).hint(now);
             let Some(at) = passage else { continue };

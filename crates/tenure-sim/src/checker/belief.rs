@@ -154,7 +154,7 @@ pub(super) fn finality(events: &[Event], found: &mut Vec<Violation>) {
                 let what = format!("grant {grant} was lost and is believed until {until:.6} s");
                 found.push(broken(Law::L5, event.at, what));
             }
-            What::Served { node, lock, owner, did: Served::Recreated } => {
+            What::Served { node, lock, owner, did: Served::Recreated, .. } => {
                 let what = format!(
                     "node {node}, lock {lock:#06x}: a renewal made {owner} a holder, which it was not"
                 );

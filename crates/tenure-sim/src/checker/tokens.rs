@@ -11,7 +11,7 @@ use crate::history::{Event, GrantId, LockId, NodeId, Served, What};
 pub(super) fn minted(events: &[Event], found: &mut Vec<Violation>) {
     let mut largest: BTreeMap<(NodeId, LockId), u64> = BTreeMap::new();
     for event in events {
-        let What::Served { node, lock, owner, did } = event.what else { continue };
+        let What::Served { node, lock, owner, did, .. } = event.what else { continue };
         let known = largest.entry((node, lock)).or_default();
         match did {
             Served::Granted { first, last } => {

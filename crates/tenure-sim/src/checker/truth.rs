@@ -13,7 +13,7 @@ use crate::{
 /// L4.
 pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
     for event in events {
-        if let What::Served { node, lock, owner, did: Served::Robbed(by) } = event.what {
+        if let What::Served { node, lock, owner, did: Served::Robbed(by), .. } = event.what {
             let what = format!("node {node}, lock {lock:#06x}: {owner} was robbed by a late call of {by}");
             found.push(broken(Law::L4, event.at, what));
         }
@@ -50,14 +50,14 @@ struct Account {
 }
 
 impl Account {
-    fn on_served(&mut self, node: NodeId, did: Served) {
+    /// What a message did that came again says nothing of the one that was sent last.
+    fn on_served(&mut self, node: NodeId, did: Served, again: bool) {
+        if let Served::Granted { last, .. } = did {
+            self.last = self.last.max(last);
+        }
         match did {
-            Served::Renewed(true) => self.is_renewed = true,
-            Served::Granted { last, .. } => {
-                self.took.insert(node);
-                self.last = self.last.max(last);
-            }
-            Served::Queued { .. } => {
+            Served::Renewed(true) => self.is_renewed |= !again,
+            Served::Granted { .. } | Served::Queued { .. } if !again => {
                 self.took.insert(node);
             }
             Served::Left(true) => {
@@ -124,13 +124,13 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 let what = format!("a renewal of {owner} is said not to be applied, and was");
                 found.push(broken(Law::L9, event.at, what));
             }
-            What::Served { node, owner, did, .. } => {
+            What::Served { node, owner, did, again, .. } => {
                 let account = accounts.entry(owner).or_default();
                 if claims.bars_late && account.is_gone && matches!(did, Served::Granted { .. }) {
                     let what = format!("{owner} was let in after a release had said that it is gone");
                     found.push(broken(Law::L9, event.at, what));
                 }
-                account.on_served(node, did);
+                account.on_served(node, did, again);
             }
             What::ClaimFailed { owner, outcome }
                 if accounts.entry(owner).or_default().is_false_of_claim(outcome) =>

@@ -41,6 +41,13 @@ impl Planner<'_> {
         self.faults.push((at, Fault::Restart { node, down, memory, loads_history }));
     }
 
+    pub(super) fn flush(&mut self, at: Micros) {
+        let node = self.node();
+        if !self.size.is_durable {
+            self.faults.push((at, Fault::Flush { node }));
+        }
+    }
+
     pub(super) fn step(&mut self, at: Micros, sign: i64) {
         let node = self.node();
         let by = self.chance.between(10_000, 3 * SECOND);
