@@ -38,7 +38,7 @@ pub trait Cell: Send + Sync + Sized + 'static {
     /// Makes a cell with this text, which nobody holds, if there is none; `None` if there is one, or if nothing came of it.
     ///
     /// # Contract
-    /// 1. The version is the store's clock in µs: beyond any that a cell of the same name has had (L2).
+    /// 1. The version is the store's clock in µs: one that no other cell of this name has had (L2).
     /// 2. The time is one that the clock showed after the cell was made.
     async fn make(
         &self,
@@ -51,7 +51,8 @@ pub trait Cell: Send + Sync + Sized + 'static {
     ///
     /// # Contract
     /// 1. Compares version *and* text in the atomic step that writes: after a fail-over another history may have the same version.
-    /// 2. Writes only if the store's clock lies within [`Write::within`] in that step.
+    /// 2. Writes only if the store's clock lies within [`Write::within`] in that step; or did so when it began to wait for who has the
+    ///    cell locked, and the cell is as it was.
     /// 3. Answers [`Failure::Broken`] unless the store said what became of it; a yes is as durable as the store promises (A3).
     /// 4. A write that was answered does not come again: nobody below this call repeats it.
     /// 5. Tells [`Write::hints`] with the write or after it, or not at all.

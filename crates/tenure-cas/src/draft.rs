@@ -41,12 +41,17 @@ impl<A> Draft<A> {
 
     /// What is sent, with this text and these hints.
     pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> Write<'a> {
-        let late = if self.is_guessed { TOLERANCE } else { LATE };
+        // What was guessed may be ahead of the clock; what was read is not.
+        let within = if self.is_guessed {
+            (self.now, self.now + TOLERANCE)
+        } else {
+            (Duration::ZERO, self.now + LATE)
+        };
         Write {
             on: (self.version, &self.before),
             state,
             is_busy: self.is_long || !self.ledger.is_free(),
-            within: (self.now, self.now + late),
+            within,
             patience: self.patience,
             hints,
             gone: &self.gone,

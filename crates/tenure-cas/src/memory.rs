@@ -9,8 +9,8 @@ use tenure_ledger::Ledger;
 /// never shorter.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
 
-/// How late a write may come, counted from its reading. What was forgotten in between, by a fail-over behind a pooler, may have had tokens
-/// that the reader knows nothing of: this long ago at most (L2). One that comes later reads again.
+/// How late a write may come, counted from its reading. What was forgotten in between, by a fail-over behind a pooler or a backup that was
+/// restored, may have had tokens that the reader knows nothing of: of that time and later (L2). A write that comes later reads again.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
 
 /// Locks that are remembered; more, and all are forgotten.
@@ -115,8 +115,8 @@ impl Memory {
     /// be written on top of this one.
     ///
     /// OK because in one history of the cell a version never comes back: it grows with every write, and a new cell begins at the
-    /// store's time in µs, beyond any that a cell of the same name had reached. After a fail-over it may, with another state, which
-    /// every write compares as well.
+    /// store's time in µs. Should that be the smaller one, it stays in doubt, which costs a write. After a fail-over a version may come
+    /// back, with another state, which every write compares as well.
     pub(crate) fn is_in_doubt(&self, name: &LockName, version: i64) -> bool {
         let mut doubts = locked(&self.unacknowledged);
         match doubts.get(name) {

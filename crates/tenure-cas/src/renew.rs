@@ -132,8 +132,12 @@ impl<C: Cell> Batch<'_, C> {
         let (locks, grants, memory) = (self.locks, self.grants, &self.locks.shared.memory);
         let states: Vec<String> = drafts.iter().map(|(_, draft)| draft.text()).collect();
         let texts = drafts.iter().zip(&states);
-        let writes: Vec<(&LockName, Write<'_>)> =
+        let mut writes: Vec<(&LockName, Write<'_>)> =
             texts.map(|((at, draft), state)| (&grants[*at].name, draft.write(state, &[]))).collect();
+        // One window for all of them.
+        let from = writes.iter().map(|(_, write)| write.within.0).max().unwrap_or_default();
+        let until = writes.iter().map(|(_, write)| write.within.1).min().unwrap_or_default();
+        writes.iter_mut().for_each(|(_, write)| write.within = (from, until));
         let sent = |(at, draft): &Numbered| {
             let name = &grants[*at].name;
             Unacknowledged::new(locks, name, draft.version, draft.hints())

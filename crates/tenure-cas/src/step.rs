@@ -10,7 +10,8 @@
 //!
 //! **Where there is no cell, one is made first, which nobody holds.** A write is always on top of a version that the store gave, and
 //! cells that were made one after the other never have the same: so a claim that comes late, after the cell was granted to others
-//! and deleted, does not find what it was made from, and cannot be granted a token below theirs (L2).
+//! and deleted, does not find what it was made from, and cannot be granted a token below theirs (L2). A write that comes later
+//! than [`LATE`] after its reading is refused as well, and reads again: what it was made from may have come back, from a backup.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the store's clock has surely
 //! reached, and the store itself confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further.
@@ -20,6 +21,7 @@
 //! it finds says what became of the first try, except where a write may still come: that one is barred by writing on top of the
 //! version that it compares.
 //!
+//! [`LATE`]: crate::memory::LATE
 //! [`TOLERANCE`]: crate::memory::TOLERANCE
 
 use std::time::Duration;
@@ -31,7 +33,7 @@ use crate::{
     cell::{Cell, Failure, Look, Made, Patience, Purpose, Trouble},
     keyed_mutex::KeyedGuard,
     locks::Locks,
-    memory::moment,
+    memory::{LATE, moment},
     snapshot::{FRONT, MovingUp, Snapshot},
     text::encode,
     verb::Verb,
@@ -47,11 +49,15 @@ struct Step<'a, C: Cell, V: Verb> {
     name: &'a LockName,
     verb: &'a V,
     contention: Option<Contention>,
+    /// How many cells it has made.
+    made: usize,
 }
 
 /// A cell that was to be written, and was not, though nobody had changed it since it was read.
 struct Contention {
     version: i64,
+    /// When it was read last, by the store's clock.
+    read: Duration,
     since: Moment,
     /// It was so at another version before: others commit.
     has_moved: bool,
@@ -63,11 +69,18 @@ struct Contention {
     yields: bool,
 }
 
+impl Contention {
+    /// It was written in time, and is at the same version.
+    fn is_still(&self, version: i64, now: Duration) -> bool {
+        self.version == version && now <= self.read + LATE
+    }
+}
+
 impl<C: Cell> Locks<C> {
     /// Runs a verb on a lock.
     pub(crate) async fn step<V: Verb>(&self, name: &LockName, verb: &V) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
-        Step { locks: self, name, verb, contention: None }.run(turn).await
+        Step { locks: self, name, verb, contention: None, made: 0 }.run(turn).await
     }
 }
 
@@ -119,9 +132,9 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         let (mut snapshot, up) = self.look(over).await?;
         let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
         if V::WAITS {
-            self.must_have_moved(snapshot.version)?;
+            self.must_have_moved(snapshot.version, snapshot.now)?;
         } else {
-            self.wait_for_commit(snapshot.version, is_doubted).await?;
+            self.wait_for_commit((snapshot.version, snapshot.now), is_doubted).await?;
         }
         if !is_doubted
             && let Some(answer) = verb.glance(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
@@ -164,13 +177,17 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         let look = Look { until: until.unwrap_or_default(), creates: V::CREATES };
         let mut reading = locks.cell.read(over, self.name, &look).await?;
         if V::CREATES && reading.version == 0 {
-            self.must_have_moved(0)?;
+            self.must_have_moved(0, reading.now)?;
+            if self.made == SWALLOWED {
+                return Err(Failure::Refused(locks.cell.error(Trouble::Swallowed)));
+            }
             reading.state = encode(&Ledger::new(0), false);
             let made = locks.cell.make(over, self.name, &reading.state).await?;
             let Made { version, at, is_ours } = made.ok_or(Failure::Overtaken)?;
             if !is_ours {
                 return Err(Failure::Refused(locks.cell.error(Trouble::Altered)));
             }
+            self.made += 1;
             (reading.version, reading.now) = (version, at);
         }
         locks.shared.memory.learn(reading.now, locks.shared.host.now());
@@ -193,22 +210,29 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         if !V::WAITS && cell.has_moved { Patience::Brief } else { V::PATIENCE }
     }
 
-    /// The cell was skipped, and is as it was: somebody has it locked. Whoever commits is done in a moment; a stranger that stays in
-    /// its transaction is not waited for.
-    async fn wait_for_commit(&mut self, version: i64, is_doubted: bool) -> Result<(), Failure> {
+    /// The cell was skipped, and is as it was: somebody has it locked, unless the write came too late. Whoever commits is done in a
+    /// moment; a stranger that stays in its transaction is not waited for.
+    async fn wait_for_commit(
+        &mut self,
+        (version, now): (i64, Duration),
+        is_doubted: bool,
+    ) -> Result<(), Failure> {
         let host = &self.locks.shared.host;
-        match &self.contention {
-            Some(cell) if cell.version == version => {
+        match &mut self.contention {
+            Some(cell) if cell.is_still(version, now) => {
                 if cell.since.elapsed(host.now()) >= COMMIT {
                     let error = self.locks.cell.error(Trouble::Locked);
                     let error = if is_doubted { error.of_unknown_outcome() } else { error };
                     return Err(Failure::Refused(error));
                 }
+                cell.read = now;
                 host.sleep_until(host.now() + PAUSE).await;
             }
             other => {
-                let (since, has_moved) = (host.now(), other.is_some());
-                let found = Contention { version, since, has_moved, times: 1, reads: 1, yields: false };
+                let (since, has_moved) =
+                    (host.now(), other.as_ref().is_some_and(|cell| cell.version != version));
+                let (read, times, reads, yields) = (now, 1, 1, false);
+                let found = Contention { version, read, since, has_moved, times, reads, yields };
                 self.contention = Some(found);
             }
         }
@@ -217,8 +241,8 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
 
     /// A write that waits for whoever has the cell locked finds it changed, or changes it. A cell that is read again and again as it
     /// was is one that the store does not let us change, and no answer but an error may come of it (L1).
-    fn must_have_moved(&mut self, version: i64) -> Result<(), Failure> {
-        let same = self.contention.as_ref().filter(|cell| cell.version == version);
+    fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), Failure> {
+        let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
         // One that stepped aside may have met a lock.
         let times = same.map_or(1, |cell| if cell.yields { 1 } else { cell.times + 1 });
         if times > SWALLOWED {
@@ -226,7 +250,8 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         }
         let since = self.locks.shared.host.now();
         let reads = self.contention.as_ref().map_or(1, |cell| cell.reads + 1);
-        self.contention = Some(Contention { version, since, has_moved: false, times, reads, yields: false });
+        let (read, has_moved, yields) = (now, false, false);
+        self.contention = Some(Contention { version, read, since, has_moved, times, reads, yields });
         Ok(())
     }
 
@@ -248,7 +273,7 @@ const STEP_BACK: Duration = Duration::from_millis(2);
 /// How often a waiter finds the cell locked, or is overtaken, before it gets in line for it: who has it may be a stranger.
 const ASIDE: u32 = 12;
 /// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection that broke, a cell that
-/// was deleted in between.
+/// was deleted in between. And so many cells may be made that are gone when they are written.
 const SWALLOWED: usize = 5;
 /// Before the next try of a verb that lost every race, or whose cell is locked.
 const PAUSE: Duration = Duration::from_millis(5);

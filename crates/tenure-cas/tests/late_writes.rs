@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tenure_cas::{Locks, Look};
 use tenure_core::{
-    Backend, Claim, ClaimAnswer, FencingToken, Label, LockName, Mode, OwnerId, ProcessId, Wait,
+    Backend, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released,
+    Renewal, Wait,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -97,5 +98,46 @@ async fn versions_of_one_name_never_come_back() {
         }
         stage.store.restore(empty.clone());
         pass(Duration::from_millis(1)).await;
+    }
+}
+
+/// Grants this claim, and does `verb` by a process that knows nothing of the lock while its writes arrive so late.
+async fn beside_late_writes<A>(late: Duration, verb: impl AsyncFnOnce(&Locks<CellStore>, Grant) -> A) -> A {
+    let stage = Stage::new();
+    let (a, b) = (stage.locks(), stage.locks());
+    let long = Claim { ttl: Duration::from_secs(600), ..claim(1) };
+    let ClaimAnswer::Granted(grant) = a.claim(&long).await.unwrap() else { panic!("it is free") };
+    let store = stage.store.clone();
+    tokio::spawn(async move {
+        for _ in 0..WRITES {
+            let arrives = store.delay_write();
+            pass(late).await;
+            arrives.notify_one();
+        }
+    });
+    tokio::task::yield_now().await;
+    verb(&b, grant).await
+}
+
+/// More than a verb may find a cell as it was.
+const WRITES: usize = 8;
+
+/// A write that came too late was taken for one that somebody's lock kept out: the renewal failed, and was not tried again.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_written_late_is_written_again() {
+    for late in [4, 6, 60].map(Duration::from_secs) {
+        let renewed = beside_late_writes(late, async |locks, grant| locks.renew(&[grant]).await).await;
+        assert_eq!(renewed[0].as_ref().unwrap(), &Renewal::Renewed, "{late:?} late");
+    }
+}
+
+/// The same with a release: after a few of them the store was said to drop what is written.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_written_late_is_written_again() {
+    for late in [4, 6, 60].map(Duration::from_secs) {
+        let release = async |locks: &Locks<CellStore>, grant: Grant| {
+            locks.release(&grant.name, grant.owner).await.unwrap()
+        };
+        assert_eq!(beside_late_writes(late, release).await, Released::Released, "{late:?} late");
     }
 }

@@ -124,6 +124,23 @@ async fn what_a_trigger_puts_back_is_no_grant() {
     }
 }
 
+/// A trigger deleted each row that was made: a claim made it 64 times, and was told to try again.
+#[tokio::test]
+async fn a_table_that_deletes_free_rows_is_told_of() {
+    let server = PostgresServer::start();
+    player(&server.url(""), "one").enter().await;
+    trigger(&server, "AFTER INSERT", "DELETE FROM tenure_lock WHERE name = NEW.name; RETURN NULL;");
+    let b = player(&server.url(""), "new");
+    let error = soon(b.backend.claim(&b.claim)).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::Corrupt, Outcome::NotApplied),
+        "{}",
+        chain(&error)
+    );
+    assert!(error.to_string().contains("no effect"), "{}", chain(&error));
+}
+
 /// L1, L5: several renewals in one statement, all of which a trigger put back, were answered with yes.
 #[tokio::test]
 async fn what_a_trigger_puts_back_is_no_renewal() {
