@@ -192,14 +192,14 @@ impl Child {
         // Stops as TSTP does, which we listen to.
         let stop = Signal::SIGTTIN;
         if was_asked {
-            let _ = raise(stop);
+            let _ = tenure::suspend(|| raise(stop));
         } else if let Some(terminal) = self.terminal.take() {
             terminal.take_back(false);
             // Ctrl-Z came to the command's group; it was meant for all of the job.
-            let _ = killpg(getpgrp(), stop);
+            let _ = tenure::suspend(|| killpg(getpgrp(), stop));
         } else if Terminal::in_foreground().is_none() {
             // As the system would have done to our group, had the command been in it.
-            let _ = killpg(getpgrp(), stop);
+            let _ = tenure::suspend(|| killpg(getpgrp(), stop));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `Sqlite`: the backend.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -10,7 +10,7 @@ use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
     Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp,
-    Wakes, locked,
+    Wakes,
 };
 use tenure_ledger::Ledger;
 
@@ -19,7 +19,7 @@ use crate::{
     diagnosis,
     error::{self, RowError},
     front, sql,
-    store::{Haste, Store, Tx},
+    store::{Haste, InUse, Store, Tx},
     wake::Hints,
 };
 
@@ -42,9 +42,8 @@ impl Sqlite {
         Self { config, host, bells, store: Arc::new(Mutex::new(store)) }
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
-        // OK because a transaction that panics is rolled back when its connection is used or closed.
-        locked(&self.store)
+    fn store(&self) -> InUse<'_> {
+        InUse::of(&self.store)
     }
 
     /// Reads ledgers from one snapshot of a file that may not be there yet.

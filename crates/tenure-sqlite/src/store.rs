@@ -1,9 +1,13 @@
 //! `Store`: one connection, and a transaction per verb.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use rusqlite::Connection;
-use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerId};
+use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerId, Unstopped, locked};
 use tokio::sync::Notify;
 
 use crate::{
@@ -58,6 +62,42 @@ pub(crate) struct Tx<'a> {
     pub(crate) now: Moment,
     pub(crate) store: &'a mut Store,
     pub(crate) wakes: Vec<(Audience, OwnerId)>,
+}
+
+/// The file of a handle, while nobody else of this process has it, and while this process does not suspend itself.
+pub(crate) struct InUse<'a> {
+    store: MutexGuard<'a, Store>,
+    _unstopped: Unstopped,
+}
+
+impl<'a> InUse<'a> {
+    pub(crate) fn of(store: &'a Mutex<Store>) -> Self {
+        let _unstopped = Unstopped::begin();
+        // OK because a transaction that panics is rolled back when its connection is used or closed.
+        Self { store: locked(store), _unstopped }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing the last connection deletes the log.
+        let _unstopped = Unstopped::begin();
+        self.open = None;
+    }
+}
+
+impl Deref for InUse<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    fn deref_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
 }
 
 impl Store {
@@ -309,5 +349,43 @@ impl Tx<'_> {
 
     pub(crate) fn failed(&self, error: rusqlite::Error) -> BackendError {
         error::before_commit(self.path(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicBool, Ordering::SeqCst},
+            mpsc,
+        },
+        thread,
+    };
+
+    use tenure_core::suspend;
+    use tenure_testkit::host::PausedHost;
+
+    use super::*;
+
+    /// L6: `tenure run` was suspended while its keeper opened the file, and nobody else could open it until `fg`.
+    #[tokio::test(start_paused = true)]
+    async fn a_process_is_not_suspended_in_a_transaction() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(folder.path().join("locks.db"));
+        let store = Mutex::new(Store::new(config, PausedHost::new(1), Bells::default()));
+        let (is_done, (began, begins)) = (AtomicBool::new(false), mpsc::channel());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let written = InUse::of(&store).transact(true, Haste::Waiter, |_| {
+                    began.send(()).unwrap();
+                    thread::sleep(Duration::from_millis(50));
+                    is_done.store(true, SeqCst);
+                    Ok(())
+                });
+                written.unwrap();
+            });
+            begins.recv().unwrap();
+            suspend(|| assert!(is_done.load(SeqCst), "it holds what others wait for"));
+        });
     }
 }

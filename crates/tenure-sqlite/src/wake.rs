@@ -11,7 +11,13 @@ use rusqlite::{Connection, OptionalExtension};
 use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
-use crate::{pauses::Pauses, places::Foremost, sql, store::Store, touch::Touches};
+use crate::{
+    pauses::Pauses,
+    places::Foremost,
+    sql,
+    store::{InUse, Store},
+    touch::Touches,
+};
 
 /// Who has so many ahead hears at once that others leave hints. Those behind are woken for nothing.
 const NEAR: usize = 4;
@@ -79,7 +85,7 @@ impl Hints {
     /// it.
     fn look(&mut self) -> Duration {
         let store = self.store.clone();
-        let mut store = locked(&store);
+        let mut store = InUse::of(&store);
         if !store.is_in_place() {
             // Another world: everybody must ask again.
             self.found.push_back(Wake::All);

@@ -110,6 +110,6 @@ pub use tenure_core::{
     EndOfGrant, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo,
     MemoError, MemoView, Memos, Minting, Mode, Moment, NameError, Noted, Order, Outcome, OwnerError, OwnerId,
     ProcessId, Promises, Released, Renewal, Restart, Severity, Sharing, Shown, Start, Timing, TimingError,
-    Wait, WaiterView, Wake, WakeUp, Wakes, shown,
+    Wait, WaiterView, Wake, WakeUp, Wakes, shown, suspend,
 };
 pub use watch::Watch;

@@ -1,0 +1,125 @@
+//! `Unstopped`: work that other processes wait for, in which this one does not suspend itself.
+
+use std::{
+    cell::Cell,
+    marker::PhantomData,
+    sync::{Condvar, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::locked;
+
+/// Threads that are at such work.
+static WORKING: Mutex<usize> = Mutex::new(0);
+static DONE: Condvar = Condvar::new();
+
+thread_local! {
+    /// How many of them this thread has, one in the other.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Longer than any such work: whoever was asked to suspend this process is not kept waiting by one that hangs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// While one is there, [`suspend`] waits. For work without a wait, on what is taken from others: a transaction on a file, a lock on a
+/// directory.
+#[derive(Debug)]
+pub struct Unstopped(PhantomData<*const ()>);
+
+impl Unstopped {
+    /// From here until it is dropped. Waits while this process is suspended.
+    pub fn begin() -> Self {
+        DEPTH.with(|depth| {
+            if depth.get() == 0 {
+                *locked(&WORKING) += 1;
+            }
+            depth.set(depth.get() + 1);
+        });
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Unstopped {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| {
+            depth.set(depth.get() - 1);
+            if depth.get() == 0 {
+                *locked(&WORKING) -= 1;
+                DONE.notify_all();
+            }
+        });
+    }
+}
+
+/// Runs what suspends this process, when no thread of it has anything that other processes wait for; after a second in any case.
+///
+/// A program that handles `SIGTSTP` sends itself the signal that stops it in here. A process that is stopped in the middle of a
+/// transaction on the file of SQLite keeps everybody else from all locks of that file until it goes on (L6). Against a `SIGSTOP` from
+/// outside nothing helps.
+///
+/// # Example
+/// ```
+/// let suspended = tenure_core::suspend(|| "here it stops, and goes on when it is continued");
+/// assert!(suspended.starts_with("here"));
+/// ```
+pub fn suspend<A>(stop: impl FnOnce() -> A) -> A {
+    let none = DONE.wait_timeout_while(locked(&WORKING), PATIENCE, |working| *working > 0);
+    // Who begins meanwhile waits until it goes on.
+    let (_none, _) = none.unwrap_or_else(PoisonError::into_inner);
+    stop()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering::SeqCst},
+            mpsc,
+        },
+        thread,
+    };
+
+    use super::*;
+
+    /// One test for all: what is looked at belongs to the process.
+    #[test]
+    fn a_process_is_suspended_between_two_pieces_of_work() {
+        let (began, begins) = mpsc::channel();
+        let (go, goes) = mpsc::channel();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let work = thread::spawn({
+            let is_done = is_done.clone();
+            move || {
+                let _outer = Unstopped::begin();
+                drop(Unstopped::begin());
+                began.send(()).unwrap();
+                goes.recv().unwrap();
+                thread::sleep(Duration::from_millis(20));
+                is_done.store(true, SeqCst);
+            }
+        });
+        begins.recv().unwrap();
+        go.send(()).unwrap();
+        let beginner = suspend(|| {
+            assert!(is_done.load(SeqCst), "the work is done before");
+            let beginner = thread::spawn(|| drop(Unstopped::begin()));
+            thread::sleep(Duration::from_millis(20));
+            assert!(!beginner.is_finished(), "nobody begins meanwhile");
+            beginner
+        });
+        beginner.join().unwrap();
+        work.join().unwrap();
+
+        // One that hangs is not waited for.
+        let (_never, hangs) = mpsc::channel::<()>();
+        let (began, begins) = mpsc::channel();
+        thread::spawn(move || {
+            let _work = Unstopped::begin();
+            began.send(()).unwrap();
+            hangs.recv()
+        });
+        begins.recv().unwrap();
+        assert_eq!(suspend(|| 1), 1);
+    }
+}
