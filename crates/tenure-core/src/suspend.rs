@@ -70,6 +70,7 @@ pub fn suspend<A>(stop: impl FnOnce() -> A) -> A {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "threads are watched in real time")]
 mod tests {
     use std::{
         sync::{

@@ -353,6 +353,7 @@ impl Tx<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "threads are watched in real time")]
 mod tests {
     use std::{
         sync::{
