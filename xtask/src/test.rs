@@ -51,7 +51,9 @@ fn all_rings(workspace: &Workspace, runner: &Runner<'_>, steps: &mut Steps) -> R
 
 /// The other rings. The tests have the processor first.
 fn rings(options: &Options) -> Result<Vec<Ring>, Failure> {
-    let starter = session::gentle(options.is_alone);
+    // Beside busy loops, whoever yields never has its turn.
+    let starter = if options.is_busy { session::own } else { session::gentle };
+    let starter = starter(options.is_alone);
     let ring = |name, words: &[&str]| {
         let mut command = cargo_under(&starter);
         command.args(words);

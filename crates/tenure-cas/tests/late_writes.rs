@@ -49,7 +49,7 @@ async fn pass_through(locks: &Locks<CellStore>, claim: &Claim) -> FencingToken {
 }
 
 /// A claim that is written late, after others were granted the lock, and then all was lost that had been written since it was read.
-async fn late_claim(is_new: bool, late: Duration) -> (FencingToken, FencingToken) {
+async fn late_claim(is_new: bool, late_by: Duration) -> (FencingToken, FencingToken) {
     let stage = Stage::new();
     let (a, b) = (stage.locks(), stage.locks());
     if !is_new {
@@ -57,13 +57,17 @@ async fn late_claim(is_new: bool, late: Duration) -> (FencingToken, FencingToken
     }
     let copy = stage.store.copy();
     let arrives = stage.store.delay_write();
-    let claimed = tokio::spawn(async move { token(&a, &claim(1)).await });
-    pass(late / 2).await;
-    let last = pass_through(&b, &claim(2)).await;
-    stage.store.restore(copy);
-    pass(late / 2).await;
-    arrives.notify_one();
-    (last, claimed.await.unwrap())
+    let others = async {
+        pass(late_by / 2).await;
+        let last = pass_through(&b, &claim(2)).await;
+        stage.store.restore(copy);
+        pass(late_by / 2).await;
+        arrives.notify_one();
+        last
+    };
+    let late = claim(1);
+    let (token, last) = tokio::join!(token(&a, &late), others);
+    (last, token)
 }
 
 /// L2. A claim read that there was no cell, and found none when it was written, after the lock had been granted to others: its token was
@@ -107,20 +111,19 @@ async fn beside_late_writes<A>(late: Duration, verb: impl AsyncFnOnce(&Locks<Cel
     let (a, b) = (stage.locks(), stage.locks());
     let long = Claim { ttl: Duration::from_secs(600), ..claim(1) };
     let ClaimAnswer::Granted(grant) = a.claim(&long).await.unwrap() else { panic!("it is free") };
-    let store = stage.store.clone();
-    tokio::spawn(async move {
-        for _ in 0..WRITES {
-            let arrives = store.delay_write();
+    let delays = async {
+        loop {
+            let arrives = stage.store.delay_write();
             pass(late).await;
             arrives.notify_one();
         }
-    });
-    tokio::task::yield_now().await;
-    verb(&b, grant).await
+    };
+    tokio::select! {
+        biased;
+        () = delays => unreachable!("BUG: it never ends"),
+        answer = verb(&b, grant) => answer,
+    }
 }
-
-/// More than a verb may find a cell as it was.
-const WRITES: usize = 8;
 
 /// A write that came too late was taken for one that somebody's lock kept out: the renewal failed, and was not tried again.
 #[tokio::test(start_paused = true)]
