@@ -57,7 +57,7 @@ fn at_most_one_leads_whatever_becomes_of_the_leader(stage: &Stage) {
     let stopped = leader(stage, &mut all).pid();
     let of = |all: &mut Vec<Process>| all.iter().position(|process| process.pid() == stopped).unwrap();
     let at = of(&mut all);
-    all[at].signal(Signal::SIGSTOP);
+    stage.stop(&all[at]);
     thread::sleep(2 * ttl);
     next_term(stage, 2);
     all[at].signal(Signal::SIGCONT);

@@ -86,7 +86,7 @@ fn the_command_of_a_stopped_tenure_is_ended_before_the_lease(stage: &Stage) {
     stage.beats("first");
     stage.beats("left");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
-    holder.signal(Signal::SIGSTOP);
+    stage.stop(&holder);
     let end = stage.end_of_the_dead("job", ttl);
     waiter.ended().silent(0);
     assert!(stage.entered("second") >= end.earliest);
@@ -104,7 +104,7 @@ fn a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over(sta
     let holder =
         stage.start(&["run", "--ttl", "9s", "--grace", "3s", "job", "--", "sh", "-c", deaf, "first"]);
     stage.beats("first");
-    holder.signal(Signal::SIGSTOP);
+    stage.stop(&holder);
     eventually("the watcher has sent TERM", PATIENCE, || stage.path("termed").exists().then_some(()));
     holder.signal(Signal::SIGCONT);
     let ended = holder.ended();
@@ -120,7 +120,7 @@ fn a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on(
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
     stop_watcher(&holder, Signal::SIGSTOP);
-    holder.signal(Signal::SIGSTOP);
+    stage.stop(&holder);
     let end = stage.end_of_the_dead("job", ttl);
     waiter.ended().silent(0);
     assert!(stage.entered("second") >= end.earliest);
@@ -198,7 +198,7 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &late, "first"]);
     stage.beats("first");
     stop_watcher(&holder, Signal::SIGSTOP);
-    holder.signal(Signal::SIGSTOP);
+    stage.stop(&holder);
     stage.run(&["run", "job", "--", "sh", "-c", write, "second"]).silent(0);
     stage.touch("go");
     stage.has_lines("writes", 3);

@@ -86,7 +86,7 @@ struct Refusal {
 
 impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
-        let patience = config.connect_timeout.max(config.response_timeout);
+        let patience = LOGIN * config.connect_timeout.max(config.response_timeout);
         let member = |address: &String| {
             let (for_config, to, clock) = (config.clone(), address.clone(), host.clone());
             let open =
@@ -132,9 +132,8 @@ impl Members {
         self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
     }
 
-    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a
-    /// sixth of
-    /// this ttl: all must get their chance in that time.
+    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a sixth of this
+    /// ttl: all must get their chance in that time.
     pub(crate) fn patience(&self, ttl: Duration) -> Duration {
         let share = ttl / 6 / u32::try_from(self.len()).unwrap_or(u32::MAX).max(1);
         self.config.response_timeout.min(share.max(Duration::from_millis(50)))
@@ -275,6 +274,8 @@ impl Members {
     }
 }
 
+/// How many time-outs a login may take: etcd hashes a password slowly on purpose.
+const LOGIN: u32 = 4;
 /// A login that is never answered keeps nobody waiting: no request was sent.
 async fn in_time<T>(
     opening: impl Future<Output = Result<T, (Fate, BackendError)>>,

@@ -16,7 +16,7 @@ const SECRET: &str = "s3cret-w0rd";
 
 /// What a claim is refused with; nothing is done, and no secret is shown.
 async fn refusal(url: &str, name: &str) -> BackendError {
-    // A member that is busy has half a second for a login: that it took longer says nothing of the user.
+    // A member that is busy has two seconds for a login: that it took longer says nothing of the user.
     let refused = async || {
         let error = refusal_of_any_outcome(url, name).await;
         (error.kind() != ErrorKind::TimedOut).then_some(error)
@@ -29,7 +29,7 @@ async fn refusal(url: &str, name: &str) -> BackendError {
 async fn refusal_of_any_outcome(url: &str, name: &str) -> BackendError {
     let player = Player::new(etcd(url), name);
     let claimed = player.backend.claim(&player.claim);
-    let answer = in_time("it is refused", Duration::from_secs(2), claimed).await;
+    let answer = in_time("it is refused", Duration::from_secs(5), claimed).await;
     let error = answer.expect_err("it should be refused");
     let (mut text, mut next) = (format!("{error:?} {error}"), error.source());
     while let Some(source) = next {

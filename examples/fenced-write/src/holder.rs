@@ -2,6 +2,7 @@
 
 use std::{error::Error, fs, io, path::Path, time::Duration};
 
+use nix::sys::signal::{Signal, raise};
 use tenure::{
     blocking,
     fence::{FencedFile, FileError},
@@ -16,7 +17,11 @@ pub(crate) const PLAIN: &str = "plain.txt";
 /// Short, because the audience waits for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 
-/// Acquires, looks, is held up until a line comes in, and writes without another look. Says what it does in lines.
+/// What it is told in lines: to stop as if the machine held it up there, and to go on with its write.
+pub(crate) const STOP: &str = "stop";
+pub(crate) const WRITE: &str = "write";
+
+/// Acquires, looks, is held up if it is told so, and writes without another look. Says what it does in lines.
 pub(crate) fn run(name: &str, url: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     die_with_the_play();
     let locks = blocking::connect(url)?;
@@ -25,7 +30,13 @@ pub(crate) fn run(name: &str, url: &str, folder: &Path) -> Result<(), Box<dyn Er
     println!("holds {}", guard.token());
 
     // The pause that no lease can exclude: between the check and the write.
-    io::stdin().read_line(&mut String::new())?;
+    for order in io::stdin().lines() {
+        match order?.as_str() {
+            // A signal from outside may come in the middle of a write to the file of locks: nobody could use that until we go on.
+            STOP => tenure::suspend(|| raise(Signal::SIGSTOP))?,
+            _ => break,
+        }
+    }
 
     let text = content(name);
     match FencedFile::new(folder.join(FENCED)).write(guard.pass(), text.as_bytes()) {
@@ -48,7 +59,7 @@ pub(crate) fn content(name: &str) -> String {
 /// Also while it is stopped. Elsewhere than on Linux, it ends when it goes on.
 fn die_with_the_play() {
     #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
 }
 
 /// For a server that was just started and grants nothing yet.

@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::holder::{FENCED, PLAIN, TTL, VERB, content};
+use crate::holder::{FENCED, PLAIN, STOP, TTL, VERB, WRITE, content};
 
 /// Plays it, and fails if anything happens that should not.
 pub(crate) fn run(url: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
@@ -89,7 +89,7 @@ impl Actor {
 
     /// Lets it write, and passes on what it says of both files.
     fn write(&mut self) -> Result<[String; 2], Box<dyn Error>> {
-        self.ear.write_all(b"write\n")?;
+        writeln!(self.ear, "{WRITE}")?;
         let said = [self.says()?, self.says()?];
         for line in &said {
             println!("{:<7} {line}", self.name);
@@ -100,8 +100,8 @@ impl Actor {
     }
 
     /// Returns when it does nothing any more.
-    fn stop(&self) -> Result<(), Box<dyn Error>> {
-        kill(self.pid()?, Signal::SIGSTOP)?;
+    fn stop(&mut self) -> Result<(), Box<dyn Error>> {
+        writeln!(self.ear, "{STOP}")?;
         let state = waitpid(self.pid()?, Some(WaitPidFlag::WUNTRACED))?;
         expect("a process can be stopped", matches!(state, WaitStatus::Stopped(..)))
     }

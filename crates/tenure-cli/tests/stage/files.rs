@@ -7,10 +7,11 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use nix::sys::signal::Signal;
 use rusqlite::Connection;
 use tenure_testkit::patience::eventually;
 
-use super::{PATIENCE, Stage, process::is_alive};
+use super::{PATIENCE, Process, Stage, process::is_alive};
 
 /// A command that adds its name (`$0`) to `beats` for as long as it lives. A shell says so if its `sleep` is stopped before it is
 /// itself: that is no word of ours.
@@ -94,6 +95,23 @@ impl Stage {
         let connection = Connection::open(self.database()).unwrap();
         connection.busy_timeout(PATIENCE).unwrap();
         connection
+    }
+
+    /// Stops a `tenure`, but not in the middle of a write to the file of locks: nobody else could use that until it goes on.
+    pub(crate) fn stop(&self, holder: &Process) {
+        eventually("the holder is stopped between two writes", PATIENCE, || {
+            holder.signal(Signal::SIGSTOP);
+            if self.url.is_some() {
+                return Some(());
+            }
+            let file = Connection::open(self.database()).unwrap();
+            file.busy_timeout(Duration::from_secs(1)).unwrap();
+            let is_free = file.execute_batch("BEGIN IMMEDIATE; ROLLBACK").is_ok();
+            if !is_free {
+                holder.signal(Signal::SIGCONT);
+            }
+            is_free.then_some(())
+        });
     }
 
     /// Takes the store away from everybody until the connection is dropped.
