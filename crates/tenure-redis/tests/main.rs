@@ -11,6 +11,7 @@ mod cluster;
 mod conformance;
 mod diagnose;
 mod differential;
+mod gathered;
 mod hazards_given;
 mod hazards_promised;
 mod hazards_recipe;
