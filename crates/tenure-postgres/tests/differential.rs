@@ -21,6 +21,7 @@ use crate::stage::postgres;
 const OWNERS: usize = 14;
 const STEPS: usize = 40;
 const LOCKS: u64 = 200;
+const MIN_COMPARED: usize = STEPS * 50;
 
 /// xorshift64: a test's chance only has to be repeatable.
 struct Chance(u64);
@@ -151,7 +152,11 @@ async fn the_table_answers_as_the_ledger_does() {
     let here = postgres(&server.url(""));
     let handles = [here.clone(), here.handle().await.unwrap(), postgres(&server.url(""))];
     let (mut compared, mut behind) = (0, 0);
-    for seed in 1..=LOCKS {
+    // As many again as a slow machine wants, on which most locks say nothing.
+    for seed in 1..=10 * LOCKS {
+        if seed > LOCKS && behind > 8 && compared > MIN_COMPARED {
+            break;
+        }
         let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut pair = Pair::new(format!("pair/{seed}"), &handles);
         let begun = Instant::now();
@@ -173,5 +178,5 @@ async fn the_table_answers_as_the_ledger_does() {
         }
     }
     assert!(behind > 8, "only {behind} waited behind the queue");
-    assert!(compared > STEPS * usize::try_from(LOCKS).unwrap() / 4, "only {compared} verbs were compared");
+    assert!(compared > MIN_COMPARED, "only {compared} verbs were compared");
 }

@@ -29,10 +29,14 @@ fn is_long(server: &PostgresServer) -> bool {
 /// So many in a line, each in a process of its own, behind one who holds.
 async fn in_line(server: &PostgresServer, count: usize) -> (Player, Vec<Player>) {
     // On a slow machine nobody loses its turn for that.
-    let new = || player(&server.url("?claim_ttl=30s"), "one");
+    let new = || player(&server.url("?claim_ttl=6s"), "one");
     let holder = new();
     holder.enter().await;
     let waiters: Vec<Player> = (0..count).map(|_| new()).collect();
+    // Nor while those behind it connect.
+    for connected in join_all(waiters.iter().map(|waiter| waiter.backend.inspect(&waiter.claim.name))).await {
+        connected.unwrap();
+    }
     for (ahead, waiter) in waiters.iter().enumerate() {
         waiter.queue_behind(ahead).await;
     }
@@ -101,7 +105,7 @@ async fn those_behind_are_served_in_their_order_and_leave_nothing() {
 #[tokio::test]
 async fn readers_behind_the_queue_come_in_together() {
     let server = PostgresServer::start();
-    let holder = player(&server.url("?claim_ttl=30s"), "one");
+    let holder = player(&server.url("?claim_ttl=6s"), "one");
     holder.enter().await;
     let url = server.url("?claim_ttl=6s");
     let read = |url: String| async move {

@@ -133,11 +133,14 @@ async fn a_server_that_is_not_there_is_an_error() {
 async fn a_closed_gate_is_noted_with_the_time_left() {
     let server = RedisServer::start();
     let seen = look(&server, "?max_ttl=10m").await;
-    seen.has_grave(0).has(Note, "it grants nothing for another 60", "wait 60").has(
+    seen.has_grave(0).has(Note, "it grants nothing for another ", "wait ").has(
         Note,
         "were not tried",
         "again",
     );
+    let left = seen.0.iter().find_map(|finding| finding.what.split_once("for another ")?.1.split_once(" s,"));
+    let left: f64 = left.unwrap().0.parse().unwrap();
+    assert!((300.0..=605.0).contains(&left), "{left} s of ten minutes and a little");
 }
 
 #[tokio::test]
