@@ -24,7 +24,6 @@ use crate::{
     hint,
     keys::Keys,
     known::Known,
-    plain::Freeing,
     reply::{Reply, number},
     script::{Script, Scripts},
     session::{Session, Sessions},
@@ -324,10 +323,11 @@ impl Backend for Redis {
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let keys = self.keys(name)?;
         let session = self.sessions.session().await?;
-        // Behind those who are leaving: its claim may be one of them, given up (L9).
-        if session.gathering().is_leaving() || !self.contended.is_contended(name) {
-            let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
-            if self.sessions.plainly(&session, freeing).await? {
+        if !self.contended.is_contended(name) {
+            let script = &self.scripts().release;
+            let mut call = script.call(&[&keys.lock]);
+            call.arg(&owner.hex()[..]);
+            if number(&self.sessions.ask(&session, script, &call).await?) == Some(1) {
                 return Ok(Released::Released);
             }
         }

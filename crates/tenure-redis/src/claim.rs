@@ -1,6 +1,6 @@
 //! The verb `claim`: the plain path, the path that sees everything, and reading its answers.
 
-use std::{fmt::Write, sync::Arc};
+use std::fmt::Write;
 
 use tenure_core::{
     BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Outcome, Wait,
@@ -9,8 +9,8 @@ use tenure_core::{
 use crate::{
     backend::{Redis, millis},
     error,
-    plain::{Taken, Taking},
-    reply::Reply,
+    keys::Keys,
+    reply::{Reply, number},
     session::Session,
     value,
 };
@@ -19,14 +19,13 @@ impl Redis {
     /// One attempt to be let in through an open gate. `None`: it is closed.
     pub(crate) async fn claim_through(
         &self,
-        session: &Arc<Session>,
-        gate: &Arc<str>,
+        session: &Session,
+        gate: &str,
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
-        // Behind those who are leaving: one of them may free it.
-        let is_plain = || session.gathering().is_leaving() || !self.contended.is_contended(&claim.name);
-        if claim.mode == Mode::Exclusive && is_plain() {
-            match self.acquire(session, gate, claim).await? {
+        let keys = self.keys(&claim.name)?;
+        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
+            match self.acquire(session, gate, &keys, claim).await? {
                 (-1, _) => return Ok(None),
                 (-2, _) => return self.close(session, gate).await,
                 (0, _) => self.contended.set(&claim.name, true),
@@ -38,7 +37,7 @@ impl Redis {
                 }
             }
         }
-        let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
+        let script = &self.scripts().claim;
         let mut call = self.full_call(script, &keys, gate);
         call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
         call.arg(match claim.wait {
@@ -69,23 +68,28 @@ impl Redis {
     /// The plain path: nobody holds and nobody waits. The last token and their count, or why not.
     async fn acquire(
         &self,
-        session: &Arc<Session>,
-        gate: &Arc<str>,
+        session: &Session,
+        gate: &str,
+        keys: &Keys,
         claim: &Claim,
-    ) -> Result<Taken, BackendError> {
+    ) -> Result<(i64, u64), BackendError> {
+        let script = &self.scripts().acquire;
+        let mut call = keys.plain(|keys| script.call(keys));
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
         tail.push_str(&self.label(&claim.label));
-        let taking = Taking {
-            keys: self.keys(&claim.name)?,
-            gate: gate.clone(),
-            owner: claim.owner.hex(),
-            tail,
-            ttl_ms: millis(claim.ttl),
-            block: claim.block,
+        call.arg(gate).arg(&claim.owner.hex()[..]).arg(tail).arg(millis(claim.ttl));
+        call.arg(self.known(gate));
+        if claim.block > 1 {
+            call.arg(claim.block);
+        }
+        let answer = self.sessions.ask(session, script, &call).await?;
+        let parsed = match number(&answer) {
+            Some(token) => Some((token, 1)),
+            None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),
         };
-        self.sessions.plainly(session, taking).await
+        parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))
     }
 }
 

@@ -59,12 +59,6 @@ pub(crate) fn no_answer(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place)
 }
 
-/// Whoever was to send it is gone, and may have sent it.
-pub(crate) fn unsent(place: &str) -> BackendError {
-    let message = "the runtime that speaks with the Redis server has ended";
-    BackendError::new(Unavailable, Outcome::Unknown, message).with("redis", place)
-}
-
 pub(crate) fn unreadable(place: &str, what: &str) -> BackendError {
     let message = format!("the Redis server gave an answer to {what} that cannot be read");
     BackendError::new(Corrupt, Outcome::Unknown, message).with("redis", place)

@@ -21,7 +21,6 @@ use crate::{
     config::GuardMode,
     connect::{self, Wire},
     error::{self, Fate},
-    gathering::Gathering,
     guard::{self, LOOK, Terms, Why},
     hint,
     reply::Reply,
@@ -49,7 +48,6 @@ pub(crate) struct Session {
     /// How many of the channels it is subscribed to.
     subscribed: AtomicUsize,
     subscribing: tokio::sync::Mutex<()>,
-    gathering: Arc<Gathering>,
     /// The connection for messages, where they are not pushed.
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
     end: Arc<End>,
@@ -117,7 +115,7 @@ impl Sessions {
         &self,
         session: &Session,
         gate: &'a Gate,
-    ) -> Result<Option<&'a Arc<str>>, BackendError> {
+    ) -> Result<Option<&'a str>, BackendError> {
         let now = self.host().now();
         match gate {
             Gate::Open(text) => Ok(Some(text)),
@@ -265,8 +263,6 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
         checking: tokio::sync::Mutex::default(),
         subscribed: AtomicUsize::new(0),
         subscribing: tokio::sync::Mutex::default(),
-        // The keys of a Cluster's locks lie on several nodes.
-        gathering: Arc::new(Gathering::new(!config.is_cluster())),
         messages: (!resp3).then(tokio::sync::Mutex::default),
         end,
     })
@@ -288,10 +284,6 @@ impl Link for Session {
 impl Session {
     pub(crate) fn place(&self) -> &str {
         &self.place
-    }
-
-    pub(crate) fn gathering(&self) -> &Arc<Gathering> {
-        &self.gathering
     }
 
     pub(crate) fn gate(&self) -> Gate {

@@ -11,7 +11,6 @@ mod cluster;
 mod conformance;
 mod diagnose;
 mod differential;
-mod gathered;
 mod hazards_given;
 mod hazards_promised;
 mod hazards_recipe;
