@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod at_once;
 mod cluster;
 mod conformance;
 mod diagnose;

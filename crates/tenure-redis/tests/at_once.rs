@@ -1,0 +1,240 @@
+//! Many claims and releases at once over one connection: each is answered as if it had gone alone. On a server, and on a node of a
+//! quorum.
+
+use std::{sync::Arc, task::Context};
+
+use futures_util::{future::join_all, task::noop_waker};
+use tenure_core::{
+    BackendError, BackendHandle, ClaimAnswer, ErrorKind, FencingToken, Outcome, Released, Wait,
+};
+use tenure_testkit::{conformance::player::Player, redis::RedisServer};
+
+use crate::stage::{entry::look, node, redis};
+
+const MANY: usize = 60;
+
+const UNGUARDED: &str = "?guard=off";
+
+fn handles(server: &RedisServer) -> [BackendHandle; 2] {
+    [redis(&server.url(UNGUARDED)), Arc::clone(&node(&server.url(UNGUARDED), 3)) as BackendHandle]
+}
+
+/// Over one connection, each for a lock of its own.
+fn crowd(backend: &BackendHandle, prefix: &str) -> Vec<Player> {
+    let player = |n| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(Wait::No);
+    (0..MANY).map(player).collect()
+}
+
+async fn claim_at_once(players: &[Player]) -> Vec<Result<ClaimAnswer, BackendError>> {
+    join_all(players.iter().map(|player| player.backend.claim(&player.claim))).await
+}
+
+async fn release_at_once(players: &[Player]) -> Vec<Result<Released, BackendError>> {
+    join_all(players.iter().map(|player| player.backend.release(&player.claim.name, player.claim.owner)))
+        .await
+}
+
+fn token(answer: &Result<ClaimAnswer, BackendError>) -> Option<FencingToken> {
+    if let Ok(ClaimAnswer::Granted(grant)) = answer { Some(grant.token) } else { None }
+}
+
+/// L1, L2: each is answered as if it had gone alone: who is free is granted a token of its own, who is held, waited for or holds
+/// something else is not, and those who waited are handed the lock.
+#[tokio::test]
+async fn each_is_answered_as_if_it_had_gone_alone() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        let mut players = crowd(&backend, prefix);
+        for player in &mut players {
+            player.claim.block = 8;
+        }
+        let other = |n: usize| Player::new(backend.clone(), &format!("{prefix}/{n}"));
+        let (held, waited_for) = (other(10), other(20));
+        held.enter().await;
+        waited_for.enter().await;
+        let waiter = other(20).waiting(Wait::Wake);
+        waiter.queue_behind(0).await;
+        server.command(&["SET", &format!("{prefix}/30"), "somebody else's"]);
+        let answers = claim_at_once(&players).await;
+        let mut granted: Vec<(u64, u64)> = Vec::new();
+        for (n, answer) in answers.iter().enumerate() {
+            match answer.as_ref().unwrap() {
+                ClaimAnswer::Granted(grant) => {
+                    assert!(![10, 20, 30].contains(&n), "{n}");
+                    let view = look(&players[n]).await;
+                    let last = grant.token.get() + u64::from(grant.block) - 1;
+                    assert_eq!(view.holders[0].token, Some(FencingToken::new(last)), "{n}");
+                    assert!((1..=8).contains(&grant.block), "{n}: {}", grant.block);
+                    granted.push((grant.token.get(), last));
+                }
+                ClaimAnswer::Busy { .. } => assert!([10, 20, 30].contains(&n), "{n}"),
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        assert_eq!(granted.len(), MANY - 3);
+        if prefix == "alone" {
+            granted.sort_unstable();
+            assert!(granted.windows(2).all(|pair| pair[0].1 < pair[1].0), "one counter for all: {granted:?}");
+        }
+        // The waiter's holder leaves in the same crowd, and hands over.
+        players[20] = waited_for;
+        let left = release_at_once(&players).await;
+        for (n, left) in left.into_iter().enumerate() {
+            let expected = if [10, 30].contains(&n) { Released::WasGone } else { Released::Released };
+            assert_eq!(left.unwrap(), expected, "{n}");
+        }
+        waiter.enter().await;
+        assert_eq!(look(&held).await.holders.len(), 1);
+        // The same again: every lock has a larger token than before.
+        players[20] = other(40);
+        let again = claim_at_once(&players).await;
+        for (n, (first, second)) in answers.iter().zip(&again).enumerate() {
+            if let (Some(first), Some(second)) = (token(first), token(second)) {
+                assert!(second > first, "{n}: {first} and then {second}");
+            }
+        }
+    }
+}
+
+/// L1: many who want the same lock at once.
+#[tokio::test]
+async fn of_many_who_want_the_same_lock_one_is_let_in() {
+    let server = RedisServer::start();
+    for backend in handles(&server) {
+        let players: Vec<Player> =
+            (0..MANY).map(|_| Player::new(backend.clone(), "same").waiting(Wait::No)).collect();
+        let mut last = None;
+        for _ in 0..3 {
+            let answers = claim_at_once(&players).await;
+            let granted: Vec<_> = answers.iter().filter_map(token).collect();
+            assert_eq!(granted.len(), 1, "{answers:?}");
+            assert!(last < Some(granted[0]), "{last:?} and then {granted:?}");
+            last = Some(granted[0]);
+            let left = release_at_once(&players).await;
+            let released = left.iter().filter(|left| matches!(left, Ok(Released::Released))).count();
+            assert_eq!(released, 1, "{left:?}");
+        }
+    }
+}
+
+/// L9: a key that holds no lock is no harm to the others.
+#[tokio::test]
+async fn a_key_of_another_type_harms_no_other_lock() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        let players = crowd(&backend, prefix);
+        server.command(&["RPUSH", &format!("{prefix}/25"), "a list"]);
+        // A counter of its own, on a node.
+        server.command(&["RPUSH", &format!("tenure:{{{prefix}/26}}:fence:{prefix}/26"), "a list"]);
+        for (n, answer) in claim_at_once(&players).await.into_iter().enumerate() {
+            if n == 25 || (n == 26 && prefix == "node") {
+                let error = answer.unwrap_err();
+                assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{n}");
+            } else {
+                assert!(token(&answer).is_some(), "{n}: {answer:?}");
+            }
+        }
+        for (n, left) in release_at_once(&players).await.into_iter().enumerate() {
+            let expected = if n == 26 && prefix == "node" { Released::WasGone } else { Released::Released };
+            if n == 25 {
+                assert_eq!(left.unwrap_err().kind(), ErrorKind::Corrupt);
+            } else {
+                assert_eq!(left.unwrap(), expected, "{n}");
+            }
+        }
+    }
+}
+
+/// L9: what the server refuses is refused to each, and nothing is done.
+#[tokio::test]
+async fn a_full_memory_is_said_to_each_and_nothing_is_granted() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        let players = crowd(&backend, prefix);
+        players[0].enter().await;
+        players[0].leave().await;
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        for answer in claim_at_once(&players).await {
+            let error = answer.unwrap_err();
+            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied));
+            assert!(error.to_string().contains("memory"), "{error}");
+        }
+        server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+        for player in &players {
+            assert_eq!(look(player).await.holders, [], "{}", player.claim.name);
+        }
+        assert!(claim_at_once(&players).await.iter().all(|answer| token(answer).is_some()));
+    }
+}
+
+/// L9: who may not touch one of the keys is told so, and the others are let in.
+#[tokio::test]
+async fn a_right_that_is_missing_for_one_lock_harms_no_other() {
+    let server = RedisServer::start();
+    let rights = "on >pw ~app/* ~tenure:* &tenure:* +@all";
+    server.command(&[&["ACL", "SETUSER", "narrow"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
+    let backend = redis(&format!("redis://narrow:pw@127.0.0.1:{}/{UNGUARDED}", server.port()));
+    let mut players = crowd(&backend, "app");
+    players[33] = Player::new(backend.clone(), "other").waiting(Wait::No);
+    for _ in 0..2 {
+        for (n, answer) in claim_at_once(&players).await.into_iter().enumerate() {
+            if n == 33 {
+                assert_eq!(answer.unwrap_err().kind(), ErrorKind::Denied);
+            } else {
+                assert!(token(&answer).is_some(), "{n}: {answer:?}");
+            }
+        }
+        for (n, left) in release_at_once(&players).await.into_iter().enumerate() {
+            assert_eq!(left.is_ok(), n != 33, "{n}");
+        }
+    }
+}
+
+/// L9: a claim that was given up is over when its release is answered, whatever it had come to by then.
+#[tokio::test]
+async fn a_claim_that_was_given_up_does_not_come_after_its_release() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        for polls in 0..3 {
+            let players = crowd(&backend, prefix);
+            let mut claims: Vec<_> =
+                players.iter().map(|player| player.backend.claim(&player.claim)).collect();
+            for poll in 0..=polls {
+                for claim in &mut claims {
+                    let _ = claim.as_mut().poll(&mut Context::from_waker(&noop_waker()));
+                }
+                if poll > 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            drop(claims);
+            release_at_once(&players).await.into_iter().for_each(|left| assert!(left.is_ok(), "{left:?}"));
+            for player in &players {
+                let view = look(player).await;
+                assert_eq!(view.holders, [], "{} after {polls} polls more", player.claim.name);
+            }
+        }
+    }
+}
+
+/// L1, L2: a server that was put back is found out by many at once as by one, and no token comes twice.
+#[tokio::test]
+async fn a_server_that_was_put_back_is_found_out_by_many_at_once() {
+    let server = RedisServer::start();
+    let backend = redis(&server.url(UNGUARDED));
+    let players = crowd(&backend, "job");
+    let before: Vec<_> = claim_at_once(&players).await.iter().filter_map(token).collect();
+    assert_eq!(before.len(), MANY);
+    assert!(release_at_once(&players).await.iter().all(Result::is_ok));
+    let record = server.command(&["HGETALL", "tenure:one"]).texts();
+    let gate = record.chunks(2).find(|pair| pair[0].contains('.')).unwrap()[0].clone();
+    server.command(&["HSET", "tenure:one", &gate, "1000"]);
+    let after = claim_at_once(&players).await;
+    let newest = before.iter().max().unwrap();
+    for answer in &after {
+        match token(answer) {
+            Some(token) => assert!(token > *newest, "{token} after {newest}"),
+            None => assert!(answer.as_ref().unwrap_err().kind().is_transient(), "{answer:?}"),
+        }
+    }
+}
