@@ -32,7 +32,7 @@ fn the_same_owner_asked_twice_has_one_lease(stage: &Stage) {
         (&again["owner"], &again["token"])
     );
     let other = OWNER.replace('9', "3");
-    stage.run(&["lock", "job", "--ttl", "1h", "-w", "300ms", "--owner", &other]).complained(1, "held by");
+    stage.run(&["lock", "job", "--ttl", "1h", "-w", "3s", "--owner", &other]).complained(1, "held by");
     stage.run(&["unlock", "job", OWNER]).silent(0);
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty(), "L8");
 }
