@@ -30,18 +30,17 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
     let holder = stage.start(&["run", "job", "--", "sh", "-c", HOLD, "holder"]);
     stage.beats("holder");
     let who = format!("pid {} sh since", holder.pid());
-    // Longer than the slowest store keeps silent on a busy machine: or the line is that it does not answer.
-    let (_, wait) = stage::scaled_ttl(Duration::from_secs(5));
+    let waits = stage.start(&["run", "-w", &longer_than_silent(), "-E", "75", "job", "--", "touch", "ran"]);
     for (arguments, code) in [
         (&["run", "-n"][..], 1),
         (&["run", "-n", "-E", "5"], 5),
         (&["run", "-n", "--conflict-exit-code", "0"], 0),
         (&["run", "-w", "0s"], 1),
-        (&["run", "-w", &wait, "-E", "75"], 75),
     ] {
         stage.run(&[arguments, &["job", "--", "touch", "ran"]].concat()).complained(code, &who);
     }
     stage.run(&["run", "-q", "-n", "job", "--", "touch", "ran"]).silent(1);
+    waits.ended().complained(75, &who);
     assert!(!stage.path("ran").exists());
     stage.touch("go");
     holder.ended().silent(0);
@@ -51,10 +50,14 @@ fn a_conflict_is_one_or_what_was_asked_for(stage: &Stage) {
 fn a_conflict_of_leases_is_one_or_what_was_asked_for(stage: &Stage) {
     stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
     let who = format!("pid {} ", std::process::id());
-    let (_, wait) = stage::scaled_ttl(Duration::from_secs(5));
-    for (arguments, code) in [(&["-w", "0s"][..], 1), (&["-w", &wait, "-E", "75"], 75)] {
-        stage.run(&[&["lock", "job", "--ttl", "5s"], arguments].concat()).complained(code, &who);
-    }
+    let waits = stage.start(&["lock", "job", "--ttl", "5s", "-w", &longer_than_silent(), "-E", "75"]);
+    stage.run(&["lock", "job", "--ttl", "5s", "-w", "0s"]).complained(1, &who);
+    waits.ended().complained(75, &who);
+}
+
+/// A wait in which the slowest store answers on a busy machine: or the line is that it does not.
+fn longer_than_silent() -> String {
+    stage::scaled_ttl(Duration::from_secs(3)).1
 }
 
 /// A wait lasts as long as was asked, no shorter and not much longer.

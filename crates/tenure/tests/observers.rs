@@ -11,9 +11,11 @@ use tenure_testkit::{
 };
 
 /// How long a leader leads, and nobody does: longer than an observer pauses.
-const STAY: Duration = Duration::from_millis(1600);
-/// The pause of an observer, and a look.
-const LATE: Duration = Duration::from_millis(1100);
+const STAY: Duration = Duration::from_millis(600);
+/// How long an observer pauses that is told nothing.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Its pause, and a look.
+const LATE: Duration = Duration::from_millis(400);
 
 /// How rarely an observer looks that is told: what it sees sooner it was told of.
 const RARELY: Duration = Duration::from_secs(20);
@@ -29,7 +31,7 @@ fn seen(leader: Option<Leader>) -> Seen {
 async fn every_change_is_seen_in_order(url: &str) {
     let stay = STAY * slowness();
     let election = connect(url).await.unwrap().election("scheduler");
-    let mut observer = connect(url).await.unwrap().election("scheduler").observe();
+    let mut observer = connect(url).await.unwrap().election("scheduler").every(PAUSE).observe();
     assert_eq!(observer.next().await.unwrap(), None);
     let watching = tokio::spawn(async move {
         let mut changes: Vec<(Instant, Seen)> = Vec::new();
