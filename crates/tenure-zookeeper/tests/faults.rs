@@ -17,6 +17,7 @@ use tenure_testkit::{
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
 use tokio::time::sleep;
+use zookeeper_client::Client;
 
 use crate::stage::{PATIENCE, Referee, contenders, locker, raw, renewed, soon, until, waiter, zookeeper};
 
@@ -47,7 +48,11 @@ async fn an_ensemble_that_loses_members_goes_on_and_never_lets_in_two() {
     let players: Vec<_> = (0..4).map(play).collect();
     let goes_on = async |what: &str| {
         let before = referee.entries.load(Ordering::SeqCst);
-        until(what, async || referee.entries.load(Ordering::SeqCst) > before + 10).await;
+        let goes_on = until(what, async || referee.entries.load(Ordering::SeqCst) > before + 10);
+        tokio::select! {
+            () = goes_on => {}
+            () = sleep(PATIENCE * slowness() * 9 / 10) => panic!("not {what}: {}", line(&ensemble).await),
+        }
     };
     goes_on("they contend").await;
     let follower = ensemble.followers()[0];
@@ -64,6 +69,31 @@ async fn an_ensemble_that_loses_members_goes_on_and_never_lets_in_two() {
     for player in players {
         soon("all are done", player).await.unwrap();
     }
+}
+
+/// What an ensemble says where nobody comes in: its members, and who stands in the line.
+async fn line(ensemble: &Ensemble) -> String {
+    let mut said = String::new();
+    for member in (0..3).map(|index| ensemble.member(index)) {
+        let client = tokio::time::timeout(PATIENCE, Client::connect(&member.address())).await;
+        said.push_str(&format!("\n{:?}\n{}", member.mode(), member.word("cons")));
+        if let Ok(Ok(client)) = client {
+            let mut names = contenders(&client, "/tenure/job").await;
+            names.sort();
+            for name in names {
+                let node = client.get_data(&format!("/tenure/job/{name}")).await;
+                let stat = client.check_stat(&format!("/tenure/job/{name}")).await;
+                said.push_str(&format!(
+                    "{name} {stat:?} {}\n",
+                    node.map_or_else(
+                        |e| e.to_string(),
+                        |(data, _)| String::from_utf8_lossy(&data).into_owned()
+                    )
+                ));
+            }
+        }
+    }
+    said
 }
 
 /// A session survives the restart of its server, and so does what it holds; if it took too long, its holder knew before.
