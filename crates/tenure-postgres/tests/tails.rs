@@ -283,17 +283,14 @@ async fn a_place_whose_answer_was_lost_is_found_again() {
     let server = PostgresServer::start();
     let proxy = Proxy::to(server.port(), 7);
     let (_holder, _waiters) = in_line(&server, 5).await;
-    let late = player(&format!("postgres://tenure@127.0.0.1:{}/tenure", proxy.port()), "one");
+    let late = player(&format!("postgres://tenure@127.0.0.1:{}/tenure{PATIENT}", proxy.port()), "one");
     // Connected, and told how many there are.
     late.backend.inspect(&late.claim.name).await.unwrap();
-    server.psql(
-        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$; \
-         CREATE TRIGGER slow AFTER INSERT ON tenure_lock FOR EACH ROW EXECUTE FUNCTION slow()",
-    );
-    let inserting = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let shut = connect(&server, SHUT).await;
     let cut = async {
-        until("its place is being made", async || server.psql(inserting) == "t").await;
+        until("its place is to be made", async || is_anybody_waiting(&server)).await;
         proxy.drop_replies();
+        shut.batch_execute("COMMIT").await.unwrap();
         until("it is made", async || tail(&server) == 2).await;
         proxy.cut();
         proxy.heal();
