@@ -15,6 +15,7 @@ use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
     error, holders, leave,
+    making::Making,
     node::{Contender, token},
     own_nodes::{Entry, Leaver, Node, Part},
     queue::{Queue, Standing},
@@ -194,13 +195,15 @@ impl Attempt<'_> {
         let path = format!("{}/{prefix}", self.lock);
         let options = CreateMode::EphemeralSequential.with_acls(session.acls());
         let newest = self.store.newest.load(Ordering::Acquire);
+        let making = Making::of(session, &self.lock, owner);
         // Both are sent at once, in this order.
         let create = session.client.create(&path, &data, &options);
         let (made, listed) = join!(create, session.client.get_children(&self.lock));
         let (stat, sequence) = match made {
             Ok(made) => made,
-            Err(error) => return self.not_made(error).map(|()| None),
+            Err(error) => return self.not_made(making, error).map(|()| None),
         };
+        making.answered();
         let name = format!("{prefix}{sequence}");
         let listed = listed.map_err(|error| error::wrote(&session.place(), error));
         // Since it was made somebody came or went: it may have been seen in a queue that was longer.
@@ -234,10 +237,11 @@ impl Attempt<'_> {
     }
 
     /// Forgets the entry if the node was certainly not made (L9).
-    fn not_made(&self, error: Error) -> Result<(), BackendError> {
+    fn not_made(&self, making: Making, error: Error) -> Result<(), BackendError> {
         let vanished = error == Error::NoNode;
         let error = error::wrote(&self.session.place(), error);
         if error.outcome() == Outcome::NotApplied {
+            making.answered();
             self.session.own_nodes().remove(self.claim.owner);
         }
         if vanished {

@@ -4,18 +4,29 @@ use futures_util::join;
 use tenure_core::{BackendError, OwnerId, Released};
 use zookeeper_client::{Error, MultiWriteError};
 
-use crate::{error, node::Contender, own_nodes::Leaver, queue::Queue, session::Session};
+use crate::{
+    error,
+    node::Contender,
+    own_nodes::{Entry, Leaver},
+    queue::Queue,
+    session::Session,
+};
 
-/// Deletes a node that is not wanted any more. It may be gone already.
+/// Deletes a node that is not wanted any more. It may be gone already. If its name is not known, all that were made for
+/// the owner.
 pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Released, Error> {
-    let name = match &leaver.node {
-        Some(node) => node.name.clone(),
-        None => match find(session, &leaver.lock, leaver.owner).await? {
-            Some(found) => found.name,
-            None => return Ok(Released::WasGone),
-        },
-    };
-    match session.client.delete(&format!("{}/{name}", leaver.lock), None).await {
+    if let Some(node) = &leaver.node {
+        return delete_named(session, &leaver.lock, &node.name).await;
+    }
+    let mut released = Released::WasGone;
+    while let Some(found) = find(session, &leaver.lock, leaver.owner).await? {
+        released = delete_named(session, &leaver.lock, &found.name).await?;
+    }
+    Ok(released)
+}
+
+async fn delete_named(session: &Session, lock: &str, name: &str) -> Result<Released, Error> {
+    match session.client.delete(&format!("{lock}/{name}"), None).await {
         Ok(()) => Ok(Released::Released),
         Err(Error::NoNode) => Ok(Released::WasGone),
         Err(error) => Err(error),
@@ -23,12 +34,35 @@ pub(crate) async fn delete(session: &Session, leaver: &Leaver) -> Result<Release
 }
 
 /// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier connection,
-/// has
-/// happened by then or never will (H6.5, hazard 57): the write comes behind it, and the list behind the write.
+/// has happened by then (H6.5, hazard 57): the write comes behind it, and the list behind the write. If not, it happens
+/// only after our connection broke again (see [`Doubts`](crate::doubts::Doubts)).
 pub(crate) async fn find(session: &Session, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
     let mark = session.config.layout.mark(owner);
     let children = seen_by_quorum(session, lock, lock).await?;
     Ok(children.and_then(|children| Queue::read(&children).marked(&mark).cloned()))
+}
+
+/// Deletes the nodes that were made for these owners after it was given up to wait for that: all of theirs but the one
+/// that an owner has, and none while one is made.
+///
+/// OK because only nodes of this session are deleted: an owner may have its node in another one (L1).
+pub(crate) async fn delete_late(session: &Session, lock: &str, owners: &[OwnerId]) -> Result<(), Error> {
+    let Some(children) = seen_by_quorum(session, lock, lock).await? else { return Ok(()) };
+    let queue = Queue::read(&children);
+    for owner in owners {
+        let mark = session.config.layout.mark(*owner);
+        for late in queue.all_marked(&mark) {
+            let is_wanted = |entry: &mut Entry| entry.node.as_ref().is_none_or(|node| node.name == late.name);
+            if session.with_entry(*owner, is_wanted) == Some(true) {
+                continue;
+            }
+            let stat = session.client.check_stat(&format!("{lock}/{}", late.name)).await?;
+            if stat.is_some_and(|stat| stat.ephemeral_owner == session.client.session_id().0) {
+                delete_named(session, lock, &late.name).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The children of a lock's directory behind a quorum write that changes nothing and checks that a node is there.

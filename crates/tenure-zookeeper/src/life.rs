@@ -76,7 +76,7 @@ enum Done {
     Rung { owner: OwnerId, audience: Audience },
     /// A holder's own node could not be watched.
     Unwatched { owner: OwnerId },
-    /// A watch was given up.
+    /// A watch was given up, or late nodes are gone.
     Nothing,
 }
 
@@ -103,7 +103,7 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
             .sleep_until(now + if session.own_nodes().is_empty() { beat } else { LOOK.min(beat) });
         tokio::select! {
             biased;
-            state = state.changed() => on_state(&session, state),
+            state = state.changed() => on_state(&session, state, &tasks),
             order = orders.recv() => match order {
                 Some(Order::Watch(watch)) => tasks.push(wait(watch)),
                 Some(Order::End) | None => break,
@@ -123,10 +123,20 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
     finish(session, tasks, state).await;
 }
 
-fn on_state(session: &Session, state: SessionState) {
+fn on_state(session: &Arc<Session>, state: SessionState, tasks: &Tasks) {
     tracing::debug!(place = session.place(), %state, "the session with ZooKeeper");
     if state.is_terminated() {
         session.end();
+    }
+    if state == SessionState::SyncConnected {
+        for (lock, owners) in session.doubts().by_lock(session.host.now()) {
+            let session = session.clone();
+            tasks.push(Box::pin(async move {
+                // OK to ignore because the next connection looks again.
+                let _ = leave::delete_late(&session, &lock, &owners).await;
+                Done::Nothing
+            }));
+        }
     }
     session.on_change();
     session.ring_all();

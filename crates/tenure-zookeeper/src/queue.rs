@@ -47,9 +47,13 @@ impl Queue {
         Some(if at < self.leading { Standing::Holds } else { Standing::Waits(at - self.leading) })
     }
 
-    /// The node whose name starts with `mark`.
+    /// The first node whose name starts with `mark`.
     pub(crate) fn marked(&self, mark: &str) -> Option<&Contender> {
-        self.contenders.iter().find(|c| c.name.starts_with(mark))
+        self.all_marked(mark).next()
+    }
+
+    pub(crate) fn all_marked(&self, mark: &str) -> impl Iterator<Item = &Contender> {
+        self.contenders.iter().filter(move |c| c.name.starts_with(mark))
     }
 
     /// The nodes that a waiter with so many others ahead must watch: their change may make it a holder. A waiter

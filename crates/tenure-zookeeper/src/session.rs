@@ -14,6 +14,7 @@ use zookeeper_client::{Acls, Client, OneshotWatcher, SessionState};
 
 use crate::{
     config::{Access, Config},
+    doubts::Doubts,
     error,
     own_nodes::{Entry, OwnNodes},
     pulse::Pulse,
@@ -36,6 +37,7 @@ pub(crate) struct Session {
     span: Duration,
     pulse: Mutex<Pulse>,
     own_nodes: Mutex<OwnNodes>,
+    doubts: Mutex<Doubts>,
     used: Mutex<Moment>,
     is_over: AtomicBool,
     /// The pulse or the state changed.
@@ -82,6 +84,7 @@ impl Session {
             config,
             bells,
             own_nodes: Mutex::default(),
+            doubts: Mutex::default(),
             used: Mutex::new(host.now()),
             host,
             is_over: AtomicBool::new(false),
@@ -157,6 +160,10 @@ impl Session {
 
     pub(crate) fn own_nodes(&self) -> MutexGuard<'_, OwnNodes> {
         locked(&self.own_nodes)
+    }
+
+    pub(crate) fn doubts(&self) -> MutexGuard<'_, Doubts> {
+        locked(&self.doubts)
     }
 
     /// Does something with an owner's entry, if it is still there.

@@ -115,6 +115,54 @@ async fn a_restart_of_the_server_is_survived() {
     assert!(next.token() > token, "L2: {} after {token}", next.token());
 }
 
+/// L6, L8, hazard 57: a member hangs that has a request to make a node, and one to move the session back to it. If it goes on, it
+/// carries out both, and that after the claim was given up: the node belonged to a session that lives, and nobody ever came in again.
+///
+/// Which of the two is carried out first is the member's luck, so there are a few tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_made_late_by_a_member_that_hung_does_not_stay() {
+    let ensemble = Ensemble::start(3);
+    let [hangs, other] = ensemble.followers()[..] else { panic!("two follow") };
+    let way = Proxy::to(ensemble.member(other).port(), 1);
+    let (hangs, near) = (ensemble.member(hangs), raw(&ensemble.member(other).address()).await);
+    let url = format!(
+        "zookeeper://{},127.0.0.1:{}/tenure?tick={}ms",
+        hangs.address(),
+        way.port(),
+        TICK.as_millis()
+    );
+    let backend = zookeeper(&url);
+    let player = || {
+        let mut player = Player::new(backend.clone(), "job");
+        player.claim.ttl = TTL;
+        player
+    };
+    let first = player();
+    first.enter().await;
+    first.leave().await;
+    for _ in 0..8 {
+        // The session is at the one that hangs.
+        way.cut();
+        let any = first.claim.name.clone();
+        until("it is there", async || backend.inspect(&any).await.is_ok()).await;
+        let gone = player();
+        hangs.stop();
+        let asked = backend.claim(&gone.claim).await;
+        assert!(asked.is_err(), "{asked:?}");
+        // It is tried again meanwhile.
+        sleep(Duration::from_millis(300)).await;
+        way.heal();
+        until("it is given up", async || backend.release(&any, gone.claim.owner).await.is_ok()).await;
+        hangs.resume();
+        until("the member is back", async || hangs.mode().as_deref() == Some("follower")).await;
+        let next = player();
+        let is_in = async || matches!(backend.claim(&next.claim).await, Ok(ClaimAnswer::Granted(_)));
+        until("the next one enters", is_in).await;
+        until("it leaves", async || backend.release(&any, next.claim.owner).await.is_ok()).await;
+    }
+    until("nothing stays", async || contenders(&near, "/tenure/job").await.is_empty()).await;
+}
+
 /// H6.5, hazard 57: the reply to the making of a node is lost. The owner finds it by what its name begins with, so there is
 /// no ghost before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,8 @@ use std::{
 };
 
 use nix::sys::socket::{
-    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrIn, bind, listen, shutdown, socket,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, shutdown,
+    socket, sockopt::ReuseAddr,
 };
 
 use crate::ports;
@@ -34,6 +35,9 @@ impl Door {
             if bind(socket.as_raw_fd(), &address).is_err() {
                 continue;
             }
+            // Only now, so that nobody else has the port. A connection that its client closed keeps it from being opened
+            // again otherwise.
+            setsockopt(&socket, ReuseAddr, &true).expect("a socket takes this setting");
             let mut door = Self { listener: socket.into(), port, is_open: false };
             door.listener.set_nonblocking(true).expect("a socket takes this setting");
             door.open();
