@@ -196,12 +196,12 @@ async fn readers_behind_the_queue_come_in_together() {
 async fn those_behind_are_shown() {
     let server = PostgresServer::start();
     let (_holder, waiters) = in_line(&server, 24).await;
-    let view = postgres(&server.url(""));
+    let view = postgres(&server.url(PATIENT));
     let expected: Vec<String> = waiters.iter().map(|waiter| waiter.claim.owner.to_string()).collect();
     let owners = |view: &tenure_core::LockView| -> Vec<String> {
         view.queue.iter().map(|waiter| waiter.owner.clone()).collect()
     };
-    player(&server.url(""), "one more").enter().await;
+    player(&server.url(PATIENT), "one more").enter().await;
     assert_eq!(owners(&view.inspect(&waiters[0].claim.name).await.unwrap()), expected);
     let all = view.list("one").await.unwrap();
     assert_eq!(all.len(), 2, "{all:?}");
@@ -214,13 +214,15 @@ async fn those_behind_are_shown() {
 #[tokio::test]
 async fn who_was_forgotten_behind_an_empty_queue_is_next() {
     let server = PostgresServer::start();
+    let newcomers = [player(&server.url(PATIENT), "one"), player(&server.url(PATIENT), "one")];
+    connected(&newcomers).await;
     let (_holder, waiters) = in_line(&server, 6).await;
     server.psql(
         "UPDATE tenure_lock SET version = version + 1, busy = false, \
          state = '{\"fence\":7,\"holders\":[],\"queue\":[]}' WHERE name = 'one'",
     );
-    assert!(!player(&server.url(""), "one").try_enter().await, "somebody waits");
-    player(&server.url(""), "one").queue_behind(2).await;
+    assert!(!newcomers[0].try_enter().await, "somebody waits");
+    newcomers[1].queue_behind(2).await;
     assert!(matches!(waiters[4].ask().await, ClaimAnswer::Granted(_)), "the first of those who are left");
     assert_eq!(waiters[4].leave().await, Released::Released);
     enter_in_time(&waiters[5]).await;
@@ -235,7 +237,7 @@ const SHUT: &str = "BEGIN; LOCK TABLE tenure_lock IN SHARE MODE";
 async fn a_row_does_not_say_that_nobody_is_behind_it_if_somebody_is() {
     let server = PostgresServer::start();
     let (holder, _waiters) = in_line(&server, 4).await;
-    let late = player(&server.url(""), "one");
+    let late = player(&server.url(PATIENT), "one");
     late.queue_behind(4).await;
     let ever = "regexp_replace(state, '\"ends_us\":[0-9]+', '\"ends_us\":9000000000000000')";
     let row = server.psql(&format!("SELECT quote_literal({ever}) {TAIL}"));
@@ -249,7 +251,7 @@ async fn a_row_does_not_say_that_nobody_is_behind_it_if_somebody_is() {
         shut.batch_execute(&format!("{insert}; COMMIT")).await.unwrap();
     };
     // One that knows nothing, and so reads first.
-    let other = postgres(&server.url(""));
+    let other = postgres(&server.url(PATIENT));
     let release = other.release(&holder.claim.name, holder.claim.owner);
     let (released, ()) = soon(async { tokio::join!(release, come) }).await;
     assert_eq!((released.unwrap(), is_long(&server), tail(&server)), (Released::Released, true, 1));
@@ -260,7 +262,7 @@ async fn a_row_does_not_say_that_nobody_is_behind_it_if_somebody_is() {
 async fn nobody_comes_to_stand_behind_a_row_that_does_not_say_so() {
     let server = PostgresServer::start();
     let (_holder, _waiters) = in_line(&server, 4).await;
-    let late = player(&server.url(""), "one");
+    let late = player(&server.url(PATIENT), "one");
     // Connected.
     late.backend.inspect(&late.claim.name).await.unwrap();
     let shut = connect(&server, SHUT).await;
@@ -311,7 +313,7 @@ async fn where_places_cannot_have_rows_they_are_in_the_row_of_the_lock() {
         "ALTER TABLE tenure_lock ALTER COLUMN name TYPE text COLLATE \"default\"",
     ] {
         let server = PostgresServer::start();
-        player(&server.url(""), "warm").enter().await;
+        player(&server.url(PATIENT), "warm").enter().await;
         server.psql(change);
         let (holder, waiters) = in_line(&server, 9).await;
         assert_eq!(tail(&server), 0, "{change}");
@@ -327,7 +329,7 @@ async fn where_places_cannot_have_rows_they_are_in_the_row_of_the_lock() {
     let server = PostgresServer::start();
     let long = "n".repeat(LockName::MAX_BYTES);
     for ahead in 0..9_usize {
-        let player = player(&server.url(""), &long);
+        let player = player(&server.url(PATIENT), &long);
         match ahead.checked_sub(1) {
             None => drop(player.enter().await),
             Some(ahead) => drop(player.queue_behind(ahead).await),
