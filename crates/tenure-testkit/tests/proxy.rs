@@ -157,6 +157,27 @@ fn a_cut_resets_and_refuses_until_it_is_healed() {
 }
 
 #[test]
+fn a_cut_is_healed_while_an_ended_connection_still_has_the_port() {
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = Proxy::to(server.local_addr().unwrap().port(), 1);
+    let goodbye = || {
+        let mut client = Client::of(&proxy);
+        // The server ends it first, so that the kernel keeps the proxy's side for a minute (TIME_WAIT).
+        drop(server.accept().unwrap());
+        assert_eq!(client.ending(), Ok(0));
+        drop(client);
+        await_traffic(&proxy, "the connection is gone", |traffic| traffic.open == 0);
+    };
+    for _ in 0..2 {
+        goodbye();
+        proxy.cut();
+        assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, proxy.port())).is_err(), "the port stays ours");
+        proxy.heal();
+    }
+    goodbye();
+}
+
+#[test]
 fn a_stall_keeps_connections_open_and_delivers_later() {
     let proxy = stage();
     let mut old = Client::of(&proxy);

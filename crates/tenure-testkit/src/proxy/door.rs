@@ -24,8 +24,9 @@ pub(super) struct Door {
 impl Door {
     /// Open.
     ///
-    /// The socket is not marked as one whose port may be used again (`SO_REUSEADDR`), as std's are: so no
-    /// other socket can take the port while nobody listens on it.
+    /// The socket is marked as one whose port may be used again (`SO_REUSEADDR`) only while it is open. While it
+    /// is closed no other socket can take the port so; and while it is open its connections have the mark from it,
+    /// without which one that has ended keeps the port from being opened again for a minute.
     pub(super) fn new() -> Self {
         for _ in 0..TRIES {
             let port = ports::free(false);
@@ -35,9 +36,6 @@ impl Door {
             if bind(socket.as_raw_fd(), &address).is_err() {
                 continue;
             }
-            // Only now, so that nobody else has the port. A connection that its client closed keeps it from being opened
-            // again otherwise.
-            setsockopt(&socket, ReuseAddr, &true).expect("a socket takes this setting");
             let mut door = Self { listener: socket.into(), port, is_open: false };
             door.listener.set_nonblocking(true).expect("a socket takes this setting");
             door.open();
@@ -52,6 +50,7 @@ impl Door {
 
     pub(super) fn open(&mut self) {
         if !self.is_open {
+            self.share_port(true);
             listen(&self.listener, Backlog::MAXCONN).expect("the port is ours");
             self.is_open = true;
         }
@@ -62,8 +61,13 @@ impl Door {
     pub(super) fn close(&mut self) {
         if self.is_open {
             shutdown(self.listener.as_raw_fd(), Shutdown::Read).expect("our own socket");
+            self.share_port(false);
             self.is_open = false;
         }
+    }
+
+    fn share_port(&self, is_shared: bool) {
+        setsockopt(&self.listener, ReuseAddr, &is_shared).expect("a socket takes this setting");
     }
 
     /// What to wait for, if it is open.
