@@ -32,6 +32,11 @@ impl ZooKeeper {
         let (ensemble, newest) = (Ensemble::default(), AtomicI64::default());
         Self(Arc::new(Store { sessions, directories, known_holders, ensemble, newest }))
     }
+
+    #[cfg(test)]
+    pub(crate) fn sessions(&self) -> Vec<Arc<crate::session::Session>> {
+        self.0.sessions.living()
+    }
 }
 
 #[async_trait]

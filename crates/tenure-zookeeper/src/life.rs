@@ -76,7 +76,9 @@ enum Done {
     Rung { owner: OwnerId, audience: Audience },
     /// A holder's own node could not be watched.
     Unwatched { owner: OwnerId },
-    /// A watch was given up, or late nodes are gone.
+    /// It was looked for nodes that are made late.
+    Looked,
+    /// A watch was given up.
     Nothing,
 }
 
@@ -87,11 +89,16 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
     let mut state = session.client.state_watcher();
     let mut tasks = Tasks::new();
     let (mut is_beating, mut next_beat) = (false, session.host.now());
+    let (mut is_looking, mut next_look) = (false, next_beat);
     while !session.is_over() {
         let now = session.host.now();
         if !is_beating && next_beat.is_over(now) {
             (is_beating, next_beat) = (true, now + session.config.beat());
             tasks.push(beat(session.clone(), now));
+        }
+        if !is_looking && next_look.is_over(now) {
+            (is_looking, next_look) = (true, now + session.config.beat());
+            tasks.push(look_for_late(session.clone()));
         }
         look_around(&session, now, &tasks);
         if session.is_idle(now) {
@@ -103,7 +110,13 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
             .sleep_until(now + if session.own_nodes().is_empty() { beat } else { LOOK.min(beat) });
         tokio::select! {
             biased;
-            state = state.changed() => on_state(&session, state, &tasks),
+            state = state.changed() => {
+                on_state(&session, state);
+                if state == SessionState::SyncConnected {
+                    session.doubts().on_connected();
+                    next_look = now;
+                }
+            }
             order = orders.recv() => match order {
                 Some(Order::Watch(watch)) => tasks.push(wait(watch)),
                 Some(Order::End) | None => break,
@@ -115,6 +128,7 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
                         session.on_beat(sent, session.host.now());
                     }
                 }
+                Done::Looked => is_looking = false,
                 done => settle(&session, done),
             },
             () = again => {}
@@ -123,23 +137,31 @@ pub(crate) async fn live(session: Arc<Session>, mut orders: mpsc::Receiver<Order
     finish(session, tasks, state).await;
 }
 
-fn on_state(session: &Arc<Session>, state: SessionState, tasks: &Tasks) {
+fn on_state(session: &Session, state: SessionState) {
     tracing::debug!(place = session.place(), %state, "the session with ZooKeeper");
     if state.is_terminated() {
         session.end();
     }
-    if state == SessionState::SyncConnected {
-        for (lock, owners) in session.doubts().by_lock(session.host.now()) {
-            let session = session.clone();
-            tasks.push(Box::pin(async move {
-                // OK to ignore because the next connection looks again.
-                let _ = leave::delete_late(&session, &lock, &owners).await;
-                Done::Nothing
-            }));
-        }
-    }
     session.on_change();
     session.ring_all();
+}
+
+/// Deletes nodes that were made late. What is not settled by this is looked for again a beat later.
+fn look_for_late(session: Arc<Session>) -> BoxFuture<'static, Done> {
+    Box::pin(async move {
+        let now = session.host.now();
+        if !session.doubts().are_any(now) {
+            return Done::Looked;
+        }
+        // OK to ignore because of what it breaks: the connection, if the session has moved away.
+        let _ = leave::write(&session, "/").await;
+        let (connection, by_lock) = session.doubts().due();
+        for (lock, owners) in by_lock {
+            let settled = leave::delete_late(&session, &lock, &owners).await.unwrap_or_default();
+            settled.into_iter().for_each(|owner| session.doubts().on_seen(connection, &lock, owner));
+        }
+        Done::Looked
+    })
 }
 
 /// Starts to delete nodes that are not renewed, and to watch nodes that are held for a while.
@@ -175,7 +197,8 @@ fn settle(session: &Session, done: Done) {
             }
         }
         // Nobody watches for those who look on.
-        Done::Rung { audience: Audience::Observers, .. } | Done::Beat { .. } | Done::Nothing => {}
+        Done::Rung { audience: Audience::Observers, .. } | Done::Beat { .. } => {}
+        Done::Looked | Done::Nothing => {}
     }
 }
 
@@ -239,3 +262,87 @@ const LOOK: Duration = Duration::from_millis(100);
 const SILENCE: Duration = Duration::from_millis(150);
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 const GOODBYE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use tenure::TokioHost;
+    use tenure_core::{BackendHandle, Renewal};
+    use tenure_testkit::{
+        conformance::player::Player, patience::until, proxy::Proxy, zookeeper::ZooKeeperServer,
+    };
+    use zookeeper_client::CreateMode;
+
+    use super::*;
+    use crate::{ZooKeeper, own_nodes::Node};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    async fn make(client: &Client, session: &Session, lock: &str, player: &Player) -> Node {
+        let prefix = session.config.layout.prefix(player.claim.owner, player.claim.mode);
+        let options = CreateMode::EphemeralSequential.with_acls(session.acls());
+        let (stat, sequence) = client.create(&format!("{lock}/{prefix}"), b"", &options).await.unwrap();
+        Node { name: format!("{prefix}{sequence}"), token: crate::node::token(stat.czxid) }
+    }
+
+    async fn names(session: &Session, lock: &str) -> Vec<String> {
+        session.client.list_children(lock).await.unwrap_or_default()
+    }
+
+    /// L1, L6, hazard 57: as if a member that hung had carried out what was asked of it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_was_made_late_is_deleted_over_the_next_connection_and_what_is_wanted_is_not() {
+        let server = ZooKeeperServer::start();
+        let proxy = Proxy::to(server.port(), 1);
+        let url = format!("zookeeper://127.0.0.1:{}/tenure", proxy.port());
+        let zookeeper = ZooKeeper::new(Config::from_url(&url).unwrap(), Arc::new(TokioHost));
+        let backend: BackendHandle = Arc::new(zookeeper.clone());
+        // In the order in which it is looked for them.
+        let players =
+            ["being-made", "elsewhere", "gone", "held"].map(|lock| Player::new(backend.clone(), lock));
+        let locks = players.each_ref().map(|player| format!("/tenure/{}", player.claim.name));
+        let mut grants = Vec::new();
+        for player in &players {
+            grants.push(player.enter().await);
+        }
+        let session = zookeeper.sessions()[0].clone();
+        for player in &players[..3] {
+            player.leave().await;
+        }
+
+        let [being_made, elsewhere, gone, held] = &players;
+        let now = session.host.now();
+        let mut entry = Entry::new(&being_made.claim, locks[0].clone(), now);
+        entry.keep_until(now + Duration::from_secs(3600));
+        session.own_nodes().add(being_made.claim.owner, entry);
+        let late = make(&session.client, &session, &locks[0], being_made).await;
+        let other = Client::connect(&server.address()).await.unwrap();
+        let of_another_session = make(&other, &session, &locks[1], elsewhere).await;
+        make(&session.client, &session, &locks[2], gone).await;
+        make(&session.client, &session, &locks[2], gone).await;
+        make(&session.client, &session, &locks[3], held).await;
+        for (player, lock) in players.iter().zip(&locks) {
+            session.doubts().give_up(lock.clone(), player.claim.owner, now);
+        }
+
+        proxy.cut();
+        until("it is cut off", PATIENCE, async || session.client.state() != SessionState::SyncConnected)
+            .await;
+        proxy.heal();
+        until("the late ones are gone", PATIENCE, async || {
+            names(&session, &locks[2]).await.is_empty() && names(&session, &locks[3]).await.len() == 1
+        })
+        .await;
+        assert_eq!(
+            backend.renew(&grants[3..]).await[0].as_ref().unwrap(),
+            &Renewal::Renewed,
+            "it holds by the other"
+        );
+        assert_eq!(names(&session, &locks[1]).await, [of_another_session.name]);
+        assert_eq!(names(&session, &locks[0]).await, [late.name], "it may be the one that is being made");
+
+        let made = make(&session.client, &session, &locks[0], being_made).await;
+        session.with_entry(being_made.claim.owner, |entry| entry.node = Some(made.clone()));
+        until("it was not", PATIENCE, async || names(&session, &locks[0]).await == [made.name.clone()]).await;
+        until("all is seen", PATIENCE, async || session.doubts().due().1.is_empty()).await;
+    }
+}

@@ -118,6 +118,8 @@ async fn a_restart_of_the_server_is_survived() {
 /// L6, L8, hazard 57: a member hangs that has a request to make a node, and one to move the session back to it. If it goes on, it
 /// carries out both, and that after the claim was given up: the node belonged to a session that lives, and nobody ever came in again.
 ///
+/// The session itself only waits meanwhile: it sends no write for its own sake, by which it would be told that it has moved.
+///
 /// Which of the two is carried out first is the member's luck, so there are a few tries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_made_late_by_a_member_that_hung_does_not_stay() {
@@ -140,6 +142,18 @@ async fn a_node_that_is_made_late_by_a_member_that_hung_does_not_stay() {
     let first = player();
     first.enter().await;
     first.leave().await;
+    let elsewhere =
+        zookeeper(&format!("zookeeper://{}/tenure", ensemble.member(ensemble.leader()).address()));
+    let holds = Player::new(elsewhere.clone(), "other");
+    let grants = [holds.enter().await];
+    let mut waits = Player::new(backend.clone(), "other");
+    waits.claim.ttl = TTL;
+    let waiting = tokio::spawn(async move {
+        loop {
+            let _ = tokio::join!(holds.backend.renew(&grants), waits.backend.claim(&waits.claim));
+            sleep(Duration::from_secs(1)).await;
+        }
+    });
     for _ in 0..8 {
         // The session is at the one that hangs.
         way.cut();
@@ -155,11 +169,12 @@ async fn a_node_that_is_made_late_by_a_member_that_hung_does_not_stay() {
         until("it is given up", async || backend.release(&any, gone.claim.owner).await.is_ok()).await;
         hangs.resume();
         until("the member is back", async || hangs.mode().as_deref() == Some("follower")).await;
-        let next = player();
-        let is_in = async || matches!(backend.claim(&next.claim).await, Ok(ClaimAnswer::Granted(_)));
+        let next = Player::new(elsewhere.clone(), "job");
+        let is_in = async || matches!(elsewhere.claim(&next.claim).await, Ok(ClaimAnswer::Granted(_)));
         until("the next one enters", is_in).await;
-        until("it leaves", async || backend.release(&any, next.claim.owner).await.is_ok()).await;
+        until("it leaves", async || elsewhere.release(&any, next.claim.owner).await.is_ok()).await;
     }
+    waiting.abort();
     until("nothing stays", async || contenders(&near, "/tenure/job").await.is_empty()).await;
 }
 
