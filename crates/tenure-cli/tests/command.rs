@@ -8,8 +8,9 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use tenure_testkit::patience::eventually;
 
-use crate::stage::{self, Stage, assert_within, files::HOLD, scaled_ttl};
+use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD, process::is_alive, scaled_ttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -131,8 +132,10 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
     waiter.ended().silent(0);
     assert_within(min_hold + stage::START, started.elapsed(), "a hold of 800 ms");
     // A signal ends it: the work is done.
-    let holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo >ended"]);
+    let holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo $$ >ended"]);
     stage.has_lines("ended", 1);
+    let pid: i32 = stage.lines("ended")[0].parse().unwrap();
+    eventually("it has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
     holder.signal(Signal::SIGTERM);
     holder.ended().silent(0);
 }

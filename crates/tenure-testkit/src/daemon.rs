@@ -62,7 +62,7 @@ impl Daemon {
         let mut run = self.locked();
         assert!(run.child.is_none(), "the server in {} runs already", folder.display());
         run.starts += 1;
-        let log = folder.join(format!("log-{}", run.starts));
+        let log = log(folder, run.starts);
         let mut command = command(&log);
         let program = command.get_program().display().to_string();
         // Kept at once, so that it is killed if we wait in vain.
@@ -76,6 +76,11 @@ impl Daemon {
         }
         run.child = None;
         Err(last_lines(&log))
+    }
+
+    /// The end of its log.
+    pub(crate) fn last_words(&self, folder: &Path) -> String {
+        last_lines(&log(folder, self.locked().starts))
     }
 
     /// Tries until it serves: somebody who looks for a free port may hold ours for a moment.
@@ -198,6 +203,10 @@ fn spawn(command: &mut Command, log: &Path) -> Child {
 
 fn append(file: &Path) -> File {
     File::options().create(true).append(true).open(file).expect("a file in a folder of ours")
+}
+
+fn log(folder: &Path, start: u32) -> PathBuf {
+    folder.join(format!("log-{start}"))
 }
 
 fn last_lines(log: &Path) -> String {

@@ -1,6 +1,9 @@
 //! `EtcdCluster`: several members that agree.
 
-use std::time::Duration;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::{
     daemon::started,
@@ -8,7 +11,7 @@ use crate::{
         recipe::Recipe,
         server::{EtcdServer, url},
     },
-    patience::eventually,
+    patience::{eventually, slowness},
 };
 
 /// Members that agree on one state and die with the test.
@@ -68,10 +71,18 @@ impl EtcdCluster {
             member.launch(|member| size > 1 && member.is_listening() || member.is_healthy())?;
         }
         let cluster = Self { members };
-        eventually("all members of a cluster serve", PATIENCE, || {
-            cluster.members.iter().all(EtcdServer::is_healthy).then_some(())
-        });
-        Ok(cluster)
+        let began = Instant::now();
+        loop {
+            if cluster.members.iter().all(EtcdServer::is_healthy) {
+                return Ok(cluster);
+            }
+            let is_late = began.elapsed() > PATIENCE / 3 * slowness();
+            // A port that was free may be taken by now.
+            if let Some(member) = cluster.members.iter().find(|member| is_late || !member.is_running()) {
+                return Err(member.last_words());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn turn_authentication_on(&self) {

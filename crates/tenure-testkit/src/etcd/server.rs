@@ -98,6 +98,11 @@ impl EtcdServer {
         self.daemon.is_running()
     }
 
+    /// The end of its log.
+    pub(crate) fn last_words(&self) -> String {
+        self.daemon.last_words(self.folder.path())
+    }
+
     /// Ends it as a crash does, and waits until it is gone. It may be stopped, or dead already.
     pub fn kill(&self) {
         self.daemon.kill();
