@@ -273,7 +273,7 @@ mod tests {
     use zookeeper_client::CreateMode;
 
     use super::*;
-    use crate::{ZooKeeper, own_nodes::Node};
+    use crate::{backend::ZooKeeper, own_nodes::Node};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
