@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 use tenure_testkit::patience::eventually;
 
-use crate::stage::{self, PATIENCE, Stage, assert_within, now};
+use crate::stage::{self, PATIENCE, Stage, assert_within, now, scaled_ttl};
 
 /// Takes a lease and answers its JSON.
 fn lock(stage: &Stage, ttl: &str) -> Value {
@@ -87,19 +87,20 @@ fn it_ends_with_its_ttl(stage: &Stage) {
 
 /// A renewal counts from now and never shortens.
 fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
-    let lease = lock(stage, "1s");
+    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
+    let lease = lock(stage, &text);
     let owner = owner(&lease);
     let started = Instant::now();
     eventually("it was held for two ttls", PATIENCE, || {
-        let renewed = stage.run(&["renew", "job", owner, "--ttl", "5s"]);
+        let renewed = stage.run(&["renew", "job", owner, "--ttl", "10s"]);
         renewed.silent(0);
         assert_eq!(renewed.out, "");
         stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
-        (started.elapsed() > Duration::from_secs(2)).then_some(())
+        (started.elapsed() > 2 * ttl).then_some(())
     });
     let before = stage.lease_end("job");
     // A node has a twelfth of it to answer a new process, also on a busy machine.
-    stage.run(&["renew", "job", owner, "--ttl", "3s"]).silent(0);
+    stage.run(&["renew", "job", owner, "--ttl", "6s"]).silent(0);
     assert!(stage.lease_end("job").latest >= before.earliest, "a renewal does not shorten");
     stage.run(&["renew", "job", owner, "--ttl", "25h"]).complained(64, "24h");
     stage.run(&["unlock", "job", owner]).silent(0);
