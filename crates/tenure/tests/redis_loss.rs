@@ -9,9 +9,10 @@ use std::{
 
 use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
 use tenure_testkit::{
-    patience::{eventually, slowness},
+    patience::slowness,
     redis::{RedisServer, Reply},
 };
+use tokio::sync::oneshot;
 
 use crate::redis_stage::{
     Flag, LONG, NAME, PATIENCE, Stage, acquire, connect, drained, entry, in_time, ms, name, renewed, until,
@@ -214,15 +215,17 @@ async fn hold_drops_the_work_when_the_lease_is_lost() {
     for is_broken in [true, false] {
         let (lock, flag) = (stage.locks("").await.mutex(NAME).ttl(ms(3_000)), Flag::default());
         let was_dropped = flag.was_dropped();
+        let (says, begun) = oneshot::channel();
         let held = tokio::spawn(async move {
             lock.hold(|_lease| async move {
                 let _flag = flag;
+                says.send(()).unwrap();
                 pending::<()>().await;
             })
             .await
         });
-        eventually("it holds", PATIENCE, || stage.held());
-        assert!(!was_dropped());
+        in_time(begun).await.unwrap();
+        assert!(stage.held().is_some() && !was_dropped());
         let began = Instant::now();
         if is_broken {
             stage.watcher.break_lock(&name(NAME)).await.unwrap();
