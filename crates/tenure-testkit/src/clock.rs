@@ -1,17 +1,16 @@
 //! `Clock`: the wall clock of a server's process, moved, stopped and started by a test.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::unix::fs::FileExt,
     path::Path,
-    process::{Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, SystemTime},
 };
 
 use tempfile::TempDir;
 
-use crate::folder;
+use crate::{folder, shim};
 
 /// A wall clock that runs as the machine's does, until a test moves or stops it. Clones are the same clock.
 ///
@@ -30,7 +29,6 @@ struct Inner {
     state: Mutex<State>,
     file: File,
     folder: TempDir,
-    shim: Arc<TempDir>,
 }
 
 /// What the file says, in µs.
@@ -44,22 +42,22 @@ struct State {
 
 impl Clock {
     /// A clock that is right.
-    ///
-    /// # Panics
-    /// If there is no C compiler.
     pub fn new() -> Self {
         let folder = folder::temporary("tenure-clock-");
         let file = File::create(folder.path().join("clock")).expect("a file in the temporary folder");
-        let inner = Inner { state: Mutex::default(), file, folder, shim: shim() };
+        let inner = Inner { state: Mutex::default(), file, folder };
         inner.write(State::default());
         Self { inner: Arc::new(inner) }
     }
 
     /// What the server must find in its environment. See also [`Recipe::clock`](crate::redis::Recipe::clock).
+    ///
+    /// # Panics
+    /// If there is no C compiler.
     pub fn env(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_str().expect("a path in plain words").to_owned();
-        let (shim, file) = (self.inner.shim.path().join(SHIM), self.inner.folder.path().join("clock"));
-        vec![("LD_PRELOAD".into(), text(&shim)), ("TENURE_CLOCK".into(), text(&file))]
+        let (library, file) = (shim::library("clock", SOURCE), self.inner.folder.path().join("clock"));
+        vec![("LD_PRELOAD".into(), text(&library)), ("TENURE_CLOCK".into(), text(&file))]
     }
 
     /// From now on it is wrong by so many ms: of the machine's time, or of the time at which it stands.
@@ -151,29 +149,4 @@ fn duration(us: i64) -> Duration {
     Duration::from_micros(u64::try_from(us).expect("a time after 1970"))
 }
 
-/// The library, compiled once for all clocks that live at the same time.
-fn shim() -> Arc<TempDir> {
-    static SHARED: Mutex<Weak<TempDir>> = Mutex::new(Weak::new());
-    let mut shared = tenure_core::locked(&SHARED);
-    shared.upgrade().unwrap_or_else(|| {
-        let shim = Arc::new(compiled());
-        *shared = Arc::downgrade(&shim);
-        shim
-    })
-}
-
-fn compiled() -> TempDir {
-    let folder = folder::temporary("tenure-shim-");
-    fs::write(folder.path().join("shim.c"), SOURCE).expect("a file in the temporary folder");
-    let output = Command::new("cc")
-        .args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", SHIM, "shim.c"])
-        .current_dir(folder.path())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("cannot start cc: {error}; `cargo xtask test` installs it"));
-    assert!(output.status.success(), "shim.c: {}", String::from_utf8_lossy(&output.stderr));
-    folder
-}
-
 const SOURCE: &str = include_str!("clock/shim.c");
-const SHIM: &str = "shim.so";

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -24,7 +25,10 @@ __attribute__((constructor)) static void open_clock(void) {
     const char *path = getenv("TENURE_CLOCK");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     void *page = file < 0 ? MAP_FAILED : mmap(0, 3 * sizeof *words, PROT_READ, MAP_SHARED, file, 0);
-    if (page == MAP_FAILED) abort();
+    if (page == MAP_FAILED) {
+        perror("TENURE_CLOCK");
+        abort();
+    }
     words = page;
     close(file);
 }

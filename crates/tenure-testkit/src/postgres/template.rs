@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::folder;
+use crate::{folder, shim};
 
 /// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
 ///
@@ -89,7 +89,7 @@ fn is_root() -> bool {
 
 /// What a server's process must find in its environment, so that its session is that of the test.
 pub(super) fn same_session() -> String {
-    original().with_file_name(SHIM).display().to_string()
+    shim::library("session", SESSION).display().to_string()
 }
 
 fn original() -> PathBuf {
@@ -119,12 +119,6 @@ fn set_up(folder: &Path, initdb: &Path) {
     for (database, words) in [("postgres", FIRST_WORDS), ("tenure", LAST_WORDS)] {
         tell(&data, database, words);
     }
-    let source = folder.join("session.c");
-    fs::write(&source, SESSION).expect("a file in the temporary folder");
-    let shim = folder.join(SHIM);
-    let options = ["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"];
-    checked(Command::new("cc").args(options).arg(&shim).arg(&source));
-    give(&shim);
 }
 
 /// Tells a cluster that no server runs on.
@@ -163,4 +157,3 @@ const LAST_WORDS: &str = "UPDATE pg_database SET datistemplate = false WHERE dat
 /// Changes with what is set up here, so that an older original is not taken for it.
 const FORM: &str = "4";
 const SESSION: &str = include_str!("session.c");
-const SHIM: &str = "session.so";
