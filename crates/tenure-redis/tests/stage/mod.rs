@@ -40,7 +40,7 @@ impl Clocked {
 
     pub(crate) fn with(recipe: Recipe) -> Self {
         let clock = Clock::new();
-        let server = recipe.env(clock.env()).start();
+        let server = recipe.clock(&clock).start();
         Self { clock, server }
     }
 }
