@@ -76,13 +76,16 @@ pub struct OwnerError {
     digits: usize,
 }
 
-fn hex<T>(
-    text: &str,
-    digits: usize,
-    parse: fn(&str, u32) -> Result<T, std::num::ParseIntError>,
-) -> Result<T, OwnerError> {
-    let well_formed = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
-    if well_formed { parse(text, 16).map_err(|_| OwnerError { digits }) } else { Err(OwnerError { digits }) }
+/// Reads so many hex digits of either case, and nothing else. Stores read an owner in every answer.
+fn bits(text: &str, digits: usize) -> Result<u128, OwnerError> {
+    let wrong = OwnerError { digits };
+    if text.len() != digits {
+        return Err(wrong);
+    }
+    text.chars().try_fold(0, |bits, digit| {
+        let digit = digit.to_digit(16).ok_or(wrong)?;
+        Ok(bits << 4 | u128::from(digit))
+    })
 }
 
 impl FromStr for OwnerId {
@@ -91,10 +94,7 @@ impl FromStr for OwnerId {
     fn from_str(text: &str) -> Result<Self, OwnerError> {
         let whole = OwnerError { digits: 48 };
         let (process, claim) = text.split_at_checked(16).ok_or(whole)?;
-        Ok(Self {
-            process: process.parse().map_err(|_| whole)?,
-            claim: hex(claim, 32, u128::from_str_radix).map_err(|_| whole)?,
-        })
+        Ok(Self { process: process.parse().map_err(|_| whole)?, claim: bits(claim, 32).map_err(|_| whole)? })
     }
 }
 
@@ -102,7 +102,8 @@ impl FromStr for ProcessId {
     type Err = OwnerError;
 
     fn from_str(text: &str) -> Result<Self, OwnerError> {
-        hex(text, 16, u64::from_str_radix).map(Self)
+        let wrong = OwnerError { digits: 16 };
+        u64::try_from(bits(text, 16)?).map(Self).map_err(|_| wrong)
     }
 }
 
@@ -114,7 +115,7 @@ impl fmt::Display for ProcessId {
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{:032x}", self.process, self.claim)
+        f.write_str(str::from_utf8(&self.hex()).expect("BUG: hex digits are text"))
     }
 }
 
