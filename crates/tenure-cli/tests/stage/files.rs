@@ -26,7 +26,7 @@ pub(crate) const DEAF_BEAT: &str =
 pub(crate) const ENTER: &str = "date +%s%N >entered.$0; echo $0 >>beats";
 
 /// A command that says that it was let in and ends when the file `go` is there.
-pub(crate) const HOLD: &str = "echo $0 >>beats; until [ -e go ]; do sleep 0.05; done";
+pub(crate) const HOLD: &str = "echo $0 >>beats; until [ -e go ]; do sleep 0.1; done";
 
 impl Stage {
     /// The lines of a file; none if there is none.

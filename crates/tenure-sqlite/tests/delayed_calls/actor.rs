@@ -95,7 +95,7 @@ async fn enter(player: &Player) -> Result<(u128, Grant), BackendError> {
         let sent = now();
         match patiently_once(player.backend.claim(&player.claim).await)? {
             Some(ClaimAnswer::Granted(grant)) => return Ok((sent + player.claim.ttl.as_micros(), grant)),
-            _ => thread::sleep(Duration::from_millis(3)),
+            _ => thread::sleep(Duration::from_millis(10)),
         }
     }
 }
@@ -131,7 +131,7 @@ async fn patiently<A>(mut ask: impl AsyncFnMut() -> Result<A, BackendError>) -> 
     loop {
         match patiently_once(ask().await)? {
             Some(answer) => return Ok(answer),
-            None => thread::sleep(Duration::from_millis(3)),
+            None => thread::sleep(Duration::from_millis(10)),
         }
     }
 }

@@ -191,6 +191,6 @@ fn wait_within(patience: Duration, mut look: impl FnMut() -> Option<()>) -> Opti
         if Instant::now() > end {
             return None;
         }
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(8));
     }
 }
