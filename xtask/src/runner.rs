@@ -8,7 +8,7 @@ use crate::{
     session,
     step::{Failure, succeeds},
     verdict::Verdict,
-    workspace::{TESTED, Workspace, cargo, cargo_under},
+    workspace::{AS_TESTS, TESTED, Workspace, cargo, cargo_under},
 };
 
 /// Most tests sleep: so many share a processor. Of those that need one, few run at a time (`.config/nextest.toml`).
@@ -43,9 +43,10 @@ impl<'a> Runner<'a> {
     }
 
     /// Builds them, so that this is not done while they run.
-    pub(crate) fn build(&self) -> Command {
+    pub(crate) fn build(&self, workspace: &Workspace) -> Command {
         let mut command = cargo();
-        command.args(self.words()).args(TESTED).arg("--no-run");
+        command.args(self.words()).args(AS_TESTS).args(TESTED).arg("--no-run");
+        workspace.put(&mut command, &workspace.tests());
         command
     }
 
@@ -56,7 +57,7 @@ impl<'a> Runner<'a> {
 
     /// Runs them and reads what became of them.
     pub(crate) fn run(&self, workspace: &Workspace) -> Result<Verdict, Failure> {
-        let mut command = self.command();
+        let mut command = self.command(workspace);
         if !self.has_nextest {
             let told = beside::tell(&mut command, |line| println!("{line}"))?;
             return Ok(told.into_verdict("tests", "cargo xtask test"));
@@ -85,9 +86,10 @@ impl<'a> Runner<'a> {
     }
 
     /// In a session of its own. It ends with us.
-    fn command(&self) -> Command {
+    fn command(&self, workspace: &Workspace) -> Command {
         let mut command = cargo_under(&session::own(self.options.is_alone));
-        command.args(self.words()).args(TESTED).args(self.choice());
+        command.args(self.words()).args(AS_TESTS).args(TESTED).args(self.choice());
+        workspace.put(&mut command, &workspace.tests());
         command
     }
 
@@ -120,7 +122,8 @@ mod tests {
     use super::*;
 
     fn words(options: &Options, has_nextest: bool) -> String {
-        let command = Runner { has_nextest, options }.command();
+        let workspace = Workspace::parse(r#"{"workspace_root": "/w", "packages": []}"#).unwrap();
+        let command = Runner { has_nextest, options }.command(&workspace);
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         words.join(" ")
     }
@@ -128,7 +131,10 @@ mod tests {
     #[test]
     fn nextest_is_taken_where_it_is_installed() {
         let all = words(&Options::default(), true);
-        assert!(all.contains("nextest run --workspace --exclude"), "{all}");
+        assert!(
+            all.contains("nextest run --release --config .config/tests.toml --workspace --exclude"),
+            "{all}"
+        );
         let some = Options::parse(&["--one-core", "--times", "30", "test(pooler)"]).unwrap();
         let some = words(&some, true);
         assert!(some.contains("taskset --cpu-list 0"), "{some}");
@@ -141,7 +147,8 @@ mod tests {
         let asked = Options::parse(&["--times", "2"]).unwrap();
         let refused = Runner { has_nextest: false, options: &asked }.must_know_its_options().unwrap_err();
         assert!(refused.to_string().contains("want nextest"), "{refused}");
-        let head = ["test --no-fail-fast --lib --bins --tests", &TESTED.join(" ")].join(" ");
+        let head =
+            ["test --no-fail-fast --lib --bins --tests", &AS_TESTS.join(" "), &TESTED.join(" ")].join(" ");
         assert!(all.contains(&head), "{all}");
     }
 }

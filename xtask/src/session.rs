@@ -1,6 +1,6 @@
 //! Programs in sessions of their own: Linux shares its processors among sessions first.
 
-use std::env;
+use std::{env, ffi::OsStr, process::Command};
 
 /// What a program is started with that gets a session of its own and ends with us.
 ///
@@ -24,18 +24,23 @@ pub(crate) fn gentle(is_alone: bool) -> Vec<&'static str> {
     words
 }
 
+/// A program that is started by the one of these words.
+pub(crate) fn under(starter: &[&str], program: impl AsRef<OsStr>) -> Command {
+    let Some((first, words)) = starter.split_first() else { return Command::new(program) };
+    let mut command = Command::new(first);
+    command.args(words).arg(program);
+    command
+}
+
 const YIELDING: &str = "echo 19 2>/dev/null >/proc/self/autogroup; exec nice \"$@\"";
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
 
     fn niceness(starter: &[&str]) -> String {
         let script = "nice; cat /proc/self/autogroup 2>/dev/null";
-        let output =
-            Command::new(starter[0]).args(&starter[1..]).args(["sh", "-c", script]).output().unwrap();
+        let output = under(starter, "sh").args(["-c", script]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }

@@ -11,7 +11,7 @@ use crate::{
     step::{Failure, Steps, now},
     tools,
     verdict::Verdict,
-    workspace::{TESTED, Workspace, cargo_under},
+    workspace::{AS_TESTS, SIMULATION, TESTED, Workspace, cargo, cargo_under},
 };
 
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
@@ -24,7 +24,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), Failur
     let runner = Runner::find(options)?;
     tools::provide(&mut steps)?;
     clients::provide(workspace, &mut steps)?;
-    steps.command("build the tests", &mut runner.build())?;
+    steps.command("build the tests", &mut runner.build(workspace))?;
+    if options.is_whole() {
+        steps.command("build the simulation", cargo().args(SIMULATION))?;
+    }
     let _loops = options.is_busy.then(Busy::start).transpose()?;
     let verdict = if options.is_whole() {
         all_rings(workspace, &runner, &mut steps)?
@@ -37,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), Failur
 /// The tests mostly sleep: what needs the processor runs beside them, and says what it has to say when they are done.
 fn all_rings(workspace: &Workspace, runner: &Runner<'_>, steps: &mut Steps) -> Result<Verdict, Failure> {
     let beside = Beside::default();
-    let rings = rings(runner.options())?;
+    let rings = rings(workspace, runner.options());
     thread::scope(|scope| {
         let rest = scope.spawn(|| beside.run_all(rings));
         let tests = steps.work("1 of 4, tests: rules, contract, engine, reality", || runner.run(workspace));
@@ -50,24 +53,31 @@ fn all_rings(workspace: &Workspace, runner: &Runner<'_>, steps: &mut Steps) -> R
 }
 
 /// The other rings. The tests have the processor first.
-fn rings(options: &Options) -> Result<Vec<Ring>, Failure> {
+fn rings(workspace: &Workspace, options: &Options) -> Vec<Ring> {
     // Beside busy loops, whoever yields never has its turn.
     let starter = if options.is_busy { session::own } else { session::gentle };
     let starter = starter(options.is_alone);
-    let ring = |name, words: &[&str]| {
-        let mut command = cargo_under(&starter);
-        command.args(words);
-        Ring { name, command, again: format!("cargo {}", words.join(" ")) }
+    let ring = |name, command, program: &str, words: &[&str]| Ring {
+        name,
+        command,
+        again: [&[program], words].concat().join(" "),
     };
-    let simulation =
-        ["run", "--quiet", "--release", "--package", "tenure-sim", "--", "--seeds", SEEDS, "--twice"];
+    let program = workspace.target.join("release/tenure-sim");
+    let histories = ["--seeds", SEEDS, "--twice"];
+    let mut simulation = session::under(&starter, &program);
+    simulation.args(histories);
+    let mut mutants = cargo_under(&starter);
+    mutants.args(["xtask", "mutants"]);
     // With the features of the tests, for which everything is built by now.
-    let docs = [&["test", "--doc", "--no-fail-fast"], TESTED].concat();
-    Ok(vec![
-        ring("2 of 4, worlds: the simulation", &simulation),
-        ring("3 of 4, worlds: mutants", &["xtask", "mutants"]),
-        ring("4 of 4, examples: doc tests", &docs),
-    ])
+    let words = [&["test", "--doc", "--no-fail-fast"], AS_TESTS, TESTED].concat();
+    let mut docs = cargo_under(&starter);
+    docs.args(&words);
+    workspace.put(&mut docs, &workspace.tests());
+    vec![
+        ring("2 of 4, worlds: the simulation", simulation, &program.display().to_string(), &histories),
+        ring("3 of 4, worlds: mutants", mutants, "cargo", &["xtask", "mutants"]),
+        ring("4 of 4, examples: doc tests", docs, "cargo", &words),
+    ]
 }
 
 /// The red ones with their commands, then one line.

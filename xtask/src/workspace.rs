@@ -1,10 +1,16 @@
 //! What `cargo metadata` says of this workspace, as plain values.
 
-use std::{collections::BTreeMap, env, ffi::OsString, path::PathBuf, process::Command};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde_json::Value;
 
-use crate::step::Failure;
+use crate::{session, step::Failure};
 
 /// What the lints look at: all, with what the command and the benchmarks have only if asked.
 pub(crate) const LINTED: &[&str] =
@@ -13,6 +19,13 @@ pub(crate) const LINTED: &[&str] =
 /// What is tested: all but the benchmarks, which have no tests, and crates of their own to build.
 pub(crate) const TESTED: &[&str] =
     &["--workspace", "--exclude", "tenure-bench", "--features", "tenure-cli/etcd"];
+
+/// How tests are built: on the foreign crates of the command, and apart from it (decision 0072).
+pub(crate) const AS_TESTS: &[&str] = &["--release", "--config", ".config/tests.toml"];
+
+/// What builds the simulation on the foreign crates of the command: with its features, which cargo unites.
+pub(crate) const SIMULATION: &[&str] =
+    &["build", "--release", "--package", "tenure-cli", "--package", "tenure-sim", "--bin", "tenure-sim"];
 
 /// How the names of variables begin with which `cargo run` describes the package that it runs.
 const OF_OUR_PACKAGE: &[&str] = &["CARGO_PKG_", "CARGO_MANIFEST_"];
@@ -77,6 +90,16 @@ impl Workspace {
         Ok(Self { root, target, build, packages })
     }
 
+    /// Lets a cargo put its programs into another folder, and build where we do: foreign crates are the same ones.
+    pub(crate) fn put(&self, command: &mut Command, folder: &Path) {
+        command.env("CARGO_TARGET_DIR", folder).env("CARGO_BUILD_BUILD_DIR", &self.build);
+    }
+
+    /// Where the programs of tests are: a command that is built for tests is not the command.
+    pub(crate) fn tests(&self) -> PathBuf {
+        self.target.join("tests")
+    }
+
     /// The package of this name.
     pub(crate) fn package(&self, name: &str) -> Option<&Package> {
         self.packages.iter().find(|p| p.name == name)
@@ -117,9 +140,7 @@ pub(crate) fn cargo() -> Command {
 /// [`cargo`], started by the program of these words.
 pub(crate) fn cargo_under(starter: &[&str]) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let mut words = starter.iter().map(OsString::from).chain([cargo]);
-    let mut command = Command::new(words.next().expect("BUG: cargo is one of them"));
-    command.args(words);
+    let mut command = session::under(starter, cargo);
     for (name, _) in env::vars_os() {
         let is_ours =
             name.to_str().is_some_and(|name| OF_OUR_PACKAGE.iter().any(|kind| name.starts_with(kind)));

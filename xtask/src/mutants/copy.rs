@@ -10,7 +10,7 @@ use toml::{Table, Value};
 
 use crate::{
     step::{Failure, Steps},
-    workspace::{Workspace, cargo},
+    workspace::{SIMULATION, Workspace, cargo},
 };
 
 const CRATES: &str = "crates/";
@@ -50,11 +50,8 @@ pub(crate) fn build(
     write(&tree, &files).map_err(|e| failed(format!("cannot write {}: {e}", tree.display())))?;
     let target = scratch.join("target");
     let mut command = cargo();
-    command.args(["build", "--release", "--package", "tenure-sim", "--bin", "tenure-sim"]);
-    command
-        .current_dir(&tree)
-        .env("CARGO_TARGET_DIR", &target)
-        .env("CARGO_BUILD_BUILD_DIR", &workspace.build);
+    command.args(SIMULATION).current_dir(&tree);
+    workspace.put(&mut command, &target);
     steps.command("the simulation with all mutants", &mut command)?;
     Ok(target.join("release/tenure-sim"))
 }
