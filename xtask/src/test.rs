@@ -52,7 +52,8 @@ fn all_rings(workspace: &Workspace, runner: &Runner<'_>, steps: &mut Steps) -> R
     })
 }
 
-/// The other rings. The tests have the processor first.
+/// The other rings. The tests have the processor first. Last comes the one that uses all processors, for nothing may be left then
+/// that would run beside it.
 fn rings(workspace: &Workspace, options: &Options) -> Vec<Ring> {
     // Beside busy loops, whoever yields never has its turn.
     let starter = if options.is_busy { session::own } else { session::gentle };
@@ -74,9 +75,9 @@ fn rings(workspace: &Workspace, options: &Options) -> Vec<Ring> {
     docs.args(&words);
     workspace.put(&mut docs, &workspace.tests());
     vec![
-        ring("2 of 4, worlds: the simulation", simulation, &program.display().to_string(), &histories),
-        ring("3 of 4, worlds: mutants", mutants, "cargo", &["xtask", "mutants"]),
-        ring("4 of 4, examples: doc tests", docs, "cargo", &words),
+        ring("2 of 4, examples: doc tests", docs, "cargo", &words),
+        ring("3 of 4, worlds: the simulation", simulation, &program.display().to_string(), &histories),
+        ring("4 of 4, worlds: mutants", mutants, "cargo", &["xtask", "mutants"]),
     ]
 }
 
