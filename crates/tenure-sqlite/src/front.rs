@@ -50,6 +50,8 @@ struct PlaceRow {
 pub(crate) struct Edits {
     /// Whether anybody holds or waits, and the holders and the fence, if that changed.
     row: Option<(bool, String)>,
+    /// The lock has no row yet.
+    is_new: bool,
     removed: Vec<i64>,
     kept: Vec<(i64, u64)>,
     added: Vec<Place>,
@@ -58,8 +60,11 @@ pub(crate) struct Edits {
 impl Front {
     /// Reads a lock, with the front of its queue. Several statements: one snapshot must hold them together.
     pub(crate) fn read(conn: &Connection, look: &Look<'_>) -> Result<Self, RowError> {
-        let (ledger, row) = read_row(conn, look.name)?;
-        let mut front = read_places(conn, sql::READ_FRONT, (look.name.as_str(), look.places))?;
+        let (ledger, row, has_places) = read_row(conn, look.name)?;
+        let mut front = match has_places {
+            true => read_places(conn, sql::READ_FRONT, (look.name.as_str(), look.places))?,
+            false => Vec::new(),
+        };
         let is_whole = front.len() < look.places;
         let last_turn = front.iter().rev().find(|(_, place)| place.waits_for_a_turn());
         let last_turn = last_turn.map(|(_, place)| place.owner());
@@ -93,7 +98,7 @@ impl Front {
 
     /// The writes that make the rows equal to this.
     pub(crate) fn edits(&self, mut after: Ledger) -> Edits {
-        let mut edits = Edits::default();
+        let mut edits = Edits { is_new: !self.is_there, ..Edits::default() };
         let is_busy = !after.is_free();
         // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
         let mut queue = after.take_queue().into_iter().peekable();
@@ -114,7 +119,7 @@ impl Front {
 
     /// How much longer the place of the owner lives, if these are all the edits: then they can wait.
     pub(crate) fn left_of_place(&self, edits: &Edits, owner: OwnerId, now: Moment) -> Option<u64> {
-        let Edits { row: None, removed, kept, added } = edits else { return None };
+        let Edits { row: None, removed, kept, added, .. } = edits else { return None };
         if !removed.is_empty() || !added.is_empty() || kept.len() > 1 {
             return None;
         }
@@ -130,7 +135,8 @@ impl Edits {
     pub(crate) fn write(&self, conn: &Connection, name: &LockName, now: Moment) -> rusqlite::Result<()> {
         let name = name.as_str();
         if let Some((is_busy, state)) = &self.row {
-            conn.prepare_cached(sql::WRITE_LOCK)?.execute((name, is_busy, now.wall.as_secs(), state))?;
+            let write = if self.is_new { sql::ADD_LOCK } else { sql::WRITE_LOCK };
+            conn.prepare_cached(write)?.execute((name, is_busy, now.wall.as_secs(), state))?;
         }
         for number in &self.removed {
             conn.prepare_cached(sql::REMOVE_PLACE)?.execute((name, number))?;
@@ -154,21 +160,24 @@ pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlit
 
 /// A lock with its whole queue; `None` if it has no row.
 pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowError> {
-    let (ledger, _) = read_row(conn, name)?;
+    let (ledger, ..) = read_row(conn, name)?;
     let places = read_places(conn, sql::READ_FRONT, (name.as_str(), -1))?;
     Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
 }
 
-fn read_row(conn: &Connection, name: &LockName) -> Result<(Ledger, Option<(bool, String)>), RowError> {
+/// The ledger without its queue, the row, and whether there may be places.
+fn read_row(conn: &Connection, name: &LockName) -> Result<(Ledger, Option<(bool, String)>, bool), RowError> {
     let row = conn
         .prepare_cached(sql::READ_LOCK)?
-        .query_row([name.as_str()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))
+        .query_row([name.as_str()], |row| Ok(((row.get(0)?, row.get::<_, String>(1)?), row.get(2)?)))
         .optional()?;
-    let ledger = match &row {
-        Some((_, state)) => Ledger::decode(state)?,
-        None => Ledger::new(conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?),
-    };
-    Ok((ledger, row))
+    Ok(match row {
+        Some((row, has_places)) => (Ledger::decode(&row.1)?, Some(row), has_places),
+        None => {
+            let floor = conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?;
+            (Ledger::new(floor), None, true)
+        }
+    })
 }
 
 fn read_places(
