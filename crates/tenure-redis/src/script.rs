@@ -45,9 +45,9 @@ impl Scripts {
             Counting::Quorum => include_str!("scripts/mint.quorum.lua"),
         };
         let acquire = match counting {
-            Counting::One => [count, include_str!("scripts/acquire.lua")].concat(),
+            Counting::One => include_str!("scripts/acquire.lua").to_owned(),
             Counting::Own => [count, mint, include_str!("scripts/acquire.own.lua")].concat(),
-            Counting::Quorum => [count, include_str!("scripts/acquire.quorum.lua")].concat(),
+            Counting::Quorum => include_str!("scripts/acquire.quorum.lua").to_owned(),
         };
         let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
         let enter = include_str!("scripts/enter.lua");

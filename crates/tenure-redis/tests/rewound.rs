@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, Wait};
 use tenure_testkit::{
     conformance::player::Player,
-    redis::{Cluster, Recipe, RedisServer},
+    redis::{Cluster, Recipe, RedisServer, Reply},
 };
 
 use crate::stage::{
@@ -157,7 +157,20 @@ async fn at_the_end_of_what_can_be_counted_a_node_refuses() {
     assert!(look(&player).await.fence < FencingToken::MAX);
 }
 
-/// The same in a Cluster.
+/// L2, L9: Lua reads "nan" as a number, which is neither larger nor smaller than any other.
+#[tokio::test]
+async fn a_counter_that_no_number_exceeds_is_refused() {
+    let server = RedisServer::start();
+    let player = Player::new(node(&server.url(UNGUARDED), 3), "job");
+    player.enter().await;
+    player.leave().await;
+    server.command(&["SET", "tenure:{job}:fence:job", "nan"]);
+    let error = refusal(&player).await;
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
+    assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
+}
+
+/// At the end of what can be counted in a Cluster.
 #[tokio::test]
 async fn at_the_end_of_what_can_be_counted_a_cluster_refuses() {
     let cluster = Cluster::start();

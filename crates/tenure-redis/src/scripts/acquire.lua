@@ -4,17 +4,19 @@
 --       6 how many tokens at most, if more than one
 -- reply the last token, and with 6 their count; 0 if it is not as plain as that (ask claim.lua); -1 if the gate is closed; -2 if the server was put back
 --       to an earlier state (tell rewound.lua)
--- After count. The lock's SET is the last write (H1.12). The counter is the gate: see mint.one.lua, whose `mint` this is,
--- written out. A token may be minted in vain.
+-- The lock's SET is the last write (H1.12). The counter is the gate: see count.lua and mint.one.lua, whose `mint` this is, written
+-- out: a function that a script makes costs it half a command. A token may be minted in vain.
 local call = redis.call
 local last = call('HGET', KEYS[3], ARGV[1])
 if not last then return -1 end
-last = counted(last)
+last = tonumber(last) or error('ERR the counter of fencing tokens is no number')
 if last < tonumber(ARGV[5]) then return -2 end
-local token, count = wall_us(), 1
+local time, count = call('TIME'), 1
+local token = time[1] * 1000000 + time[2]
 if ARGV[6] then count = math.max(1, math.min(tonumber(ARGV[6]), token - last)) end
 if last + count > token then token = last + count end
-local text = countable(token)
+if not (token <= 9007199254740991) then error('SPENT the counter of fencing tokens is at its end') end
+local text = string.format('%d', token)
 if call('EXISTS', KEYS[2]) == 1 then return 0 end
 call('HSET', KEYS[3], ARGV[1], text)
 if call('SET', KEYS[1], ARGV[2] .. ':' .. text .. ARGV[3], 'PX', ARGV[4], 'NX') then

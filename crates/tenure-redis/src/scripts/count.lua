@@ -11,8 +11,8 @@ local function counted(text)
   return tonumber(text) or error('ERR the counter of fencing tokens is no number')
 end
 
--- As text, for a command. An error before anything was granted, if there are no tokens left (L2, L9).
+-- As text, for a command. An error before anything was granted, if there are no tokens left, or it is no number (L2, L9).
 local function countable(last)
-  if last > LAST then error('SPENT the counter of fencing tokens is at its end') end
-  return string.format('%.0f', last)
+  if not (last <= LAST) then error('SPENT the counter of fencing tokens is at its end') end
+  return string.format('%d', last)
 end
