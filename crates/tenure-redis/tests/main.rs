@@ -17,6 +17,7 @@ mod hazards_promised;
 mod hazards_recipe;
 mod hazards_refusal;
 mod hazards_server;
+mod idle;
 mod leftovers;
 mod quorum;
 mod regressions;

@@ -1,6 +1,6 @@
 //! A server as one node of a quorum: its record, its counters, and what is raised.
 
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
     Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, Wait, Wake,
@@ -14,9 +14,9 @@ use tenure_testkit::{
 };
 
 use crate::stage::{
-    Clocked,
+    Clocked, calls,
     entry::{LEASE, SHORT, claimant, let_in, look, passes, refusal},
-    node,
+    hints, node,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -251,21 +251,6 @@ async fn a_closed_gate_refuses_claims_and_raises_and_says_for_how_long() {
 async fn hint(stream: &mut Box<dyn Wakes>, waiter: &Candidate) {
     let mine = async { while stream.next().await != Wake::Owner(waiter.player.claim.owner) {} };
     tokio::time::timeout(PATIENCE, mine).await.expect("no hint came");
-}
-
-/// How often the server ran each command, also in scripts.
-fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
-    let stats = server.command(&["INFO", "commandstats"]).text();
-    let line = |line: &str| {
-        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
-    };
-    stats.lines().filter_map(line).collect()
-}
-
-/// How many hints the server sent.
-fn hints(server: &RedisServer) -> u64 {
-    calls(server).get("publish").copied().unwrap_or(0)
 }
 
 /// Nobody holds it and nobody waits: two calls, one look at gate, queue and lock, and a counter that is read and written once.

@@ -6,7 +6,7 @@ pub(crate) mod naive;
 pub(crate) mod pair;
 pub(crate) mod reference;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tenure::TokioHost;
 use tenure_core::BackendHandle;
@@ -43,4 +43,19 @@ impl Clocked {
         let server = recipe.clock(&clock).start();
         Self { clock, server }
     }
+}
+
+/// How often the server ran each command, also in scripts.
+pub(crate) fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
+    let stats = server.command(&["INFO", "commandstats"]).text();
+    let line = |line: &str| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
+    };
+    stats.lines().filter_map(line).collect()
+}
+
+/// How many hints the server sent.
+pub(crate) fn hints(server: &RedisServer) -> u64 {
+    calls(server).get("publish").copied().unwrap_or(0)
 }

@@ -1,0 +1,41 @@
+//! Holders that may keep their lease while they have nothing to do.
+
+use std::{sync::Arc, time::Duration};
+
+use tenure_core::{Audience, Label, Wake};
+use tenure_testkit::{conformance::player::Player, patience::slowness, redis::RedisServer};
+use tokio::time::timeout;
+
+use crate::stage::{hints, redis};
+
+fn holder(url: &str, idles: bool) -> Player {
+    let mut holder = Player::new(redis(url), "job");
+    holder.claim.label = Arc::new(Label { idles, ..Label::new("host", 1, "user", "command") });
+    holder
+}
+
+/// L6: such a holder hears of its first waiter with the request that queues, and once. The waiter need not ask to tell it.
+#[tokio::test]
+async fn who_queues_first_behind_an_idle_holder_tells_it_with_that_request() {
+    let server = RedisServer::start();
+    let url = server.url("?guard=off");
+    let holder = holder(&url, true);
+    let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
+    holder.enter().await;
+    for ahead in 0..2 {
+        Player::new(redis(&url), "job").queue_behind(ahead).await;
+    }
+    let told = async { while stream.next().await != Wake::Owner(holder.claim.owner) {} };
+    timeout(Duration::from_secs(5) * slowness(), told).await.expect("no hint came");
+    assert_eq!(hints(&server), 1, "by the first who waits");
+}
+
+#[tokio::test]
+async fn a_holder_that_works_is_not_told() {
+    let server = RedisServer::start();
+    let url = server.url("?guard=off");
+    let holder = holder(&url, false);
+    holder.enter().await;
+    Player::new(redis(&url), "job").queue_behind(0).await;
+    assert_eq!(hints(&server), 0);
+}
