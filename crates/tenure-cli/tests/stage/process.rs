@@ -132,9 +132,10 @@ impl Ended {
     }
 }
 
-/// Whether this line says no more than that the store could not be asked for some seconds, as may be where the machine is busy.
+/// Whether this line says no more than that the store did not answer for some seconds, as may be where the machine is busy.
 fn is_of_a_busy_machine(line: &str) -> bool {
-    slowness() > 1 && line.contains(": waiting for ") && line.contains("; given up ")
+    let is_wait = line.contains(": waiting for ") || line.contains(" has not answered the release for ");
+    slowness() > 1 && is_wait && line.contains("; given up ")
 }
 
 /// Whether a process lives; one that is dead but not reaped does not.
