@@ -39,6 +39,15 @@ pub(crate) struct Front {
     last_turn: Option<OwnerId>,
 }
 
+/// The row of a lock.
+struct LockRow {
+    /// Without its queue.
+    ledger: Ledger,
+    row: Option<(bool, String)>,
+    /// False if nobody waits.
+    has_places: bool,
+}
+
 struct PlaceRow {
     number: i64,
     owner: OwnerId,
@@ -60,7 +69,7 @@ pub(crate) struct Edits {
 impl Front {
     /// Reads a lock, with the front of its queue. Several statements: one snapshot must hold them together.
     pub(crate) fn read(conn: &Connection, look: &Look<'_>) -> Result<Self, RowError> {
-        let (ledger, row, has_places) = read_row(conn, look.name)?;
+        let LockRow { ledger, row, has_places } = LockRow::read(conn, look.name)?;
         let mut front = match has_places {
             true => read_places(conn, sql::READ_FRONT, (look.name.as_str(), look.places))?,
             false => Vec::new(),
@@ -130,6 +139,22 @@ impl Front {
     }
 }
 
+impl LockRow {
+    fn read(conn: &Connection, name: &LockName) -> Result<Self, RowError> {
+        let row = conn
+            .prepare_cached(sql::READ_LOCK)?
+            .query_row([name.as_str()], |row| Ok(((row.get(0)?, row.get::<_, String>(1)?), row.get(2)?)))
+            .optional()?;
+        Ok(match row {
+            Some((row, has_places)) => Self { ledger: Ledger::decode(&row.1)?, row: Some(row), has_places },
+            None => {
+                let floor = conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?;
+                Self { ledger: Ledger::new(floor), row: None, has_places: true }
+            }
+        })
+    }
+}
+
 impl Edits {
     /// Writes them. A free lock's row is kept for its fence until it is swept (H6.4).
     pub(crate) fn write(&self, conn: &Connection, name: &LockName, now: Moment) -> rusqlite::Result<()> {
@@ -160,24 +185,9 @@ pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlit
 
 /// A lock with its whole queue; `None` if it has no row.
 pub(crate) fn whole(conn: &Connection, name: &LockName) -> Result<Ledger, RowError> {
-    let (ledger, ..) = read_row(conn, name)?;
+    let LockRow { ledger, .. } = LockRow::read(conn, name)?;
     let places = read_places(conn, sql::READ_FRONT, (name.as_str(), -1))?;
     Ok(ledger.with_queue(places.into_iter().map(|(_, place)| place), Unseen::default()))
-}
-
-/// The ledger without its queue, the row, and whether there may be places.
-fn read_row(conn: &Connection, name: &LockName) -> Result<(Ledger, Option<(bool, String)>, bool), RowError> {
-    let row = conn
-        .prepare_cached(sql::READ_LOCK)?
-        .query_row([name.as_str()], |row| Ok(((row.get(0)?, row.get::<_, String>(1)?), row.get(2)?)))
-        .optional()?;
-    Ok(match row {
-        Some((row, has_places)) => (Ledger::decode(&row.1)?, Some(row), has_places),
-        None => {
-            let floor = conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?;
-            (Ledger::new(floor), None, true)
-        }
-    })
 }
 
 fn read_places(
