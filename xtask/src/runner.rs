@@ -44,9 +44,8 @@ impl<'a> Runner<'a> {
 
     /// Builds them, so that this is not done while they run.
     pub(crate) fn build(&self, workspace: &Workspace) -> Command {
-        let mut command = cargo();
-        command.args(self.words()).args(AS_TESTS).args(TESTED).arg("--no-run");
-        workspace.put(&mut command, &workspace.tests());
+        let mut command = self.started_by(&[], workspace);
+        command.arg("--no-run");
         command
     }
 
@@ -87,8 +86,14 @@ impl<'a> Runner<'a> {
 
     /// In a session of its own. It ends with us.
     fn command(&self, workspace: &Workspace) -> Command {
-        let mut command = cargo_under(&session::own(self.options.is_alone));
-        command.args(self.words()).args(AS_TESTS).args(TESTED).args(self.choice());
+        let mut command = self.started_by(&session::own(self.options.is_alone), workspace);
+        command.args(self.choice());
+        command
+    }
+
+    fn started_by(&self, starter: &[&str], workspace: &Workspace) -> Command {
+        let mut command = cargo_under(starter);
+        command.args(self.words()).args(AS_TESTS).args(TESTED);
         workspace.put(&mut command, &workspace.tests());
         command
     }

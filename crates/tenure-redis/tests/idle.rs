@@ -1,12 +1,11 @@
 //! Holders that may keep their lease while they have nothing to do.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use tenure_core::{Audience, Label, Wake};
-use tenure_testkit::{conformance::player::Player, patience::slowness, redis::RedisServer};
-use tokio::time::timeout;
+use tenure_core::{Audience, Label};
+use tenure_testkit::{conformance::player::Player, redis::RedisServer};
 
-use crate::stage::{hints, redis};
+use crate::stage::{hint, hints, redis};
 
 fn holder(url: &str, idles: bool) -> Player {
     let mut holder = Player::new(redis(url), "job");
@@ -25,8 +24,7 @@ async fn who_queues_first_behind_an_idle_holder_tells_it_with_that_request() {
     for ahead in 0..2 {
         Player::new(redis(&url), "job").queue_behind(ahead).await;
     }
-    let told = async { while stream.next().await != Wake::Owner(holder.claim.owner) {} };
-    timeout(Duration::from_secs(5) * slowness(), told).await.expect("no hint came");
+    hint(&mut stream, holder.claim.owner).await;
     assert_eq!(hints(&server), 1, "by the first who waits");
 }
 

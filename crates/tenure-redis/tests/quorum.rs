@@ -3,8 +3,7 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, Wait, Wake,
-    Wakes,
+    Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, Wait,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -16,10 +15,8 @@ use tenure_testkit::{
 use crate::stage::{
     Clocked, calls,
     entry::{LEASE, SHORT, claimant, let_in, look, passes, refusal},
-    hints, node,
+    hint, hints, node,
 };
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A claimant of `job` at a node of three, with the handle by which it is raised.
 struct Candidate {
@@ -247,12 +244,6 @@ async fn a_closed_gate_refuses_claims_and_raises_and_says_for_how_long() {
     assert_eq!(holder.raise(plus(token, 100_000_000)).await, Raised::Raised, "it is open again");
 }
 
-/// The next hint to this waiter; none within a moment is an error.
-async fn hint(stream: &mut Box<dyn Wakes>, waiter: &Candidate) {
-    let mine = async { while stream.next().await != Wake::Owner(waiter.player.claim.owner) {} };
-    tokio::time::timeout(PATIENCE, mine).await.expect("no hint came");
-}
-
 /// Nobody holds it and nobody waits: two calls, one look at gate, queue and lock, and a counter that is read and written once.
 #[tokio::test]
 async fn a_free_lock_takes_no_more_than_the_plain_path() {
@@ -291,14 +282,14 @@ async fn those_who_wait_are_woken_by_a_release_and_handed_nothing() {
     waiter.waits().await;
     assert_eq!(hints(&server), 0);
     assert_eq!(first.player.leave().await, Released::Released);
-    hint(&mut stream, &waiter).await;
+    hint(&mut stream, waiter.player.claim.owner).await;
     assert!(look(&waiter.player).await.holders.is_empty());
 
     let token = second.player.enter().await.token;
     assert_eq!(hints(&server), 1, "who comes first takes it: nobody need be told");
     assert_eq!(second.raise(plus(token, 7)).await, Raised::Raised);
     assert_eq!(second.player.leave().await, Released::Released);
-    hint(&mut stream, &waiter).await;
+    hint(&mut stream, waiter.player.claim.owner).await;
     assert!(look(&waiter.player).await.holders.is_empty());
     assert_eq!((hints(&server), waiter.player.enter().await.token), (2, plus(token, 8)));
 }

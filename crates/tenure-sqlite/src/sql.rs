@@ -51,7 +51,7 @@ pub(crate) const SET_OPENS: &str = "UPDATE meta SET opens_us = max(opens_us, ?1)
 pub(crate) const READ_OPENS: &str = "SELECT opens_us FROM meta";
 pub(crate) const READ_FLOOR: &str = "SELECT floor FROM meta";
 
-/// Whether anybody waits is asked with it: a statement of its own costs a thirtieth of a cycle.
+/// Whether anybody waits is asked with it: mostly nobody does, and a statement of its own costs more.
 pub(crate) const READ_LOCK: &str =
     "SELECT busy, state, EXISTS (SELECT 1 FROM place WHERE name = ?1) FROM lock WHERE name = ?1";
 /// A free lock's row is kept for its fence until it is swept (H6.4).

@@ -22,6 +22,6 @@ pub mod postgres;
 pub mod proxy;
 pub mod redis;
 pub mod shared;
-mod shim;
+pub mod shim;
 pub mod stepped;
 pub mod zookeeper;

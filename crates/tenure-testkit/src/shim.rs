@@ -1,4 +1,4 @@
-//! C libraries that a server's process loads before its own.
+//! C libraries that a process loads before its own.
 
 use std::{
     env, fs,
@@ -17,7 +17,7 @@ use crate::folder;
 ///
 /// # Panics
 /// If there is no C compiler, or if it refuses the source.
-pub(crate) fn library(name: &str, source: &str) -> PathBuf {
+pub fn library(name: &str, source: &str) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);
     let place = env::temp_dir().join(format!("tenure-{name}-{:016x}.so", hasher.finish()));

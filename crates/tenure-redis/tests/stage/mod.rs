@@ -6,10 +6,10 @@ pub(crate) mod naive;
 pub(crate) mod pair;
 pub(crate) mod reference;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tenure::TokioHost;
-use tenure_core::BackendHandle;
+use tenure_core::{BackendHandle, OwnerId, Wake, Wakes};
 use tenure_redis::{Config, Redis};
 use tenure_testkit::{
     clock::Clock,
@@ -58,4 +58,10 @@ pub(crate) fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
 /// How many hints the server sent.
 pub(crate) fn hints(server: &RedisServer) -> u64 {
     calls(server).get("publish").copied().unwrap_or(0)
+}
+
+/// The next hint to this owner; none within a moment is an error.
+pub(crate) async fn hint(stream: &mut Box<dyn Wakes>, owner: OwnerId) {
+    let mine = async { while stream.next().await != Wake::Owner(owner) {} };
+    tokio::time::timeout(Duration::from_secs(10), mine).await.expect("no hint came");
 }

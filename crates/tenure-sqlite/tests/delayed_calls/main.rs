@@ -13,18 +13,10 @@
 mod actor;
 mod scene;
 
-use std::{
-    collections::BTreeMap,
-    env,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Mutex,
-    thread,
-    time::Instant,
-};
+use std::{collections::BTreeMap, env, path::Path, sync::Mutex, thread, time::Instant};
 
 use scene::{Pair, Scene};
-use tempfile::TempDir;
+use tenure_testkit::shim::library;
 
 /// So many pairs at once: they wait most of the time.
 const BESIDE: usize = 20;
@@ -36,7 +28,7 @@ fn no_delayed_call_lets_two_in() {
     if actor::played() {
         return;
     }
-    let (began, shim) = (Instant::now(), Shim::new());
+    let (began, shim) = (Instant::now(), library("delay", SHIM));
     let is_all = env::var("TENURE_DELAYED_CALLS").is_ok_and(|what| what == "all");
     let mut pairs = Vec::new();
     for scene in Scene::ALL {
@@ -52,7 +44,7 @@ fn no_delayed_call_lets_two_in() {
 }
 
 /// Plays all pairs; answers what was wrong.
-fn search(mut pairs: Vec<Pair>, shim: &Shim) -> Vec<String> {
+fn search(mut pairs: Vec<Pair>, shim: &Path) -> Vec<String> {
     pairs.reverse();
     let (left, findings) = (Mutex::new(pairs), Mutex::new(Vec::new()));
     thread::scope(|scope| {
@@ -78,19 +70,4 @@ fn tally(calls: &[String]) -> BTreeMap<&str, usize> {
 }
 
 /// The library that stops a process.
-struct Shim(TempDir);
-
-impl Shim {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/delayed_calls/shim.c");
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(folder.path().join("shim.so"));
-        assert!(cc.arg(source).status().unwrap().success(), "shim.c");
-        Self(folder)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.0.path().join("shim.so")
-    }
-}
+const SHIM: &str = include_str!("shim.c");

@@ -12,10 +12,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tenure_testkit::patience::slowness;
 
-use crate::{
-    Shim,
-    actor::{self, Stay, short_ttl},
-};
+use crate::actor::{self, Stay, short_ttl};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scene {
@@ -122,7 +119,7 @@ fn used(db: &Path) {
 
 impl Pair {
     /// The calls of a process that nobody stops.
-    pub(crate) fn calls(self, shim: &Shim) -> Vec<String> {
+    pub(crate) fn calls(self, shim: &Path) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         self.scene.prepare(folder.path());
         let mut alone = self.stopped(&folder, shim);
@@ -133,13 +130,13 @@ impl Pair {
     }
 
     /// The process that will be stopped.
-    fn stopped(self, folder: &TempDir, shim: &Shim) -> Player {
+    fn stopped(self, folder: &TempDir, shim: &Path) -> Player {
         let mut command = actor::command("hasty", folder.path(), self.scene.ttl());
-        start(command.env("LD_PRELOAD", shim.path()).env("DELAY_AT", self.at.to_string()))
+        start(command.env("LD_PRELOAD", shim).env("DELAY_AT", self.at.to_string()))
     }
 
     /// Stops one before its call, lets another one come, and lets the first go on while the other is inside, if it is.
-    pub(crate) fn play(self, shim: &Shim) -> Result<(), String> {
+    pub(crate) fn play(self, shim: &Path) -> Result<(), String> {
         let folder = tempfile::tempdir().unwrap();
         let (path, control) = (folder.path(), folder.path().join("control"));
         self.scene.prepare(path);
