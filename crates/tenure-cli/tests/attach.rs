@@ -12,6 +12,9 @@ use crate::stage::{
 
 const OWNER: &str = "5f1c07e29b3d4a68c1f4a90b7d2e6385aa0d9e41b7c85F2E";
 
+/// Nobody renews a lease from the end of one process to the first request of the next: a store must not be silent that long.
+const TTL: Duration = Duration::from_secs(5);
+
 fn lock(stage: &Stage, arguments: &[&str]) -> Value {
     let ended = stage.run(&[&["lock", "job"], arguments].concat());
     ended.silent(0);
@@ -39,7 +42,7 @@ fn the_same_owner_asked_twice_has_one_lease(stage: &Stage) {
 
 /// L3, L8: the command runs past the end of the lease that was taken, with its token, and the lock is free afterwards.
 fn attach_goes_on_with_a_lease_and_its_token(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
+    let (ttl, text) = scaled_ttl(TTL);
     let lease = lock(stage, &["--ttl", &text]);
     let owner = lease["owner"].as_str().unwrap();
     let show = format!("echo $TENURE_LOCK $TENURE_TOKEN $TENURE_OWNER $TENURE_TOKENS >env; {HOLD}; exit 7");
@@ -63,7 +66,7 @@ fn attach_goes_on_with_a_lease_and_its_token(stage: &Stage) {
 
 /// L1: a command under an attached lease is stopped like any other.
 fn an_attached_command_is_stopped_when_its_lease_is_lost(stage: &Stage) {
-    let (_, text) = scaled_ttl(Duration::from_secs(2));
+    let (_, text) = scaled_ttl(TTL);
     let lease = lock(stage, &["--ttl", &text]);
     let owner = lease["owner"].as_str().unwrap();
     let holder = stage.start(&["attach", "--ttl", &text, "job", owner, "--", "sh", "-c", BEAT, "attached"]);

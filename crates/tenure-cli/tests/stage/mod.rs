@@ -36,8 +36,7 @@ pub(crate) const START: Duration = Duration::from_millis(500);
 
 /// A home of its own in which `tenure` runs; it goes with the test.
 pub(crate) struct Stage {
-    folder: TempDir,
-    started: AtomicU32,
+    home: Home,
     /// The servers of its locks and the URL that names them, if they are not the file in its home.
     servers: Vec<RedisServer>,
     /// Servers of another kind, which live as long as the stage at least.
@@ -45,6 +44,28 @@ pub(crate) struct Stage {
     url: Option<String>,
     /// By how much a lease may last longer than its ttl.
     grain: Duration,
+}
+
+/// The folder of a stage, and how many processes were started there.
+struct Home {
+    folder: TempDir,
+    started: AtomicU32,
+}
+
+/// What the processes said goes with the folder: of a test that is red, it is told before.
+impl Drop for Home {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        for number in 0..self.started.load(Ordering::Relaxed) {
+            let said =
+                fs::read_to_string(self.folder.path().join(format!(".{number}.err"))).unwrap_or_default();
+            for line in said.lines() {
+                eprintln!("process {number} said: {line}");
+            }
+        }
+    }
 }
 
 /// Runs tests on every store: of `fn a(stage: &Stage)` it makes `sqlite::a`, `redis::a` and so on. What not all promise
@@ -94,8 +115,7 @@ pub(crate) struct LeaseEnd {
 impl Stage {
     pub(crate) fn new() -> Self {
         Self {
-            folder: tempfile::tempdir().unwrap(),
-            started: AtomicU32::new(0),
+            home: Home { folder: tempfile::tempdir().unwrap(), started: AtomicU32::new(0) },
             servers: Vec::new(),
             _server: None,
             url: None,
@@ -196,7 +216,7 @@ impl Stage {
 
     /// In the working directory of all that runs here, which is also its home.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.home.folder.path().join(name)
     }
 
     /// Where the locks are if nobody says otherwise.
@@ -214,14 +234,14 @@ impl Stage {
     /// Another program, in the same place and with the same environment.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(self.folder.path()).env_clear().envs(self.environment());
+        command.current_dir(self.home.folder.path()).env_clear().envs(self.environment());
         command
     }
 
     /// What a program on this stage finds in its environment.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
-        let home = self.folder.path().to_str().unwrap();
+        let home = self.home.folder.path().to_str().unwrap();
         let mut variables = vec![("PATH", path), ("HOME", home.into()), ("LC_ALL", "C".into())];
         variables.extend(self.url.clone().map(|url| ("TENURE_URL", url)));
         variables
@@ -233,7 +253,7 @@ impl Stage {
     }
 
     pub(crate) fn start_command(&self, mut command: Command) -> Process {
-        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        let number = self.home.started.fetch_add(1, Ordering::Relaxed);
         let [out, err] = ["out", "err"].map(|kind| self.path(&format!(".{number}.{kind}")));
         let file = |path| fs::File::create(path).unwrap();
         command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err));
