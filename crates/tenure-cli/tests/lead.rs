@@ -48,7 +48,7 @@ fn leader<'a>(stage: &Stage, all: &'a mut [Process]) -> &'a mut Process {
 /// L1, L2: the leader is killed, then the next one is stopped for two ttls. The others lead, one at a time, in later terms;
 /// who was stopped campaigns again.
 fn at_most_one_leads_whatever_becomes_of_the_leader(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
     let mut all: Vec<Process> = (0..3).map(|_| judged(stage, &text)).collect();
     next_term(stage, 0);
     leader(stage, &mut all).kill();

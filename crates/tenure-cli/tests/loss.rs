@@ -57,12 +57,13 @@ fn a_killed_tenure_takes_its_command_and_what_that_started_with_it(stage: &Stage
 
 /// L6: five times its ttl, and nobody else gets in.
 fn a_living_holder_is_renewed_for_as_long_as_it_runs(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(SECOND);
+    let (ttl, text) = scaled_ttl(2 * SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
     let held = Instant::now();
     let before = stage.show("job");
     eventually("five ttls have passed", 5 * ttl, || {
+        std::thread::sleep(ttl / 20);
         stage.run(&["run", "-n", "job", "--", "touch", "stolen"]).complained(1, "held by");
         (held.elapsed() > 5 * ttl - ttl / 10).then_some(())
     });
@@ -194,7 +195,7 @@ fn the_late_write_of_a_stopped_holder_is_refused_for_its_token(stage: &Stage) {
     fs::set_permissions(stage.path("resource"), fs::Permissions::from_mode(0o755)).unwrap();
     let write = "./resource $TENURE_TOKEN $0";
     let late = format!("{write}; echo $0 >>beats; until [ -e go ]; do sleep 0.05; done; {write}; sleep 60");
-    let (_, text) = scaled_ttl(SECOND);
+    let (_, text) = scaled_ttl(2 * SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", &late, "first"]);
     stage.beats("first");
     stop_watcher(&holder, Signal::SIGSTOP);

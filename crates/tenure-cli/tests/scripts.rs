@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -87,7 +88,7 @@ fn it_ends_with_its_ttl(stage: &Stage) {
 
 /// A renewal counts from now and never shortens.
 fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
+    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
     let lease = lock(stage, &text);
     let owner = owner(&lease);
     let started = Instant::now();
@@ -96,6 +97,7 @@ fn a_renewal_extends_it_and_never_shortens_it(stage: &Stage) {
         renewed.silent(0);
         assert_eq!(renewed.out, "");
         stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+        thread::sleep(ttl / 10);
         (started.elapsed() > 2 * ttl).then_some(())
     });
     let before = stage.lease_end("job");
