@@ -170,6 +170,25 @@ async fn what_a_hung_node_holds_is_released_when_it_answers() {
     assert_eq!(stage.crowd().await.0, 0);
 }
 
+/// L9: nodes that failed a moment ago are asked all the same, for they may decide whether a quorum held.
+#[tokio::test(start_paused = true)]
+async fn a_release_asks_the_nodes_that_failed_before() {
+    let stage = Stage::new(3);
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    let grant = granted(locks.claim(&claim).await);
+    pass(ms(1)).await;
+    for node in &stage.nodes[1..] {
+        node.set(Mood::Down);
+    }
+    assert!(locks.renew(&[grant]).await[0].is_err());
+    for node in &stage.nodes[1..] {
+        node.set(Mood::Up);
+    }
+    assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+    pass(ms(1)).await;
+    assert_eq!(stage.crowd().await, (0, 0));
+}
+
 /// Hazard 46: five who ask at the same instant, each nearest to another node, do not keep each other out.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_kept_out_by_split_votes() {
