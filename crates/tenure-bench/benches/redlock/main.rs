@@ -129,12 +129,12 @@ impl Bench {
             self.cycles(which, 1);
             let cycles_per_s = self.cycles(which, tasks);
             // The time-out of a node is over by then.
-            self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(600)).await });
+            self.pause(600);
             let known_per_s = self.cycles(which, tasks);
             self.servers[NODES - 1].signal(Signal::SIGCONT);
             // Until it is believed again.
             for pause in [700, 100] {
-                self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(pause)).await });
+                self.pause(pause);
                 self.cycles(which, 1);
             }
             return Seen { cycles_per_s, scripts: f64::NAN, known_per_s };
@@ -144,6 +144,11 @@ impl Bench {
         let cycles_per_s = self.cycles(which, tasks);
         let count = cycles_per_s * begun.elapsed().as_secs_f64();
         Seen { cycles_per_s, scripts: (self.calls() - before) as f64 / count, known_per_s: f64::NAN }
+    }
+
+    /// Lets the runtime go on without a cycle.
+    fn pause(&self, millis: u64) {
+        self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(millis)).await });
     }
 
     fn cycles(&self, which: usize, tasks: usize) -> f64 {

@@ -52,6 +52,13 @@ struct Home {
     started: AtomicU32,
 }
 
+impl Home {
+    /// The file for what a process prints, `out`, or says, `err`.
+    fn file(&self, number: u32, kind: &str) -> PathBuf {
+        self.folder.path().join(format!(".{number}.{kind}"))
+    }
+}
+
 /// What the processes said goes with the folder: of a test that is red, it is told before.
 impl Drop for Home {
     fn drop(&mut self) {
@@ -59,8 +66,7 @@ impl Drop for Home {
             return;
         }
         for number in 0..self.started.load(Ordering::Relaxed) {
-            let said =
-                fs::read_to_string(self.folder.path().join(format!(".{number}.err"))).unwrap_or_default();
+            let said = fs::read_to_string(self.file(number, "err")).unwrap_or_default();
             for line in said.lines() {
                 eprintln!("process {number} said: {line}");
             }
@@ -254,7 +260,7 @@ impl Stage {
 
     pub(crate) fn start_command(&self, mut command: Command) -> Process {
         let number = self.home.started.fetch_add(1, Ordering::Relaxed);
-        let [out, err] = ["out", "err"].map(|kind| self.path(&format!(".{number}.{kind}")));
+        let [out, err] = ["out", "err"].map(|kind| self.home.file(number, kind));
         let file = |path| fs::File::create(path).unwrap();
         command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err));
         Process::new(command.spawn().unwrap(), out, err)
