@@ -84,7 +84,7 @@ pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
     let waits_for_it = arena.here().promises().absent == Absent::WaitedFor;
     let bound = if waits_for_it { Duration::from_secs(2) } else { margin };
     assert!(retry_after <= bound, "{retry_after:?}");
-    arena.pass(margin + arena.here().promises().ttl_grain).await;
+    a.lapse(arena, margin).await;
     b.enter().await;
 }
 

@@ -13,7 +13,7 @@ use super::{
 pub async fn a_late_release_does_not_free_the_next_holder(arena: &impl Arena) {
     let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
     a.enter().await;
-    arena.pass(TTL + arena.here().promises().ttl_grain).await;
+    a.lapse(arena, TTL).await;
     b.enter().await;
     assert_eq!(a.leave().await, Released::WasGone);
     assert!(!Player::new(arena.here(), "one").try_enter().await);
@@ -23,12 +23,12 @@ pub async fn a_late_release_does_not_free_the_next_holder(arena: &impl Arena) {
 pub async fn a_late_renewal_changes_nothing(arena: &impl Arena) {
     let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
     let grant = a.enter().await;
-    arena.pass(TTL + arena.here().promises().ttl_grain).await;
+    a.lapse(arena, TTL).await;
     assert_eq!(a.renew(&grant).await, Renewal::Gone, "nobody holds, and nobody is brought back");
     b.enter().await;
     arena.pass(TTL / 2).await;
     assert_eq!(a.renew(&grant).await, Renewal::Gone);
-    arena.pass(TTL / 2 + arena.here().promises().ttl_grain).await;
+    b.lapse(arena, TTL / 2).await;
     Player::new(arena.here(), "one").enter().await;
 }
 
@@ -41,7 +41,7 @@ pub async fn a_lease_is_renewed_by_its_ttl(arena: &impl Arena) {
         assert_eq!(a.renew(&grant).await, Renewal::Renewed);
     }
     assert!(!b.try_enter().await);
-    arena.pass(TTL + arena.here().promises().ttl_grain).await;
+    a.lapse(arena, TTL).await;
     b.enter().await;
 }
 
@@ -58,7 +58,8 @@ pub async fn a_renewal_never_shortens(arena: &impl Arena) {
 /// L9: what a release says is what happened.
 pub async fn release_is_truthful(arena: &impl Arena) {
     let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
-    assert_eq!(a.leave().await, Released::WasGone);
+    // Another owner: on a quorum one that has left does not come back (H3.4).
+    assert_eq!(Player::new(arena.here(), "one").leave().await, Released::WasGone);
     a.enter().await;
     b.queue_behind(0).await;
     assert_eq!(b.leave().await, Released::Released, "a place is left as well");

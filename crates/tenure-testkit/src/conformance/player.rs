@@ -10,11 +10,12 @@ use std::{
 };
 
 use tenure_core::{
-    Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, OwnerId, ProcessId,
-    Released, Renewal, Wait, Wakes,
+    Absent, Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, OwnerId,
+    ProcessId, Released, Renewal, Wait, Wakes,
 };
 
-use crate::patience::becomes;
+use super::Arena;
+use crate::patience::{becomes, until};
 
 /// How long the votes of a quorum may be split.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -100,6 +101,21 @@ impl Player {
     /// Claims once and says whether it was let in.
     pub async fn try_enter(&self) -> bool {
         matches!(self.ask().await, ClaimAnswer::Granted(_))
+    }
+
+    /// Lets what is left of its lease or place pass, and sees that it is over. Where the server itself ends them it may be late: a
+    /// busy one looks late, and a new leader counts anew.
+    pub async fn lapse(&self, arena: &impl Arena, left: Duration) {
+        let promises = self.backend.promises();
+        arena.pass(left + promises.ttl_grain).await;
+        if promises.absent == Absent::WaitedFor {
+            let owner = self.claim.owner.to_string();
+            let is_over = async || {
+                let view = self.backend.inspect(&self.claim.name).await.expect("the store answers");
+                !view.holders.iter().any(|holder| holder.owner == owner)
+            };
+            until("the server has ended it", TTL * 2, is_over).await;
+        }
     }
 
     /// Renews once.

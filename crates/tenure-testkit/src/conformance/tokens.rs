@@ -17,7 +17,7 @@ pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
         last = Some(grant.token);
         match round % 3 {
             0 => drop(player.leave().await),
-            1 => arena.pass(TTL + arena.here().promises().ttl_grain).await,
+            1 => player.lapse(arena, TTL).await,
             _ => drop(player.backend.break_lock(&player.claim.name).await.expect("the store answers")),
         }
     }
