@@ -71,6 +71,8 @@ pub trait Backend: Send + Sync + 'static {
     /// 1. It changes nothing of another owner (L4).
     /// 2. All live waiters at the front that fit together become holders for the claim ttl and are woken; the first
     ///    waiter behind them is woken too.
+    /// 3. Whoever calls this does not claim the same lock under the same owner again: where a store has several servers, a
+    ///    release that is still under way to one of them would free what is granted there (H3.4).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
     /// Sends a hint: to a holder that somebody waits, so that one that keeps its lease for a while though it has nothing to do

@@ -110,7 +110,7 @@ impl<N: QuorumNode> Redlock<N> {
         {
             let (quorum, owner) = (self.quorum.clone(), claim.owner);
             let (tell, _) = oneshot::channel();
-            let pending = quorum.memory.withdraw_for_good(&(owner, name.clone()));
+            let pending = quorum.memory.withdraw(&(owner, name.clone()));
             self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, pending, tell)));
         }
     }

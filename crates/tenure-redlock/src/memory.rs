@@ -125,20 +125,14 @@ impl Memory {
         is_current
     }
 
-    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer.
+    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer. It is spent: a node that
+    /// answers late, or only later, would free what is granted to it anew (H3.4).
     pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
         let mut attempts = self.attempts();
+        attempts.set_spent(attempt);
         let Some(live) = attempts.live.get_mut(attempt) else { return BTreeSet::new() };
         live.left.get_or_insert_default();
-        let pending = live.pending.clone();
-        attempts.set_spent(attempt);
-        pending
-    }
-
-    /// The same for one that goes on elsewhere while it leaves: nobody waits for that, so it must not come back (H3.4).
-    pub(crate) fn withdraw_for_good(&self, attempt: &Attempt) -> BTreeSet<usize> {
-        self.attempts().set_spent(attempt);
-        self.withdraw(attempt)
+        live.pending.clone()
     }
 
     /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if
@@ -222,14 +216,13 @@ mod tests {
     }
 
     /// H3.4, L1: whoever moved its place from one slot to another was granted the first one again while its leaving was
-    /// under
-    /// way, and that freed what it was granted. With no ballot under way, leaving did not spend the owner.
+    /// under way, and that freed what it was granted. With no ballot under way, leaving did not spend the owner.
     #[test]
     fn whoever_moved_its_place_does_not_come_back() {
         let (memory, leaver) = (Memory::default(), attempt(1));
         let ticket = memory.begin(leaver.clone()).unwrap();
         memory.end(&ticket);
-        assert!(memory.withdraw_for_good(&leaver).is_empty(), "nothing is under way");
+        assert!(memory.withdraw(&leaver).is_empty(), "nothing is under way");
         assert_eq!(memory.begin(leaver), None);
         assert!(memory.begin(attempt(2)).is_some(), "others go on");
     }

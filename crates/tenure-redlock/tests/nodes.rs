@@ -170,6 +170,24 @@ async fn what_a_hung_node_holds_is_released_when_it_answers() {
     assert_eq!(stage.crowd().await.0, 0);
 }
 
+/// H3.4, L1: a release tells its caller as soon as a quorum is free. Who asked again under the same owner was granted the
+/// node that was still to be left, and lost it to that release: a rival needed one node less.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_has_left_does_not_come_back() {
+    let stage = Stage::new(3);
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    granted(locks.claim(&claim).await);
+    pass(ms(1)).await;
+    stage.nodes[2].set(Mood::Late(ms(100)));
+    assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+    let answer = locks.claim(&claim).await.unwrap();
+    assert!(matches!(answer, ClaimAnswer::Split { .. }), "{answer:?}");
+    let next = stage.claim(Wait::Turn);
+    granted(locks.claim(&next).await);
+    pass(ms(1000)).await;
+    assert_eq!(stage.crowd().await.0, 3, "the late release took nothing of the next owner's");
+}
+
 /// L9: nodes that failed a moment ago are asked all the same, for they may decide whether a quorum held.
 #[tokio::test(start_paused = true)]
 async fn a_release_asks_the_nodes_that_failed_before() {
