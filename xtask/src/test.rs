@@ -11,7 +11,7 @@ use crate::{
     step::{Failure, Steps, now},
     tools,
     verdict::Verdict,
-    workspace::{AS_TESTS, SIMULATION, TESTED, Workspace, cargo, cargo_under},
+    workspace::{AS_TESTS, HOUSE, SIMULATION, TESTED, Workspace, cargo, cargo_under},
 };
 
 /// Simulated histories in a run of the tests; `cargo run --release -p tenure-sim` takes more.
@@ -43,7 +43,7 @@ fn all_rings(workspace: &Workspace, runner: &Runner<'_>, steps: &mut Steps) -> R
     let rings = rings(workspace, runner.options());
     thread::scope(|scope| {
         let rest = scope.spawn(|| beside.run_all(rings));
-        let tests = steps.work("1 of 4, tests: rules, contract, engine, reality", || runner.run(workspace));
+        let tests = steps.work("1 of 5, tests: rules, contract, engine, reality", || runner.run(workspace));
         beside.speak();
         let rest = rest.join().expect("BUG: a ring panicked");
         let mut verdict = tests?;
@@ -74,10 +74,13 @@ fn rings(workspace: &Workspace, options: &Options) -> Vec<Ring> {
     let mut docs = cargo_under(&starter);
     docs.args(&words);
     workspace.put(&mut docs, &workspace.tests());
+    let mut house = cargo_under(&starter);
+    house.args(HOUSE);
     vec![
-        ring("2 of 4, examples: doc tests", docs, "cargo", &words),
-        ring("3 of 4, worlds: the simulation", simulation, &program.display().to_string(), &histories),
-        ring("4 of 4, worlds: mutants", mutants, "cargo", &["xtask", "mutants"]),
+        ring("2 of 5, the house: tests of xtask", house, "cargo", HOUSE),
+        ring("3 of 5, examples: doc tests", docs, "cargo", &words),
+        ring("4 of 5, worlds: the simulation", simulation, &program.display().to_string(), &histories),
+        ring("5 of 5, worlds: mutants", mutants, "cargo", &["xtask", "mutants"]),
     ]
 }
 
