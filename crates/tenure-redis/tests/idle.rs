@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Audience, Label};
+use tenure_core::{Audience, Label, Wait};
 use tenure_testkit::{conformance::player::Player, redis::RedisServer};
 
 use crate::stage::{hint, hints, redis};
@@ -13,19 +13,22 @@ fn holder(url: &str, idles: bool) -> Player {
     holder
 }
 
-/// L6: such a holder hears of its first waiter with the request that queues, and once. The waiter need not ask to tell it.
+/// L6: such a holder hears of the first who comes with the request that finds the lock held, before that one queues, and once.
 #[tokio::test]
-async fn who_queues_first_behind_an_idle_holder_tells_it_with_that_request() {
+async fn who_comes_first_behind_an_idle_holder_tells_it_before_it_queues() {
     let server = RedisServer::start();
     let url = server.url("?guard=off");
     let holder = holder(&url, true);
     let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
     holder.enter().await;
+    assert!(!Player::new(redis(&url), "job").waiting(Wait::No).try_enter().await, "held");
+    hint(&mut stream, holder.claim.owner).await;
+    assert_eq!(hints(&server), 1, "who does not wait tells it as well");
     for ahead in 0..2 {
         Player::new(redis(&url), "job").queue_behind(ahead).await;
     }
     hint(&mut stream, holder.claim.owner).await;
-    assert_eq!(hints(&server), 1, "by the first who waits");
+    assert_eq!(hints(&server), 2, "and so does the first who waits");
 }
 
 #[tokio::test]

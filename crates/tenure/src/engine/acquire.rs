@@ -2,7 +2,7 @@
 
 use std::{future::pending, sync::Arc, time::Duration};
 
-use tenure_core::{Audience, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, Timing, Wait};
+use tenure_core::{Audience, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, OwnerId, Timing, Wait};
 use tracing::{Instrument, Span, field};
 
 use crate::{
@@ -226,24 +226,31 @@ impl<'a> Attempt<'a> {
         if failing.is_some() || is_granted {
             return now;
         }
-        self.tell_holder(now).await;
+        if let Some(owner) = self.idle_holder() {
+            self.tell_holder(now, owner).await;
+        }
         self.engine.host.now()
     }
 
-    /// Tells a holder that may have nothing to do that somebody waits, if nobody is ahead who does so.
-    async fn tell_holder(&self, now: Moment) {
+    /// A holder that may have nothing to do, if nobody is ahead who tells it that somebody waits.
+    fn idle_holder(&self) -> Option<OwnerId> {
         let (ahead, holder) = self.machine.standing();
-        let idles = |holder: &&HolderView| holder.label.as_ref().is_some_and(|label| label.idles);
-        if ahead.is_none_or(|ahead| ahead == 0)
-            && let Some(holder) = holder.filter(idles)
-            && let Ok(owner) = holder.owner.parse()
-        {
-            let tell = || self.engine.backend.tell(&self.claim.name, Audience::Holders, owner);
-            let timeout = self.machine.request_timeout(now);
-            if let Err(error) = self.engine.request(now, timeout, tell).await {
-                tracing::debug!(lock = %self.claim.name, %error, "the holder was not told that somebody waits");
+        let is_idle = |holder: &&HolderView| holder.label.as_ref().is_some_and(|label| label.idles);
+        let holder = holder.filter(is_idle).filter(|_| ahead.is_none_or(|ahead| ahead == 0));
+        holder.and_then(|holder| holder.owner.parse().ok())
+    }
+
+    /// Tells it, unless it is heard meanwhile that the lock was given back: the store may have told it as well.
+    async fn tell_holder(&mut self, now: Moment, owner: OwnerId) {
+        let (engine, name, timeout) =
+            (self.engine, self.claim.name.clone(), self.machine.request_timeout(now));
+        let told = async move {
+            let tell = || engine.backend.tell(&name, Audience::Holders, owner);
+            if let Err(error) = engine.request(now, timeout, tell).await {
+                tracing::debug!(lock = %name, %error, "the holder was not told that somebody waits");
             }
-        }
+        };
+        self.unless_woken(told).await;
     }
 
     /// The answer, with a word about whether the holder is this process.
@@ -262,15 +269,20 @@ impl<'a> Attempt<'a> {
     async fn wait(&mut self, until: Moment) -> Moment {
         self.queued.iter().for_each(|queued| queued.on_due(until));
         let timer = self.engine.host.sleep_until(until);
+        self.unless_woken(timer).await;
+        self.engine.host.now()
+    }
+
+    /// Until this is over, or a hint has come.
+    async fn unless_woken(&mut self, over: impl Future<Output = ()>) {
         match &self.hints {
-            None => timer.await,
+            None => over.await,
             Some(hints) => tokio::select! {
                 biased;
                 () = hints.woken() => self.machine.on_wake(),
-                () = timer => {}
+                () = over => {}
             },
         }
-        self.engine.host.now()
     }
 
     async fn give_back(&mut self, now: Moment) -> Moment {
