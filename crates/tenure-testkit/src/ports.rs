@@ -1,14 +1,21 @@
 //! Ports of this machine on which nobody listens yet.
 
 use std::{
+    env,
+    fs::{self, File, TryLockError},
     net::{Ipv4Addr, TcpListener},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
+
+use tenure_core::locked;
 
 /// A port of 127.0.0.1 that could be listened on just now; if a bus is needed, so could its [`BUS`] port.
 ///
-/// No two calls of one process give the same. Another process may be faster, so whoever starts a server
-/// on it must be ready to try the next one.
+/// It is this process's for as long as it lives: what is killed or restarted there does not become the server of another test. Only
+/// strangers may be faster, so whoever starts a server on it must be ready to try the next one.
 ///
 /// The ports lie below those that the kernel gives to outgoing connections. Otherwise a client that
 /// knocks at a dead server could get the server's own port for its end, and find itself connected to
@@ -19,7 +26,7 @@ use std::{
 pub fn free(needs_bus: bool) -> u16 {
     (0..TRIES)
         .map(|_| next())
-        .find(|port| is_free(*port) && (!needs_bus || is_free(port + BUS)))
+        .find(|port| is_free(*port) && (!needs_bus || is_free(port + BUS)) && is_kept(*port))
         .expect("no free port in 300 tries: are servers of earlier tests still running?")
 }
 
@@ -39,6 +46,35 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
+/// Keeps it from the other processes of tests, with a lock that ends with this one. Where files cannot be locked, all are kept.
+fn is_kept(port: u16) -> bool {
+    static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    let folder = env::temp_dir().join("tenure-test-ports");
+    let file = fs::create_dir_all(&folder)
+        .and_then(|()| File::options().create(true).append(true).open(folder.join(port.to_string())));
+    let Ok(file) = file else { return true };
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return false;
+    }
+    locked(&KEPT).push(file);
+    true
+}
+
 const TRIES: usize = 300;
 const FIRST: u16 = 10_000;
 const COUNT: u32 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A scene killed a server, and the server of another test took its port: a quorum then counted a stranger.
+    #[test]
+    fn a_port_is_kept_though_nobody_listens() {
+        let port = free(false);
+        assert!(is_free(port), "nobody listens");
+        let file = File::open(env::temp_dir().join("tenure-test-ports").join(port.to_string())).unwrap();
+        assert!(matches!(file.try_lock(), Err(TryLockError::WouldBlock)), "as another process finds it");
+        assert!(!is_kept(port));
+    }
+}
