@@ -12,7 +12,8 @@ use std::{
 use tenure_core::{LockName, OwnerId, locked};
 use tokio::sync::Notify;
 
-/// How many spent owners are remembered; the releases of the oldest ended long ago.
+/// How many spent owners are remembered: those of some seconds, if thousands are released in each. An owner that comes back later
+/// may lose a node that hung all the time and is still owed its release; the engine never comes back.
 const SPENT_MAX: usize = 65_536;
 
 /// Names of which it is remembered where they are held; more, and all are forgotten.
@@ -64,8 +65,7 @@ struct Live {
     /// Nodes that were asked and have not answered.
     pending: BTreeSet<usize>,
     /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer
-    /// late
-    /// is the ballot's to give back.
+    /// late is the ballot's to give back.
     left: Option<BTreeSet<usize>>,
 }
 
@@ -125,8 +125,8 @@ impl Memory {
         is_current
     }
 
-    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer. It is spent: a node that
-    /// answers late, or only later, would free what is granted to it anew (H3.4).
+    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer. It is spent: a
+    /// release that reaches a node late would free what this owner is granted there next (H3.4).
     pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
         let mut attempts = self.attempts();
         attempts.set_spent(attempt);
@@ -136,8 +136,7 @@ impl Memory {
     }
 
     /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if
-    /// the
-    /// ballot sees to it when the node answers; otherwise the node has answered meanwhile.
+    /// the ballot sees to it when the node answers; otherwise the node has answered meanwhile.
     pub(crate) fn leave_to_ballot(&self, attempt: &Attempt, node: usize) -> bool {
         let mut attempts = self.attempts();
         let live = attempts.live.get_mut(attempt).filter(|live| live.pending.contains(&node));

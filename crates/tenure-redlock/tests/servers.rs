@@ -379,14 +379,16 @@ async fn one_server_under_two_names_is_refused() {
     let mut nodes: Vec<_> = ports(&servers[..4]).into_iter().map(|port| named("127.0.0.1", port)).collect();
     nodes.push(named("localhost", servers[0].port()));
     let quorum: BackendHandle = Arc::new(Redlock::new(nodes, Arc::new(TokioHost)).unwrap());
-    let player = Player::new(quorum, "job").waiting(Wait::No);
     // Three servers that are three may grant before the name that is slow is known.
-    let refused = async || match player.backend.claim(&player.claim).await {
-        Ok(_) => {
-            player.leave().await;
-            None
+    let refused = async || {
+        let player = Player::new(quorum.clone(), "job").waiting(Wait::No);
+        match player.backend.claim(&player.claim).await {
+            Ok(_) => {
+                player.leave().await;
+                None
+            }
+            Err(error) => Some(error),
         }
-        Err(error) => Some(error),
     };
     let error = becomes("it is refused", PATIENCE, refused).await;
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");

@@ -103,18 +103,18 @@ impl Player {
         matches!(self.ask().await, ClaimAnswer::Granted(_))
     }
 
-    /// Lets what is left of its lease or place pass, and sees that it is over. Where the server itself ends them it may be late: a
-    /// busy one looks late, and a new leader counts anew.
+    /// Lets what is left of its lease pass, or of the first place in the queue, and sees that it is over. In a line of places it may
+    /// end late if the machine is busy, by as much again as is promised.
     pub async fn lapse(&self, arena: &impl Arena, left: Duration) {
         let promises = self.backend.promises();
         arena.pass(left + promises.ttl_grain).await;
         if promises.absent == Absent::WaitedFor {
             let owner = self.claim.owner.to_string();
             let is_over = async || {
-                let view = self.backend.inspect(&self.claim.name).await.expect("the store answers");
-                !view.holders.iter().any(|holder| holder.owner == owner)
+                let view = self.backend.inspect(&self.claim.name).await;
+                view.is_ok_and(|view| !view.holders.iter().any(|holder| holder.owner == owner))
             };
-            until("the server has ended it", TTL * 2, is_over).await;
+            until("it is over", promises.ttl_grain, is_over).await;
         }
     }
 
