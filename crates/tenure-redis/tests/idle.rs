@@ -13,7 +13,8 @@ fn holder(url: &str, idles: bool) -> Player {
     holder
 }
 
-/// L6: such a holder hears of the first who comes with the request that finds the lock held, before that one queues, and once.
+/// L6: such a holder hears of the first who comes with the request that finds the lock held, before that one queues; once more with
+/// the request that queues; and of nobody behind.
 #[tokio::test]
 async fn who_comes_first_behind_an_idle_holder_tells_it_before_it_queues() {
     let server = RedisServer::start();
@@ -24,11 +25,23 @@ async fn who_comes_first_behind_an_idle_holder_tells_it_before_it_queues() {
     assert!(!Player::new(redis(&url), "job").waiting(Wait::No).try_enter().await, "held");
     hint(&mut stream, holder.claim.owner).await;
     assert_eq!(hints(&server), 1, "who does not wait tells it as well");
-    for ahead in 0..2 {
-        Player::new(redis(&url), "job").queue_behind(ahead).await;
-    }
-    hint(&mut stream, holder.claim.owner).await;
-    assert_eq!(hints(&server), 2, "and so does the first who waits");
+    Player::new(redis(&url), "job").queue_behind(0).await;
+    assert_eq!(hints(&server), 3, "by both requests of the first who waits");
+    Player::new(redis(&url), "job").queue_behind(1).await;
+    assert_eq!(hints(&server), 3);
+}
+
+/// L6: also if that process knows that the lock is contended, and does not ask whether it is free. It was told a round trip later then.
+#[tokio::test]
+async fn who_queues_at_once_behind_an_idle_holder_tells_it_with_that_request() {
+    let server = RedisServer::start();
+    let url = server.url("?guard=off");
+    let (holder, elsewhere) = (holder(&url, true), redis(&url));
+    holder.enter().await;
+    assert!(!Player::new(elsewhere.clone(), "job").waiting(Wait::No).try_enter().await, "held");
+    let before = hints(&server);
+    Player::new(elsewhere, "job").queue_behind(0).await;
+    assert_eq!(hints(&server), before + 1);
 }
 
 #[tokio::test]

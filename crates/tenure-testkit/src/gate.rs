@@ -41,6 +41,8 @@ pub enum Verb {
     Release,
     /// `note`
     Note,
+    /// `tell`
+    Tell,
 }
 
 #[derive(Default)]
@@ -135,7 +137,7 @@ impl Backend for Gated {
     }
 
     async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
-        self.inner.tell(name, whom, owner).await
+        self.pass(Verb::Tell, self.inner.tell(name, whom, owner)).await?
     }
 
     async fn note(

@@ -109,6 +109,20 @@ async fn who_waits_elsewhere_has_it_given_back() {
     assert!(stage.clock() - began <= 3 * SOON);
 }
 
+/// L6: who waits does not wait for the answer to its hint, which the holder has heard.
+#[tokio::test(start_paused = true)]
+async fn a_hint_whose_answer_is_late_keeps_nobody_waiting() {
+    let stage = Stage::new();
+    let (actor, other) = (process(&stage).await, process(&stage).await);
+    other.gates.plan(Verb::Tell, &[], Gate::Slow(ms(1000)));
+    enter(idle(&actor)).await.release().await.unwrap();
+    pass(ms(100)).await;
+    let began = stage.clock();
+    let _guard = enter(other.mutex()).await;
+    assert_eq!(other.gates.asked(Verb::Tell), 1);
+    assert!(stage.clock() - began <= SOON, "{:?}", stage.clock() - began);
+}
+
 /// L6: also after a moment in which this process held nothing. The keeper had stopped listening then until its next look, up to a
 /// third of the ttl later.
 #[tokio::test(start_paused = true)]

@@ -240,7 +240,7 @@ impl<'a> Attempt<'a> {
         holder.and_then(|holder| holder.owner.parse().ok())
     }
 
-    /// Tells it, unless it is heard meanwhile that the lock was given back: the store may have told it as well.
+    /// Tells it, unless a hint comes meanwhile: the store may have told it as well, and it has given the lock back.
     async fn tell_holder(&mut self, now: Moment, owner: OwnerId) {
         let (engine, name, timeout) =
             (self.engine, self.claim.name.clone(), self.machine.request_timeout(now));
