@@ -22,7 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Releases that one member may be owed; more, and the ttl of the oldest ends it.
+/// Releases that one member may be owed; more, and the ttl ends what is there. The first are kept: they are of before it fell silent.
+/// After that it was asked for nothing, and is owed a release all the same.
 const DEBTS_MAX: usize = 1024;
 
 /// One node, and the knowledge of this process about it.
@@ -131,10 +132,9 @@ impl<N: QuorumNode> Member<N> {
     /// Adds a release to send; true if no task is sending them yet.
     pub(crate) fn owe(&self, debt: Debt) -> bool {
         let mut debts = locked(&self.known.debts);
-        if debts.open.len() >= DEBTS_MAX {
-            debts.open.pop_front();
+        if debts.open.len() < DEBTS_MAX {
+            debts.open.push_back(debt);
         }
-        debts.open.push_back(debt);
         !std::mem::replace(&mut debts.is_being_paid, true)
     }
 

@@ -170,6 +170,27 @@ async fn what_a_hung_node_holds_is_released_when_it_answers() {
     assert_eq!(stage.crowd().await.0, 0);
 }
 
+/// L8: also if a thousand other releases follow before it answers. It had never heard of those, and they took the place of the one
+/// that it was owed.
+#[tokio::test(start_paused = true)]
+async fn what_a_hung_node_holds_is_not_forgotten_for_what_it_never_had() {
+    let stage = Stage::new(3);
+    let (locks, claim) = (stage.process(), stage.claim(Wait::Turn));
+    granted(locks.claim(&claim).await);
+    pass(ms(1)).await;
+    stage.nodes[2].set(Mood::Down);
+    assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+    for _ in 0..1100 {
+        let other = stage.claim(Wait::Turn);
+        granted(locks.claim(&other).await);
+        assert_eq!(locks.release(&name(), other.owner).await.unwrap(), Released::Released);
+    }
+    assert_eq!(stage.crowd().await.0, 1);
+    stage.nodes[2].set(Mood::Up);
+    pass(ms(1000)).await;
+    assert_eq!(stage.crowd().await.0, 0);
+}
+
 /// H3.4, L1: a release tells its caller as soon as a quorum is free. Who asked again under the same owner was granted the
 /// node that was still to be left, and lost it to that release: a rival needed one node less.
 #[tokio::test(start_paused = true)]
