@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Most tests sleep: so many share a processor. Of those that need one, few run at a time (`.config/nextest.toml`).
-const PER_PROCESSOR: usize = 5;
+const PER_PROCESSOR: usize = 6;
 
 /// How the tests are run.
 #[derive(Debug)]

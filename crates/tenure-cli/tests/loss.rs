@@ -116,7 +116,7 @@ fn a_tenure_that_goes_on_while_its_watcher_acts_says_that_the_lease_was_over(sta
 /// L5, hazards 11 and 26: if the watcher is stopped as well, nobody is left to stop the command, and it goes on past the
 /// lease; that is what the token is for. But the moment `tenure` goes on, it knows, and its command is killed.
 fn a_tenure_that_was_stopped_with_its_watcher_kills_the_command_when_it_goes_on(stage: &Stage) {
-    let (ttl, text) = scaled_ttl(SECOND);
+    let (ttl, text) = scaled_ttl(2 * SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", BEAT, "first"]);
     stage.beats("first");
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);

@@ -37,7 +37,8 @@ impl Foreign {
 
     fn waiting(server: &EtcdServer, name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let script = "echo $ETCD_LOCK_KEY >key.new; mv key.new key; while test -e key -a ! -e go; do sleep 0.005; done";
+        let script =
+            "echo $ETCD_LOCK_KEY >key.new; mv key.new key; while test -e key -a ! -e go; do sleep 0.05; done";
         let mut command = server.etcdctl(&["lock", name, "--", "sh", "-c", script]);
         command.current_dir(folder.path()).env("PATH", std::env::var("PATH").unwrap()).stdout(Stdio::null());
         Self { process: command.spawn().unwrap(), folder }
