@@ -11,6 +11,7 @@ use crate::stage::{
     files::{BEAT, HOLD},
     now,
     process::is_alive,
+    scaled_ttl,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -42,7 +43,8 @@ fn a_command_that_ignores_term_is_killed_after_its_grace_with_its_group(stage: &
     let grace = SECOND;
     // What is ignored stays so in a child.
     let family = format!("trap '' TERM; sh -c '{BEAT}' child & {BEAT}");
-    let command = ["run", "--ttl", "4s", "--grace", "1s", "job", "--", "sh", "-c", &family, "leader"];
+    let (_, ttl) = scaled_ttl(4 * SECOND);
+    let command = ["run", "--ttl", &ttl, "--grace", "1s", "job", "--", "sh", "-c", &family, "leader"];
     let holder = stage.start(&command);
     stage.beats("leader");
     stage.beats("child");

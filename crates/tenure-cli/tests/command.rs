@@ -8,7 +8,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use tenure_testkit::patience::eventually;
+use tenure_testkit::patience::{eventually, slowness};
 
 use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD, process::is_alive, scaled_ttl};
 
@@ -120,17 +120,18 @@ fn signals_are_passed_on_to_the_whole_group() {
 #[test]
 fn min_hold_keeps_the_lock_after_a_short_command() {
     let stage = Stage::new();
-    let min_hold = Duration::from_millis(800);
+    // Within it two more processes start.
+    let min_hold = Duration::from_millis(800) * slowness();
+    let text = format!("{}ms", min_hold.as_millis());
     let started = Instant::now();
-    let holder =
-        stage.start(&["run", "--min-hold", "800ms", "job", "--", "sh", "-c", "echo >started; exit 3"]);
+    let holder = stage.start(&["run", "--min-hold", &text, "job", "--", "sh", "-c", "echo >started; exit 3"]);
     stage.has_lines("started", 1);
     stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     let waiter = stage.start(&["run", "job", "--", "true"]);
     holder.ended().silent(3);
     assert!(started.elapsed() >= min_hold, "{:?}", started.elapsed());
     waiter.ended().silent(0);
-    assert_within(min_hold + stage::START, started.elapsed(), "a hold of 800 ms");
+    assert_within(min_hold + stage::START, started.elapsed(), "the shortest hold");
     // A signal ends it: the work is done.
     let holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo $$ >ended"]);
     stage.has_lines("ended", 1);
@@ -145,16 +146,18 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
 #[test]
 fn max_hold_stops_the_command_then_and_not_before() {
     let stage = Stage::new();
-    let max_hold = Duration::from_millis(600);
+    // Within it the command starts, and says what to do when it is stopped.
+    let max_hold = Duration::from_millis(600) * slowness();
+    let text = format!("{}ms", max_hold.as_millis());
     let stopped =
         "exec 2>/dev/null; trap 'echo >termed; exit 0' TERM; echo >started; while :; do sleep 0.05; done";
-    let holder = stage.start(&["run", "--max-hold", "600ms", "job", "--", "sh", "-c", stopped]);
+    let holder = stage.start(&["run", "--max-hold", &text, "job", "--", "sh", "-c", stopped]);
     stage.has_lines("started", 1);
     let started = Instant::now();
     let ended = holder.ended();
     // What passed between the grant and the first word of the command counts.
-    assert!(started.elapsed() + stage::START / 2 >= max_hold, "{:?}", started.elapsed());
-    assert_within(max_hold + SECOND, started.elapsed(), "a hold of at most 600 ms");
+    assert!(started.elapsed() + stage::START / 2 * slowness() >= max_hold, "{:?}", started.elapsed());
+    assert_within(max_hold + SECOND, started.elapsed(), "the longest hold");
     ended.complained(79, "--max-hold is over");
     assert!(stage.path("termed").exists(), "it could tidy up");
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
@@ -190,17 +193,17 @@ fn other_locks_are_not_concerned() {
 #[test]
 fn a_verbose_run_says_how_its_lease_went() {
     let stage = Stage::new();
-    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
-    let long = (3 * ttl).as_secs_f64().to_string();
-    let run = |flags: &[&str]| {
-        let claim = ["run", "--ttl", &text, "job", "--", "sleep", &long];
-        stage.run(&[flags, &claim[..]].concat()).err
+    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let run = |flags: &[&str], command: &[&str]| {
+        let claim = ["run", "--ttl", &text, "job", "--"];
+        stage.run(&[flags, &claim[..], command].concat()).err
     };
-    let said = run(&["-v"]);
+    let said = run(&["-v"], &["sleep", &(3 * ttl).as_secs_f64().to_string()]);
     let line = said.lines().find(|line| line.contains("job: waited")).unwrap_or_else(|| panic!("{said}"));
     let parts = ["tenure: job: waited ", " s, held ", " renewals, the slowest ", "; the ttl is "];
     assert!(parts.iter().all(|part| line.contains(part)), "{line}");
     let renewals = line.split(" renewals").next().unwrap().rsplit(' ').next().unwrap();
     assert!(renewals.parse::<u32>().unwrap() >= 4, "every third of a ttl, for three: {line}");
-    assert!(!run(&[]).contains("waited") && !run(&["-v", "-q"]).contains("job: waited"));
+    assert!(!run(&[], &["true"]).contains("waited"));
+    assert!(!run(&["-v", "-q"], &["true"]).contains("job: waited"));
 }

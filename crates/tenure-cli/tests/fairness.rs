@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_testkit::patience::eventually;
+use tenure_testkit::patience::{eventually, slowness};
 
 use crate::stage::{
     self, PATIENCE, Process, START, Stage, assert_within,
@@ -116,7 +116,8 @@ fn a_killed_writer_holds_the_readers_behind_it_up_for_its_place_at_most(stage: &
 /// L6, L8: whoever gives up leaves no place behind that others would have to wait for.
 fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
     let holder = holder(stage, &["-s"]);
-    let (_, wait) = scaled_ttl(Duration::from_secs(2));
+    // Within it those behind it come, and are seen in the queue.
+    let wait = format!("{}s", 2 * slowness());
     let writer = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "writer"]);
     stage.queued("job", &writer);
     let reader = waiter(stage, &["-s"], "reader");
@@ -133,7 +134,8 @@ fn a_waiter_that_gives_up_holds_nobody_up(stage: &Stage) {
 /// L6, L8: the same among those who want it alone.
 fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
     let holder = holder(stage, &[]);
-    let (_, wait) = scaled_ttl(Duration::from_secs(2));
+    // Within it those behind it come, and are seen in the queue.
+    let wait = format!("{}s", 2 * slowness());
     let hasty = stage.start(&["run", "-w", &wait, "job", "--", "sh", "-c", ENTER, "hasty"]);
     stage.queued("job", &hasty);
     let patient = waiter(stage, &[], "patient");
@@ -153,7 +155,8 @@ fn a_waiter_that_gives_up_leaves_no_place_behind(stage: &Stage) {
 #[test]
 fn a_hundred_waiting_processes_leave_the_holder_its_lease_and_are_all_served() {
     let stage = Stage::new();
-    let holder = holder(&stage, &["--ttl", "6s"]);
+    let (_, ttl) = scaled_ttl(Duration::from_secs(6));
+    let holder = holder(&stage, &["--ttl", &ttl]);
     let waiters: Vec<Process> = (0..100).map(|_| stage.start(&["run", "job", "--", "true"])).collect();
     eventually("all stand in the queue", 4 * PATIENCE, || (stage.queue("job").len() == 100).then_some(()));
     let left = || stage.show("job")["holders"][0]["expires_in_ms"].as_u64().unwrap();

@@ -102,7 +102,7 @@ fn ctrl_z_suspends_and_fg_goes_on() {
 #[test]
 fn a_command_that_was_suspended_past_its_lease_is_killed_by_fg() {
     let stage = Jobs::new();
-    let (ttl, text) = scaled_ttl(Duration::from_secs(1));
+    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
     let mut shell = Screen::shell(&stage);
     shell.types(&format!("$tenure run --ttl {text} job -- sh idler\n"));
     shell.sees("started");

@@ -145,7 +145,7 @@ fn it_ends_with_its_command(stage: &Stage) {
 #[test]
 fn with_a_flapping_server_it_goes_on() {
     let mut stage = Stage::on_redis();
-    let (ttl, text) = scaled_ttl(Duration::from_secs(2));
+    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
     let mut one = judged(&stage, &text);
     for round in 0..4 {
         next_term(&stage, round);

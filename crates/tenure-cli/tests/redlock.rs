@@ -32,11 +32,14 @@ const WITHDRAWAL: Duration = Duration::from_secs(2);
 /// The longest lease on nodes with a guard, and how long one waits from when it is looked at first.
 const GUARDED: &str = "?max_ttl=2s";
 
+/// The same where leases must last while nodes start again.
+const LONG_GUARDED: &str = "?max_ttl=6s";
+
 /// Alone it makes the folder `inside`, says its token and goes; beside another it says so.
 const ALONE: &str = "mkdir inside || echo $0 >>overlaps; echo $TENURE_TOKEN >>tokens; n=$(cat f); sleep 0.01; \
                      echo $((n+1)) >f; rmdir inside";
 
-/// Waits until a node with the settings [`GUARDED`] grants again: it counts from when somebody looks at it.
+/// Waits until a node with a guard grants again: it counts from when somebody looks at it.
 fn ready(stage: &Stage, node: &RedisServer) {
     eventually("a node has waited for what it may have forgotten", PATIENCE, || {
         let ready = node.command(&["HGET", "tenure:quorum", "ready"]);
@@ -49,8 +52,8 @@ fn ready(stage: &Stage, node: &RedisServer) {
     });
 }
 
-fn guarded() -> Stage {
-    let stage = Stage::on_quorum_with(GUARDED);
+fn guarded(query: &str) -> Stage {
+    let stage = Stage::on_quorum_with(query);
     stage.nodes().iter().for_each(|node| ready(&stage, node));
     stage
 }
@@ -72,16 +75,21 @@ fn one_hung_node_and_one_dead_one_cost_no_more_than_a_time_out() {
     let stage = Stage::on_quorum();
     stage.nodes()[0].stop();
     stage.nodes()[4].kill();
-    let asked = Instant::now();
-    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
-    assert_within(2 * NODE_TIMEOUT + START, asked.elapsed(), "a run with two nodes out of order");
-    let (ttl, text) = scaled_ttl(Duration::from_millis(600));
+    // All three others must answer in time, and a busy one is late now and then: then once more.
+    let (ended, took) = eventually("three nodes answer in time", PATIENCE, || {
+        let asked = Instant::now();
+        let ended = stage.run(&["run", "-n", "job", "--", "true"]);
+        (ended.code == 0).then_some((ended, asked.elapsed()))
+    });
+    ended.silent(0);
+    assert_within(2 * NODE_TIMEOUT + START, took, "a run with two nodes out of order");
+    let (ttl, text) = scaled_ttl(Duration::from_secs(3));
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
     let held = Instant::now();
-    eventually("five ttls have passed", 6 * ttl, || {
+    eventually("two ttls have passed", 3 * ttl, || {
         stage.run(&["run", "-n", "job", "--", "touch", "stolen"]).complained(1, "held by");
-        (held.elapsed() > 5 * ttl).then_some(())
+        (held.elapsed() > 2 * ttl).then_some(())
     });
     stage.touch("go");
     holder.ended().silent(0);
@@ -211,16 +219,19 @@ fn the_command_is_gone_before_a_lease_without_a_quorum_ends() {
 #[test]
 fn a_holder_outlives_two_nodes_that_come_back_empty_and_the_third_lets_nobody_in_beside_it() {
     let alone = format!("mkdir inside || touch both; echo $TENURE_TOKEN >>tokens; {DEAF_BEAT}");
-    let (stage, first) = held_by_all(guarded, |stage| {
-        let first = stage.start(&["run", "--ttl", "2s", "job", "--", "sh", "-c", &alone, "first"]);
-        stage.beats("first");
-        first
-    });
+    let (stage, first) = held_by_all(
+        || guarded(LONG_GUARDED),
+        |stage| {
+            let first = stage.start(&["run", "--ttl", "6s", "job", "--", "sh", "-c", &alone, "first"]);
+            stage.beats("first");
+            first
+        },
+    );
     // Lives for as long as the first one's command, whoever kills that.
     let second =
         "kill -0 $(cat pid.first) 2>/dev/null && touch both; echo $TENURE_TOKEN >>tokens; echo $0 >>beats";
     let next = stage
-        .start_waiter("job", &["run", "-w", "60s", "--ttl", "2s", "job", "--", "sh", "-c", second, "next"]);
+        .start_waiter("job", &["run", "-w", "60s", "--ttl", "6s", "job", "--", "sh", "-c", second, "next"]);
     for node in &stage.nodes()[..2] {
         restart_empty(node);
         ready(&stage, node);
@@ -261,11 +272,14 @@ fn held_by_all(quorum: impl Fn() -> Stage, start: impl Fn(&Stage) -> Process) ->
 /// H3.1: without the guard there are two holders.
 #[test]
 fn without_the_guard_two_hold_after_three_nodes_came_back_empty() {
-    let (stage, first) = held_by_all(Stage::on_quorum, |stage| {
-        let first = stage.start(&["run", "--ttl", "10s", "job", "--", "sh", "-c", DEAF_BEAT, "first"]);
-        stage.beats("first");
-        first
-    });
+    let (stage, first) = held_by_all(
+        || Stage::on_quorum_with("?guard=off&max_ttl=60s"),
+        |stage| {
+            let first = stage.start(&["run", "--ttl", "60s", "job", "--", "sh", "-c", DEAF_BEAT, "first"]);
+            stage.beats("first");
+            first
+        },
+    );
     stage.nodes()[..3].iter().for_each(restart_empty);
     let both = "kill -0 $(cat pid.first) && touch both";
     // One that does not answer in time on a busy machine grants nothing: then once more.
@@ -281,10 +295,10 @@ fn without_the_guard_two_hold_after_three_nodes_came_back_empty() {
 /// L1, L2, L6: many at once, while one node after the other forgets everything.
 #[test]
 fn nodes_that_come_back_empty_let_no_two_in_and_repeat_no_token() {
-    let stage = guarded();
+    let stage = guarded(LONG_GUARDED);
     fs::write(stage.path("f"), "0\n").unwrap();
     let (is_over, entered) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let command = ["run", "-w", "60s", "--ttl", "2s", "counter", "--", "sh", "-c", ALONE];
+    let command = ["run", "-w", "60s", "--ttl", "6s", "counter", "--", "sh", "-c", ALONE];
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -348,7 +362,7 @@ fn what_is_no_quorum_is_refused() {
 /// H3.5: a majority of three and one of five need not meet.
 #[test]
 fn clients_that_count_other_nodes_are_refused_and_both_are_named() {
-    let stage = guarded();
+    let stage = guarded(GUARDED);
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let refused = |url: &str, theirs: &str| {
         let ended = stage.run(&["--url", url, "run", "other", "--", "touch", "ran"]);
@@ -419,7 +433,7 @@ fn what_a_quorum_holds_is_shown_and_listed() {
 /// A quorum that is well has nothing worse than notes; a node that is down is a problem, which is named with what to do.
 #[test]
 fn doctor_names_the_node_that_is_down() {
-    let stage = guarded();
+    let stage = guarded(GUARDED);
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let well = stage.run(&["doctor", "-q"]);
     well.silent(0);
@@ -442,7 +456,7 @@ fn doctor_names_the_node_that_is_down() {
 /// Settings that differ are a problem, which `doctor --adopt` mends on all nodes.
 #[test]
 fn doctor_adopts_new_settings_on_every_node() {
-    let stage = guarded();
+    let stage = guarded(GUARDED);
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let url = quorum_url(stage.nodes(), "?max_ttl=5s");
     let ours = |arguments: &[&str]| stage.run(&[&["--url", &url], arguments].concat());

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use crate::stage::{
     Process, START, Stage, assert_within,
     files::{BEAT, HOLD},
+    scaled_ttl,
 };
 
 /// Leaves its pid, and ends with 3 when the file `go` is there.
@@ -27,13 +28,14 @@ fn ending(stage: &Stage, arguments: &[&str]) -> (Process, Connection) {
 /// The work is done, and its code is what counts. One warning, and no wait beyond the lease.
 #[test]
 fn a_store_that_is_locked_at_the_end_costs_a_warning_and_no_more_than_the_lease() {
-    for (ttl, quiet, longest) in [("3s", false, 3), ("8s", false, 8), ("3s", true, 3)] {
+    for (seconds, quiet) in [(3, false), (8, false), (3, true)] {
         let stage = Stage::new();
-        let arguments: &[&str] = if quiet { &["-q", "run", "--ttl", ttl] } else { &["run", "--ttl", ttl] };
+        let (longest, ttl) = scaled_ttl(Duration::from_secs(seconds));
+        let arguments: &[&str] = if quiet { &["-q", "run", "--ttl", &ttl] } else { &["run", "--ttl", &ttl] };
         let (holder, hog) = ending(&stage, arguments);
         let gone = Instant::now();
         let ended = holder.ended();
-        assert_within(Duration::from_secs(longest) + START, gone.elapsed(), "ending with a locked store");
+        assert_within(longest + START, gone.elapsed(), "ending with a locked store");
         if quiet {
             ended.mute(3);
         } else {
@@ -113,7 +115,8 @@ fn a_signal_during_the_release_changes_nothing() {
 #[test]
 fn after_a_loss_it_ends_as_soon_as_its_command_is_gone() {
     let mut stage = Stage::on_redis();
-    let holder = stage.start(&["run", "--ttl", "3s", "job", "--", "sh", "-c", BEAT, "meek"]);
+    let (_, ttl) = scaled_ttl(Duration::from_secs(3));
+    let holder = stage.start(&["run", "--ttl", &ttl, "job", "--", "sh", "-c", BEAT, "meek"]);
     stage.beats("meek");
     stage.server().stop();
     stage.dies("pid.meek");

@@ -10,7 +10,7 @@ use std::{
 use tenure_testkit::patience::eventually;
 
 use crate::stage::{
-    LeaseEnd, Process, Stage,
+    LeaseEnd, PATIENCE, Process, Stage,
     files::{DEAF_BEAT, ENTER},
     now, scaled_ttl,
 };
@@ -40,7 +40,8 @@ fn a_store_that_is_locked_past_the_ttl_ends_the_command_before_its_lease() {
     let waiter = stage.start_waiter("job", &["run", "job", "--", "sh", "-c", ENTER, "second"]);
     let hog = stage.hog();
     let end = stage.lease_end("job");
-    died_in_time(&stage, end);
+    // Nobody else beats meanwhile: so its last beat shows when it died, however late we look.
+    stage.dies_before("first", end.earliest);
     eventually("the lease is over", ttl, || (now() > end.latest).then_some(()));
     drop(hog);
     holder.ended().complained(79, "could not be renewed in time");
@@ -154,6 +155,7 @@ fn a_store_that_comes_back_lets_the_waiter_in() {
     let mut waiter = stage.start(&["run", "job", "--", "sh", "-c", ENTER, "first"]);
     // For longer than a request lasts.
     waiter.runs_on(Duration::from_secs(4));
+    eventually("it says that it waits", PATIENCE, || (!waiter.said().is_empty()).then_some(()));
     drop(hog);
     waiter.ended().complained(0, "job: waiting for ");
     assert_eq!(stage.turns(), ["first"]);

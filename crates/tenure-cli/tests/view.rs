@@ -162,7 +162,7 @@ fn what_a_store_holds_makes_no_line_of_the_log() {
     stage.run(&["ls"]).silent(0);
     let evil = "guard=on\x1b[31m\r\n2026-01-01T00:00:00Z forged\u{202e}\u{9b}1m";
     stage.server().command(&["HSET", "tenure:one", "settings", evil]);
-    let ended = stage.run(&["-vvv", "run", "--ttl", "1s", "-w", "400ms", "job", "--", "true"]);
+    let ended = stage.run(&["-vvv", "run", "--ttl", "2s", "-w", "1500ms", "job", "--", "true"]);
     let tame = "guard=on?[31m??2026-01-01T00:00:00Z forged??1m";
     let (logged, said): (Vec<_>, Vec<_>) = ended.err.lines().partition(|line| !line.starts_with("tenure: "));
     assert!(logged.iter().any(|line| line.contains("a claim failed") && line.contains(tame)), "{ended:?}");

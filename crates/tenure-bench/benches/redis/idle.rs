@@ -12,14 +12,14 @@ use tenure::{Host, Lock, TokioHost};
 use crate::{
     cycles::{TTL, patient},
     runtime,
-    server::Server,
+    server::{tenure_url, url},
 };
 
 /// Of one round.
 const CYCLES: usize = 20_000;
-const VISITS: usize = 200;
+const VISITS: usize = 100;
 /// A round trip is a fraction of what is noise in a single one.
-const PINGS: usize = 20;
+const PINGS: usize = 5;
 /// For the stream of hints, without which nothing is kept.
 const RUN_UP: Duration = Duration::from_millis(500);
 
@@ -35,12 +35,12 @@ pub(crate) struct Seen {
     pub(crate) round_trip: f64,
 }
 
-/// One process keeps its lease, another one wants it again and again.
-pub(crate) fn measure(server: &Server) -> Seen {
-    let (url, (ask, asked), (say, said)) = (server.tenure_url(), sync_channel(0), sync_channel(0));
+/// One process keeps its lease, another one wants it again and again. Both ask the server at this port.
+pub(crate) fn measure(port: u16) -> Seen {
+    let ((ask, asked), (say, said)) = (sync_channel(0), sync_channel(0));
     thread::scope(|scope| {
-        let keeper = scope.spawn(move || keep(&url, &asked, &say));
-        let (elsewhere, round_trip) = visit(server, ask, &said);
+        let keeper = scope.spawn(move || keep(&tenure_url(port), &asked, &say));
+        let (elsewhere, round_trip) = visit(port, ask, &said);
         let Kept { mut taken, mut released, mean } = keeper.join().expect("no panic");
         Seen { taken: median(&mut taken), released: median(&mut released), mean, elsewhere, round_trip }
     })
@@ -85,11 +85,11 @@ async fn take(lock: &Lock) {
 }
 
 /// How long the lock takes, and a question to the server.
-fn visit(server: &Server, ask: SyncSender<()>, said: &Receiver<()>) -> (f64, f64) {
+fn visit(port: u16, ask: SyncSender<()>, said: &Receiver<()>) -> (f64, f64) {
     let runtime = runtime();
-    let locks = runtime.block_on(tenure::connect(&server.tenure_url())).expect("a URL");
+    let locks = runtime.block_on(tenure::connect(&tenure_url(port))).expect("a URL");
     let lock = locks.mutex("tenure/idle").ttl(TTL);
-    let client = redis::Client::open(server.url()).expect("a URL");
+    let client = redis::Client::open(url(port)).expect("a URL");
     let connection = runtime.block_on(client.get_multiplexed_async_connection_with_config(&patient()));
     let mut connection = connection.expect("a connection");
     let (mut waits, mut trips) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! Tenure on Redis, next to the same written directly against the driver, and to rslock.
 //!
-//! `cargo bench -p tenure-bench --bench redis`: needs `redis-server` and two cores; takes about 80 s. The words `cycles`,
+//! `cargo bench -p tenure-bench --bench redis`: needs `redis-server` and two cores; takes about 110 s. The words `cycles`,
 //! `handoff`, `commands`, `fairness`, `turns`, `idle` and `leases` after `--` choose parts of it.
 
 mod by_hand;
@@ -19,6 +19,7 @@ use std::{error::Error, time::Duration};
 
 use tenure::{Host, TokioHost};
 use tenure_bench::{Rounds, Spread};
+use tenure_testkit::proxy::Proxy;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -34,6 +35,8 @@ type Part<T> = (&'static str, fn(&T) -> f64);
 
 const HAND_OFF_ROUNDS: usize = 15;
 const IDLE_ROUNDS: usize = 9;
+/// In each direction: so long that nothing else counts.
+const FAR: Duration = Duration::from_millis(5);
 const WINDOW: Duration = Duration::from_millis(150);
 /// To count commands: what a keeper sends must be little among them.
 const LONG_WINDOW: Duration = Duration::from_secs(1);
@@ -108,19 +111,25 @@ fn turns(server: &Server, table: &mut Table) {
 /// The one that keeps the lease and the one that wants it share a core.
 fn idle(server: &Server, table: &mut Table) {
     pin(CLIENT_CORE);
-    let rounds = Rounds::measure(IDLE_ROUNDS, 1, |_| idle::measure(server));
-    let mut add = |what: &str, wanted: &str, part: fn(&idle::Seen) -> f64| {
+    let rounds = Rounds::measure(IDLE_ROUNDS, 1, |_| idle::measure(server.port()));
+    let far = Proxy::to(server.port(), 0);
+    far.delay(FAR..=FAR);
+    let far = Rounds::measure(3, 1, |_| idle::measure(far.port()));
+    let mut add = |rounds: &Rounds<idle::Seen>, what: &str, wanted: &str, part: fn(&idle::Seen) -> f64| {
         let Spread { least, median, most } = rounds.spread(|round| part(&round[0]));
         let spread = format!("{} to {}", number(least), number(most));
         let (what, wanted) = (what.into(), wanted.into());
         table.add(Row { what, tenure: number(median), wanted, spread, ..Row::default() });
     };
-    add("a lease that is kept idle: acquire again, median, µs", "≤ 2", |seen| seen.taken);
-    add("· its release, median, µs", "", |seen| seen.released);
-    add("· both, with each 257th cycle that asks the server, mean, µs", "", |seen| seen.mean);
-    add("· a waiter elsewhere waits, median, µs", "", |seen| seen.elsewhere);
-    add("· a round trip (PING), µs", "", |seen| seen.round_trip);
-    add("· the wait in round trips", "2 and a hint", |seen| seen.elsewhere / seen.round_trip);
+    add(&rounds, "a lease that is kept idle: acquire again, median, µs", "≤ 2", |seen| seen.taken);
+    add(&rounds, "· its release, median, µs", "", |seen| seen.released);
+    add(&rounds, "· both, with each 257th cycle that asks the server, mean, µs", "", |seen| seen.mean);
+    add(&rounds, "· a waiter elsewhere waits, median, µs", "", |seen| seen.elsewhere);
+    add(&rounds, "· a round trip (PING), µs", "", |seen| seen.round_trip);
+    add(&rounds, "· the wait in round trips", "", |seen| seen.elsewhere / seen.round_trip);
+    add(&far, "· a server 5 ms away: a round trip (PING), ms", "", |seen| seen.round_trip / 1e3);
+    add(&far, "· a waiter elsewhere waits, median, ms", "", |seen| seen.elsewhere / 1e3);
+    add(&far, "· the wait in round trips", "2 and a hint: 3", |seen| seen.elsewhere / seen.round_trip);
 }
 
 fn runtime() -> Runtime {

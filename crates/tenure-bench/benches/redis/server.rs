@@ -73,7 +73,11 @@ impl Server {
 
     /// For the driver and for rslock.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        url(self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Stops it, say, as a machine that hangs.
@@ -84,7 +88,7 @@ impl Server {
 
     /// For Tenure, with the guard.
     pub(crate) fn tenure_url(&self) -> String {
-        format!("{}?max_ttl={MAX_TTL}&response_timeout={}s", self.url(), PATIENCE.as_secs())
+        tenure_url(self.port)
     }
 
     fn info(&self, section: &str) -> String {
@@ -130,6 +134,16 @@ impl Server {
         let answer = redis::cmd("HSET").arg(key).arg(gate).arg(floor).query(&mut *self.asking.borrow_mut());
         answer.expect("the server answers")
     }
+}
+
+/// For the driver: the server at this port, or what stands before it.
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
+/// For Tenure, with the guard: the server at this port, or what stands before it.
+pub(crate) fn tenure_url(port: u16) -> String {
+    format!("{}?max_ttl={MAX_TTL}&response_timeout={}s", url(port), PATIENCE.as_secs())
 }
 
 impl Drop for Server {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use tenure_core::{
-    Absent, Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, OwnerId,
-    ProcessId, Released, Renewal, Wait, Wakes,
+    Absent, Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, Outcome,
+    OwnerId, ProcessId, Released, Renewal, Wait, Wakes,
 };
 
 use super::Arena;
-use crate::patience::{becomes, until};
+use crate::patience::{becomes_ok, until};
 
 /// How long the votes of a quorum may be split.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -72,13 +72,17 @@ impl Player {
         self
     }
 
-    /// Claims once; again, as the engine does, where the votes of a quorum were split.
+    /// Claims once; again, as the engine does, where the votes of a quorum were split, or where a busy server did not take the claim.
     pub async fn ask(&self) -> ClaimAnswer {
-        let decided = async || match self.backend.claim(&self.claim).await.expect("the store answers") {
-            ClaimAnswer::Split { .. } => None,
-            answer => Some(answer),
+        let decided = async || match self.backend.claim(&self.claim).await {
+            Ok(ClaimAnswer::Split { .. }) => Err("the votes were split".to_owned()),
+            Ok(answer) => Ok(answer),
+            Err(error) if error.kind().is_transient() && error.outcome() == Outcome::NotApplied => {
+                Err(error.to_string())
+            }
+            Err(error) => panic!("the store answers: {error:?}"),
         };
-        becomes("the votes are not split", PATIENCE, decided).await
+        becomes_ok("the store decides", PATIENCE, decided).await
     }
 
     /// Claims once and expects to be let in.

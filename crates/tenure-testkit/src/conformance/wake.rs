@@ -24,7 +24,7 @@ async fn is_woken(stream: &mut Box<dyn Wakes>, player: &Player) {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, woken).await.expect("no hint came");
+    tokio::time::timeout(PATIENCE * slowness(), woken).await.expect("no hint came");
 }
 
 async fn a_release_is_heard(holder: Player, waiter: Player) {
