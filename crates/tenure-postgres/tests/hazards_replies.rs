@@ -162,7 +162,9 @@ async fn a_late_claim_is_barred_by_the_release_that_came_before_it() {
 #[tokio::test]
 async fn a_lease_survives_a_crash_of_the_server() {
     let server = Recipe::new().durable().start();
-    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
+    let (mut a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
+    // Nobody renews it while the server starts again.
+    a.claim.ttl = Duration::from_secs(300);
     let first = a.enter().await;
     server.kill();
     let error = b.backend.claim(&b.claim).await.unwrap_err();

@@ -189,14 +189,14 @@ async fn a_row_that_a_stranger_has_locked_costs_one_lease_only() {
     let server = PostgresServer::start();
     let locker = tenure::connect(&server.url("")).await.unwrap();
     let hold = |n: usize| {
-        let mutex = locker.mutex(format!("held/{n}")).ttl(Duration::from_secs(2) * stretch());
+        let mutex = locker.mutex(format!("held/{n}")).ttl(Duration::from_secs(4) * stretch());
         async move { mutex.acquire().await.unwrap() }
     };
     let guards = join_all((0..8).map(hold)).await;
     let stranger = lock_row(&server, "held/3").await;
     until("that one is lost", async || guards[3].check().is_err()).await;
     // As long again.
-    tokio::time::sleep(Duration::from_secs(2) * stretch()).await;
+    tokio::time::sleep(Duration::from_secs(4) * stretch()).await;
     let lost: Vec<usize> = (0..8).filter(|n| guards[*n].check().is_err()).collect();
     assert_eq!(lost, [3]);
     drop(stranger);

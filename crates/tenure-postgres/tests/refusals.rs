@@ -1,5 +1,7 @@
 //! What is refused: clearly, with the right kind, touching nothing, and without a secret.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use tenure_core::{BackendError, ClaimAnswer, ErrorKind, LockName, Outcome, Released, Renewal, Severity};
 use tenure_testkit::{
@@ -82,7 +84,9 @@ async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
 #[tokio::test]
 async fn a_standby_takes_over() {
     let primary = PostgresServer::start();
-    let a = player(&primary.url(""), "one");
+    let mut a = player(&primary.url(""), "one");
+    // Nobody renews it while the standby is made.
+    a.claim.ttl = Duration::from_secs(300);
     let before = a.enter().await;
     let standby = Recipe::new().standby_of(&primary).start();
     refused_as(&standby.url(""), ErrorKind::Unavailable, "is a standby and takes no writes").await;

@@ -118,7 +118,9 @@ async fn a_commit_that_no_standby_has_is_no_grant() {
 #[tokio::test]
 async fn a_commit_that_no_standby_has_is_no_renewal() {
     let (server, careless) = without_its_standby().await;
-    let players = ["one", "two"].map(|name| Player::new(careless.clone(), name));
+    let mut players = ["one", "two"].map(|name| Player::new(careless.clone(), name));
+    // The second lease outlasts the commits of the first that nobody answers.
+    players.iter_mut().for_each(|player| player.claim.ttl = Duration::from_secs(300));
     let grants: Vec<Grant> = vec![players[0].enter().await, players[1].enter().await];
     for some in [&grants[..1], &grants[..]] {
         let backend = postgres(&server.url(""));

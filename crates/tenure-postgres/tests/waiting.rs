@@ -134,7 +134,7 @@ async fn hints_go_past_the_pooler() {
 async fn a_moment_of_read_only_is_waited_out() {
     let server = PostgresServer::start();
     let holder = tenure::connect(&server.url("")).await.unwrap();
-    let held = holder.mutex("one").acquire().await.unwrap();
+    let held = holder.mutex("one").ttl(Duration::from_secs(60)).acquire().await.unwrap();
     let set = |value: &str| {
         server.psql(&format!("ALTER SYSTEM SET default_transaction_read_only = {value}"));
         server.psql("SELECT pg_reload_conf()");

@@ -34,6 +34,9 @@ const NAMES: [&str; 4] = ["a", "{tag}b", "c", "woken"];
 /// Clients at a time. Each learns by itself that the gate was closed, from its first claim.
 const CLIENTS: usize = 3;
 
+/// No request may be given up among ten thousand: what became of it would not be known.
+const PATIENT: &str = "&response_timeout=30s&connect_timeout=30s";
+
 /// For how long a gate that was closed stays so, unless it is opened: longer than any history.
 const CLOSED_FOR: Duration = Duration::from_secs(600);
 
@@ -140,7 +143,8 @@ impl Pair {
 
     fn connect(&self) -> Client {
         let (claim_ttl, max_ttl) = (CLAIM_TTL.as_millis(), CLOSED_FOR.as_secs());
-        let url = self.server.server.url(&format!("?guard=on&claim_ttl={claim_ttl}ms&max_ttl={max_ttl}s"));
+        let url =
+            self.server.server.url(&format!("?guard=on&claim_ttl={claim_ttl}ms&max_ttl={max_ttl}s{PATIENT}"));
         if self.is_node {
             let node = node(&url, 3);
             return Client { redis: node.clone(), node: Some(node) };

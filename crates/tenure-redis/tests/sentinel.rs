@@ -49,7 +49,11 @@ fn has_arrived(all: &Sentinels, master: u16, key: &str) {
 /// first and the second came in.
 async fn fail_over(query: &str, ttl: Duration) -> (Entry, Entry) {
     for _ in 0..5 {
-        let all = SentinelRecipe::new().replicas(1).down_after(Duration::from_millis(1000)).proxied().start();
+        let all = SentinelRecipe::new()
+            .replicas(1)
+            .down_after(Duration::from_secs(1) * slowness())
+            .proxied()
+            .start();
         let first = claimant(&url(&all, query), ttl);
         // The record is there and replicated, and the replica is older than any wait.
         let_in(&first).await;

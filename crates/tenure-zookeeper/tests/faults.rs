@@ -12,7 +12,7 @@ use std::{
 use tenure_core::{ClaimAnswer, Released};
 use tenure_testkit::{
     conformance::player::Player,
-    patience::{slowness, stretch},
+    patience::{becomes, slowness, stretch},
     proxy::Proxy,
     zookeeper::{Ensemble, TICK, ZooKeeperServer},
 };
@@ -124,7 +124,7 @@ async fn a_restart_of_the_server_is_survived() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_made_late_by_a_member_that_hung_does_not_stay() {
     let ensemble = Ensemble::start(3);
-    let [hangs, other] = ensemble.followers()[..] else { panic!("two follow") };
+    let [hangs, other] = becomes("two follow", PATIENCE, async || ensemble.followers().try_into().ok()).await;
     let way = Proxy::to(ensemble.member(other).port(), 1);
     let (hangs, near) = (ensemble.member(hangs), raw(&ensemble.member(other).address()).await);
     let url = format!(

@@ -213,7 +213,7 @@ fn block(runtime: &Runtime, workers: usize, time: Duration) {
 /// Hazard 24, H2.5, L1: the leases are renewed on a thread of their own.
 #[test]
 fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
-    let (busy, calm, ttl) = (runtime(2), runtime(1), ms(1_000));
+    let (busy, calm, ttl) = (runtime(2), runtime(1), ms(3_000));
     let stage = calm.block_on(Stage::new());
     let mut naive = Naive::to(stage.server.port(), "me");
     assert!(naive.acquire(ttl));
@@ -238,7 +238,7 @@ fn a_runtime_that_is_blocked_for_longer_than_the_ttl_does_not_cost_the_lease() {
 /// Hazard 25: a watchdog outlives the work, unless it is told for how long that may last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_was_leaked_blocks_for_max_hold_and_one_ttl_at_most() {
-    let (stage, ttl) = (Stage::new().await, ms(800));
+    let (stage, ttl) = (Stage::new().await, ms(2_000));
     let mut naive = Naive::to(stage.server.port(), "leaked");
     let over = Arc::new(AtomicBool::new(false));
     assert!(naive.acquire(ttl));

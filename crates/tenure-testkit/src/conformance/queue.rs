@@ -14,10 +14,14 @@ const CLAIM_TTL: Duration = Duration::from_millis(510);
 
 async fn crowd(arena: &impl Arena, count: usize) -> Vec<Player> {
     let mut waiters = Vec::new();
-    for n in 0..count {
+    for _ in 0..count {
         let waiter = Player::new(arena.elsewhere().await, "one");
-        waiter.queue_behind(n).await;
+        // Connects. Only then all come: a busy server takes longer for its sessions than the first one's place lasts.
+        waiter.backend.inspect(&waiter.claim.name).await.expect("the store answers");
         waiters.push(waiter);
+    }
+    for (n, waiter) in waiters.iter().enumerate() {
+        waiter.queue_behind(n).await;
     }
     waiters
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::{
     daemon::{Daemon, started},
     folder,
-    patience::eventually,
+    patience::{eventually, slowness},
     ports,
     zookeeper::{classes, words},
 };
@@ -104,9 +104,9 @@ impl ZooKeeperServer {
     fn launch_reading(&self, classes: &str) -> Result<(), String> {
         let serves = |_: &Path| match self.class {
             // Only ours knows our folder: somebody else may have been faster on the port.
-            ALONE => words::ask(self.port, "conf")
+            ALONE => words::ask(self.port, "conf", words::HUNG)
                 .is_ok_and(|conf| conf.contains(&self.data().display().to_string())),
-            _ => words::ask(self.port, "ruok").is_ok(),
+            _ => words::ask(self.port, "ruok", words::HUNG).is_ok(),
         };
         self.daemon.launch(self.folder.path(), |_| self.command_line(classes), serves)
     }
@@ -148,7 +148,8 @@ impl ZooKeeperServer {
     /// # Panics
     /// If it does not answer.
     pub fn word(&self, word: &str) -> String {
-        words::ask(self.port, word).unwrap_or_else(|error| panic!("port {}: {error}", self.port))
+        words::ask(self.port, word, Duration::from_secs(10) * slowness())
+            .unwrap_or_else(|error| panic!("port {}: {error}", self.port))
     }
 
     /// Its process.

@@ -7,9 +7,9 @@ use std::{
 };
 
 /// What the server on this port of 127.0.0.1 answers to a word, as `srvr` or `mntr`.
-pub(crate) fn ask(port: u16, word: &str) -> io::Result<String> {
+pub(crate) fn ask(port: u16, word: &str, patience: Duration) -> io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.write_all(word.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -18,10 +18,10 @@ pub(crate) fn ask(port: u16, word: &str) -> io::Result<String> {
 
 /// The part that it plays: `standalone`, `leader` or `follower`. `None` while it does not serve.
 pub(crate) fn mode(port: u16) -> Option<String> {
-    let answer = ask(port, "srvr").ok()?;
+    let answer = ask(port, "srvr", HUNG).ok()?;
     let line = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
     line.map(|mode| mode.trim().to_owned())
 }
 
 /// A server that is stopped says nothing at all.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const HUNG: Duration = Duration::from_millis(500);
