@@ -143,7 +143,7 @@ mod tests {
         let some = Options::parse(&["--one-core", "--times", "30", "test(pooler)"]).unwrap();
         let some = words(&some, true);
         assert!(some.contains("taskset --cpu-list 0"), "{some}");
-        assert!(some.ends_with("--test-threads 5 --stress-count 30 -E test(pooler)"), "{some}");
+        assert!(some.ends_with("--test-threads 6 --stress-count 30 -E test(pooler)"), "{some}");
     }
 
     #[test]

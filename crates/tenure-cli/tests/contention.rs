@@ -70,6 +70,7 @@ fn as_many_run_together_as_there_are_slots_and_never_more(stage: &Stage) {
 
 /// L1. Readers go only when all four have met; the writers come before, between and after.
 fn readers_run_together_and_a_writer_runs_alone(stage: &Stage) {
+    stage.gives_long_turns();
     let writer = |n: u32| stage.start(&["run", "cfg", "--", "sh", "-c", STAY, &format!("writer{n}"), "0.05"]);
     let reader = |n: u32| {
         stage.start_waiter("cfg", &["run", "-s", "cfg", "--", "sh", "-c", MEET, &format!("reader{n}"), "4"])

@@ -29,6 +29,7 @@ fn waiter(stage: &Stage, mode: &[&str], name: &str) -> Process {
 
 /// L7. The next one starts only when the one before it stands in the queue.
 fn twenty_waiters_enter_in_the_order_of_their_arrival(stage: &Stage) {
+    stage.gives_long_turns();
     let holder = holder(stage, &[]);
     let names: Vec<String> = (0..20).map(|n| format!("waiter{n}")).collect();
     let waiters: Vec<Process> = names.iter().map(|name| waiter(stage, &[], name)).collect();

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tenure_core::BackendHandle;
 use tenure_testkit::{
     clock::Clock,
-    conformance::Arena,
+    conformance::{Arena, LONG_TURN},
     postgres::{Pgbouncer, PostgresServer, Recipe},
 };
 
@@ -26,7 +26,7 @@ impl OneServer {
         let clock = Clock::new();
         let settings = format!("default_transaction_isolation = '{isolation}'");
         let server = Recipe::new().clock(&clock).config(&settings).start();
-        let url = server.url("");
+        let url = server.url("?claim_ttl=6s");
         Self { here: postgres(&url), url, clock, _pooler: None, _server: server }
     }
 
@@ -53,6 +53,10 @@ impl Arena for OneServer {
 
     async fn pass(&self, d: Duration) {
         self.clock.advance(d);
+    }
+
+    fn turn(&self) -> Duration {
+        LONG_TURN
     }
 }
 
@@ -93,7 +97,7 @@ mod pooled {
     use super::OneServer;
 
     async fn arena() -> OneServer {
-        OneServer::pooled("?listen={direct}")
+        OneServer::pooled("?claim_ttl=6s&listen={direct}")
     }
 
     tenure_testkit::conformance!(arena, real_time);

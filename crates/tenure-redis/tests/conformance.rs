@@ -8,7 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::BackendHandle;
-use tenure_testkit::{conformance::Arena, patience::eventually, redis::Recipe};
+use tenure_testkit::{
+    conformance::{Arena, LONG_TURN},
+    patience::eventually,
+    redis::Recipe,
+};
 
 use crate::stage::{Clocked, node, redis};
 
@@ -34,7 +38,7 @@ impl OneServer {
 
     fn node() -> Self {
         let clocked = Clocked::new();
-        let url = clocked.server.url("?guard=off");
+        let url = clocked.server.url("?guard=off&claim_ttl=6s");
         Self::at(clocked, url, |url| node(url, 3))
     }
 
@@ -46,7 +50,7 @@ impl OneServer {
             let text = clocked.server.command(&["CLUSTER", "INFO"]).text();
             text.contains("cluster_state:ok").then_some(())
         });
-        let url = format!("redis-cluster://127.0.0.1:{}/", clocked.server.port());
+        let url = format!("redis-cluster://127.0.0.1:{}/?claim_ttl=6s", clocked.server.port());
         Self::at(clocked, url, redis)
     }
 }
@@ -66,13 +70,17 @@ impl Arena for OneServer {
         let passed = self.passed_ms.fetch_add(ms, Ordering::SeqCst) + ms;
         self.clocked.clock.step(i64::try_from(passed).unwrap());
     }
+
+    fn turn(&self) -> Duration {
+        LONG_TURN
+    }
 }
 
 mod resp3 {
     use super::OneServer;
 
     async fn arena() -> OneServer {
-        OneServer::new("?guard=off")
+        OneServer::new("?guard=off&claim_ttl=6s")
     }
 
     tenure_testkit::conformance!(arena, real_time);
@@ -83,7 +91,7 @@ mod resp2 {
     use super::OneServer;
 
     async fn arena() -> OneServer {
-        OneServer::new("?guard=off&protocol=2")
+        OneServer::new("?guard=off&claim_ttl=6s&protocol=2")
     }
 
     tenure_testkit::conformance!(arena, real_time);

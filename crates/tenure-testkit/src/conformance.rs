@@ -25,7 +25,16 @@ pub trait Arena: Send + Sync {
 
     /// Lets this much time pass on the server's clock.
     async fn pass(&self, d: Duration);
+
+    /// The claim ttl, and a little. A server in real time gives its waiters the longest: whoever has no processor for half a second
+    /// loses a turn of the usual length, and others enter before it.
+    fn turn(&self) -> Duration {
+        Duration::from_millis(510)
+    }
 }
+
+/// What [`Arena::turn`] answers for a store whose URL has `claim_ttl=6s`.
+pub const LONG_TURN: Duration = Duration::from_millis(6_010);
 
 /// Runs every case of the suite against the arenas that a function `async fn() -> impl Arena` makes: under tokio's
 /// paused clock, or, for a store with a server and a clock of its own, in `real_time`.

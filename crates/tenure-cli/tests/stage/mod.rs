@@ -9,7 +9,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -44,6 +44,7 @@ pub(crate) struct Stage {
     url: Option<String>,
     /// By how much a lease may last longer than its ttl.
     grain: Duration,
+    has_long_turns: AtomicBool,
 }
 
 /// The folder of a stage, and how many processes were started there.
@@ -126,6 +127,27 @@ impl Stage {
             _server: None,
             url: None,
             grain: Duration::ZERO,
+            has_long_turns: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on a turn that is handed over lasts for as long as it may: by default a process that has no processor for half a
+    /// second loses it, and others enter before it.
+    pub(crate) fn gives_long_turns(&self) {
+        self.has_long_turns.store(true, Ordering::Relaxed);
+    }
+
+    /// Where its processes find their locks, unless that is the file in their home.
+    fn url(&self) -> Option<String> {
+        let longest = "claim_ttl=6s";
+        match &self.url {
+            url if !self.has_long_turns.load(Ordering::Relaxed) => url.clone(),
+            None => Some(format!("sqlite:{}?{longest}", self.path("locks.db").display())),
+            Some(url) if url.starts_with("redis") || url.starts_with("postgres") => {
+                Some(format!("{url}&{longest}"))
+            }
+            // Nothing is handed over in a line.
+            Some(url) => Some(url.clone()),
         }
     }
 
@@ -249,7 +271,7 @@ impl Stage {
         let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
         let home = self.home.folder.path().to_str().unwrap();
         let mut variables = vec![("PATH", path), ("HOME", home.into()), ("LC_ALL", "C".into())];
-        variables.extend(self.url.clone().map(|url| ("TENURE_URL", url)));
+        variables.extend(self.url().map(|url| ("TENURE_URL", url)));
         variables
     }
 
