@@ -35,7 +35,7 @@ async fn overtaken(
         if renewed(&guard, 1).await {
             break (guard, waiting);
         }
-        soon("who waited is let in", waiting).await.unwrap();
+        drop(soon("who waited is let in", waiting).await.unwrap());
     };
     fail();
     soon("it is lost", guard.lost()).await;
