@@ -75,21 +75,16 @@ fn one_hung_node_and_one_dead_one_cost_no_more_than_a_time_out() {
     let stage = Stage::on_quorum();
     stage.nodes()[0].stop();
     stage.nodes()[4].kill();
-    // All three others must answer in time, and a busy one is late now and then: then once more.
-    let (ended, took) = eventually("three nodes answer in time", PATIENCE, || {
-        let asked = Instant::now();
-        let ended = stage.run(&["run", "-n", "job", "--", "true"]);
-        (ended.code == 0).then_some((ended, asked.elapsed()))
-    });
-    ended.silent(0);
-    assert_within(2 * NODE_TIMEOUT + START, took, "a run with two nodes out of order");
+    let asked = Instant::now();
+    stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+    assert_within(2 * NODE_TIMEOUT + START, asked.elapsed(), "a run with two nodes out of order");
     let (ttl, text) = scaled_ttl(Duration::from_secs(3));
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "sh", "-c", HOLD, "first"]);
     stage.beats("first");
     let held = Instant::now();
-    eventually("two ttls have passed", 3 * ttl, || {
+    eventually("five ttls have passed", 6 * ttl, || {
         stage.run(&["run", "-n", "job", "--", "touch", "stolen"]).complained(1, "held by");
-        (held.elapsed() > 2 * ttl).then_some(())
+        (held.elapsed() > 5 * ttl).then_some(())
     });
     stage.touch("go");
     holder.ended().silent(0);

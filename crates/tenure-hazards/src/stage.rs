@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure_testkit::patience::slowness;
+use tenure_testkit::patience::stretch;
 
 use crate::{
     card::Card,
@@ -42,8 +42,7 @@ pub struct Stage<'c> {
 
 impl<'c> Stage<'c> {
     pub(crate) fn new(card: &'c Card, half: Half, cast: &'c Cast) -> Self {
-        // Within a part of it a client must start, and have its turn, also beside busy loops.
-        let ttl = TTL * slowness().min(3);
+        let ttl = TTL * stretch();
         // On a given server each half has a lock of its own: several are played at once.
         let lock = cast.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", card.number));
         let lock = lock.unwrap_or_else(|| "job".into());

@@ -226,7 +226,7 @@ async fn under_contention_a_renewal_gets_through() {
     // A lease of ten seconds has so long from one renewal to the next.
     const THIRD: Duration = Duration::from_millis(3_333);
     let (mut put_off, began) = (0, Instant::now());
-    for _ in 0..20 {
+    for _ in 0..50 {
         for (holder, grant) in holders.iter().zip(&grants) {
             let begun = Instant::now();
             while let Err(error) = soon(holder.backend.renew(std::slice::from_ref(grant))).await.remove(0) {
@@ -241,8 +241,8 @@ async fn under_contention_a_renewal_gets_through() {
     }
     crowd.iter().for_each(tokio::task::JoinHandle::abort);
     let (visits, took) = (done.load(Relaxed).max(1), began.elapsed());
-    println!("under contention {put_off} renewals were put off before 40 got through");
+    println!("under contention {put_off} renewals were put off before 100 got through");
     // How slow the machine and its disk are shows in how long a visit of the crowd takes, two writes, in the same seconds.
     let visit = took * 6 / visits;
-    assert!(took / 40 < 20 * visit, "a renewal takes {:?}, and a visit of others {visit:?}", took / 40);
+    assert!(took / 100 < 20 * visit, "a renewal takes {:?}, and a visit of others {visit:?}", took / 100);
 }

@@ -107,11 +107,6 @@ impl Backend for Step {
         let began = Instant::now();
         loop {
             let answer = self.done(self.quorum.claim(claim).await).await;
-            // A pause of ours can make all nodes late: asked again, as the engine does.
-            let is_late = matches!(&answer, Err(error) if error.kind().is_transient());
-            if is_late && began.elapsed() < PATIENCE * slowness() {
-                continue;
-            }
             let is_granted = matches!(answer, Ok(ClaimAnswer::Granted(_))) && claim.mode == Mode::Exclusive;
             if !is_granted || self.is_everywhere(claim) {
                 return answer;

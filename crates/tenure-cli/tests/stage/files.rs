@@ -16,11 +16,11 @@ use super::{PATIENCE, Process, Stage, process::is_alive};
 /// A command that adds its name (`$0`) to `beats` for as long as it lives. A shell says so if its `sleep` is stopped before it is
 /// itself: that is no word of ours.
 pub(crate) const BEAT: &str =
-    "exec 2>/dev/null; echo $$ >pid.$0; while :; do echo $0 >>beats; sleep 0.05; done";
+    "exec 2>/dev/null; echo $$ >pid.$0; while :; do echo $0 >>beats; sleep 0.02; done";
 
 /// The same, deaf to everything but KILL.
 pub(crate) const DEAF_BEAT: &str =
-    "trap '' TERM INT HUP; echo $$ >pid.$0; while :; do echo $0 >>beats; sleep 0.05; done";
+    "trap '' TERM INT HUP; echo $$ >pid.$0; while :; do echo $0 >>beats; sleep 0.02; done";
 
 /// A command that says when it was let in, and beats once.
 pub(crate) const ENTER: &str = "date +%s%N >entered.$0; echo $0 >>beats";

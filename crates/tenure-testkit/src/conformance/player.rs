@@ -10,12 +10,12 @@ use std::{
 };
 
 use tenure_core::{
-    Absent, Audience, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order, Outcome,
-    OwnerId, ProcessId, Released, Renewal, Wait, Wakes,
+    Absent, Audience, BackendError, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order,
+    Outcome, OwnerId, ProcessId, Released, Renewal, Wait, Wakes,
 };
 
 use super::Arena;
-use crate::patience::{becomes_ok, until};
+use crate::patience::{becomes_ok, slowness, until};
 
 /// How long the votes of a quorum may be split.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -72,14 +72,13 @@ impl Player {
         self
     }
 
-    /// Claims once; again, as the engine does, where the votes of a quorum were split, or where a busy server did not take the claim.
+    /// Claims once; again, as the engine does, where the votes of a quorum were split, or where a server on a busy
+    /// machine did not take the claim.
     pub async fn ask(&self) -> ClaimAnswer {
         let decided = async || match self.backend.claim(&self.claim).await {
             Ok(ClaimAnswer::Split { .. }) => Err("the votes were split".to_owned()),
             Ok(answer) => Ok(answer),
-            Err(error) if error.kind().is_transient() && error.outcome() == Outcome::NotApplied => {
-                Err(error.to_string())
-            }
+            Err(error) if slowness() > 1 && is_refused_for_now(&error) => Err(error.to_string()),
             Err(error) => panic!("the store answers: {error:?}"),
         };
         becomes_ok("the store decides", PATIENCE, decided).await
@@ -132,4 +131,8 @@ impl Player {
     pub async fn leave(&self) -> Released {
         self.backend.release(&self.claim.name, self.claim.owner).await.expect("the store answers")
     }
+}
+
+fn is_refused_for_now(error: &BackendError) -> bool {
+    error.kind().is_transient() && error.outcome() == Outcome::NotApplied
 }
