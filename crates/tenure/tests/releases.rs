@@ -57,6 +57,32 @@ async fn the_release_of_a_dropped_guard_is_tried_until_the_store_answers() {
     }
 }
 
+/// L8: releases that are to be tried again later keep no other one waiting.
+#[tokio::test(start_paused = true)]
+async fn releases_that_are_tried_again_hold_up_no_stranger() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let mut guards = Vec::new();
+    for n in 0..=64 {
+        guards.push(actor.locks.mutex(format!("job/{n}")).ttl(TTL).acquire().await.unwrap());
+    }
+    let stranger = guards.pop().unwrap();
+    actor.gates.plan(Verb::Release, &[Gate::Refuse; 64], Gate::Open);
+    // No time passes, so nothing is tried again yet.
+    let asked = async || {
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        actor.gates.asked(Verb::Release)
+    };
+    drop(guards);
+    assert_eq!(asked().await, 64);
+    drop(stranger);
+    assert_eq!(asked().await, 65);
+    assert!(actor.locks.drain(RETRY_MAX).await);
+    assert_eq!(actor.gates.asked(Verb::Release), 129);
+}
+
 /// L8: in vain, when the lease is over anyway.
 #[tokio::test(start_paused = true)]
 async fn the_release_of_a_dropped_guard_is_given_up_when_its_lease_is_over() {

@@ -11,16 +11,16 @@ use std::{
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::{Host, LockName, Moment, OwnerId, locked};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use crate::{
     engine::{link::Link, request::request},
     machine::backoff::Backoff,
 };
 
-/// Orders that wait; more are left to the ttl.
+/// Orders that wait to be begun, and as many that are begun; more are left to the ttl.
 const WAITING_MAX: usize = 1024;
-/// Releases under way at once.
+/// Releases under way at once. Those that are to be asked for again later do not count: they keep nobody else.
 const UNDER_WAY_MAX: usize = 64;
 /// How long one release may stay unanswered.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -109,25 +109,28 @@ impl Reaper {
 
 /// Carries orders out until nobody can give any and none is left.
 pub(crate) async fn run(mut orders: mpsc::Receiver<Order>, link: Arc<Link>, host: Arc<dyn Host>) {
-    let mut under_way = FuturesUnordered::new();
+    let turns = Semaphore::new(UNDER_WAY_MAX);
+    let mut begun = FuturesUnordered::new();
     loop {
         tokio::select! {
             biased;
-            Some(()) = under_way.next() => {}
-            order = orders.recv(), if under_way.len() < UNDER_WAY_MAX => match order {
-                Some(order) => under_way.push(carry_out(order, &link, &*host)),
+            Some(()) = begun.next() => {}
+            order = orders.recv(), if begun.len() < WAITING_MAX => match order {
+                Some(order) => begun.push(carry_out(order, &turns, &link, &*host)),
                 None => break,
             },
         }
     }
-    while let Some(()) = under_way.next().await {}
+    while let Some(()) = begun.next().await {}
 }
 
-async fn carry_out(order: Order, link: &Link, host: &dyn Host) {
+async fn carry_out(order: Order, turns: &Semaphore, link: &Link, host: &dyn Host) {
     let mut backoff = Backoff::new(0);
     loop {
+        let turn = turns.acquire().await;
         let ask = || async { link.backend().await?.release(&order.name, order.owner).await };
         let Err(error) = request(host, host.now(), TIMEOUT, ask).await else { return };
+        drop(turn);
         let again = host.now() + backoff.delay();
         if !error.kind().is_transient() || order.until.is_over(again) {
             tracing::warn!(lock = %order.name, %error, "not released; its ttl ends it");
