@@ -168,6 +168,15 @@ async fn a_counter_that_no_number_exceeds_is_refused() {
     let error = refusal(&player).await;
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
     assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
+    let player = Player::new(redis(&server.url(UNGUARDED)), "job");
+    player.enter().await;
+    player.leave().await;
+    let record = server.command(&["HGETALL", "tenure:one"]).texts();
+    let gate = record.chunks(2).find(|pair| pair[0].contains('.')).unwrap()[0].clone();
+    server.command(&["HSET", "tenure:one", &gate, "nan"]);
+    let error = refusal(&player).await;
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
+    assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
 }
 
 /// At the end of what can be counted in a Cluster.

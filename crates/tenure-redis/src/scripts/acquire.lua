@@ -14,7 +14,7 @@ if last < tonumber(ARGV[5]) then return -2 end
 local time, count = call('TIME'), 1
 local token = time[1] * 1000000 + time[2]
 if ARGV[6] then count = math.max(1, math.min(tonumber(ARGV[6]), token - last)) end
-if last + count > token then token = last + count end
+if not (last + count <= token) then token = last + count end -- also a counter that reads "nan"
 if not (token <= 9007199254740991) then error('SPENT the counter of fencing tokens is at its end') end
 local text = string.format('%d', token)
 if call('EXISTS', KEYS[2]) == 1 then return 0 end
