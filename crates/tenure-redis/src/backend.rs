@@ -142,7 +142,7 @@ impl Redis {
         for grant in grants {
             call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
-        let answer = self.sessions.ask(session, script, &call).await?;
+        let answer = session.ask(script, &call).await?;
         match answer {
             Value::Array(items) if items.len() == grants.len() => {
                 Ok(items.iter().map(|item| number(item) == Some(1)).collect())
@@ -167,7 +167,7 @@ impl Redis {
         let keys = self.keys(&grant.name)?;
         let mut call = self.full_call(script, &keys, &self.gate_for_handing(session).await);
         call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
-        match number(&self.sessions.ask(session, script, &call).await?) {
+        match number(&session.ask(script, &call).await?) {
             Some(1) => Ok(Renewal::Renewed),
             Some(0) => Ok(Renewal::Gone),
             _ => Err(error::unreadable(session.place(), "a renewal")),
@@ -211,7 +211,7 @@ impl Redis {
         let seen = session.gate();
         let mut call = self.full_call(script, keys, &self.gate_for_handing(session).await);
         call.arg(&owner.hex()[..]);
-        let mut answer = number(&self.sessions.ask(session, script, &call).await?);
+        let mut answer = number(&session.ask(script, &call).await?);
         if answer == Some(3)
             && matches!(seen, Gate::Open(_))
             && self.sessions.recheck(session, &seen).await.is_ok()
@@ -219,7 +219,7 @@ impl Redis {
             // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
             let mut again = self.full_call(script, keys, &open_gate(session));
             again.arg(&owner.hex()[..]);
-            answer = self.sessions.ask(session, script, &again).await.map_or(answer, |_| answer);
+            answer = session.ask(script, &again).await.map_or(answer, |_| answer);
         }
         self.contended.set(name, matches!(answer, Some(1 | 3)));
         match answer {
@@ -327,7 +327,7 @@ impl Backend for Redis {
             let script = &self.scripts().release;
             let mut call = script.call(&[&keys.lock]);
             call.arg(&owner.hex()[..]);
-            if number(&self.sessions.ask(&session, script, &call).await?) == Some(1) {
+            if number(&session.ask(script, &call).await?) == Some(1) {
                 return Ok(Released::Released);
             }
         }
@@ -339,7 +339,7 @@ impl Backend for Redis {
         let session = self.sessions.session().await?;
         let mut call = script.call(&[&keys.lock]);
         call.arg(hint::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
-        self.sessions.ask(&session, script, &call).await.map(drop)
+        session.ask(script, &call).await.map(drop)
     }
 
     async fn note(
@@ -370,7 +370,7 @@ impl Backend for Redis {
         let keys = self.keys(name)?;
         let script = &self.scripts().break_lock;
         let call = self.full_call(script, &keys, &self.gate_for_handing(&session).await);
-        let answer = self.sessions.ask(&session, script, &call).await?;
+        let answer = session.ask(script, &call).await?;
         let robbed = Reply::new(answer).and_then(read_robbed);
         robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))
     }

@@ -48,7 +48,7 @@ impl Redis {
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
         call.arg(self.known(gate));
-        let answer = self.sessions.ask(session, script, &call).await?;
+        let answer = session.ask(script, &call).await?;
         let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
         match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
             Claimed::Answer(answer) => {
@@ -84,7 +84,7 @@ impl Redis {
         if claim.block > 1 {
             call.arg(claim.block);
         }
-        let answer = self.sessions.ask(session, script, &call).await?;
+        let answer = session.ask(script, &call).await?;
         let parsed = match number(&answer) {
             Some(token) => Some((token, 1)),
             None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),

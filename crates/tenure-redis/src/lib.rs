@@ -13,6 +13,7 @@ mod guard;
 mod hint;
 mod keys;
 mod known;
+mod line;
 mod list;
 mod memo;
 mod overlap;

@@ -24,7 +24,7 @@ impl Redis {
         let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
         let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
         call.arg(&*open_gate(session));
-        let answer = self.sessions.ask(session, &self.scripts().inspect, &call).await?;
+        let answer = session.ask(&self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
         view.ok_or_else(|| error::unreadable(session.place(), "an inspection"))
     }
@@ -34,7 +34,7 @@ impl Redis {
         let session = self.sessions.session().await?;
         let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
         let locks = format!("{}*", escaped(&format!("{before}{prefix}")));
-        let nodes = session.wire().nodes().await.map_err(|error| self.sessions.failed(&session, error))?;
+        let nodes = session.wire().nodes().await.map_err(|error| session.failed(error))?;
         let scan = |pattern| Scan::new(session.wire(), &nodes, pattern);
         let mut names = BTreeSet::new();
         // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets twice is one name.
@@ -82,7 +82,7 @@ impl Redis {
     async fn head_of(&self, session: &Session, name: &LockName) -> Result<Option<String>, BackendError> {
         let mut cmd = redis::cmd("GETRANGE");
         cmd.arg(self.keys(name)?.lock).arg(0).arg(63);
-        match self.sessions.command(session, &cmd).await {
+        match session.command(&cmd).await {
             Ok(Value::BulkString(bytes)) => Ok(String::from_utf8(bytes).ok()),
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
@@ -92,7 +92,7 @@ impl Redis {
 
     /// The keys of a walk's next step; one that is no UTF-8 has no name.
     async fn step(&self, session: &Session, scan: &mut Scan) -> Result<Option<Vec<String>>, BackendError> {
-        let step = scan.next().await.map_err(|error| self.sessions.failed(session, error))?;
+        let step = scan.next().await.map_err(|error| session.failed(error))?;
         Ok(step.map(|keys| keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
     }
 }

@@ -24,7 +24,7 @@ impl Redis {
         let [shared, who, key] = &beside;
         let mut call = script.call(&[&keys.lock, shared, who, key]);
         call.arg(&owner.hex()[..]).arg(token.get()).arg(millis(memo.kept())).arg(memo.text());
-        match number(&self.sessions.ask(&session, script, &call).await?) {
+        match number(&session.ask(script, &call).await?) {
             Some(1) => Ok(Noted::Noted),
             Some(0) => Ok(Noted::Gone),
             _ => Err(error::unreadable(session.place(), "a memo")),

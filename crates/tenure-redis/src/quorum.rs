@@ -33,7 +33,7 @@ impl Redis {
         let script = &self.scripts().raise;
         let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
         call.arg(gate).arg(&owner.hex()[..]).arg(to.get());
-        match number(&self.sessions.ask(session, script, &call).await?) {
+        match number(&session.ask(script, &call).await?) {
             Some(1) => Ok(Some(Raised::Raised)),
             Some(0) => Ok(Some(Raised::Gone)),
             Some(-1) => Ok(None),
@@ -49,7 +49,7 @@ impl QuorumNode for Redis {
         self.must_be(!self.is_cluster(), "a Redis Cluster is more than one server")?;
         let session = self.sessions.session().await?;
         let mut info = redis::cmd("INFO");
-        let answer = self.sessions.command(&session, info.arg("server")).await?;
+        let answer = session.command(info.arg("server")).await?;
         let text: Option<String> = redis::from_redis_value(answer).ok();
         let run_id =
             text.as_ref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("run_id:")));

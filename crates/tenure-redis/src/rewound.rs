@@ -27,7 +27,7 @@ impl Redis {
         let script = &self.scripts().rewound;
         let mut call = script.call(&[self.config().record()]);
         call.arg(gate).arg(self.known(gate)).arg(millis(self.config().max_ttl));
-        self.sessions.ask(session, script, &call).await?;
+        session.ask(script, &call).await?;
         tracing::warn!(place = %session.place(), "a Redis server was put back to an earlier state");
         Ok(None)
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use redis::{Cmd, Value, aio::PubSubStream};
+use redis::{Cmd, RedisError, Value, aio::PubSubStream};
 use tenure_client::{Connections, End, HintRouter, Link};
 use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, locked};
 
@@ -20,9 +20,10 @@ use crate::{
     check::{self, Gate},
     config::GuardMode,
     connect::{self, Wire},
-    error::{self, Fate},
+    error,
     guard::{self, LOOK, Terms, Why},
     hint,
+    line::Line,
     reply::Reply,
     script::Script,
     shared::Shared,
@@ -37,9 +38,7 @@ pub(crate) struct Sessions {
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
-    wire: Wire,
-    place: String,
-    router: Arc<HintRouter>,
+    line: Line,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
@@ -50,7 +49,6 @@ pub(crate) struct Session {
     subscribing: tokio::sync::Mutex<()>,
     /// The connection for messages, where they are not pushed.
     messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
-    end: Arc<End>,
 }
 
 impl Sessions {
@@ -79,7 +77,7 @@ impl Sessions {
     pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
         let session = self.session().await?;
         if session.subscribed.load(Ordering::Acquire) != self.router.wanted_count() {
-            session.subscribe().await.map_err(|error| self.failed(&session, error))?;
+            session.subscribe().await.map_err(|error| session.failed(error))?;
         }
         Ok(session)
     }
@@ -120,7 +118,7 @@ impl Sessions {
         match gate {
             Gate::Open(text) => Ok(Some(text)),
             Gate::Closed { until, .. } if until.is_over(now) => Ok(None),
-            Gate::Closed { .. } => Err(gate.refusal(&session.place, now)),
+            Gate::Closed { .. } => Err(gate.refusal(session.place(), now)),
         }
     }
 
@@ -139,21 +137,21 @@ impl Sessions {
             return Ok(());
         }
         let (asked, look) = (self.host().now(), &self.shared.scripts.look);
-        let answer = self.ask(session, look, &look.call(&[config.record()])).await?;
+        let answer = session.ask(look, &look.call(&[config.record()])).await?;
         let read = |mut reply: Reply| {
             let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
             let (acked, before, now) = (millis()?, millis()?, millis()??);
             Some((guard::is_alone(now, acked, before), reply.text()?))
         };
         let looked = Reply::new(answer).and_then(read);
-        let (is_alone, replid) = looked.ok_or_else(|| error::unreadable(&session.place, "a look"))?;
+        let (is_alone, replid) = looked.ok_or_else(|| error::unreadable(session.place(), "a look"))?;
         let gate = session.gate();
         if gate.is_of_another_history(&replid) {
             return self.recheck(session, &gate).await;
         }
         if is_alone {
             let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK, renews: None };
-            return Err(gate.refusal(&session.place, asked));
+            return Err(gate.refusal(session.place(), asked));
         }
         *locked(&session.looked) = Some(asked);
         Ok(())
@@ -170,7 +168,7 @@ impl Sessions {
             self.recheck(session, &gate).await?;
         }
         let gate = session.gate();
-        if waits(&gate).is_none() { Ok(()) } else { Err(gate.no_renewal(&session.place, self.host().now())) }
+        if waits(&gate).is_none() { Ok(()) } else { Err(gate.no_renewal(session.place(), self.host().now())) }
     }
 
     /// Looks at the server again: its gate was not what we thought.
@@ -180,7 +178,7 @@ impl Sessions {
             return Ok(());
         }
         let asked = self.host().now();
-        match check::check(&self.shared, &session.wire, &session.place).await {
+        match check::check(&self.shared, session.wire(), session.place()).await {
             Ok(gate) => {
                 *locked(&session.looked) = gate.is_open().then_some(asked);
                 *locked(&session.gate) = gate;
@@ -194,40 +192,6 @@ impl Sessions {
             }
         }
         Ok(())
-    }
-
-    /// Asks, by hash first.
-    pub(crate) async fn ask(
-        &self,
-        session: &Session,
-        script: &Script,
-        call: &Cmd,
-    ) -> Result<Value, BackendError> {
-        let answer = session.wire.eval(script, call).await;
-        answer.map_err(|error| {
-            let mut judged = error::asked(&session.place, error);
-            if script.writes_early {
-                judged.1 = error::midway(judged.1);
-            }
-            self.judged(session, judged)
-        })
-    }
-
-    /// Sends a command that is no script.
-    pub(crate) async fn command(&self, session: &Session, cmd: &Cmd) -> Result<Value, BackendError> {
-        let answer = session.wire.ask(cmd).await;
-        answer.map_err(|error| self.failed(session, error))
-    }
-
-    pub(crate) fn failed(&self, session: &Session, error: redis::RedisError) -> BackendError {
-        self.judged(session, error::asked(&session.place, error))
-    }
-
-    fn judged(&self, session: &Session, (fate, error): (Fate, BackendError)) -> BackendError {
-        if fate == Fate::Drop {
-            session.on_left();
-        }
-        error
     }
 }
 
@@ -250,13 +214,15 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     let place = config.place_name();
     let end = Arc::<End>::default();
     let (wire, resp3) = wire(&shared, &router, &end).await?;
+    let line = Line { wire, place, router, end };
     let asked = shared.host.now();
-    let gate =
-        if config.is_cluster() { Gate::always() } else { check::check(&shared, &wire, &place).await? };
+    let gate = if config.is_cluster() {
+        Gate::always()
+    } else {
+        check::check(&shared, &line.wire, &line.place).await?
+    };
     Ok(Session {
-        wire,
-        place,
-        router,
+        line,
         looked: Mutex::new(gate.is_open().then_some(asked)),
         looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
@@ -264,26 +230,23 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
         subscribed: AtomicUsize::new(0),
         subscribing: tokio::sync::Mutex::default(),
         messages: (!resp3).then(tokio::sync::Mutex::default),
-        end,
     })
 }
 
 impl Link for Session {
     fn is_usable(&self) -> bool {
-        !self.end.is_over() && !self.wire.is_stalled()
+        self.line.is_usable()
     }
 
     /// The next request makes a new connection; those who listen to this one ask again.
     fn on_left(&self) {
-        if self.end.set() {
-            self.router.ring_all();
-        }
+        self.line.on_left();
     }
 }
 
 impl Session {
     pub(crate) fn place(&self) -> &str {
-        &self.place
+        &self.line.place
     }
 
     pub(crate) fn gate(&self) -> Gate {
@@ -295,21 +258,35 @@ impl Session {
     }
 
     pub(crate) fn wire(&self) -> &Wire {
-        &self.wire
+        &self.line.wire
+    }
+
+    /// Asks, by hash first.
+    pub(crate) async fn ask(&self, script: &Script, call: &Cmd) -> Result<Value, BackendError> {
+        self.line.ask(script, call).await
+    }
+
+    /// Sends a command that is no script.
+    pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, BackendError> {
+        self.line.command(cmd).await
+    }
+
+    pub(crate) fn failed(&self, error: RedisError) -> BackendError {
+        self.line.failed(error)
     }
 
     async fn subscribe(&self) -> redis::RedisResult<()> {
         let _only_one = self.subscribing.lock().await;
-        let channels: Vec<String> = self.router.wanted().into_iter().map(hint::channel).collect();
+        let channels: Vec<String> = self.line.router.wanted().into_iter().map(hint::channel).collect();
         let from = self.subscribed.load(Ordering::Acquire);
         match &self.messages {
             None => {
                 for channel in channels.iter().skip(from) {
-                    self.wire.subscribe(channel).await?;
+                    self.line.wire.subscribe(channel).await?;
                 }
             }
             Some(messages) => {
-                let stream = self.wire.listen(&channels).await?;
+                let stream = self.line.wire.listen(&channels).await?;
                 *messages.lock().await = Some(stream);
             }
         }
@@ -321,7 +298,7 @@ impl Session {
     pub(crate) async fn hear(&self) {
         tokio::select! {
             biased;
-            () = self.end.wait() => {}
+            () = self.line.end.wait() => {}
             () = self.read_messages() => self.on_left(),
         }
     }
@@ -332,7 +309,7 @@ impl Session {
         let Some(stream) = messages.as_mut() else { return };
         while let Some(message) = stream.next().await {
             let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
-            said.into_iter().for_each(|hint| self.router.route(hint));
+            said.into_iter().for_each(|hint| self.line.router.route(hint));
         }
     }
 }

@@ -38,7 +38,7 @@ impl Visit<'_> {
             && self.redis.config().counting() != Counting::One
         {
             let mut del = redis::cmd("DEL");
-            let _ = self.redis.sessions.command(session, del.arg(keys.counter())).await;
+            let _ = session.command(del.arg(keys.counter())).await;
         }
     }
 

@@ -1,0 +1,62 @@
+//! `Line`: one connection with its place, and what a failure on it means for all who use it.
+
+use std::sync::Arc;
+
+use redis::{Cmd, RedisError, Value};
+use tenure_client::{End, HintRouter};
+use tenure_core::BackendError;
+
+use crate::{
+    connect::Wire,
+    error::{self, Fate},
+    script::Script,
+};
+
+/// What requests go over.
+pub(crate) struct Line {
+    pub(crate) wire: Wire,
+    pub(crate) place: String,
+    pub(crate) router: Arc<HintRouter>,
+    pub(crate) end: Arc<End>,
+}
+
+impl Line {
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.end.is_over() && !self.wire.is_stalled()
+    }
+
+    /// The next request makes a new connection; those who listen to this one ask again.
+    pub(crate) fn on_left(&self) {
+        if self.end.set() {
+            self.router.ring_all();
+        }
+    }
+
+    /// Asks, by hash first.
+    pub(crate) async fn ask(&self, script: &Script, call: &Cmd) -> Result<Value, BackendError> {
+        let answer = self.wire.eval(script, call).await;
+        answer.map_err(|error| {
+            let mut judged = error::asked(&self.place, error);
+            if script.writes_early {
+                judged.1 = error::midway(judged.1);
+            }
+            self.judged(judged)
+        })
+    }
+
+    /// Sends a command that is no script.
+    pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, BackendError> {
+        self.wire.ask(cmd).await.map_err(|error| self.failed(error))
+    }
+
+    pub(crate) fn failed(&self, error: RedisError) -> BackendError {
+        self.judged(error::asked(&self.place, error))
+    }
+
+    fn judged(&self, (fate, error): (Fate, BackendError)) -> BackendError {
+        if fate == Fate::Drop {
+            self.on_left();
+        }
+        error
+    }
+}
