@@ -1,4 +1,5 @@
-//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that.
+//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that, and again where an
+//! earlier claim of the same owner was given up meanwhile ([`given_up`](crate::given_up)).
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,7 +14,7 @@ use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo, Memos,
     Minting, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart,
-    Sharing, Wait, WakeUp, Wakes, locked,
+    Sharing, WakeUp, Wakes, locked,
 };
 
 use crate::{
@@ -24,6 +25,7 @@ use crate::{
     hint,
     keys::Keys,
     known::Known,
+    plain::Freeing,
     reply::{Reply, number},
     script::{Script, Scripts},
     session::{Session, Sessions},
@@ -62,6 +64,7 @@ impl Redis {
             scripts,
             seen: Mutex::default(),
             known: Known::default(),
+            given_up: Arc::default(),
             newest: Mutex::default(),
         }))
     }
@@ -113,6 +116,23 @@ impl Redis {
         let text: Arc<str> = Arc::from(text);
         *last = Some((label.clone(), text.clone()));
         text
+    }
+
+    /// One release.
+    pub(crate) async fn try_release(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+    ) -> Result<Released, BackendError> {
+        let keys = self.keys(name)?;
+        let session = self.sessions.session().await?;
+        if !self.contended.is_contended(name) {
+            let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
+            if session.ask_plainly(&self.sessions.shared, freeing).await? {
+                return Ok(Released::Released);
+            }
+        }
+        Box::pin(self.leave(&session, &keys, name, owner)).await
     }
 
     /// The connection, if leases so long may be renewed over it.
@@ -231,7 +251,7 @@ impl Redis {
 
     /// # Errors
     /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
-    fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
+    pub(crate) fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
         let max = self.config().max_ttl;
         if ttl <= max {
             return Ok(());
@@ -290,22 +310,10 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        self.allow(claim.ttl)?;
-        for _ in 0..3 {
-            let listens = claim.wait != Wait::No;
-            let session =
-                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
-            let gate = session.gate();
-            if let Some(text) = self.sessions.pass(&session, &gate)? {
-                self.sessions.stand(&session).await?;
-                if let Some(answer) = self.claim_through(&session, text, claim).await? {
-                    return Ok(answer);
-                }
-            }
-            self.sessions.recheck(&session, &gate).await?;
+        match self.doubt(&claim.name, claim.owner) {
+            None => self.try_claim(claim).await,
+            Some(doubt) => Box::pin(self.claim_in_doubt(claim, doubt)).await,
         }
-        let session = self.sessions.session().await?;
-        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -321,17 +329,10 @@ impl Backend for Redis {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let keys = self.keys(name)?;
-        let session = self.sessions.session().await?;
-        if !self.contended.is_contended(name) {
-            let script = &self.scripts().release;
-            let mut call = script.call(&[&keys.lock]);
-            call.arg(&owner.hex()[..]);
-            if number(&session.ask(script, &call).await?) == Some(1) {
-                return Ok(Released::Released);
-            }
+        match self.doubt(name, owner) {
+            None => self.try_release(name, owner).await,
+            Some(doubt) => Box::pin(self.release_in_doubt(name, owner, doubt)).await,
         }
-        self.leave(&session, &keys, name, owner).await
     }
 
     async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {

@@ -1,6 +1,6 @@
 //! The verb `claim`: the plain path, the path that sees everything, and reading its answers.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::Arc};
 
 use tenure_core::{
     BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Outcome, Wait,
@@ -9,25 +9,44 @@ use tenure_core::{
 use crate::{
     backend::{Redis, millis},
     error,
-    keys::Keys,
-    reply::{Reply, number},
+    plain::{Taken, Taking},
+    reply::Reply,
     session::Session,
     value,
 };
 
 impl Redis {
+    /// One claim.
+    pub(crate) async fn try_claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        self.allow(claim.ttl)?;
+        for _ in 0..3 {
+            let listens = claim.wait != Wait::No;
+            let session =
+                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
+            let gate = session.gate();
+            if let Some(text) = self.sessions.pass(&session, &gate)? {
+                self.sessions.stand(&session).await?;
+                if let Some(answer) = self.claim_through(&session, text, claim).await? {
+                    return Ok(answer);
+                }
+            }
+            Box::pin(self.sessions.recheck(&session, &gate)).await?;
+        }
+        let session = self.sessions.session().await?;
+        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+    }
+
     /// One attempt to be let in through an open gate. `None`: it is closed.
-    pub(crate) async fn claim_through(
+    async fn claim_through(
         &self,
         session: &Session,
-        gate: &str,
+        gate: &Arc<str>,
         claim: &Claim,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
-        let keys = self.keys(&claim.name)?;
         if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
-            match self.acquire(session, gate, &keys, claim).await? {
+            match self.acquire(session, gate, claim).await? {
                 (-1, _) => return Ok(None),
-                (-2, _) => return self.close(session, gate).await,
+                (-2, _) => return Box::pin(self.close(session, gate)).await,
                 (0, _) => self.contended.set(&claim.name, true),
                 (last, count) => {
                     let first = last.saturating_add(1).saturating_sub_unsigned(count);
@@ -37,7 +56,17 @@ impl Redis {
                 }
             }
         }
-        let script = &self.scripts().claim;
+        Box::pin(self.claim_in_full(session, gate, claim)).await
+    }
+
+    /// The path that sees everything.
+    async fn claim_in_full(
+        &self,
+        session: &Session,
+        gate: &str,
+        claim: &Claim,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
         let mut call = self.full_call(script, &keys, gate);
         call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
         call.arg(match claim.wait {
@@ -69,27 +98,23 @@ impl Redis {
     async fn acquire(
         &self,
         session: &Session,
-        gate: &str,
-        keys: &Keys,
+        gate: &Arc<str>,
         claim: &Claim,
-    ) -> Result<(i64, u64), BackendError> {
-        let script = &self.scripts().acquire;
-        let mut call = keys.plain(|keys| script.call(keys));
+    ) -> Result<Taken, BackendError> {
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
         tail.push_str(&self.label(&claim.label));
-        call.arg(gate).arg(&claim.owner.hex()[..]).arg(tail).arg(millis(claim.ttl));
-        call.arg(self.known(gate));
-        if claim.block > 1 {
-            call.arg(claim.block);
-        }
-        let answer = session.ask(script, &call).await?;
-        let parsed = match number(&answer) {
-            Some(token) => Some((token, 1)),
-            None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),
+        let taking = Taking {
+            name: claim.name.clone(),
+            keys: self.keys(&claim.name)?,
+            gate: gate.clone(),
+            owner: claim.owner.hex(),
+            tail,
+            ttl_ms: millis(claim.ttl),
+            block: claim.block,
         };
-        parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))
+        session.ask_plainly(&self.sessions.shared, taking).await
     }
 }
 

@@ -41,7 +41,8 @@ impl Wire {
             }
             Self::Cluster(connection, _, unanswered) => {
                 let asked = unanswered.ask(cmd);
-                let answer = cmd.query_async(&mut (**connection).clone()).await;
+                let mut connection = connection.clone();
+                let answer = Box::pin(cmd.query_async(&mut *connection)).await;
                 asked.on_answer();
                 answer
             }
@@ -57,7 +58,8 @@ impl Wire {
     pub(crate) async fn eval(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
         match self.ask(call).await {
             Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
-                self.ask(&script.in_full(call)).await
+                let in_full = script.in_full(call);
+                Box::pin(self.ask(&in_full)).await
             }
             answer => answer,
         }

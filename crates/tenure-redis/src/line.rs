@@ -9,6 +9,7 @@ use tenure_core::BackendError;
 use crate::{
     connect::Wire,
     error::{self, Fate},
+    gathering::Gathering,
     script::Script,
 };
 
@@ -18,6 +19,8 @@ pub(crate) struct Line {
     pub(crate) place: String,
     pub(crate) router: Arc<HintRouter>,
     pub(crate) end: Arc<End>,
+    /// What goes over it together.
+    pub(crate) gathering: Arc<Gathering>,
 }
 
 impl Line {
@@ -25,11 +28,12 @@ impl Line {
         !self.end.is_over() && !self.wire.is_stalled()
     }
 
-    /// The next request makes a new connection; those who listen to this one ask again.
+    /// The next request makes a new connection; those who listen to this one, or wait to be sent over it, ask again.
     pub(crate) fn on_left(&self) {
         if self.end.set() {
             self.router.ring_all();
         }
+        self.gathering.end();
     }
 
     /// Asks, by hash first.

@@ -10,9 +10,8 @@ use crate::{
 };
 
 impl Redis {
-    /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
     pub(crate) fn known(&self, gate: &str) -> u64 {
-        if self.config().counting() == Counting::One { self.sessions.shared.known.through(gate) } else { 0 }
+        self.sessions.shared.known_through(gate)
     }
 
     pub(crate) fn learn(&self, gate: &str, answer: &ClaimAnswer) {

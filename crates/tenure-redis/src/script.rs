@@ -19,6 +19,9 @@ pub(crate) struct Script {
 pub(crate) struct Scripts {
     pub(crate) acquire: Script,
     pub(crate) release: Script,
+    /// For one server, alone or in a quorum.
+    pub(crate) acquire_many: Script,
+    pub(crate) release_many: Script,
     pub(crate) renew: Script,
     pub(crate) claim: Script,
     pub(crate) leave: Script,
@@ -49,6 +52,10 @@ impl Scripts {
             Counting::Own => [count, mint, include_str!("scripts/acquire.own.lua")].concat(),
             Counting::Quorum => include_str!("scripts/acquire.quorum.lua").to_owned(),
         };
+        let acquire_many = match counting {
+            Counting::One | Counting::Own => include_str!("scripts/acquire.many.lua"),
+            Counting::Quorum => include_str!("scripts/acquire.many.quorum.lua"),
+        };
         let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
         let enter = include_str!("scripts/enter.lua");
         let facts = include_str!("scripts/facts.lua");
@@ -56,6 +63,8 @@ impl Scripts {
         Self {
             acquire: Script::new(&[&acquire]),
             release: Script::new(&[include_str!("scripts/release.lua")]),
+            acquire_many: Script::new(&[acquire_many]),
+            release_many: Script::new(&[include_str!("scripts/release.many.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
             claim: Script::new(&[count, mint, lock, enter, state, include_str!("scripts/claim.lua")]),
             leave: Script::new(&[count, mint, lock, state, include_str!("scripts/leave.lua")])
@@ -91,12 +100,18 @@ impl Script {
 
     /// A call with these keys; arguments are added to it.
     pub(crate) fn call(&self, keys: &[&str]) -> Cmd {
-        // With room from the start: a request that grows while it is written costs as much as a small command.
-        let mut cmd = Cmd::with_capacity(keys.len() + 12, 96 * (keys.len() + 6));
-        cmd.arg("EVALSHA").arg(self.hash().as_bytes()).arg(keys.len());
+        let mut cmd = self.begin(keys.len(), 9);
         for key in keys {
             cmd.arg(key.as_bytes());
         }
+        cmd
+    }
+
+    /// A call to which so many keys are added, and then some arguments.
+    pub(crate) fn begin(&self, keys: usize, arguments: usize) -> Cmd {
+        // With room from the start: a request that grows while it is written costs as much as a small command.
+        let mut cmd = Cmd::with_capacity(3 + keys + arguments, 96 * (keys + 6).max(keys + arguments / 2));
+        cmd.arg("EVALSHA").arg(self.hash().as_bytes()).arg(keys);
         cmd
     }
 

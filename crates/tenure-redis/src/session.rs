@@ -21,12 +21,15 @@ use crate::{
     config::GuardMode,
     connect::{self, Wire},
     error,
+    gathering::{Entrance, Gathering},
     guard::{self, LOOK, Terms, Why},
     hint,
     line::Line,
+    plain::{Plain, Told},
     reply::Reply,
     script::Script,
     shared::Shared,
+    together::{self, Sender},
 };
 
 /// One handle's way to the server.
@@ -38,7 +41,8 @@ pub(crate) struct Sessions {
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
-    line: Line,
+    line: Arc<Line>,
+    _entrance: Entrance,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
@@ -77,7 +81,7 @@ impl Sessions {
     pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
         let session = self.session().await?;
         if session.subscribed.load(Ordering::Acquire) != self.router.wanted_count() {
-            session.subscribe().await.map_err(|error| session.failed(error))?;
+            Box::pin(session.subscribe()).await.map_err(|error| session.failed(error))?;
         }
         Ok(session)
     }
@@ -113,7 +117,7 @@ impl Sessions {
         &self,
         session: &Session,
         gate: &'a Gate,
-    ) -> Result<Option<&'a str>, BackendError> {
+    ) -> Result<Option<&'a Arc<str>>, BackendError> {
         let now = self.host().now();
         match gate {
             Gate::Open(text) => Ok(Some(text)),
@@ -128,16 +132,17 @@ impl Sessions {
         if config.is_cluster() || config.guard == GuardMode::Off {
             return Ok(());
         }
-        let is_known = || locked(&session.looked).is_some_and(|at| at.elapsed(self.host().now()) < LOOK);
-        if is_known() {
-            return Ok(());
-        }
+        // In a box what is rare: the futures of most requests stay small.
+        if session.has_looked(self.host().now()) { Ok(()) } else { Box::pin(self.look(session)).await }
+    }
+
+    async fn look(&self, session: &Session) -> Result<(), BackendError> {
         let _only_one = session.looking.lock().await;
-        if is_known() {
+        if session.has_looked(self.host().now()) {
             return Ok(());
         }
         let (asked, look) = (self.host().now(), &self.shared.scripts.look);
-        let answer = session.ask(look, &look.call(&[config.record()])).await?;
+        let answer = session.ask(look, &look.call(&[self.shared.config.record()])).await?;
         let read = |mut reply: Reply| {
             let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
             let (acked, before, now) = (millis()?, millis()?, millis()??);
@@ -214,7 +219,15 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     let place = config.place_name();
     let end = Arc::<End>::default();
     let (wire, resp3) = wire(&shared, &router, &end).await?;
-    let line = Line { wire, place, router, end };
+    // The keys of a Cluster's locks lie on several nodes.
+    let gathering = Arc::new(Gathering::new(!config.is_cluster(), shared.given_up.clone()));
+    let entrance = Entrance(gathering.clone());
+    let line = Arc::new(Line { wire, place, router, end, gathering });
+    if !config.is_cluster() {
+        // In the runtime that has begun the driver: nothing was waited for since.
+        let sender = Sender { line: line.clone(), shared: shared.clone() };
+        shared.host.spawn(Box::pin(sender.run()));
+    }
     let asked = shared.host.now();
     let gate = if config.is_cluster() {
         Gate::always()
@@ -223,6 +236,7 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     };
     Ok(Session {
         line,
+        _entrance: entrance,
         looked: Mutex::new(gate.is_open().then_some(asked)),
         looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
@@ -249,8 +263,35 @@ impl Session {
         &self.line.place
     }
 
+    /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
+    pub(crate) async fn ask_plainly<R: Plain>(
+        &self,
+        shared: &Shared,
+        request: R,
+    ) -> Result<R::Answer, BackendError> {
+        let Line { gathering, .. } = &*self.line;
+        if let Some(_under_way) = gathering.alone() {
+            return together::alone(&self.line, shared, &request).await;
+        }
+        if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
+            self.line.on_left();
+        }
+        match gathering.join(request, &*shared.host).hear().await {
+            Some(Told::Answer(answer)) => answer,
+            Some(Told::Alone(request)) => together::alone(&self.line, shared, &request).await,
+            None => {
+                self.line.on_left();
+                Err(error::unsent(self.place()))
+            }
+        }
+    }
+
     pub(crate) fn gate(&self) -> Gate {
         locked(&self.gate).clone()
+    }
+
+    fn has_looked(&self, now: Moment) -> bool {
+        locked(&self.looked).is_some_and(|at| at.elapsed(now) < LOOK)
     }
 
     fn gate_is(&self, seen: &Gate) -> bool {

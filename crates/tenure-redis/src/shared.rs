@@ -6,6 +6,8 @@ use tenure_core::Host;
 
 use crate::{
     config::Config,
+    given_up::GivenUp,
+    keys::Counting,
     known::{Known, Seen},
     script::Scripts,
     sentinel::Newest,
@@ -18,6 +20,15 @@ pub(crate) struct Shared {
     pub(crate) scripts: Scripts,
     pub(crate) seen: Mutex<Seen>,
     pub(crate) known: Known,
+    /// Claims that nobody waits for any more, and that the server may not have answered yet.
+    pub(crate) given_up: Arc<GivenUp>,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
+}
+
+impl Shared {
+    /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
+    pub(crate) fn known_through(&self, gate: &str) -> u64 {
+        if self.config.counting() == Counting::One { self.known.through(gate) } else { 0 }
+    }
 }

@@ -1,19 +1,40 @@
-//! Many claims and releases at once over one connection: each is answered as if it had gone alone. On a server, and on a node of a
-//! quorum.
+//! Many claims and releases at once over one connection: they go in few scripts, and each is answered as if it had gone alone. On a
+//! server, and on a node of a quorum.
 
-use std::{sync::Arc, task::Context};
-
-use futures_util::{future::join_all, task::noop_waker};
-use tenure_core::{
-    BackendError, BackendHandle, ClaimAnswer, ErrorKind, FencingToken, Outcome, Released, Wait,
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    task::Context,
+    thread,
+    time::Duration,
 };
-use tenure_testkit::{conformance::player::Player, redis::RedisServer};
 
-use crate::stage::{entry::look, node, redis};
+use futures_util::{FutureExt, future::join_all, task::noop_waker};
+use tenure_core::{
+    BackendError, BackendHandle, ClaimAnswer, ErrorKind, FencingToken, LockName, Outcome, OwnerId, Released,
+    Wait,
+};
+use tenure_testkit::{
+    conformance::player::Player,
+    patience::{in_time, until},
+    redis::RedisServer,
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+};
 
+use crate::stage::{calls, entry::look, node, redis};
+
+/// More than go alone, and more than one script takes.
 const MANY: usize = 60;
 
-const UNGUARDED: &str = "?guard=off";
+/// A slow machine has time to answer.
+const UNGUARDED: &str = "?guard=off&connect_timeout=20s&response_timeout=20s";
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn handles(server: &RedisServer) -> [BackendHandle; 2] {
     [redis(&server.url(UNGUARDED)), Arc::clone(&node(&server.url(UNGUARDED), 3)) as BackendHandle]
@@ -34,8 +55,20 @@ async fn release_at_once(players: &[Player]) -> Vec<Result<Released, BackendErro
         .await
 }
 
+/// As the reaper does it: again, where it is not known yet.
+async fn release_for_good(backend: &BackendHandle, name: &LockName, owner: OwnerId) {
+    while let Err(error) = backend.release(name, owner).await {
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+    }
+}
+
 fn token(answer: &Result<ClaimAnswer, BackendError>) -> Option<FencingToken> {
     if let Ok(ClaimAnswer::Granted(grant)) = answer { Some(grant.token) } else { None }
+}
+
+/// How many scripts were called so far.
+fn scripts(server: &RedisServer) -> u64 {
+    calls(server).get("evalsha").copied().unwrap_or(0)
 }
 
 /// L1, L2: each is answered as if it had gone alone: who is free is granted a token of its own, who is held, waited for or holds
@@ -55,7 +88,10 @@ async fn each_is_answered_as_if_it_had_gone_alone() {
         let waiter = other(20).waiting(Wait::Wake);
         waiter.queue_behind(0).await;
         server.command(&["SET", &format!("{prefix}/30"), "somebody else's"]);
+        let before = scripts(&server);
         let answers = claim_at_once(&players).await;
+        let called = scripts(&server) - before;
+        assert!(called < MANY as u64 / 2, "{called} scripts for {MANY} claims");
         let mut granted: Vec<(u64, u64)> = Vec::new();
         for (n, answer) in answers.iter().enumerate() {
             match answer.as_ref().unwrap() {
@@ -78,7 +114,10 @@ async fn each_is_answered_as_if_it_had_gone_alone() {
         }
         // The waiter's holder leaves in the same crowd, and hands over.
         players[20] = waited_for;
+        let before = scripts(&server);
         let left = release_at_once(&players).await;
+        let called = scripts(&server) - before;
+        assert!(called < MANY as u64 / 2, "{called} scripts for {MANY} releases");
         for (n, left) in left.into_iter().enumerate() {
             let expected = if [10, 30].contains(&n) { Released::WasGone } else { Released::Released };
             assert_eq!(left.unwrap(), expected, "{n}");
@@ -143,6 +182,18 @@ async fn a_key_of_another_type_harms_no_other_lock() {
             }
         }
     }
+
+    // Who has not asked before does not know of it.
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        for (n, left) in release_at_once(&crowd(&backend, prefix)).await.into_iter().enumerate() {
+            if n == 25 {
+                let error = left.unwrap_err();
+                assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied));
+            } else {
+                assert_eq!(left.unwrap(), Released::WasGone, "{n}");
+            }
+        }
+    }
 }
 
 /// L9: what the server refuses is refused to each, and nothing is done.
@@ -176,7 +227,8 @@ async fn a_right_that_is_missing_for_one_lock_harms_no_other() {
     let backend = redis(&format!("redis://narrow:pw@127.0.0.1:{}/{UNGUARDED}", server.port()));
     let mut players = crowd(&backend, "app");
     players[33] = Player::new(backend.clone(), "other").waiting(Wait::No);
-    for _ in 0..2 {
+    for is_first in [true, false] {
+        let before = scripts(&server);
         for (n, answer) in claim_at_once(&players).await.into_iter().enumerate() {
             if n == 33 {
                 assert_eq!(answer.unwrap_err().kind(), ErrorKind::Denied);
@@ -184,6 +236,10 @@ async fn a_right_that_is_missing_for_one_lock_harms_no_other() {
                 assert!(token(&answer).is_some(), "{n}: {answer:?}");
             }
         }
+        // Together, then those of its script once more; from then on each by itself. What is refused is not counted.
+        let called = scripts(&server) - before;
+        assert!(called < MANY as u64 - 2 || !is_first, "{called} scripts for {MANY} claims");
+        assert!(called > MANY as u64 - 2 || is_first, "{called} scripts for {MANY} claims");
         for (n, left) in release_at_once(&players).await.into_iter().enumerate() {
             assert_eq!(left.is_ok(), n != 33, "{n}");
         }
@@ -204,17 +260,164 @@ async fn a_claim_that_was_given_up_does_not_come_after_its_release() {
                     let _ = claim.as_mut().poll(&mut Context::from_waker(&noop_waker()));
                 }
                 if poll > 0 {
-                    tokio::task::yield_now().await;
+                    yield_now().await;
                 }
             }
             drop(claims);
-            release_at_once(&players).await.into_iter().for_each(|left| assert!(left.is_ok(), "{left:?}"));
+            let releases = players.iter().map(|p| release_for_good(&backend, &p.claim.name, p.claim.owner));
+            join_all(releases).await;
             for player in &players {
                 let view = look(player).await;
                 assert_eq!(view.holders, [], "{} after {polls} polls more", player.claim.name);
             }
         }
     }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// L9: the same while the thread of the connection is busy and the release comes over another one, as the reaper's does: it is over
+/// when the claim is, whether that is still here, with the driver, or on its way; also if the server has forgotten the script.
+#[test]
+fn a_release_over_another_connection_waits_for_a_claim_that_was_given_up() {
+    let server = RedisServer::start();
+    let granted = |server: &RedisServer| calls(server).get("set").copied().unwrap_or(0);
+    let mut late = 0;
+    for (round, (rest, forgets)) in (0..5).flat_map(|rest| [(rest, false), (rest, true)]).enumerate() {
+        let busy = runtime();
+        let handles = busy.block_on(async { handles(&server) });
+        for (backend, prefix) in handles.into_iter().zip(["alone", "node"]) {
+            let players = crowd(&backend, &format!("{prefix}/{round}"));
+            busy.block_on(async {
+                // Connected, and the server knows the scripts.
+                claim_at_once(&players).await;
+                release_at_once(&players).await;
+            });
+            if forgets {
+                server.command(&["SCRIPT", "FLUSH"]);
+            }
+            let (ready, is_ready) = mpsc::channel();
+            let (give_up, are_given_up) = mpsc::channel();
+            let are_released = AtomicBool::new(false);
+            let mut before = 0;
+            let owners: Vec<_> = players.iter().map(|p| (p.claim.name.clone(), p.claim.owner)).collect();
+            thread::scope(|scope| {
+                let (backend, are_released) = (&backend, &are_released);
+                scope.spawn(move || {
+                    let reaper = runtime();
+                    let other = reaper.block_on(backend.handle()).unwrap();
+                    ready.send(()).unwrap();
+                    are_given_up.recv_timeout(PATIENCE).unwrap();
+                    let releases = owners.iter().map(|(name, owner)| release_for_good(&other, name, *owner));
+                    reaper.block_on(in_time("all are released", PATIENCE, join_all(releases)));
+                    are_released.store(true, Ordering::Release);
+                });
+                is_ready.recv_timeout(PATIENCE).unwrap();
+                busy.block_on(async {
+                    let mut claims: Vec<_> = players.iter().map(|p| p.backend.claim(&p.claim)).collect();
+                    for claim in &mut claims {
+                        assert!(claim.poll_unpin(&mut Context::from_waker(&noop_waker())).is_pending());
+                    }
+                    for _ in 0..rest {
+                        yield_now().await;
+                    }
+                    drop(claims);
+                    give_up.send(()).unwrap();
+                    // Nothing of this runtime gets on, and the releases have time to come first.
+                    thread::sleep(Duration::from_millis(100));
+                    before = granted(&server);
+                    // Then all of it does.
+                    until("the releases are over", PATIENCE, async || are_released.load(Ordering::Acquire))
+                        .await;
+                });
+            });
+            late += granted(&server) - before;
+            busy.block_on(async {
+                for player in &players {
+                    let view = look(player).await;
+                    assert_eq!(view.holders, [], "{} after {rest} rests, {forgets}", player.claim.name);
+                }
+            });
+        }
+    }
+    assert!(late > 0, "no claim was granted after it was given up");
+}
+
+/// Answers are told while more requests keep coming, one in each turn of a busy program.
+#[tokio::test]
+async fn who_asked_first_is_answered_while_others_keep_asking() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        let player = |n: usize| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(Wait::No);
+        player(0).enter().await;
+        let claim = |n: usize| {
+            let player = player(n);
+            tokio::spawn(async move { player.backend.claim(&player.claim).await })
+        };
+        let first: Vec<_> = (1..MANY).map(claim).collect();
+        let mut later = Vec::new();
+        in_time("those who asked first are answered", PATIENCE, async {
+            while !first.iter().all(tokio::task::JoinHandle::is_finished) {
+                later.push(claim(MANY + later.len()));
+                yield_now().await;
+            }
+        })
+        .await;
+        for answer in join_all(first.into_iter().chain(later)).await {
+            assert!(token(&answer.unwrap()).is_some());
+        }
+    }
+}
+
+/// L6, contract of a handle: a runtime that stands still with claims of its own keeps nobody else for long.
+#[test]
+fn a_runtime_that_stands_still_keeps_nobody_for_long() {
+    let server = RedisServer::start();
+    let (stands, goes_on) = (runtime(), runtime());
+    let backend = redis(&server.url("?guard=off&response_timeout=1s"));
+    let players = crowd(&backend, "app");
+    stands.block_on(async {
+        players[0].enter().await;
+        let mut claims: Vec<_> = players.iter().skip(1).map(|p| p.backend.claim(&p.claim)).collect();
+        for claim in &mut claims {
+            assert!(claim.poll_unpin(&mut Context::from_waker(&noop_waker())).is_pending());
+        }
+    });
+    goes_on.block_on(async {
+        let other = Player::new(backend.clone(), "other").waiting(Wait::No);
+        until("it is let in", PATIENCE, async || {
+            // With a time of its own, as the engine gives to each request.
+            let asked = tokio::time::timeout(Duration::from_millis(300), other.backend.claim(&other.claim));
+            matches!(asked.await, Ok(Ok(ClaimAnswer::Granted(_))))
+        })
+        .await;
+    });
+}
+
+/// L8: whose connection ends with the runtime that made it is told so, and the next one has another.
+#[test]
+fn who_waits_for_a_runtime_that_ends_hears_of_it() {
+    let server = RedisServer::start();
+    let (first, second) = (runtime(), runtime());
+    let backend = redis(&server.url(UNGUARDED));
+    let players = crowd(&backend, "app");
+    first.block_on(players[0].enter());
+    second.block_on(async {
+        let mut claims: Vec<_> = players.iter().skip(1).map(|p| p.backend.claim(&p.claim)).collect();
+        for claim in &mut claims {
+            assert!(claim.poll_unpin(&mut Context::from_waker(&noop_waker())).is_pending());
+        }
+        first.shutdown_background();
+        let answers = in_time("all are told", PATIENCE, join_all(claims)).await;
+        for answer in answers {
+            assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
+        }
+        for player in players.iter().skip(1) {
+            player.enter().await;
+        }
+    });
 }
 
 /// L1, L2: a server that was put back is found out by many at once as by one, and no token comes twice.

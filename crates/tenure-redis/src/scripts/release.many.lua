@@ -1,0 +1,14 @@
+-- Frees many locks at once, each as release.lua does.
+-- KEYS  locks
+-- ARGV  their owners
+-- reply per lock what release.lua says; -1 if the key holds something else, about which that one complains
+local answers, freed = {}, {}
+for i, lock in ipairs(KEYS) do
+  local value = redis.pcall('GET', lock)
+  answers[i] = type(value) == 'table' and -1 or 0
+  if type(value) == 'string' and string.sub(value, 1, 48) == ARGV[i] and string.byte(value, -1) ~= 43 then
+    freed[#freed + 1], answers[i] = lock, 1
+  end
+end
+if #freed > 0 then redis.call('DEL', unpack(freed)) end
+return answers
