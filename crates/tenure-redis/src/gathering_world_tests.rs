@@ -57,7 +57,7 @@ struct Rule {
     claim: bool,
 }
 
-/// Of a release: each way to the server is taken by `on_its_way` until it is done there.
+/// A release: on its way to the server until it is done there, or between its two ways.
 enum Leaving {
     OnItsWay { is_last: bool },
     UntilSettled(Doing<()>),

@@ -20,11 +20,11 @@ use crate::{
     check::{self, Gate},
     config::GuardMode,
     connect::{self, Wire},
+    connection::Connection,
     error,
     gathering::{Entrance, Gathering},
     guard::{self, LOOK, Terms, Why},
     hint,
-    line::Line,
     plain::{Plain, Told},
     reply::Reply,
     script::Script,
@@ -41,7 +41,7 @@ pub(crate) struct Sessions {
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
-    line: Arc<Line>,
+    connection: Arc<Connection>,
     _entrance: Entrance,
     gate: Mutex<Gate>,
     checking: tokio::sync::Mutex<()>,
@@ -222,20 +222,20 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     // The keys of a Cluster's locks lie on several nodes.
     let gathering = Arc::new(Gathering::new(!config.is_cluster(), shared.given_up.clone()));
     let entrance = Entrance(gathering.clone());
-    let line = Arc::new(Line { wire, place, router, end, gathering });
+    let connection = Arc::new(Connection { wire, place, router, end, gathering });
     if !config.is_cluster() {
         // In the runtime that has begun the driver: nothing was waited for since.
-        let sender = Sender { line: line.clone(), shared: shared.clone() };
+        let sender = Sender { connection: connection.clone(), shared: shared.clone() };
         shared.host.spawn(Box::pin(sender.run()));
     }
     let asked = shared.host.now();
     let gate = if config.is_cluster() {
         Gate::always()
     } else {
-        check::check(&shared, &line.wire, &line.place).await?
+        check::check(&shared, &connection.wire, &connection.place).await?
     };
     Ok(Session {
-        line,
+        connection,
         _entrance: entrance,
         looked: Mutex::new(gate.is_open().then_some(asked)),
         looking: tokio::sync::Mutex::default(),
@@ -249,18 +249,18 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
 
 impl Link for Session {
     fn is_usable(&self) -> bool {
-        self.line.is_usable()
+        self.connection.is_usable()
     }
 
     /// The next request makes a new connection; those who listen to this one ask again.
     fn on_left(&self) {
-        self.line.on_left();
+        self.connection.on_left();
     }
 }
 
 impl Session {
     pub(crate) fn place(&self) -> &str {
-        &self.line.place
+        &self.connection.place
     }
 
     /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
@@ -269,18 +269,18 @@ impl Session {
         shared: &Shared,
         request: R,
     ) -> Result<R::Answer, BackendError> {
-        let Line { gathering, .. } = &*self.line;
+        let Connection { gathering, .. } = &*self.connection;
         if let Some(_under_way) = gathering.alone() {
-            return together::alone(&self.line, shared, &request).await;
+            return together::alone(&self.connection, shared, &request).await;
         }
         if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
-            self.line.on_left();
+            self.connection.on_left();
         }
         match gathering.join(request, &*shared.host).hear().await {
             Some(Told::Answer(answer)) => answer,
-            Some(Told::Alone(request)) => together::alone(&self.line, shared, &request).await,
+            Some(Told::Alone(request)) => together::alone(&self.connection, shared, &request).await,
             None => {
-                self.line.on_left();
+                self.connection.on_left();
                 Err(error::unsent(self.place()))
             }
         }
@@ -299,35 +299,35 @@ impl Session {
     }
 
     pub(crate) fn wire(&self) -> &Wire {
-        &self.line.wire
+        &self.connection.wire
     }
 
     /// Asks, by hash first.
     pub(crate) async fn ask(&self, script: &Script, call: &Cmd) -> Result<Value, BackendError> {
-        self.line.ask(script, call).await
+        self.connection.ask(script, call).await
     }
 
     /// Sends a command that is no script.
     pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, BackendError> {
-        self.line.command(cmd).await
+        self.connection.command(cmd).await
     }
 
     pub(crate) fn failed(&self, error: RedisError) -> BackendError {
-        self.line.failed(error)
+        self.connection.failed(error)
     }
 
     async fn subscribe(&self) -> redis::RedisResult<()> {
         let _only_one = self.subscribing.lock().await;
-        let channels: Vec<String> = self.line.router.wanted().into_iter().map(hint::channel).collect();
+        let channels: Vec<String> = self.connection.router.wanted().into_iter().map(hint::channel).collect();
         let from = self.subscribed.load(Ordering::Acquire);
         match &self.messages {
             None => {
                 for channel in channels.iter().skip(from) {
-                    self.line.wire.subscribe(channel).await?;
+                    self.connection.wire.subscribe(channel).await?;
                 }
             }
             Some(messages) => {
-                let stream = self.line.wire.listen(&channels).await?;
+                let stream = self.connection.wire.listen(&channels).await?;
                 *messages.lock().await = Some(stream);
             }
         }
@@ -339,7 +339,7 @@ impl Session {
     pub(crate) async fn hear(&self) {
         tokio::select! {
             biased;
-            () = self.line.end.wait() => {}
+            () = self.connection.end.wait() => {}
             () = self.read_messages() => self.on_left(),
         }
     }
@@ -350,7 +350,7 @@ impl Session {
         let Some(stream) = messages.as_mut() else { return };
         while let Some(message) = stream.next().await {
             let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
-            said.into_iter().for_each(|hint| self.line.router.route(hint));
+            said.into_iter().for_each(|hint| self.connection.router.route(hint));
         }
     }
 }

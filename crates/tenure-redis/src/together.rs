@@ -5,42 +5,42 @@ use std::{future::poll_fn, mem, sync::Arc, task::Poll};
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
 use crate::{
+    connection::Connection,
     error,
-    line::Line,
     plain::{Asked, Plain, Run, Told},
     shared::Shared,
 };
 
 /// Asks for one.
 pub(crate) async fn alone<R: Plain>(
-    line: &Line,
+    connection: &Connection,
     shared: &Shared,
     request: &R,
 ) -> Result<R::Answer, BackendError> {
-    let answer = line.ask(R::script(&shared.scripts), &request.call(shared)).await?;
-    R::read(answer).ok_or_else(|| error::unreadable(&line.place, R::WHAT))
+    let answer = connection.ask(R::script(&shared.scripts), &request.call(shared)).await?;
+    R::read(answer).ok_or_else(|| error::unreadable(&connection.place, R::WHAT))
 }
 
 /// What sends those that are ready. It lives where the driver of the connection does, so that they depend on no other runtime.
 pub(crate) struct Sender {
-    pub(crate) line: Arc<Line>,
+    pub(crate) connection: Arc<Connection>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Drop for Sender {
     /// Also if its runtime ends before it is begun.
     fn drop(&mut self) {
-        self.line.gathering.end();
+        self.connection.gathering.end();
     }
 }
 
 impl Sender {
     /// Until nobody can ask over this connection any more.
     pub(crate) async fn run(self) {
-        while self.line.gathering.is_ready().await {
+        while self.connection.gathering.is_ready().await {
             // All that is ready now joins; and the server begins with what was sent while we make the next.
             go_behind().await;
-            for run in self.line.gathering.next() {
+            for run in self.connection.gathering.next() {
                 match run {
                     Run::Take(run) => self.begin(run).await,
                     Run::Free(run) => self.begin(run).await,
@@ -51,8 +51,8 @@ impl Sender {
 
     /// Gives them to the connection; a task of their own hears the answer, also while more keep coming.
     async fn begin<R: Plain>(&self, run: Vec<Asked<R>>) {
-        let Self { line, shared } = self;
-        let mut asking = Box::pin(together(line.clone(), shared.clone(), run));
+        let Self { connection, shared } = self;
+        let mut asking = Box::pin(together(connection.clone(), shared.clone(), run));
         let is_answered = poll_fn(|task| Poll::Ready(asking.as_mut().poll(task).is_ready())).await;
         if !is_answered {
             shared.host.spawn(asking);
@@ -73,22 +73,22 @@ async fn go_behind() {
     .await;
 }
 
-async fn together<R: Plain>(line: Arc<Line>, shared: Arc<Shared>, run: Vec<Asked<R>>) {
-    let _under_way = line.gathering.enter(run.len());
+async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Asked<R>>) {
+    let _under_way = connection.gathering.enter(run.len());
     let (requests, mouths): (Vec<R>, Vec<_>) = run.into_iter().unzip();
     let told: Vec<Told<R>> = if let [request] = &requests[..] {
-        vec![Told::Answer(alone(&line, &shared, request).await)]
+        vec![Told::Answer(alone(&connection, &shared, request).await)]
     } else {
-        many(&line, &shared, requests).await
+        many(&connection, &shared, requests).await
     };
     for (mouth, told) in mouths.into_iter().zip(told) {
         mouth.tell(told);
     }
 }
 
-async fn many<R: Plain>(line: &Line, shared: &Shared, requests: Vec<R>) -> Vec<Told<R>> {
+async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<R>) -> Vec<Told<R>> {
     let (call, count) = (R::call_for_many(&requests, shared), requests.len());
-    match line.ask(R::script_for_many(&shared.scripts), &call).await {
+    match connection.ask(R::script_for_many(&shared.scripts), &call).await {
         Ok(answer) => match R::read_many(answer, count) {
             Some(answers) => {
                 let told = |(answer, request)| match answer {
@@ -97,13 +97,13 @@ async fn many<R: Plain>(line: &Line, shared: &Shared, requests: Vec<R>) -> Vec<T
                 };
                 answers.into_iter().zip(requests).map(told).collect()
             }
-            None => to_all(count, &error::unreadable(&line.place, R::WHAT)),
+            None => to_all(count, &error::unreadable(&connection.place, R::WHAT)),
         },
         // One of them may be to blame, or a right that only the script for many needs.
         Err(error) if error.outcome() == Outcome::NotApplied => {
             if error.kind() != ErrorKind::Unavailable {
-                tracing::debug!(place = line.place, %error, "from here on each request goes alone");
-                line.gathering.refuse();
+                tracing::debug!(place = connection.place, %error, "from here on each request goes alone");
+                connection.gathering.refuse();
             }
             requests.into_iter().map(Told::Alone).collect()
         }

@@ -1,4 +1,4 @@
-//! `Line`: one connection with its place, and what a failure on it means for all who use it.
+//! `Connection`: the driver's connection with its place, and what a failure on it means for all who use it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What requests go over.
-pub(crate) struct Line {
+pub(crate) struct Connection {
     pub(crate) wire: Wire,
     pub(crate) place: String,
     pub(crate) router: Arc<HintRouter>,
@@ -23,7 +23,7 @@ pub(crate) struct Line {
     pub(crate) gathering: Arc<Gathering>,
 }
 
-impl Line {
+impl Connection {
     pub(crate) fn is_usable(&self) -> bool {
         !self.end.is_over() && !self.wire.is_stalled()
     }
