@@ -39,43 +39,74 @@ pub(crate) struct Scripts {
     pub(crate) look: Script,
 }
 
+/// What depends on the way of minting tokens.
+struct Minting {
+    gate: &'static str,
+    mint: &'static str,
+    fence: &'static str,
+    acquire: Script,
+    acquire_many: Script,
+}
+
+/// What all ways of minting have in common.
+const COUNT: &str = include_str!("scripts/count.lua");
+
+impl Minting {
+    fn new(counting: Counting) -> Self {
+        match counting {
+            Counting::One => Self {
+                gate: include_str!("scripts/gate.one.lua"),
+                mint: include_str!("scripts/mint.one.lua"),
+                fence: include_str!("scripts/fence.one.lua"),
+                acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
+                acquire_many: Script::new(&[include_str!("scripts/acquire.many.lua")]),
+            },
+            Counting::Own => {
+                let mint = include_str!("scripts/mint.own.lua");
+                Self {
+                    gate: include_str!("scripts/gate.own.lua"),
+                    mint,
+                    fence: include_str!("scripts/fence.own.lua"),
+                    acquire: Script::new(&[COUNT, mint, include_str!("scripts/acquire.own.lua")]),
+                    acquire_many: Script::new(&[include_str!("scripts/acquire.many.lua")]),
+                }
+            }
+            Counting::Quorum => Self {
+                gate: include_str!("scripts/gate.quorum.lua"),
+                mint: include_str!("scripts/mint.quorum.lua"),
+                fence: include_str!("scripts/fence.quorum.lua"),
+                acquire: Script::new(&[include_str!("scripts/acquire.quorum.lua")]),
+                acquire_many: Script::new(&[include_str!("scripts/acquire.many.quorum.lua")]),
+            },
+        }
+    }
+}
+
 impl Scripts {
     pub(crate) fn new(counting: Counting) -> Self {
-        let count = include_str!("scripts/count.lua");
-        let mint = match counting {
-            Counting::One => include_str!("scripts/mint.one.lua"),
-            Counting::Own => include_str!("scripts/mint.own.lua"),
-            Counting::Quorum => include_str!("scripts/mint.quorum.lua"),
+        let Minting { gate, mint, fence, acquire, acquire_many } = Minting::new(counting);
+        let (lock, enter) = (include_str!("scripts/lock.lua"), include_str!("scripts/enter.lua"));
+        let (sides, place) = (include_str!("scripts/sides.lua"), include_str!("scripts/place.lua"));
+        let (handoff, claim) = (include_str!("scripts/handoff.lua"), include_str!("scripts/claim.lua"));
+        let (facts, replicas) = (include_str!("scripts/facts.lua"), include_str!("scripts/replicas.lua"));
+        // A function that a script makes costs it a third of a command: each has only the parts that it needs.
+        let handing = |parts: &[&str], verb| {
+            Script::new(&[&[gate], parts, &[lock, sides, handoff, verb]].concat()).writing_early()
         };
-        let acquire = match counting {
-            Counting::One => include_str!("scripts/acquire.lua").to_owned(),
-            Counting::Own => [count, mint, include_str!("scripts/acquire.own.lua")].concat(),
-            Counting::Quorum => include_str!("scripts/acquire.quorum.lua").to_owned(),
-        };
-        let acquire_many = match counting {
-            Counting::One | Counting::Own => include_str!("scripts/acquire.many.lua"),
-            Counting::Quorum => include_str!("scripts/acquire.many.quorum.lua"),
-        };
-        let (lock, state) = (include_str!("scripts/lock.lua"), include_str!("scripts/state.lua"));
-        let enter = include_str!("scripts/enter.lua");
-        let facts = include_str!("scripts/facts.lua");
-        let replicas = include_str!("scripts/replicas.lua");
         Self {
-            acquire: Script::new(&[&acquire]),
+            acquire,
             release: Script::new(&[include_str!("scripts/release.lua")]),
-            acquire_many: Script::new(&[acquire_many]),
+            acquire_many,
             release_many: Script::new(&[include_str!("scripts/release.many.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
-            claim: Script::new(&[count, mint, lock, enter, state, include_str!("scripts/claim.lua")]),
-            leave: Script::new(&[count, mint, lock, state, include_str!("scripts/leave.lua")])
-                .writing_early(),
-            keep: Script::new(&[count, mint, lock, state, include_str!("scripts/keep.lua")]).writing_early(),
-            break_lock: Script::new(&[count, mint, lock, state, include_str!("scripts/break.lua")])
-                .writing_early(),
-            inspect: Script::new(&[count, mint, include_str!("scripts/inspect.lua")]),
+            claim: Script::new(&[gate, COUNT, mint, lock, enter, sides, place, handoff, claim]),
+            leave: handing(&[], include_str!("scripts/leave.lua")),
+            keep: handing(&[], include_str!("scripts/keep.lua")),
+            break_lock: handing(&[COUNT, mint, fence], include_str!("scripts/break.lua")),
+            inspect: Script::new(&[gate, COUNT, mint, fence, include_str!("scripts/inspect.lua")]),
             tell: Script::new(&[include_str!("scripts/tell.lua")]),
             note: Script::new(&[include_str!("scripts/note.lua")]),
-            raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
+            raise: Script::new(&[COUNT, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),
             look: Script::new(&[replicas, include_str!("scripts/look.lua")]),

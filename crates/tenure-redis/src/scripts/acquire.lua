@@ -5,7 +5,7 @@
 -- reply the last token, and with 6 their count; 0 if it is not as plain as that (ask claim.lua); -1 if the gate is closed; -2 if the server was put back
 --       to an earlier state (tell rewound.lua)
 -- The lock's SET is the last write (H1.12). The counter is the gate: see count.lua and mint.one.lua, whose `mint` this is, written
--- out: a function that a script makes costs it half a command. A token may be minted in vain.
+-- out: a function that a script makes costs it a third of a command. A token may be minted in vain.
 local call = redis.call
 local last = call('HGET', KEYS[3], ARGV[1])
 if not last then return -1 end

@@ -1,5 +1,5 @@
--- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After mint, lock and state.
--- ARGV  none beside those of state
+-- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After fence and handoff.
+-- ARGV  none beside those of lock
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
 -- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.

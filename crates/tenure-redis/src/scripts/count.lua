@@ -1,16 +1,6 @@
 -- What all ways of minting have in common. Put before mint.
 local LAST = 9007199254740991 -- 2^53 - 1: beyond it Lua counts the same number twice (L2)
 
-local function wall_us()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
--- What stands in the counter. An error before anything was granted, if it is no number.
-local function counted(text)
-  return tonumber(text) or error('ERR the counter of fencing tokens is no number')
-end
-
 -- As text, for a command. An error before anything was granted, if there are no tokens left, or it is no number (L2, L9).
 local function countable(last)
   if not (last <= LAST) then error('SPENT the counter of fencing tokens is at its end') end

@@ -1,4 +1,4 @@
--- Lets one owner in, alone. Before state, and after mint and lock: who was handed the lock needs no more than this, and
+-- Lets one owner in, alone. After mint and lock, and before all else: who was handed the lock needs no more than this, and
 -- functions that are not made cost nothing.
 -- ARGV  those of claim
 -- The token is minted before anything is changed: where there is none, nothing was (L9).

@@ -1,5 +1,5 @@
--- What can be seen of a lock; changes nothing. After mint.
--- KEYS  as in state, and the memo as the last
+-- What can be seen of a lock; changes nothing. After fence.
+-- KEYS  as in lock, and the memo as the last
 -- ARGV  1 gate
 -- reply {now in ms, fence, value, ms left, {places: owner, details, end, ...}, {shared: owner, details, end, ...},
 --        memo, ms left}

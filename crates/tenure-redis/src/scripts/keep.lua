@@ -1,4 +1,4 @@
--- Extends one lease that renew.lua could not; never shortens, never re-creates (H2.4, hazard 23). After mint, lock and state.
+-- Extends one lease that renew.lua could not; never shortens, never re-creates (H2.4, hazard 23). After handoff.
 -- ARGV  3 owner  4 ttl in ms
 -- reply 1 extended; 0 does not hold
 -- The lock first: extending it passes a full memory, and then the rest does.

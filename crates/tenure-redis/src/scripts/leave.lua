@@ -1,4 +1,4 @@
--- Leaves a lock, whether holding or waiting, and hands on. After mint, lock and state.
+-- Leaves a lock, whether holding or waiting, and hands on. After handoff.
 -- ARGV  3 owner
 -- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).

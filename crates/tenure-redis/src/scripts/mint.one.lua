@@ -1,33 +1,20 @@
--- One counter for all locks, in the hash of the record, so that both are lost together or not at all. Its field is
--- named after the gate (run, history, layout, max_ttl) and is there only while this server may grant.
+-- One counter for all locks, in the hash of the record, so that both are lost together or not at all. Its field is named
+-- after the gate, and there only while that is open.
 -- ARGV  1 gate  10 (a claim only) how far this server has counted for this client
 -- No token is smaller than the server's time at its mint: a server that was put back to an earlier state, which has the same
 -- run and history, repeats none (L2). That it was put back shows in a counter that is behind what a client knows.
-local function may_grant()
-  return redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1
-end
 
 -- The first of at most `want` tokens and their count; or nothing, and 0 if the gate is closed, or 5 if the server was put
 -- back (tell rewound.lua). Never ahead of the clock (A10).
 local function mint(want)
   local last = redis.call('HGET', KEYS[3], ARGV[1])
   if not last then return nil, 0 end
-  last = counted(last)
+  last = tonumber(last) or error('ERR the counter of fencing tokens is no number')
   if last < tonumber(ARGV[10] or '0') then return nil, 5 end
-  local now = wall_us()
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
   local count = math.max(1, math.min(want, now - last))
   last = math.max(last + count, now)
   redis.call('HSET', KEYS[3], ARGV[1], countable(last))
   return last - count + 1, count
-end
-
--- Raises the counter also while the gate is closed: it waits in the field `token` then.
-local function raise()
-  if mint(1) then return end
-  local last = tonumber(redis.call('HGET', KEYS[3], 'token')) or 0
-  redis.call('HSET', KEYS[3], 'token', countable(math.max(last + 1, wall_us())))
-end
-
-local function fence()
-  return redis.call('HGET', KEYS[3], ARGV[1]) or redis.call('HGET', KEYS[3], 'token') or '0'
 end

@@ -1,23 +1,13 @@
 -- A counter per lock, floored with the server's time at every mint and forgotten after a day: for a Cluster, where one
 -- record for all locks cannot be had. There is no gate: only the token protects after a fail-over.
-local function may_grant()
-  return true
-end
 
 -- The first of at most `want` tokens and their count. Never ahead of the clock (A10).
 local function mint(want)
-  local now = wall_us()
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
   local last = tonumber(redis.call('GET', KEYS[3]) or '0')
   local count = math.max(1, math.min(want, now - last))
   last = math.max(last + count, now)
   redis.call('SET', KEYS[3], countable(last), 'PX', 86400000)
   return last - count + 1, count
-end
-
-local function raise()
-  mint(1)
-end
-
-local function fence()
-  return redis.call('GET', KEYS[3]) or '0'
 end

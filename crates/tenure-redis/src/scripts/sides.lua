@@ -1,12 +1,8 @@
--- The state of one lock that is more than its plain key, and the hand-off. After mint and lock.
+-- What is beside one lock: the queue, the places in it, and those that share the lock. After lock.
 -- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
 local now, first -- since settle: the time, and the place that ends first with its end
 local SLACK = 60000
-
-local function limit_of(mode)
-  return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(mode)
-end
 
 -- The side keys outlive whoever uses them, and end a minute after the furthest lease or place at the latest (L8): `left` ms
 -- are left of what was just written there. Queue and places have the same members, and so one end.
@@ -26,16 +22,29 @@ local function drop_place(owner)
   first = nil
 end
 
--- What only holders that share a lock need, made when it is: a function that a script makes costs it half a command.
+-- What only holders that share a lock need, made when it is: a function that a script makes costs it a third of a command.
 local made
 local function together()
   if made then return made end
   made = {}
 
+  function made.limit_of(mode)
+    return mode == 'x' and 1 or mode == 's' and math.huge or tonumber(mode)
+  end
+
   -- `least` in `who` is the smallest limit among the shared holders and how many have it.
   function made.least()
     local limit, count = string.match(call('HGET', who, 'least') or '', '(%d+):(%d+)')
     return tonumber(limit) or math.huge, tonumber(count) or 0
+  end
+
+  -- How many hold, and the smallest limit among them.
+  function made.holders(value)
+    if not value then return 0, math.huge end
+    if value ~= SHARED then return 1, 1 end
+    local count = call('ZCARD', shared)
+    if count == 0 then return 1, 1 end -- its holders were lost: wait for its end
+    return count, (made.least())
   end
 
   function made.count(limit)
@@ -50,12 +59,12 @@ local function together()
     call('HDEL', who, 'least')
     for _, owner in ipairs(call('ZRANGE', shared, '0', '-1')) do
       local mode = string.match(call('HGET', who, owner) or 's:', '^([^:]*):')
-      made.count(limit_of(mode))
+      made.count(made.limit_of(mode))
     end
   end
 
   function made.drop(owner)
-    local limit = limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
+    local limit = made.limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
     call('ZREM', shared, owner)
     call('HDEL', who, owner)
     local smallest, count = made.least()
@@ -113,76 +122,4 @@ local function settle(value)
     end
   end
   return value, changed or not value
-end
-
--- Tells a process that asking again may help one of its owners; answers how many connections heard it.
--- b: it is the first one behind those who were handed the lock, and need not ask before their claim ttl is over.
--- A missing right must not stop a script in the middle: then everybody counts as heard, and enters by its timer.
-local function wake(owner, kind)
-  local heard = redis.pcall('PUBLISH', 'tenure:p:' .. string.sub(owner, 1, 16), kind .. string.sub(owner, 17))
-  return type(heard) == 'number' and heard or 1
-end
-
--- How many hold, and the smallest limit among them.
-local function holders(value)
-  if not value then return 0, math.huge end
-  if value ~= SHARED then return 1, 1 end
-  local count = call('ZCARD', shared)
-  if count == 0 then return 1, 1 end -- its holders were lost: wait for its end
-  return count, (together().least())
-end
-
--- It has not asked for longer than any waiter sleeps. Who is only unheard may have lost its connection a moment ago.
-local function is_dead(owner)
-  local last = tonumber(call('ZSCORE', places, owner) or 0) - place_ttl
-  return last + retry_max + 500 < now
-end
-
--- Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind (H1.1, H1.6).
--- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Of those that are
--- only woken, so many are: 2, one more in case the first is dead. Returns the lock's value, and true if the gate is closed.
-local function hand_on(value, me, bells)
-  if not may_grant() then return value, true end
-  local count, smallest = holders(value)
-  local at, chunk = 0, 2
-  bells = bells or 2
-  while true do
-    local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
-    if not owners[1] then return value end
-    local details = call('HMGET', who, unpack(owners))
-    for i, owner in ipairs(owners) do
-      local mode, kind, rest = string.match(details[i] or '', '^([^:]*):([^:]*):(.*)$')
-      if not mode then
-        drop_place(owner)
-      elseif kind == 'w' then
-        if bells > 0 then wake(owner, 'a') end
-        bells, at = bells - 1, at + 1
-      else
-        local limit = limit_of(mode)
-        local fits = count < math.min(smallest, limit)
-        if owner ~= me and wake(owner, fits and 'a' or value and 'b' or 'a') == 0 and drop == '1' then
-          if is_dead(owner) then drop_place(owner) else at = at + 1 end
-        elseif not fits then
-          return value
-        else
-          drop_place(owner)
-          count, smallest = count + 1, math.min(smallest, limit)
-          if mode == 'x' then
-            -- Who was passed waits on, and is handed the lock by its release.
-            local flag = (at > 0 or owners[i + 1] or #owners == chunk) and '+' or ''
-            value = owner .. ':0:' .. rest .. flag
-            call('SET', lock, value, 'PX', claim_ttl)
-          else
-            if value ~= SHARED then together().forget() end
-            call('ZADD', shared, now + claim_ttl, owner)
-            call('HSET', who, owner, mode .. ':0:' .. rest)
-            together().count(limit)
-            touch(shared, claim_ttl)
-            value = together().cover()
-          end
-        end
-      end
-    end
-    chunk = 32
-  end
 end

@@ -1,0 +1,5 @@
+-- Whether this server may grant: the field of the record that is named after the gate (run, history, layout, max_ttl) is there.
+-- ARGV  1 gate
+local function may_grant()
+  return redis.call('HEXISTS', KEYS[3], ARGV[1]) == 1
+end

@@ -1,0 +1,61 @@
+-- The hand-off. After gate and sides.
+
+-- Tells a process that asking again may help one of its owners; answers how many connections heard it.
+-- b: it is the first one behind those who were handed the lock, and need not ask before their claim ttl is over.
+-- A missing right must not stop a script in the middle: then everybody counts as heard, and enters by its timer.
+local function wake(owner, kind)
+  local heard = redis.pcall('PUBLISH', 'tenure:p:' .. string.sub(owner, 1, 16), kind .. string.sub(owner, 17))
+  return type(heard) == 'number' and heard or 1
+end
+
+-- Makes all leading waiters that fit holders for the claim ttl, wakes them and the first one behind (H1.1, H1.6).
+-- Those for whom nobody listens are passed, and dropped if they are dead (hazard 33). `me` asks already. Of those that are
+-- only woken, so many are: 2, one more in case the first is dead. Returns the lock's value, and true if the gate is closed.
+local function hand_on(value, me, bells)
+  if not may_grant() then return value, true end
+  local count, smallest = 0, math.huge
+  if value then count, smallest = together().holders(value) end
+  local at, chunk = 0, 2
+  bells = bells or 2
+  while true do
+    local owners = call('ZRANGE', queue, string.format('%d', at), string.format('%d', at + chunk - 1))
+    if not owners[1] then return value end
+    local details = call('HMGET', who, unpack(owners))
+    for i, owner in ipairs(owners) do
+      local mode, kind, rest = string.match(details[i] or '', '^([^:]*):([^:]*):(.*)$')
+      if not mode then
+        drop_place(owner)
+      elseif kind == 'w' then
+        if bells > 0 then wake(owner, 'a') end
+        bells, at = bells - 1, at + 1
+      else
+        local limit = mode == 'x' and 1 or together().limit_of(mode)
+        local fits = count < math.min(smallest, limit)
+        if owner ~= me and wake(owner, fits and 'a' or value and 'b' or 'a') == 0 and drop == '1' then
+          -- Dead: it has not asked for longer than any waiter sleeps. Who is only unheard may have lost its connection a moment ago.
+          local last = tonumber(call('ZSCORE', places, owner) or 0) - place_ttl
+          if last + retry_max + 500 < now then drop_place(owner) else at = at + 1 end
+        elseif not fits then
+          return value
+        else
+          drop_place(owner)
+          count, smallest = count + 1, math.min(smallest, limit)
+          if mode == 'x' then
+            -- Who was passed waits on, and is handed the lock by its release.
+            local flag = (at > 0 or owners[i + 1] or #owners == chunk) and '+' or ''
+            value = owner .. ':0:' .. rest .. flag
+            call('SET', lock, value, 'PX', claim_ttl)
+          else
+            if value ~= SHARED then together().forget() end
+            call('ZADD', shared, now + claim_ttl, owner)
+            call('HSET', who, owner, mode .. ':0:' .. rest)
+            together().count(limit)
+            touch(shared, claim_ttl)
+            value = together().cover()
+          end
+        end
+      end
+    end
+    chunk = 32
+  end
+end
