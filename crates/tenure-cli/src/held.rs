@@ -205,7 +205,7 @@ impl Held<'_> {
 
     fn why_now(&self) -> Over {
         if self.guard.is_at_risk() || self.task.max_hold.is_none() {
-            Over::lost("the lease could not be renewed in time")
+            Over::lost("the lease was lost: it could not be renewed in time")
         } else {
             Over { why: "--max-hold is over".to_owned(), is_planned: true }
         }
