@@ -73,7 +73,7 @@ async fn a_member_without_a_quorum_lets_nobody_in() {
 #[tokio::test]
 async fn a_user_that_is_wrong_or_may_not_is_denied() {
     let server = Recipe::new().login(SECRET).start();
-    let at = |login: &str| format!("etcd://{login}{}", server.address());
+    let at = |login: &str| format!("etcd://{login}{}?response_timeout=5s", server.address());
     says(&refusal(&at(""), "job").await, ErrorKind::Denied, "requires a user");
     says(&refusal(&at("root:wrong@"), "job").await, ErrorKind::Denied, "user or password");
     says(&refusal(&at("nobody:wrong@"), "job").await, ErrorKind::Denied, "user or password");
@@ -92,7 +92,7 @@ async fn a_user_that_is_wrong_or_may_not_is_denied() {
     assert_eq!(player.renew(&grant).await, Renewal::Renewed);
     assert_eq!(player.backend.inspect(&player.claim.name).await.unwrap().holders.len(), 1);
     assert_eq!(player.leave().await, Released::Released);
-    let prefixed = Player::new(etcd(&format!("{app}?prefix=locks/")), "others");
+    let prefixed = Player::new(etcd(&format!("{app}&prefix=locks/")), "others");
     prefixed.enter().await;
     assert_eq!(prefixed.leave().await, Released::Released);
     assert_eq!(left(&server), (Vec::new(), 0));
