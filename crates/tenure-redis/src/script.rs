@@ -89,7 +89,7 @@ impl Scripts {
         let (sides, place) = (include_str!("scripts/sides.lua"), include_str!("scripts/place.lua"));
         let (handoff, claim) = (include_str!("scripts/handoff.lua"), include_str!("scripts/claim.lua"));
         let (facts, replicas) = (include_str!("scripts/facts.lua"), include_str!("scripts/replicas.lua"));
-        // A function that a script makes costs it a third of a command: each has only the parts that it needs.
+        // A function that a script makes costs it a third of a command: those that hand on have no parts but these.
         let handing = |parts: &[&str], verb| {
             Script::new(&[&[gate], parts, &[lock, sides, handoff, verb]].concat()).writing_early()
         };

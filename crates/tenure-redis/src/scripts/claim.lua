@@ -37,8 +37,9 @@ if is_owner(value, owner) then return enter_alone(value) end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
 if ends then return enter_shared(tonumber(ends), value) end
 
-local count, smallest = together().holders(value)
-if count < math.min(smallest, together().limit_of(mode)) then
+local count, smallest = 0, math.huge
+if value then count, smallest = together().holders(value) end
+if count < math.min(smallest, mode == 'x' and 1 or together().limit_of(mode)) then
   local rank = call('ZRANK', queue, owner)
   if not is_barred(rank or call('ZCARD', queue)) then
     local leave = rank and drop_place

@@ -1,7 +1,7 @@
 -- Lets one owner in, alone. After mint and lock, and before all else: who was handed the lock needs no more than this, and
 -- functions that are not made cost nothing.
 -- ARGV  those of claim
--- The token is minted before anything is changed: where there is none, nothing was (L9).
+-- The token is minted before anything is changed: where there is none, nothing was (L9). The lock's SET is the last write (H1.12).
 local owner, ttl, mode, wait = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 -- An owner that holds already is granted again: extended to the full ttl and with a new token (H1.2, H1.3, H1.5).

@@ -1,4 +1,4 @@
--- The counter itself. After gate and mint.
+-- The counter itself. After mint.
 
 -- Raises it also while the gate is closed: it waits in the field `token` then.
 local function raise()

@@ -1,5 +1,5 @@
 -- One counter for all locks, in the hash of the record, so that both are lost together or not at all. Its field is named
--- after the gate, and there only while that is open.
+-- after the gate, and there only while that is open. After count.
 -- ARGV  1 gate  10 (a claim only) how far this server has counted for this client
 -- No token is smaller than the server's time at its mint: a server that was put back to an earlier state, which has the same
 -- run and history, repeats none (L2). That it was put back shows in a counter that is behind what a client knows.

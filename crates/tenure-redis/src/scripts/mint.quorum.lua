@@ -1,5 +1,5 @@
 -- A counter per lock, forgotten after a day, so that the nodes of a quorum count alike; never below the floor that the record
--- holds. After gate.
+-- holds. After gate and count.
 -- No token is smaller than the last grain of the server's time before its mint: a server that was put back to an earlier
 -- state repeats none (L2).
 -- KEYS  3 counter

@@ -52,5 +52,7 @@ end
 if not may_grant() then return {0} end
 local changed
 value, changed = settle(value)
--- Most waiters want it alone, find another one that holds it alone, and nothing changed: the rest need not be made.
-if mode == 'x' and not changed and value ~= SHARED and wait ~= 'n' then return queue_up(value) end
+-- Most want it alone, find another one that holds it alone, and nothing changed: the rest need not be made.
+if mode == 'x' and not changed and value ~= SHARED then
+  return wait == 'n' and standing(3, 0, value) or queue_up(value)
+end
