@@ -14,6 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tenure_core::BackendHandle;
 
+use player::{Player, TTL};
+
 /// A store under test. Every case gets an empty one of its own.
 #[async_trait]
 pub trait Arena: Send + Sync {
@@ -25,6 +27,21 @@ pub trait Arena: Send + Sync {
 
     /// Lets this much time pass on the server's clock.
     async fn pass(&self, d: Duration);
+
+    /// The ttl of all claims. A store with a server may need longer leases: whatever takes time uses up what is left of them.
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    /// A claimant of the lock `name` here, exclusive, with a turn.
+    fn player(&self, name: &str) -> Player {
+        Player::new(self.here(), name).lasting(self.ttl())
+    }
+
+    /// The same as another process has it.
+    async fn player_elsewhere(&self, name: &str) -> Player {
+        Player::new(self.elsewhere().await, name).lasting(self.ttl())
+    }
 
     /// The claim ttl, and a little. A server in real time gives its waiters the longest: whoever has no processor for half a second
     /// loses a turn of the usual length, and others enter before it.

@@ -65,6 +65,11 @@ impl Arena for OnePath {
         self.connect().await
     }
 
+    /// Real time goes on between the steps, and an ensemble on a busy machine may be silent for seconds.
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(40)
+    }
+
     async fn pass(&self, d: Duration) {
         self.host.step(d);
         let handles = self.handles.lock().unwrap().clone();

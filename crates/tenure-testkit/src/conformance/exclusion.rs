@@ -4,21 +4,18 @@ use std::time::Duration;
 
 use tenure_core::{Absent, Sharing};
 
-use super::{
-    Arena,
-    player::{Player, TTL},
-};
+use super::Arena;
 use crate::patience::slowness;
 
 /// L1, hazards 1 and 2.
 pub async fn two_exclusive_owners_never_hold_at_once(arena: &impl Arena) {
-    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
+    let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     a.enter().await;
     assert!(!b.try_enter().await);
     assert!(!b.try_enter().await, "asking again does not help");
     a.leave().await;
     b.enter().await;
-    let c = Player::new(arena.here(), "one");
+    let c = arena.player("one");
     assert!(!c.try_enter().await);
 }
 
@@ -27,17 +24,16 @@ pub async fn readers_hold_together_and_a_writer_alone(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
-    let (a, b) =
-        (Player::new(arena.here(), "rw").reading(), Player::new(arena.elsewhere().await, "rw").reading());
+    let (a, b) = (arena.player("rw").reading(), arena.player_elsewhere("rw").await.reading());
     a.enter().await;
     b.enter().await;
-    let writer = Player::new(arena.here(), "rw");
+    let writer = arena.player("rw");
     writer.queue_behind(0).await;
     a.leave().await;
     writer.queue_behind(0).await;
     b.leave().await;
     writer.enter().await;
-    let late = Player::new(arena.here(), "rw").reading();
+    let late = arena.player("rw").reading();
     late.queue_behind(0).await;
 }
 
@@ -48,11 +44,11 @@ pub async fn a_semaphore_lets_in_no_more_than_its_limit(arena: &impl Arena) {
     }
     let mut inside = Vec::new();
     for _ in 0..3 {
-        let player = Player::new(arena.elsewhere().await, "gpu").slots(3);
+        let player = arena.player_elsewhere("gpu").await.slots(3);
         player.enter().await;
         inside.push(player);
     }
-    let fourth = Player::new(arena.here(), "gpu").slots(3);
+    let fourth = arena.player("gpu").slots(3);
     fourth.queue_behind(0).await;
     inside[1].leave().await;
     fourth.enter().await;
@@ -63,10 +59,10 @@ pub async fn the_smallest_limit_counts(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
-    let (two, nine) = (Player::new(arena.here(), "gpu").slots(2), Player::new(arena.here(), "gpu").slots(9));
+    let (two, nine) = (arena.player("gpu").slots(2), arena.player("gpu").slots(9));
     two.enter().await;
     nine.enter().await;
-    let another = Player::new(arena.here(), "gpu").slots(9);
+    let another = arena.player("gpu").slots(9);
     another.queue_behind(0).await;
     two.leave().await;
     another.enter().await;
@@ -74,11 +70,11 @@ pub async fn the_smallest_limit_counts(arena: &impl Arena) {
 
 /// L1 and L6: a crashed holder bars the lock for its ttl and no longer.
 pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
-    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.elsewhere().await, "one"));
+    let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     a.enter().await;
     // Where the clock goes on by itself, the answer must come before the end.
-    let margin = Duration::from_millis(500) * slowness().min(10);
-    arena.pass(TTL - margin).await;
+    let margin = arena.ttl() / 20 * slowness().min(10);
+    arena.pass(arena.ttl() - margin).await;
     let retry_after = b.queue_behind(0).await;
     // In a line nobody knows how long the one ahead stays, and asks every 2 s at least.
     let waits_for_it = arena.here().promises().absent == Absent::WaitedFor;
@@ -91,6 +87,6 @@ pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
 /// Names are compared whole, and by case.
 pub async fn locks_of_different_names_are_independent(arena: &impl Arena) {
     for name in ["n", "N", "n ", "n/1", "n%", "ñ", "n'\"\\"] {
-        Player::new(arena.here(), name).enter().await;
+        arena.player(name).enter().await;
     }
 }

@@ -38,8 +38,8 @@ async fn text(player: &Player) -> Option<String> {
 
 /// Everybody sees it, also when its writer has left, and until the next holder replaces it.
 pub async fn a_memo_is_seen_by_all_and_outlives_its_lease(arena: &impl Arena) {
-    let (first, second) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
-    let looker = Player::new(arena.elsewhere().await, "one");
+    let (first, second) = (arena.player("one"), arena.player("one"));
+    let looker = arena.player_elsewhere("one").await;
     let grant = first.enter().await;
     assert_eq!(seen(&looker).await, None);
     let Some(noted) = note(&first, grant.token, &memo("10.0.0.7:80", LONG)).await else { return };
@@ -59,7 +59,7 @@ pub async fn a_memo_is_seen_by_all_and_outlives_its_lease(arena: &impl Arena) {
 
 /// It is there for its time, by the store's clock, and no longer.
 pub async fn a_memo_ends_when_its_time_is_over(arena: &impl Arena) {
-    let player = Player::new(arena.here(), "one");
+    let player = arena.player("one");
     let grant = player.enter().await;
     let Some(noted) = note(&player, grant.token, &memo("short", Duration::from_secs(6))).await else {
         return;
@@ -76,8 +76,8 @@ pub async fn a_memo_ends_when_its_time_is_over(arena: &impl Arena) {
 
 /// L4: nobody but a holder leaves one, and what comes too late changes nothing.
 pub async fn only_a_holder_leaves_a_memo(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
-    let stranger = Player::new(arena.here(), "one");
+    let (holder, waiter) = (arena.player("one"), arena.player("one"));
+    let stranger = arena.player("one");
     let grant = holder.enter().await;
     let (token, good) = (grant.token, memo("good", LONG));
     if note(&holder, token, &good).await.is_none() {
@@ -98,7 +98,7 @@ pub async fn only_a_holder_leaves_a_memo(arena: &impl Arena) {
 
 /// L1: who was handed the lock holds nothing before it has entered.
 pub async fn a_waiter_leaves_no_memo_before_it_has_entered(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let (holder, waiter) = (arena.player("one"), arena.player("one"));
     let token = holder.enter().await.token;
     waiter.queue_behind(0).await;
     holder.leave().await;
@@ -111,7 +111,7 @@ pub async fn a_waiter_leaves_no_memo_before_it_has_entered(arena: &impl Arena) {
 
 /// L4: a memo that comes late, from a turn that was passed on, does not replace the one of the next.
 pub async fn a_memo_does_not_replace_one_of_a_larger_token(arena: &impl Arena) {
-    let player = Player::new(arena.here(), "one");
+    let player = arena.player("one");
     let token = player.enter().await.token;
     let earlier = FencingToken::new(token.get() - 1);
     let Some(noted) = note(&player, token, &memo("second", LONG)).await else { return };
@@ -123,7 +123,7 @@ pub async fn a_memo_does_not_replace_one_of_a_larger_token(arena: &impl Arena) {
 
 /// A thousand bytes of any text come back as they were.
 pub async fn a_memo_is_any_text(arena: &impl Arena) {
-    let player = Player::new(arena.here(), "one");
+    let player = arena.player("one");
     let token = player.enter().await.token;
     let odd = "\u{0}\u{1}\n\r\t\"\\:%+'{}é日🔒";
     let long = odd.repeat(Memo::MAX_BYTES / odd.len());
@@ -135,8 +135,8 @@ pub async fn a_memo_is_any_text(arena: &impl Arena) {
 
 /// Readers leave memos as well: the last one is there.
 pub async fn one_of_many_holders_leaves_a_memo(arena: &impl Arena) {
-    let one = Player::new(arena.here(), "one").reading();
-    let two = Player::new(arena.here(), "one").reading();
+    let one = arena.player("one").reading();
+    let two = arena.player("one").reading();
     if arena.here().promises().sharing != tenure_core::Sharing::Counted {
         return;
     }

@@ -51,6 +51,13 @@ impl Player {
         Self { backend, claim, _listens }
     }
 
+    /// The same with leases of this length.
+    #[must_use]
+    pub fn lasting(mut self, ttl: Duration) -> Self {
+        self.claim.ttl = ttl;
+        self
+    }
+
     /// The same as a reader.
     #[must_use]
     pub fn reading(mut self) -> Self {

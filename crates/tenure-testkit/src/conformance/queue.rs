@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Renewal, Sharing, Wait};
 
-use super::{
-    Arena,
-    player::{Player, TTL},
-};
+use super::{Arena, player::Player};
 
 async fn crowd(arena: &impl Arena, count: usize) -> Vec<Player> {
     let mut waiters = Vec::new();
     for _ in 0..count {
-        let waiter = Player::new(arena.elsewhere().await, "one");
+        let waiter = arena.player_elsewhere("one").await;
         // Connects. Only then all come: a busy server takes longer for its sessions than the first one's place lasts.
         waiter.backend.inspect(&waiter.claim.name).await.expect("the store answers");
         waiters.push(waiter);
@@ -28,7 +25,7 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
     if arena.here().promises().order != Order::Fifo {
         return;
     }
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
     let waiters = crowd(arena, 5).await;
     holder.leave().await;
@@ -36,10 +33,7 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
         for later in waiters[n + 1..].iter().rev() {
             assert!(!later.try_enter().await, "a later one got in before number {n}");
         }
-        assert!(
-            !Player::new(arena.here(), "one").waiting(Wait::No).try_enter().await,
-            "a newcomer barged in"
-        );
+        assert!(!arena.player("one").waiting(Wait::No).try_enter().await, "a newcomer barged in");
         waiter.enter().await;
         waiter.leave().await;
     }
@@ -47,7 +41,7 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
 
 /// H1.1: being handed the lock is not holding it. In a line the place is what holds, and its owner finds out.
 pub async fn a_waiter_enters_only_by_its_own_claim(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     let grant = holder.enter().await;
     let waiters = crowd(arena, 1).await;
     holder.leave().await;
@@ -63,14 +57,14 @@ pub async fn a_dead_waiter_delays_no_longer_than_promised(arena: &impl Arena) {
     if arena.here().promises().order != Order::Fifo {
         return;
     }
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
     let waiters = crowd(arena, 2).await;
     holder.leave().await;
     if arena.here().promises().absent == Absent::WaitedFor {
         assert!(!waiters[1].try_enter().await, "the first place is still there");
         for _ in 0..4 {
-            arena.pass(TTL / 4).await;
+            arena.pass(arena.ttl() / 4).await;
             waiters[1].ask().await;
         }
         waiters[0].lapse(arena, Duration::ZERO).await;
@@ -85,7 +79,7 @@ pub async fn a_dead_waiter_delays_no_longer_than_promised(arena: &impl Arena) {
 
 /// L8, H1.8.
 pub async fn a_withdrawn_waiter_is_passed(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
     let waiters = crowd(arena, 3).await;
     waiters[0].leave().await;
@@ -97,13 +91,14 @@ pub async fn a_withdrawn_waiter_is_passed(arena: &impl Arena) {
 
 /// L8: a place that nobody keeps vanishes.
 pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     let grant = holder.enter().await;
     let waiters = crowd(arena, 2).await;
     // A place is kept for no longer than 6 s, or than a lease where it is one.
     let is_lease = arena.here().promises().absent == Absent::WaitedFor;
-    for _ in 0..if is_lease { 6 } else { 4 } {
-        arena.pass(Duration::from_millis(1900)).await;
+    let (times, pause) = if is_lease { (6, arena.ttl() / 5) } else { (4, Duration::from_millis(1900)) };
+    for _ in 0..times {
+        arena.pass(pause).await;
         holder.renew(&grant).await;
         waiters[1].ask().await;
     }
@@ -114,21 +109,21 @@ pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
 
 /// L8: `Wait::No` leaves no trace.
 pub async fn busy_leaves_no_trace(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
-    let passer = Player::new(arena.here(), "one").waiting(Wait::No);
+    let passer = arena.player("one").waiting(Wait::No);
     match passer.ask().await {
         ClaimAnswer::Busy { holder: Some(seen), retry_after } => {
             assert_eq!(seen.owner, holder.claim.owner.to_string());
             assert_eq!(seen.label.expect("one of ours").command, "player");
-            assert!(retry_after <= TTL);
+            assert!(retry_after <= arena.ttl());
         }
         other => panic!("{other:?}"),
     }
     let view = arena.here().inspect(&passer.claim.name).await.expect("the store answers");
     assert_eq!(view.queue, []);
     holder.leave().await;
-    Player::new(arena.here(), "one").enter().await;
+    arena.player("one").enter().await;
 }
 
 /// Nobody starves: a reader that comes after a waiting writer waits behind it.
@@ -136,11 +131,11 @@ pub async fn a_writer_is_not_starved_by_readers(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
-    let reader = Player::new(arena.here(), "rw").reading();
+    let reader = arena.player("rw").reading();
     reader.enter().await;
-    let writer = Player::new(arena.elsewhere().await, "rw");
+    let writer = arena.player_elsewhere("rw").await;
     writer.queue_behind(0).await;
-    let later = Player::new(arena.here(), "rw").reading();
+    let later = arena.player("rw").reading();
     later.queue_behind(1).await;
     reader.leave().await;
     assert!(!later.try_enter().await);
@@ -154,15 +149,15 @@ pub async fn leading_readers_enter_together(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
-    let writer = Player::new(arena.here(), "rw");
+    let writer = arena.player("rw");
     writer.enter().await;
-    let readers = [0, 1, 2].map(|_| Player::new(arena.here(), "rw").reading());
+    let readers = [0, 1, 2].map(|_| arena.player("rw").reading());
     for (n, reader) in readers.iter().enumerate() {
         reader.queue_behind(n).await;
     }
-    let second_writer = Player::new(arena.here(), "rw");
+    let second_writer = arena.player("rw");
     second_writer.queue_behind(3).await;
-    let last = Player::new(arena.here(), "rw").reading();
+    let last = arena.player("rw").reading();
     last.queue_behind(4).await;
     writer.leave().await;
     for reader in readers.iter().rev() {
@@ -174,9 +169,9 @@ pub async fn leading_readers_enter_together(arena: &impl Arena) {
 
 /// `Wait::Wake` (S3.3 g): it never holds without its own claim, and bars nobody.
 pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
-    let waker = Player::new(arena.here(), "one").waiting(Wait::Wake);
+    let waker = arena.player("one").waiting(Wait::Wake);
     if arena.here().promises().absent == Absent::WaitedFor {
         let refused = waker.backend.claim(&waker.claim).await.expect_err("in a line every place has a turn");
         assert_eq!(refused.kind(), ErrorKind::Unsupported);
@@ -185,6 +180,6 @@ pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
     }
     assert!(matches!(waker.ask().await, ClaimAnswer::Queued { .. }));
     holder.leave().await;
-    Player::new(arena.here(), "one").enter().await;
+    arena.player("one").enter().await;
     assert!(!waker.try_enter().await);
 }

@@ -2,22 +2,19 @@
 
 use tenure_core::{FencingToken, Grant, Minting, Released, Renewal, Sharing};
 
-use super::{
-    Arena,
-    player::{Player, TTL},
-};
+use super::Arena;
 
 /// L2 over every way a holder can change.
 pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
     let mut last = None;
     for round in 0..9 {
-        let player = Player::new(arena.elsewhere().await, "one");
+        let player = arena.player_elsewhere("one").await;
         let grant = player.enter().await;
         assert!(Some(grant.token) > last, "{grant:?} after {last:?}");
         last = Some(grant.token);
         match round % 3 {
             0 => drop(player.leave().await),
-            1 => player.lapse(arena, TTL).await,
+            1 => player.lapse(arena, arena.ttl()).await,
             _ => drop(player.backend.break_lock(&player.claim.name).await.expect("the store answers")),
         }
     }
@@ -26,15 +23,15 @@ pub async fn tokens_grow_over_release_expiry_and_break(arena: &impl Arena) {
 /// H1.2, H1.3, H1.5, hazard 14: the reply was lost; asking again is granted, anew and for the full ttl. The token is a new
 /// one, or that of the place.
 pub async fn a_retried_claim_is_granted_anew(arena: &impl Arena) {
-    let (a, b) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let (a, b) = (arena.player("one"), arena.player("one"));
     let first = a.enter().await;
-    arena.pass(TTL / 2).await;
+    arena.pass(arena.ttl() / 2).await;
     let second = a.enter().await;
     match arena.here().promises().minting {
         Minting::Place => assert_eq!(second.token, first.token),
         _ => assert!(second.token > first.token),
     }
-    arena.pass(TTL / 2 + TTL / 4).await;
+    arena.pass(arena.ttl() / 2 + arena.ttl() / 4).await;
     assert!(!b.try_enter().await, "the retry did not extend the lease");
 }
 
@@ -42,7 +39,7 @@ pub async fn a_retried_claim_is_granted_anew(arena: &impl Arena) {
 pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
     let mut last = 0;
     for _ in 0..5 {
-        let mut player = Player::new(arena.here(), "one");
+        let mut player = arena.player("one");
         player.claim.block = 8;
         let grant = player.enter().await;
         assert!((1..=8).contains(&grant.block), "{grant:?}");
@@ -57,14 +54,14 @@ pub async fn a_block_of_tokens_lies_above_all_earlier_ones(arena: &impl Arena) {
 /// H5.2: a lease that is passed on in its process is renewed under the last token of its block, and the next holder's is
 /// larger.
 pub async fn a_lease_is_the_same_under_every_token_of_its_block(arena: &impl Arena) {
-    let (mut a, b) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let (mut a, b) = (arena.player("one"), arena.player("one"));
     a.claim.block = 8;
     let grant = a.enter().await;
     let last = FencingToken::new(grant.token.get() + u64::from(grant.block) - 1);
     let passed = Grant { token: last, block: 1, ..grant };
-    arena.pass(TTL / 2).await;
+    arena.pass(arena.ttl() / 2).await;
     assert_eq!(a.renew(&passed).await, Renewal::Renewed);
-    arena.pass(TTL * 3 / 4).await;
+    arena.pass(arena.ttl() * 3 / 4).await;
     assert!(!b.try_enter().await, "it was renewed in vain");
     assert_eq!(a.leave().await, Released::Released);
     let next = b.enter().await;
@@ -76,6 +73,6 @@ pub async fn shared_holders_have_tokens_of_their_own(arena: &impl Arena) {
     if arena.here().promises().sharing != Sharing::Counted {
         return;
     }
-    let (a, b) = (Player::new(arena.here(), "rw").reading(), Player::new(arena.here(), "rw").reading());
+    let (a, b) = (arena.player("rw").reading(), arena.player("rw").reading());
     assert!(a.enter().await.token < b.enter().await.token);
 }

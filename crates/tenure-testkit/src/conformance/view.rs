@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use tenure_core::{EndOfGrant, LockName, Mode, Renewal};
 
-use super::{
-    Arena,
-    player::{Player, TTL},
-};
+use super::Arena;
 
 /// Who holds what, since when, for how long, and who waits.
 pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.here(), "seen"), Player::new(arena.here(), "seen"));
+    let (holder, waiter) = (arena.player("seen"), arena.player("seen"));
     let grant = holder.enter().await;
     waiter.queue_behind(0).await;
     arena.pass(Duration::from_secs(1)).await;
@@ -25,7 +22,7 @@ pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
         assert_eq!(seen.expires_in, None, "it lasts as long as its process is heard of");
     } else {
         let left = seen.expires_in.expect("our leases end");
-        assert!(left <= TTL - Duration::from_secs(1) && left > TTL / 2, "{left:?}");
+        assert!(left <= arena.ttl() - Duration::from_secs(1) && left > arena.ttl() / 2, "{left:?}");
     }
     assert!(seen.since > Some(Duration::from_secs(1_600_000_000)), "since the epoch: {:?}", seen.since);
     assert_eq!(view.queue[0].owner, waiter.claim.owner.to_string());
@@ -35,7 +32,7 @@ pub async fn inspect_shows_holders_and_queue(arena: &impl Arena) {
 
 /// The fence outlives the holder.
 pub async fn a_free_lock_shows_its_fence(arena: &impl Arena) {
-    let player = Player::new(arena.here(), "seen");
+    let player = arena.player("seen");
     let grant = player.enter().await;
     player.leave().await;
     let view = arena.here().inspect(&player.claim.name).await.expect("the store answers");
@@ -46,9 +43,9 @@ pub async fn a_free_lock_shows_its_fence(arena: &impl Arena) {
 /// `ls`.
 pub async fn list_chooses_by_prefix_in_order(arena: &impl Arena) {
     for name in ["b/2", "b/1", "a", "b%", "b_x", "c"] {
-        Player::new(arena.here(), name).enter().await;
+        arena.player(name).enter().await;
     }
-    let free = Player::new(arena.here(), "b/3");
+    let free = arena.player("b/3");
     free.enter().await;
     free.leave().await;
     let names = |views: Vec<tenure_core::LockView>| -> Vec<String> {
@@ -62,7 +59,7 @@ pub async fn list_chooses_by_prefix_in_order(arena: &impl Arena) {
 
 /// `break` while others wait.
 pub async fn break_names_the_robbed_and_lets_the_next_in(arena: &impl Arena) {
-    let (holder, waiter) = (Player::new(arena.here(), "one"), Player::new(arena.here(), "one"));
+    let (holder, waiter) = (arena.player("one"), arena.player("one"));
     let grant = holder.enter().await;
     waiter.queue_behind(0).await;
     let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
@@ -78,12 +75,12 @@ pub async fn break_of_a_free_lock_raises_the_fence(arena: &impl Arena) {
     assert_eq!(arena.here().break_lock(&name).await.expect("the store answers"), []);
     let after = arena.here().inspect(&name).await.expect("the store answers").fence;
     assert!(after > before, "{after} after {before}");
-    assert!(Player::new(arena.here(), "never taken").enter().await.token > after);
+    assert!(arena.player("never taken").enter().await.token > after);
 }
 
 /// The watchdog's own handle.
 pub async fn a_handle_sees_the_same_locks(arena: &impl Arena) {
-    let player = Player::new(arena.here(), "one");
+    let player = arena.player("one");
     let grant = player.enter().await;
     let other = arena.here().handle().await.expect("the store answers");
     let answers = other.renew(std::slice::from_ref(&grant)).await;

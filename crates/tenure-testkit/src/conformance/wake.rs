@@ -38,17 +38,17 @@ async fn a_release_is_heard(holder: Player, waiter: Player) {
 
 /// The next waiter in the same process is told.
 pub async fn a_release_wakes_the_next_waiter(arena: &impl Arena) {
-    a_release_is_heard(Player::new(arena.here(), "one"), Player::new(arena.here(), "one")).await;
+    a_release_is_heard(arena.player("one"), arena.player("one")).await;
 }
 
 /// And so is one in another process.
 pub async fn a_release_elsewhere_wakes_the_next_waiter(arena: &impl Arena) {
-    a_release_is_heard(Player::new(arena.elsewhere().await, "one"), Player::new(arena.here(), "one")).await;
+    a_release_is_heard(arena.player_elsewhere("one").await, arena.player("one")).await;
 }
 
 /// A holder that is robbed is told.
 pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     let mut stream = listen(&holder, Audience::Holders);
     holder.enter().await;
     let robbed = arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
@@ -58,14 +58,14 @@ pub async fn a_break_elsewhere_wakes_the_robbed(arena: &impl Arena) {
 
 /// L6: a holder that may keep its lease while it has nothing to do is seen to be one, and hears that somebody waits.
 pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
-    let mut holder = Player::new(arena.here(), "one");
+    let mut holder = arena.player("one");
     if holder.backend.promises().minting != Minting::Entry {
         return;
     }
     holder.claim.label = Arc::new(Label { idles: true, ..Label::new("host", 1, "user", "idle") });
     let mut stream = listen(&holder, Audience::Holders);
     holder.enter().await;
-    let waiter = Player::new(arena.elsewhere().await, "one");
+    let waiter = arena.player_elsewhere("one").await;
     let (ClaimAnswer::Queued { holder: Some(seen), .. } | ClaimAnswer::Split { holder: Some(seen), .. }) =
         waiter.ask().await
     else {
@@ -80,7 +80,7 @@ pub async fn a_holder_is_told_that_somebody_waits(arena: &impl Arena) {
 
 /// Those who look on are told in each process.
 pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
-    let one = Player::new(arena.here(), "one");
+    let one = arena.player("one");
     if one.backend.promises().minting != Minting::Entry {
         return;
     }
@@ -108,11 +108,11 @@ pub async fn observers_are_told_wherever_they_are(arena: &impl Arena) {
 
 /// One change of owner costs a constant number of hints, however many wait.
 pub async fn one_change_of_owner_wakes_few(arena: &impl Arena) {
-    let holder = Player::new(arena.here(), "one");
+    let holder = arena.player("one");
     holder.enter().await;
     let mut waiters = Vec::new();
     for n in 0..12 {
-        let waiter = Player::new(arena.here(), "one");
+        let waiter = arena.player("one");
         let stream = listen(&waiter, Audience::Waiters);
         waiter.queue_behind(n).await;
         waiters.push((waiter, stream));
