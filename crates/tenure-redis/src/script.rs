@@ -39,52 +39,34 @@ pub(crate) struct Scripts {
     pub(crate) look: Script,
 }
 
-/// What depends on the way of minting tokens.
-struct Minting {
-    gate: &'static str,
-    mint: &'static str,
-    fence: &'static str,
-    acquire: Script,
-    acquire_many: Script,
-}
-
-/// What all ways of minting have in common.
-const COUNT: &str = include_str!("scripts/count.lua");
-
-impl Minting {
-    fn new(counting: Counting) -> Self {
-        match counting {
-            Counting::One => Self {
-                gate: include_str!("scripts/gate.one.lua"),
-                mint: include_str!("scripts/mint.one.lua"),
-                fence: include_str!("scripts/fence.one.lua"),
-                acquire: Script::new(&[include_str!("scripts/acquire.lua")]),
-                acquire_many: Script::new(&[include_str!("scripts/acquire.many.lua")]),
-            },
-            Counting::Own => {
-                let mint = include_str!("scripts/mint.own.lua");
-                Self {
-                    gate: include_str!("scripts/gate.own.lua"),
-                    mint,
-                    fence: include_str!("scripts/fence.own.lua"),
-                    acquire: Script::new(&[COUNT, mint, include_str!("scripts/acquire.own.lua")]),
-                    acquire_many: Script::new(&[include_str!("scripts/acquire.many.lua")]),
-                }
-            }
-            Counting::Quorum => Self {
-                gate: include_str!("scripts/gate.quorum.lua"),
-                mint: include_str!("scripts/mint.quorum.lua"),
-                fence: include_str!("scripts/fence.quorum.lua"),
-                acquire: Script::new(&[include_str!("scripts/acquire.quorum.lua")]),
-                acquire_many: Script::new(&[include_str!("scripts/acquire.many.quorum.lua")]),
-            },
-        }
-    }
+/// The parts that depend on the way of minting tokens.
+macro_rules! minting {
+    ($way:literal) => {
+        [
+            include_str!(concat!("scripts/gate.", $way, ".lua")),
+            include_str!(concat!("scripts/mint.", $way, ".lua")),
+            include_str!(concat!("scripts/fence.", $way, ".lua")),
+        ]
+    };
 }
 
 impl Scripts {
     pub(crate) fn new(counting: Counting) -> Self {
-        let Minting { gate, mint, fence, acquire, acquire_many } = Minting::new(counting);
+        let count = include_str!("scripts/count.lua");
+        let [gate, mint, fence] = match counting {
+            Counting::One => minting!("one"),
+            Counting::Own => minting!("own"),
+            Counting::Quorum => minting!("quorum"),
+        };
+        let acquire: &[&str] = match counting {
+            Counting::One => &[include_str!("scripts/acquire.lua")],
+            Counting::Own => &[count, mint, include_str!("scripts/acquire.own.lua")],
+            Counting::Quorum => &[include_str!("scripts/acquire.quorum.lua")],
+        };
+        let acquire_many = match counting {
+            Counting::One | Counting::Own => include_str!("scripts/acquire.many.lua"),
+            Counting::Quorum => include_str!("scripts/acquire.many.quorum.lua"),
+        };
         let (lock, enter) = (include_str!("scripts/lock.lua"), include_str!("scripts/enter.lua"));
         let (sides, place) = (include_str!("scripts/sides.lua"), include_str!("scripts/place.lua"));
         let (handoff, claim) = (include_str!("scripts/handoff.lua"), include_str!("scripts/claim.lua"));
@@ -94,19 +76,19 @@ impl Scripts {
             Script::new(&[&[gate], parts, &[lock, sides, handoff, verb]].concat()).writing_early()
         };
         Self {
-            acquire,
+            acquire: Script::new(acquire),
             release: Script::new(&[include_str!("scripts/release.lua")]),
-            acquire_many,
+            acquire_many: Script::new(&[acquire_many]),
             release_many: Script::new(&[include_str!("scripts/release.many.lua")]),
             renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
-            claim: Script::new(&[gate, COUNT, mint, lock, enter, sides, place, handoff, claim]),
+            claim: Script::new(&[gate, count, mint, lock, enter, sides, place, handoff, claim]),
             leave: handing(&[], include_str!("scripts/leave.lua")),
             keep: handing(&[], include_str!("scripts/keep.lua")),
-            break_lock: handing(&[COUNT, mint, fence], include_str!("scripts/break.lua")),
-            inspect: Script::new(&[gate, COUNT, mint, fence, include_str!("scripts/inspect.lua")]),
+            break_lock: handing(&[count, mint, fence], include_str!("scripts/break.lua")),
+            inspect: Script::new(&[gate, count, mint, fence, include_str!("scripts/inspect.lua")]),
             tell: Script::new(&[include_str!("scripts/tell.lua")]),
             note: Script::new(&[include_str!("scripts/note.lua")]),
-            raise: Script::new(&[COUNT, include_str!("scripts/raise.lua")]).writing_early(),
+            raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),
             look: Script::new(&[replicas, include_str!("scripts/look.lua")]),

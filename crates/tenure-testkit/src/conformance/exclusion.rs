@@ -73,7 +73,7 @@ pub async fn a_lease_ends_on_time_and_not_before(arena: &impl Arena) {
     let (a, b) = (arena.player("one"), arena.player_elsewhere("one").await);
     a.enter().await;
     // Where the clock goes on by itself, the answer must come before the end.
-    let margin = arena.ttl() / 20 * slowness().min(10);
+    let margin = Duration::from_millis(500) * slowness().min(10);
     arena.pass(arena.ttl() - margin).await;
     let retry_after = b.queue_behind(0).await;
     // In a line nobody knows how long the one ahead stays, and asks every 2 s at least.
