@@ -35,7 +35,11 @@ impl OnePath {
 
     async fn new(servers: Shared, layout: &str) -> Self {
         let path = format!("tenure-{}", Shared::part());
-        let url = format!("zookeeper://{}/{path}?tick=100ms&layout={layout}", servers.address());
+        // A busy server may need seconds to begin a session; a case is about what comes after it.
+        let url = format!(
+            "zookeeper://{}/{path}?tick=100ms&layout={layout}&connect_timeout=10s",
+            servers.address()
+        );
         let arena = Self { host: SteppedHost::new(), url, handles: Mutex::default(), _servers: servers };
         arena.connect().await;
         arena
