@@ -7,9 +7,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{BackendHandle, Host, LockName};
+use tenure_core::{BackendHandle, Host, Wait};
 use tenure_testkit::{
-    conformance::Arena, patience::slowness, shared::Shared, stepped::SteppedHost, zookeeper,
+    conformance::{Arena, player::Player},
+    patience::slowness,
+    shared::Shared,
+    stepped::SteppedHost,
+    zookeeper,
 };
 use tenure_zookeeper::{Config, ZooKeeper};
 
@@ -50,11 +54,14 @@ impl OnePath {
         let config = Config::from_url(&self.url).unwrap();
         let handle: BackendHandle = Arc::new(ZooKeeper::new(config, self.host.clone()));
         self.handles.lock().unwrap().push(handle.clone());
+        // By a claim of their ttl: a session for less gives a silent server up sooner, and a look takes any session that there is.
+        let any = Player::new(handle.clone(), "any").lasting(self.ttl()).waiting(Wait::No).claim;
         // A member may need its time to begin a session on a busy machine.
-        let (any, deadline) = (LockName::new("any").unwrap(), self.host.now() + PATIENCE * slowness());
-        while let Err(error) = handle.inspect(&any).await {
+        let deadline = self.host.now() + PATIENCE * slowness();
+        while let Err(error) = handle.claim(&any).await {
             assert!(error.kind().is_transient() && !deadline.is_over(self.host.now()), "{error:?}");
         }
+        handle.release(&any.name, any.owner).await.expect("the store answers");
         handle
     }
 }
