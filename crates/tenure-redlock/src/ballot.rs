@@ -1,10 +1,13 @@
 //! `Ballot`: one claim to all nodes, from the first request until all is settled or released. No I/O, no clock.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure_core::{BackendError, ClaimAnswer, HolderView, Outcome, Raised};
 
-use crate::tally::{Tally, Tokens, Verdict, Vote};
+use crate::{
+    nodes::Nodes,
+    tally::{Tally, Tokens, Verdict, Vote},
+};
 
 /// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,37 +45,41 @@ pub(crate) enum Outcomes {
 pub(crate) struct Ballot {
     tally: Tally,
     /// The nodes that are asked first; the others are asked only once one of these grants.
-    first: BTreeSet<usize>,
-    asked: Vec<bool>,
+    first: Nodes,
+    asked: Nodes,
+    /// Asked and not answered.
+    pending: Nodes,
     raising: Vec<u64>,
-    released: Vec<bool>,
+    released: Nodes,
     /// Something of ours may be there although the vote does not say so.
-    may_be_there: Vec<bool>,
+    may_be_there: Nodes,
     errors: Vec<Option<BackendError>>,
-    holders: BTreeMap<String, BTreeSet<usize>>,
+    holders: BTreeMap<String, Nodes>,
     /// The nodes to release here, if the owner has left all nodes.
-    left: Option<BTreeSet<usize>>,
+    left: Option<Nodes>,
     outcome: Outcomes,
 }
 
 impl Ballot {
     /// A ballot among so many nodes. `silent` nodes are not asked; `held` nodes are known to refuse.
-    pub(crate) fn new(nodes: usize, silent: &BTreeSet<usize>, held: Option<BTreeSet<usize>>) -> Self {
+    pub(crate) fn new(nodes: usize, silent: Nodes, held: Option<Nodes>) -> Self {
         let mut tally = Tally::new(nodes);
-        for &node in silent {
+        let mut all = Nodes::first(nodes);
+        for node in silent.iter() {
             tally.vote(node, Vote::Failed);
+            all.remove(node);
         }
-        let all: BTreeSet<usize> = (0..nodes).filter(|node| !silent.contains(node)).collect();
         // Only if their refusals alone decide it.
-        let held = held.map(|held| held.intersection(&all).copied().collect::<BTreeSet<_>>());
+        let held = held.map(|held| held.and(all));
         let first = held.filter(|held| held.len() > nodes - tally.quorum()).unwrap_or(all);
         Self {
             tally,
             first,
-            asked: vec![false; nodes],
+            asked: Nodes::default(),
+            pending: Nodes::default(),
             raising: vec![0; nodes],
-            released: vec![false; nodes],
-            may_be_there: vec![false; nodes],
+            released: Nodes::default(),
+            may_be_there: Nodes::default(),
             errors: vec![None; nodes],
             holders: BTreeMap::new(),
             left: None,
@@ -94,8 +101,8 @@ impl Ballot {
     }
 
     /// The nodes on which one other owner holds a quorum.
-    pub(crate) fn held_elsewhere(&self) -> Option<BTreeSet<usize>> {
-        self.holders.values().find(|nodes| nodes.len() >= self.tally.quorum()).cloned()
+    pub(crate) fn held_elsewhere(&self) -> Option<Nodes> {
+        self.holders.values().find(|nodes| nodes.len() >= self.tally.quorum()).copied()
     }
 
     /// The caller has gone: grants are to be released.
@@ -104,14 +111,14 @@ impl Ballot {
     }
 
     /// The owner has left all nodes; these are to be left once more, when they have answered.
-    pub(crate) fn withdraw(&mut self, left: BTreeSet<usize>) {
+    pub(crate) fn withdraw(&mut self, left: Nodes) {
         self.left = Some(left);
         self.outcome = Outcomes::GivenBack;
     }
 
     /// Asked and not answered.
-    pub(crate) fn pending(&self) -> BTreeSet<usize> {
-        (0..self.asked.len()).filter(|&node| self.asked[node] && !self.tally.has_voted(node)).collect()
+    pub(crate) fn pending(&self) -> Nodes {
+        self.pending
     }
 
     /// All is done: nothing to send, and nothing to release.
@@ -121,7 +128,11 @@ impl Ballot {
 
     /// A node has answered, or may have done something all the same.
     pub(crate) fn has_reached_any(&self) -> bool {
-        self.has_left_something() || (0..self.asked.len()).any(|node| self.tally.has_refused(node))
+        self.has_left_something() || self.nodes().any(|node| self.tally.has_refused(node))
+    }
+
+    fn nodes(&self) -> std::ops::Range<usize> {
+        0..self.raising.len()
     }
 
     pub(crate) fn on_event(&mut self, event: Event) {
@@ -131,7 +142,7 @@ impl Ballot {
             Event::Raised(node, _, Ok(Raised::Gone)) => self.tally.lost(node),
             Event::Raised(node, _, Err(error)) => {
                 self.tally.lost(node);
-                self.may_be_there[node] = true;
+                self.may_be_there.insert(node);
                 self.errors[node] = Some(error);
             }
             Event::Released => {}
@@ -139,6 +150,7 @@ impl Ballot {
     }
 
     fn on_vote(&mut self, node: usize, answer: Result<ClaimAnswer, BackendError>) {
+        self.pending.remove(node);
         let vote = match answer {
             Ok(ClaimAnswer::Granted(grant)) => Vote::Granted { first: grant.token, block: grant.block },
             Ok(
@@ -150,7 +162,9 @@ impl Ballot {
                 Vote::Refused { retry_after, holder }
             }
             Err(error) => {
-                self.may_be_there[node] = error.outcome() == Outcome::Unknown;
+                if error.outcome() == Outcome::Unknown {
+                    self.may_be_there.insert(node);
+                }
                 self.errors[node] = Some(error);
                 Vote::Failed
             }
@@ -176,7 +190,7 @@ impl Ballot {
                 }
                 Verdict::Granted(tokens) => self.outcome = Outcomes::Kept(tokens),
                 // The last answer says whether something is to be given back, or places can be kept.
-                Verdict::Refused if !self.pending().is_empty() => {}
+                Verdict::Refused if !self.pending.is_empty() => {}
                 Verdict::Refused if self.has_left_something() => self.outcome = Outcomes::GivenBack,
                 Verdict::Refused => self.outcome = Outcomes::Refused,
                 Verdict::Failed => self.outcome = Outcomes::Failed,
@@ -198,16 +212,16 @@ impl Ballot {
 
     /// Nodes that granted, have not answered, or answered with an error of unknown outcome.
     fn has_left_something(&self) -> bool {
-        let is_there = |node| self.tally.has_granted(node) || self.may_be_there[node];
-        !self.pending().is_empty() || (0..self.asked.len()).any(is_there)
+        !self.pending.is_empty() || !self.may_be_there.is_empty() || self.tally.granted().next().is_some()
     }
 
     fn ask(&mut self, steps: &mut Vec<Step>) {
         let is_wanted = self.tally.granted().next().is_some();
-        for node in 0..self.asked.len() {
-            let is_new = !self.asked[node] && !self.tally.has_voted(node);
-            if is_new && (is_wanted || self.first.contains(&node)) {
-                self.asked[node] = true;
+        for node in self.nodes() {
+            let is_new = !self.asked.contains(node) && !self.tally.has_voted(node);
+            if is_new && (is_wanted || self.first.contains(node)) {
+                self.asked.insert(node);
+                self.pending.insert(node);
                 steps.push(Step::Claim(node));
             }
         }
@@ -227,11 +241,10 @@ impl Ballot {
     /// ballot of the same attempt. An answer that is not here yet is waited for, so that the release does not come
     /// first.
     fn release(&mut self, steps: &mut Vec<Step>) {
-        for node in 0..self.asked.len() {
-            let is_pending = self.asked[node] && !self.tally.has_voted(node);
-            let is_ours = self.left.as_ref().is_none_or(|left| left.contains(&node));
-            if is_ours && !is_pending && !self.released[node] {
-                self.released[node] = true;
+        for node in self.nodes() {
+            let is_ours = self.left.is_none_or(|left| left.contains(node));
+            if is_ours && !self.pending.contains(node) && !self.released.contains(node) {
+                self.released.insert(node);
                 steps.push(Step::Release(node));
             }
         }

@@ -1,6 +1,6 @@
 //! The verb `claim`: carries out a ballot, in a task of its own that also tidies up after it.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tenure_core::{
@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::{
     ballot::{Ballot, Event, Outcomes, Step},
     memory::Ticket,
+    nodes::Nodes,
     quorum::{Quorum, node_timeout},
     release::give_back,
 };
@@ -36,6 +37,20 @@ pub(crate) async fn claim<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim)
     quorum.detached(move |tell| Box::pin(Poll::new(quorum_there, claim, ticket, tell).run())).await
 }
 
+/// What a node says to a claim, and which one it is.
+async fn vote<N: QuorumNode>(quorum: Arc<Quorum<N>>, claim: Arc<Claim>, node: usize) -> (usize, Answer) {
+    let member = &quorum.members[node];
+    let answer = async {
+        if member.identify().await?
+            && let Some(twins) = quorum.twins()
+        {
+            return Err(twins);
+        }
+        member.node.claim(&claim).await
+    };
+    (node, answer.await)
+}
+
 /// One ballot under way.
 struct Poll<N> {
     quorum: Arc<Quorum<N>>,
@@ -54,28 +69,41 @@ impl<N: QuorumNode> Poll<N> {
             claim.wait = Wait::Wake;
         }
         let nodes = quorum.members.len();
-        let silent: BTreeSet<usize> = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
+        let silent: Nodes = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
         // With fewer than a quorum there is nothing to lose by asking.
-        let silent = if nodes - silent.len() >= quorum.size() { silent } else { BTreeSet::new() };
-        let ballot = Ballot::new(nodes, &silent, quorum.memory.held(&claim.name));
+        let silent = if nodes - silent.len() >= quorum.size() { silent } else { Nodes::default() };
+        let ballot = Ballot::new(nodes, silent, quorum.memory.held(&claim.name));
         let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
         Self { quorum, claim: Arc::new(claim), ballot, began, timeout, ticket, tell: Some(tell) }
     }
 
     async fn run(mut self) {
-        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
-        loop {
-            under_way.extend(self.steps());
-            self.tell();
-            // Telling may have found that nobody listens.
-            under_way.extend(self.steps());
-            let Some(event) = under_way.next().await else { break };
-            self.ballot.on_event(event);
+        let quorum = self.quorum.clone();
+        // Most ask all nodes at once, and nothing else.
+        let (mut votes, mut under_way) = (quorum.round(self.timeout), FuturesUnordered::new());
+        for step in self.steps() {
+            match step {
+                Step::Claim(node) => votes.ask(node, vote(quorum.clone(), self.claim.clone(), node)),
+                step => under_way.push(self.carry_out(step)),
+            }
         }
-        self.quorum.memory.end(&self.ticket);
+        loop {
+            if self.tell() {
+                under_way.extend(self.steps().into_iter().map(|step| self.carry_out(step)));
+            }
+            let event = tokio::select! {
+                biased;
+                Some((node, answer)) = quorum.next_of(&mut votes) => Event::Vote(node, answer),
+                Some(event) = under_way.next() => event,
+                else => break,
+            };
+            self.ballot.on_event(event);
+            under_way.extend(self.steps().into_iter().map(|step| self.carry_out(step)));
+        }
+        quorum.memory.end(&self.ticket);
     }
 
-    fn steps(&mut self) -> Vec<BoxFuture<'static, Event>> {
+    fn steps(&mut self) -> Vec<Step> {
         let mut steps = self.ballot.steps();
         if let Some(left) = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending()) {
             self.ballot.withdraw(left);
@@ -88,23 +116,15 @@ impl<N: QuorumNode> Poll<N> {
             self.ballot.stop();
             steps.retain(|step| !matches!(step, Step::Release(_)));
         }
-        steps.into_iter().map(|step| self.carry_out(step)).collect()
+        steps
     }
 
     fn carry_out(&self, step: Step) -> BoxFuture<'static, Event> {
         let (quorum, claim, timeout) = (self.quorum.clone(), self.claim.clone(), self.timeout);
         match step {
             Step::Claim(node) => Box::pin(async move {
-                let member = &quorum.members[node];
-                let answer = async {
-                    if member.identify().await?
-                        && let Some(twins) = quorum.twins()
-                    {
-                        return Err(twins);
-                    }
-                    member.node.claim(&claim).await
-                };
-                Event::Vote(node, member.within(&*quorum.host, timeout, answer).await)
+                let asked = async { vote(quorum.clone(), claim, node).await.1 };
+                Event::Vote(node, quorum.members[node].within(&*quorum.host, timeout, asked).await)
             }),
             Step::Raise(node, to) => Box::pin(async move {
                 let member = &quorum.members[node];
@@ -118,20 +138,20 @@ impl<N: QuorumNode> Poll<N> {
         }
     }
 
-    /// Answers the caller once it is decided; releases everything if the caller has gone.
-    fn tell(&mut self) {
-        let Some(tell) = self.tell.take() else { return };
+    /// Answers the caller once it is decided; releases everything if the caller has gone. True if there may be more to send.
+    fn tell(&mut self) -> bool {
+        let Some(tell) = self.tell.take() else { return false };
         if tell.is_closed() {
-            return self.abandon();
-        }
-        match self.answer() {
-            None => self.tell = Some(tell),
-            Some(answer) => {
-                if tell.send(answer).is_err() {
-                    self.abandon();
-                }
+            self.abandon();
+        } else if let Some(answer) = self.answer() {
+            if tell.send(answer).is_err() {
+                self.abandon();
             }
+        } else {
+            self.tell = Some(tell);
+            return false;
         }
+        true
     }
 
     /// The caller has gone: the grants are released, unless the same attempt continues in another ballot.
@@ -144,6 +164,9 @@ impl<N: QuorumNode> Poll<N> {
     }
 
     fn answer(&mut self) -> Option<Answer> {
+        if matches!(self.ballot.outcome(), Outcomes::Open | Outcomes::Stopped) {
+            return None;
+        }
         if let Some(twins) = self.quorum.twins() {
             self.abandon();
             return Some(Err(twins));
@@ -152,7 +175,6 @@ impl<N: QuorumNode> Poll<N> {
         let (retry_after, holder) = self.ballot.tally().refusal();
         let retry_after = retry_after.unwrap_or(PAUSE_MAX);
         Some(Ok(match self.ballot.outcome() {
-            Outcomes::Open => return None,
             Outcomes::Kept(tokens) => {
                 memory.agreed();
                 memory.set_held(&self.claim.name, None);
@@ -164,7 +186,7 @@ impl<N: QuorumNode> Poll<N> {
                 let is_untouched = !self.ballot.has_reached_any();
                 return Some(Err(self.quorum.too_few(is_untouched, self.ballot.errors())));
             }
-            Outcomes::Stopped => return None,
+            Outcomes::Open | Outcomes::Stopped => return None,
             Outcomes::Refused if self.claim.wait == Wait::No => ClaimAnswer::Busy { retry_after, holder },
             Outcomes::Refused => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
             Outcomes::GivenBack => {

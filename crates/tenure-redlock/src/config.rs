@@ -1,5 +1,7 @@
 //! `Config`: the nodes of a quorum, from a URL.
 
+use crate::nodes::MOST;
+
 /// The settings of a `redlock:` URL.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
@@ -11,8 +13,8 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// An even number, or fewer than three.
-    #[error("a quorum needs an odd number of nodes, 3 or more; the URL names {nodes}: {why}")]
+    /// An even number, fewer than three, or more than 63.
+    #[error("a quorum needs an odd number of nodes, 3 to {MOST}; the URL names {nodes}: {why}")]
     Nodes {
         /// How many there are.
         nodes: usize,
@@ -39,6 +41,7 @@ impl ConfigError {
             _ if nodes.is_multiple_of(2) => {
                 Some("an even number tolerates no more failures than one node less")
             }
+            _ if nodes > MOST => Some("every lock would wait for the answers of half of them"),
             _ => None,
         };
         if let Some(why) = why {
@@ -100,6 +103,10 @@ mod tests {
         assert!(refused(&["a"]).contains("none may fail"));
         assert!(refused(&["a", "b"]).contains("none may fail"));
         assert!(refused(&["a", "b", "c", "d"]).contains("no more failures than one node less"));
+        let many: Vec<String> = (0..MOST + 2).map(|node| node.to_string()).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(refused(&many).contains("wait for the answers of half"));
+        assert_eq!(ConfigError::of(&many[..MOST]), Ok(()));
         assert!(refused(&["a", "b", "a"]).contains("the node a is listed twice"));
         assert_eq!(ConfigError::of(&["a", "b", "c"]), Ok(()));
         for url in ["redlock:", "redlock:redis://a,,redis://b", "redlock:?x=1"] {

@@ -8,6 +8,7 @@ mod error;
 mod member;
 mod memo;
 mod memory;
+mod nodes;
 mod quorum;
 mod release;
 mod renew;

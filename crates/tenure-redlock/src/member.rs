@@ -80,6 +80,10 @@ impl<N: QuorumNode> Member<N> {
         self.known.is_silent.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_known(&self) -> bool {
+        locked(&self.known.identity).is_some()
+    }
+
     /// Its last known identity.
     pub(crate) fn identity(&self) -> Option<Arc<str>> {
         locked(&self.known.identity).clone()
@@ -109,6 +113,15 @@ impl<N: QuorumNode> Member<N> {
             answer = answer => answer,
             () = over => Err(error::silent(timeout)),
         };
+        self.judged(timeout, answer)
+    }
+
+    /// What it answered when it had so much time, as its own; whether it is silent is known from that.
+    pub(crate) fn judged<A>(
+        &self,
+        timeout: Duration,
+        answer: Result<A, BackendError>,
+    ) -> Result<A, BackendError> {
         let answer = answer.map_err(|error| error.with("node", &self.place));
         self.note(timeout, &answer);
         answer
@@ -166,8 +179,11 @@ impl<N: QuorumNode> Member<N> {
 
     /// True if it is time to look whether a silent member answers again; says so once per period.
     pub(crate) fn is_to_be_probed(&self, now: Moment) -> bool {
+        if !self.is_silent() {
+            return false;
+        }
         let mut last = locked(&self.known.last_probe);
-        let is_due = self.is_silent() && last.is_none_or(|last| last.elapsed(now) >= PROBE_EVERY);
+        let is_due = last.is_none_or(|last| last.elapsed(now) >= PROBE_EVERY);
         if is_due {
             *last = Some(now);
         }

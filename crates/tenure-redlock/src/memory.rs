@@ -2,7 +2,7 @@
 //! owners), and hints that save round trips. Shared by all handles.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, AtomicUsize, Ordering},
@@ -11,6 +11,8 @@ use std::{
 
 use tenure_core::{LockName, OwnerId, locked};
 use tokio::sync::Notify;
+
+use crate::nodes::Nodes;
 
 /// How many spent owners are remembered: those of some seconds, if thousands are released in each. An owner that comes back later
 /// may lose a node that hung all the time and is still owed its release; the engine never comes back.
@@ -29,7 +31,7 @@ pub(crate) struct Memory {
     splits: AtomicU32,
     attempts: Mutex<Attempts>,
     /// The nodes that a holder of a lock has, while the other nodes are free.
-    held: Mutex<HashMap<LockName, BTreeSet<usize>>>,
+    held: Mutex<HashMap<LockName, Nodes>>,
 }
 
 /// A task under way, for as long as this is there.
@@ -54,8 +56,8 @@ impl Drop for UnderWay {
 #[derive(Default)]
 struct Attempts {
     ballots: u64,
-    live: BTreeMap<Attempt, Live>,
-    spent: BTreeSet<Attempt>,
+    live: HashMap<Attempt, Live>,
+    spent: HashSet<Attempt>,
     by_age: VecDeque<Attempt>,
 }
 
@@ -63,10 +65,10 @@ struct Attempts {
 struct Live {
     number: u64,
     /// Nodes that were asked and have not answered.
-    pending: BTreeSet<usize>,
+    pending: Nodes,
     /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer
     /// late is the ballot's to give back.
-    left: Option<BTreeSet<usize>>,
+    left: Option<Nodes>,
 }
 
 /// One owner's try for one lock.
@@ -111,7 +113,7 @@ impl Memory {
         }
         attempts.ballots += 1;
         let number = attempts.ballots;
-        attempts.live.insert(attempt.clone(), Live { number, pending: BTreeSet::new(), left: None });
+        attempts.live.insert(attempt.clone(), Live { number, pending: Nodes::default(), left: None });
         Some(Ticket { attempt, number })
     }
 
@@ -127,28 +129,28 @@ impl Memory {
 
     /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer. It is spent: a
     /// release that reaches a node late would free what this owner is granted there next (H3.4).
-    pub(crate) fn withdraw(&self, attempt: &Attempt) -> BTreeSet<usize> {
+    pub(crate) fn withdraw(&self, attempt: &Attempt) -> Nodes {
         let mut attempts = self.attempts();
         attempts.set_spent(attempt);
-        let Some(live) = attempts.live.get_mut(attempt) else { return BTreeSet::new() };
+        let Some(live) = attempts.live.get_mut(attempt) else { return Nodes::default() };
         live.left.get_or_insert_default();
-        live.pending.clone()
+        live.pending
     }
 
     /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if
     /// the ballot sees to it when the node answers; otherwise the node has answered meanwhile.
     pub(crate) fn leave_to_ballot(&self, attempt: &Attempt, node: usize) -> bool {
         let mut attempts = self.attempts();
-        let live = attempts.live.get_mut(attempt).filter(|live| live.pending.contains(&node));
+        let live = attempts.live.get_mut(attempt).filter(|live| live.pending.contains(node));
         live.and_then(|live| live.left.as_mut()).map(|left| left.insert(node)).is_some()
     }
 
     /// From whom the ballot waits for an answer now; which nodes are left to it, if its owner has left them all.
-    pub(crate) fn set_pending(&self, ticket: &Ticket, pending: BTreeSet<usize>) -> Option<BTreeSet<usize>> {
+    pub(crate) fn set_pending(&self, ticket: &Ticket, pending: Nodes) -> Option<Nodes> {
         let mut attempts = self.attempts();
         let live = attempts.live.get_mut(&ticket.attempt).filter(|live| live.number == ticket.number)?;
         live.pending = pending;
-        live.left.clone()
+        live.left
     }
 
     /// The ballot is over, and nothing of it is under way.
@@ -159,12 +161,12 @@ impl Memory {
         }
     }
 
-    pub(crate) fn held(&self, name: &LockName) -> Option<BTreeSet<usize>> {
+    pub(crate) fn held(&self, name: &LockName) -> Option<Nodes> {
         let held = locked(&self.held);
-        if held.is_empty() { None } else { held.get(name).cloned() }
+        if held.is_empty() { None } else { held.get(name).copied() }
     }
 
-    pub(crate) fn set_held(&self, name: &LockName, nodes: Option<BTreeSet<usize>>) {
+    pub(crate) fn set_held(&self, name: &LockName, nodes: Option<Nodes>) {
         let mut held = locked(&self.held);
         match nodes {
             None => {

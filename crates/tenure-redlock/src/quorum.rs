@@ -10,6 +10,7 @@ use crate::{
     error,
     member::{Debt, Member},
     memory::{Memory, UnderWay},
+    nodes::Nodes,
     tally::quorum_of,
 };
 
@@ -21,6 +22,23 @@ pub(crate) struct Quorum<N> {
     pub(crate) members: Vec<Arc<Member<N>>>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) memory: Arc<Memory>,
+}
+
+/// Requests to nodes that are sent at the same time and have as much time each: one timer serves all.
+pub(crate) struct Round<F> {
+    asked: FuturesUnordered<F>,
+    /// Those that have not answered.
+    open: Nodes,
+    timeout: Duration,
+    over: BoxFuture<'static, ()>,
+}
+
+impl<F: Future> Round<F> {
+    /// One more; `answer` says which node it is.
+    pub(crate) fn ask(&mut self, node: usize, answer: F) {
+        self.asked.push(answer);
+        self.open.insert(node);
+    }
 }
 
 /// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and the engine's
@@ -56,7 +74,7 @@ impl<N: QuorumNode> Quorum<N> {
     /// Asks all nodes for their identities at the first claim of a process, so that one server under two names never
     /// votes twice. A node that does not answer at once is not asked until it answers a probe.
     pub(crate) async fn identify(&self) {
-        if self.members.iter().all(|member| member.identity().is_some() || member.is_silent()) {
+        if self.members.iter().all(|member| member.is_known() || member.is_silent()) {
             return;
         }
         let over = self.host.sleep_until(self.host.now() + INTRODUCTION);
@@ -65,10 +83,40 @@ impl<N: QuorumNode> Quorum<N> {
             biased;
             _ = all => {}
             () = over => {
-                let unknown = self.members.iter().filter(|member| member.identity().is_none());
+                let unknown = self.members.iter().filter(|member| !member.is_known());
                 unknown.for_each(|member| member.set_silent());
             }
         }
+    }
+
+    /// Begins a round of requests that have so much time from now on.
+    pub(crate) fn round<F>(&self, timeout: Duration) -> Round<F> {
+        let over = self.host.sleep_until(self.host.now() + timeout);
+        Round { asked: FuturesUnordered::new(), open: Nodes::default(), timeout, over }
+    }
+
+    /// The next answer of a round; of a node that is late, that it is silent. Nothing when all have answered.
+    ///
+    /// # Cancel safety
+    /// No answer is lost.
+    pub(crate) async fn next_of<A, F>(&self, round: &mut Round<F>) -> Option<(usize, Result<A, BackendError>)>
+    where
+        F: Future<Output = (usize, Result<A, BackendError>)>,
+    {
+        let answered = tokio::select! {
+            biased;
+            answered = round.asked.next() => answered,
+            () = &mut round.over => None,
+        };
+        let (node, answer) = match answered {
+            Some(answered) => answered,
+            None => {
+                round.asked.clear();
+                (round.open.iter().next()?, Err(error::silent(round.timeout)))
+            }
+        };
+        round.open.remove(node);
+        Some((node, self.members[node].judged(round.timeout, answer)))
     }
 
     /// Asks every node at once, each within its time-out, and shows the answers so far at each one that comes.
@@ -81,15 +129,14 @@ impl<N: QuorumNode> Quorum<N> {
     where
         F: Future<Output = Result<A, BackendError>>,
     {
-        let mut asked: FuturesUnordered<_> = (self.members.iter().enumerate())
-            .map(|(at, member)| {
-                let answer = ask(member.node.clone());
-                async move { (at, member.within(&*self.host, timeout, answer).await) }
-            })
-            .collect();
+        let mut round = self.round(timeout);
+        for (node, member) in self.members.iter().enumerate() {
+            let answer = ask(member.node.clone());
+            round.ask(node, async move { (node, answer.await) });
+        }
         let mut answers: Vec<Option<Result<A, BackendError>>> = self.members.iter().map(|_| None).collect();
-        while let Some((at, answer)) = asked.next().await {
-            answers[at] = Some(answer);
+        while let Some((node, answer)) = self.next_of(&mut round).await {
+            answers[node] = Some(answer);
             on_answer(&answers);
         }
         answers

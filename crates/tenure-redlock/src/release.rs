@@ -1,12 +1,11 @@
 //! The verb `release`: leaving all nodes, and one.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
 use tenure_core::{BackendError, LockName, OwnerId, QuorumNode, Released};
 use tokio::sync::oneshot;
 
-use crate::quorum::Quorum;
+use crate::{nodes::Nodes, quorum::Quorum};
 
 /// How long a node may take for a release: 500 ms.
 const RELEASE: Duration = Duration::from_millis(500);
@@ -18,21 +17,20 @@ pub(crate) async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     owner: OwnerId,
-    pending: BTreeSet<usize>,
+    pending: Nodes,
     tell: oneshot::Sender<Result<Released, BackendError>>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
-    let mut asked: FuturesUnordered<_> = (quorum.members.iter().enumerate())
-        .map(|(node, member)| {
-            let released = member.within(&*quorum.host, RELEASE, member.node.release(&name, owner));
-            async move { (node, released.await) }
-        })
-        .collect();
+    let mut round = quorum.round(RELEASE);
+    for (node, member) in quorum.members.iter().enumerate() {
+        let released = member.node.release(&name, owner);
+        round.ask(node, async move { (node, released.await) });
+    }
     let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
     let (mut errors, mut again) = (Vec::new(), Vec::new());
-    while let Some((node, answer)) = asked.next().await {
+    while let Some((node, answer)) = quorum.next_of(&mut round).await {
         let is_left = matches!(answer, Ok(Released::Released));
-        if !is_left && pending.contains(&node) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node)
+        if !is_left && pending.contains(node) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node)
         {
             again.push(node);
         }

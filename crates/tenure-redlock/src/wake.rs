@@ -1,10 +1,6 @@
 //! `Gathered`: the hints of all nodes as one stream.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{
@@ -12,6 +8,8 @@ use futures_util::{
     stream::{self, BoxStream, SelectAll},
 };
 use tenure_core::{Host, Moment, OwnerId, Wake, Wakes};
+
+use crate::nodes::Nodes;
 
 /// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would refuse.
 const SPREAD: Duration = Duration::from_millis(20);
@@ -24,7 +22,7 @@ pub(crate) struct Gathered {
     streams: SelectAll<BoxStream<'static, (usize, Wake)>>,
     quorum: usize,
     host: Arc<dyn Host>,
-    counted: BTreeMap<OwnerId, (Moment, BTreeSet<usize>)>,
+    counted: BTreeMap<OwnerId, (Moment, Nodes)>,
 }
 
 impl Gathered {
@@ -40,7 +38,7 @@ impl Gathered {
     /// Counts a hint; the owner if it is to be told now.
     fn count(&mut self, node: usize, owner: OwnerId) -> Option<OwnerId> {
         let now = self.host.now();
-        let (_, nodes) = self.counted.entry(owner).or_insert_with(|| (now, BTreeSet::new()));
+        let (_, nodes) = self.counted.entry(owner).or_insert_with(|| (now, Nodes::default()));
         nodes.insert(node);
         if nodes.len() >= self.quorum {
             self.counted.remove(&owner);

@@ -22,7 +22,7 @@ use crate::{
 pub struct RedlockStore(Vec<RedisStore>);
 
 impl RedlockStore {
-    /// These servers: 3 or more, an odd number. Each may have a login and a port of its own; all else, the number of the
+    /// These servers: 3 to 63, an odd number. Each may have a login and a port of its own; all else, the number of the
     /// database included, is the same for all.
     pub fn of(nodes: impl IntoIterator<Item = RedisStore>) -> Self {
         Self(nodes.into_iter().collect())
