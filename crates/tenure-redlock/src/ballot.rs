@@ -1,6 +1,6 @@
 //! `Ballot`: one claim to all nodes, from the first request until all is settled or released. No I/O, no clock.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use tenure_core::{BackendError, ClaimAnswer, HolderView, Outcome, Raised};
 
@@ -131,10 +131,6 @@ impl Ballot {
         self.has_left_something() || self.nodes().any(|node| self.tally.has_refused(node))
     }
 
-    fn nodes(&self) -> std::ops::Range<usize> {
-        0..self.raising.len()
-    }
-
     pub(crate) fn on_event(&mut self, event: Event) {
         match event {
             Event::Vote(node, answer) => self.on_vote(node, answer),
@@ -208,6 +204,10 @@ impl Ballot {
             _ => {}
         }
         steps
+    }
+
+    fn nodes(&self) -> Range<usize> {
+        0..self.raising.len()
     }
 
     /// Nodes that granted, have not answered, or answered with an error of unknown outcome.

@@ -79,7 +79,7 @@ impl<N: QuorumNode> Poll<N> {
 
     async fn run(mut self) {
         let quorum = self.quorum.clone();
-        // Most ask all nodes at once, and nothing else.
+        // Those that are asked first have one timer; most ballots ask for nothing else.
         let (mut votes, mut under_way) = (quorum.round(self.timeout), FuturesUnordered::new());
         for step in self.steps() {
             match step {
@@ -89,7 +89,7 @@ impl<N: QuorumNode> Poll<N> {
         }
         loop {
             if self.tell() {
-                under_way.extend(self.steps().into_iter().map(|step| self.carry_out(step)));
+                under_way.extend(self.go_on());
             }
             let event = tokio::select! {
                 biased;
@@ -98,9 +98,13 @@ impl<N: QuorumNode> Poll<N> {
                 else => break,
             };
             self.ballot.on_event(event);
-            under_way.extend(self.steps().into_iter().map(|step| self.carry_out(step)));
+            under_way.extend(self.go_on());
         }
         quorum.memory.end(&self.ticket);
+    }
+
+    fn go_on(&mut self) -> Vec<BoxFuture<'static, Event>> {
+        self.steps().into_iter().map(|step| self.carry_out(step)).collect()
     }
 
     fn steps(&mut self) -> Vec<Step> {
