@@ -98,10 +98,15 @@ pub(crate) async fn seen_by_quorum(
 }
 
 /// A quorum write that changes nothing and checks that a node is there. It breaks a connection that the session has left.
-pub(crate) async fn write(session: &Session, node: &str) -> Result<(), MultiWriteError> {
+///
+/// It is sent here, and not when it is first polled: who lists behind it relies on the order.
+pub(crate) fn write<'a>(
+    session: &'a Session,
+    node: &str,
+) -> impl Future<Output = Result<(), MultiWriteError>> + 'a {
     let mut writer = session.client.new_multi_writer();
-    writer.add_check_version(node, ANY_VERSION)?;
-    writer.commit().await.map(drop)
+    let sent = writer.add_check_version(node, ANY_VERSION).map(|()| writer.commit());
+    async move { sent?.await.map(drop) }
 }
 
 /// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower

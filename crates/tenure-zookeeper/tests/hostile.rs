@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use tenure_core::{BackendHandle, ClaimAnswer, ErrorKind, Released, Severity, Wait};
+use tenure_core::{BackendError, BackendHandle, ClaimAnswer, ErrorKind, Released, Renewal, Severity, Wait};
 use tenure_testkit::{
     conformance::player::Player,
     patience::stretch,
@@ -27,22 +27,25 @@ fn player(backend: &BackendHandle) -> Player {
     player
 }
 
-/// Asks while the follower that it asks is behind its leader, which is so until the question is with that.
-async fn asks_one_that_is_behind(link: &Proxy, player: &Player) -> ClaimAnswer {
-    let mut claim = pin!(player.backend.claim(&player.claim));
+/// Asks while the follower that is asked is behind its leader, which is so until the question is with that.
+async fn asked_of_one_that_is_behind<T>(
+    link: &Proxy,
+    question: impl Future<Output = Result<T, BackendError>>,
+) -> T {
+    let mut question = pin!(question);
     let before = link.traffic().held_replies;
     let asked = async {
         until("the leader has answered", async || link.traffic().held_replies > before).await;
         sleep(Duration::from_millis(200)).await;
     };
     let early = tokio::select! {
-        answer = claim.as_mut() => Some(answer.unwrap()),
+        answer = question.as_mut() => Some(answer),
         () = asked => None,
     };
     link.release();
     match early {
-        Some(answer) => answer,
-        None => soon("it is answered", claim).await.unwrap(),
+        Some(answer) => answer.unwrap(),
+        None => soon("it is answered", question).await.unwrap(),
     }
 }
 
@@ -64,10 +67,38 @@ async fn who_asks_after_a_release_is_not_told_that_it_is_held() {
         assert!(matches!(answer, ClaimAnswer::Queued { .. } | ClaimAnswer::Busy { .. }), "{answer:?}");
         link.hold_replies();
         assert_eq!(soon("it leaves", holder.leave()).await, Released::Released);
-        let answer = asks_one_that_is_behind(link, &late).await;
+        let answer = asked_of_one_that_is_behind(link, behind.claim(&late.claim)).await;
         assert!(matches!(answer, ClaimAnswer::Granted(_)), "{wait:?}: {answer:?}");
         soon("it leaves", late.leave()).await;
     }
+}
+
+/// Who broke a lock over a follower that was behind was shown one that had left, and robbed nobody: the list was sent before the
+/// write that it has to come behind. The same list looks for a node whose making had no answer (H6.5, hazard 57).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_breaks_a_lock_robs_the_one_that_holds_it_now() {
+    let ensemble = Ensemble::behind_proxies(3);
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    let link = ensemble.link(follower, leader);
+    let at = async |member: usize| {
+        connected(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address())).await
+    };
+    let (ahead, behind) = (at(leader).await, at(follower).await);
+    let before = player(&behind);
+    soon("it knows the directory", before.enter()).await;
+    soon("it leaves", before.leave()).await;
+    let (holder, next) = (player(&ahead), player(&ahead));
+    soon("it enters", holder.enter()).await;
+    next.queue_behind(0).await;
+    let shown = behind.inspect(&next.claim.name).await.unwrap();
+    assert_eq!((shown.holders.len(), shown.queue.len()), (1, 1), "the follower has heard of both");
+    link.hold_replies();
+    soon("it leaves", holder.leave()).await;
+    let grant = soon("it enters", next.enter()).await;
+    let robbed = asked_of_one_that_is_behind(link, behind.break_lock(&next.claim.name)).await;
+    let robbed: Vec<_> = robbed.into_iter().map(|holder| holder.owner).collect();
+    assert_eq!(robbed, [next.claim.owner.to_string()]);
+    assert_eq!(next.renew(&grant).await, Renewal::Gone);
 }
 
 /// L8. Why no late copy of a request has to be looked for, which `find` in `leave.rs` relies on: what a client said over a connection
