@@ -61,6 +61,22 @@ struct Debts {
     is_being_paid: bool,
 }
 
+/// The task that sends them. When it is dropped, nothing is forgotten, and another one may be begun.
+struct Paying<'a> {
+    debts: &'a Mutex<Debts>,
+    in_hand: Option<Debt>,
+}
+
+impl Drop for Paying<'_> {
+    fn drop(&mut self) {
+        let mut debts = locked(self.debts);
+        if let Some(debt) = self.in_hand.take() {
+            debts.open.push_front(debt);
+        }
+        debts.is_being_paid = false;
+    }
+}
+
 impl<N: QuorumNode> Member<N> {
     pub(crate) fn new(place: String, node: Arc<N>) -> Self {
         Self { place, node, known: Arc::default() }
@@ -128,18 +144,19 @@ impl<N: QuorumNode> Member<N> {
     }
 
     fn note<A>(&self, timeout: Duration, answer: &Result<A, BackendError>) {
-        let failed = match answer {
-            Ok(_) => false,
-            // It answers, even if it will not serve: a closed gate opens without a probe.
-            Err(error) if error.retry_hint().is_some() => false,
-            // Asked with so little patience, it may only be far away.
-            Err(error) if error.kind() == ErrorKind::TimedOut && timeout < PATIENCE => return,
-            Err(error) => matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable),
-        };
+        let Err(error) = answer else { return self.known.is_silent.store(false, Ordering::Relaxed) };
+        // It answers, even if it will not serve: a closed gate opens without a probe.
+        let answers = error.retry_hint().is_some();
+        // Asked with so little patience, it may only be far away.
+        if !answers && error.kind() == ErrorKind::TimedOut && timeout < PATIENCE {
+            return;
+        }
+        let failed = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable);
+        // Who comes back, or will not serve, may be another one than before (A5).
         if failed {
             self.known.is_identified.store(false, Ordering::Relaxed);
         }
-        self.known.is_silent.store(failed, Ordering::Relaxed);
+        self.known.is_silent.store(failed && !answers, Ordering::Relaxed);
     }
 
     /// Adds a release to send; true if no task is sending them yet.
@@ -164,17 +181,24 @@ impl<N: QuorumNode> Member<N> {
     }
 
     /// Sends the releases one by one, and waits while the node does not answer.
+    ///
+    /// # Dropping
+    /// As when a runtime ends: the next release that is owed has all of them sent.
     pub(crate) async fn pay(&self, host: &dyn Host) {
+        let mut paying = Paying { debts: &self.known.debts, in_hand: None };
         while let Some(debt) = self.next_debt(host.now()) {
+            let debt = paying.in_hand.insert(debt);
             let released = self.node.release(&debt.name, debt.owner);
             match self.within(host, PROBE_TIMEOUT, released).await {
                 Err(error) if error.kind().is_transient() => {
-                    locked(&self.known.debts).open.push_front(debt);
                     host.sleep_until(host.now() + PROBE_EVERY).await;
+                    paying.in_hand.take().map(|debt| locked(paying.debts).open.push_front(debt));
                 }
-                _ => {}
+                _ => paying.in_hand = None,
             }
         }
+        // Whoever owes now has begun another task.
+        std::mem::forget(paying);
     }
 
     /// True if it is time to look whether a silent member answers again; says so once per period.

@@ -12,7 +12,7 @@ use tenure::Locker;
 use tenure_core::{Backend, Claim, ClaimAnswer, ErrorKind, LockName, Mode, Outcome, Released, Renewal, Wait};
 use tenure_testkit::host::pass;
 
-use crate::stage::{Mood, Stage, TTL, granted, ms, name};
+use crate::stage::{Mood, Runtime, Stage, TTL, granted, ms, name};
 
 /// Two of five may hang or be down, and nobody waits for them, but for the first claim of a process, which asks who they are.
 #[tokio::test(start_paused = true)]
@@ -188,6 +188,33 @@ async fn a_node_hangs_is_owed_a_release_and_answers(meanwhile: impl AsyncFnOnce(
     assert_eq!(stage.crowd().await.0, 0);
 }
 
+/// L8: a runtime that ended took with it the task that sent what a node was owed, also what it had in hand, and nobody sent
+/// anything to that node again in the life of the process.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_is_owed_outlives_the_runtime_that_sent_it() {
+    let stage = Stage::new(3);
+    let runtime = Runtime::of(&stage);
+    let (locks, node) = (stage.process_in(&runtime), &stage.nodes[2]);
+    for wait in [ms(10), ms(600)] {
+        let claim = stage.claim(Wait::Turn);
+        granted(locks.claim(&claim).await);
+        pass(ms(1)).await;
+        assert_eq!(stage.crowd().await.0, 3);
+        node.set(Mood::Down);
+        assert_eq!(locks.release(&name(), claim.owner).await.unwrap(), Released::Released);
+        // It has been refused, and waits; or was refused twice.
+        pass(wait).await;
+        runtime.end();
+        pass(ms(1)).await;
+        let other = stage.claim(Wait::Turn);
+        granted(locks.claim(&other).await);
+        assert_eq!(locks.release(&name(), other.owner).await.unwrap(), Released::Released);
+        node.set(Mood::Up);
+        pass(ms(1000)).await;
+        assert_eq!(stage.crowd().await.0, 0);
+    }
+}
+
 /// H3.4, L1: a release tells its caller as soon as a quorum is free. Who asked again under the same owner was granted the
 /// node that was still to be left, and lost it to that release: a rival needed one node less.
 #[tokio::test(start_paused = true)]
@@ -296,6 +323,27 @@ async fn one_server_under_two_names_is_refused() {
     assert_eq!(stage.crowd().await, (0, 0));
     let findings = locks.diagnose().await.unwrap();
     assert!(findings.iter().any(|finding| finding.what.contains("n0 and n2")), "{findings:?}");
+}
+
+/// A5, L1: a process that had asked who they are never asked a node again that answers. When another server answered under a name of
+/// one that was taken away, it would not serve at first; when it did, it voted twice.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_would_not_serve_is_asked_again_who_it_is() {
+    let stage = Stage::new(3);
+    let (locks, first) = (stage.process(), stage.claim(Wait::Turn));
+    granted(locks.claim(&first).await);
+    locks.release(&name(), first.owner).await.unwrap();
+    pass(ms(1)).await;
+    stage.nodes[0].set(Mood::Shut);
+    stage.nodes[0].pretend_to_be("server 1");
+    let second = stage.claim(Wait::Turn);
+    granted(locks.claim(&second).await);
+    locks.release(&name(), second.owner).await.unwrap();
+    stage.nodes[0].set(Mood::Up);
+    stage.nodes[2].set(Mood::Down);
+    let error = locks.claim(&stage.claim(Wait::Turn)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("n0 and n1 are one server under two names"), "{error}");
 }
 
 /// A node that hung is not waited for again, and is asked again once a probe was answered.

@@ -1,6 +1,7 @@
 //! A quorum of nodes in memory that fail as they are told, under paused time.
 
 use std::{
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -10,14 +11,15 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
-    Grant, HolderView, Host, LockName, LockView, Memo, Mode, Noted, Outcome, OwnerId, ProcessId, Promises,
-    QuorumNode, Raised, Released, Renewal, Wait, Wakes,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Mode, Moment, Noted, Outcome, OwnerId,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Start, Wait, Wakes,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_memory::Memory;
 use tenure_redlock::Redlock;
 use tenure_testkit::host::PausedHost;
+use tokio::task::AbortHandle;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
@@ -27,6 +29,8 @@ pub(crate) enum Mood {
     Up,
     /// Refuses connections.
     Down,
+    /// Answers that it will not serve for a while.
+    Shut,
     /// Takes requests and never answers; what it took is done.
     Mute,
     /// Does what it is asked after so long, and answers then.
@@ -72,6 +76,11 @@ impl Faulty {
             Mood::Up | Mood::Mute => Ok(()),
             Mood::Down => {
                 Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "connection refused"))
+            }
+            Mood::Shut => {
+                let error =
+                    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "its gate is closed");
+                Err(error.retry_after(TTL))
             }
             Mood::Late(delay) => {
                 self.host.sleep_until(self.host.now() + delay).await;
@@ -168,7 +177,9 @@ impl Backend for Faulty {
 #[async_trait]
 impl QuorumNode for Faulty {
     async fn identity(&self) -> Result<String, BackendError> {
-        self.before().await?;
+        if *self.mood.lock().unwrap() != Mood::Shut {
+            self.before().await?;
+        }
         self.after().await;
         Ok(self.identity.lock().unwrap().clone())
     }
@@ -183,6 +194,44 @@ impl QuorumNode for Faulty {
         let answer = self.store.raise(name, owner, to).await;
         self.after().await;
         answer
+    }
+}
+
+/// A host whose tasks end when a test says so, as those of a runtime that is shut down.
+pub(crate) struct Runtime {
+    host: Arc<PausedHost>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Runtime {
+    pub(crate) fn of(stage: &Stage) -> Arc<Self> {
+        Arc::new(Self { host: stage.host.clone(), tasks: Mutex::default() })
+    }
+
+    pub(crate) fn end(&self) {
+        self.tasks.lock().unwrap().drain(..).for_each(|task| task.abort());
+    }
+}
+
+impl Host for Runtime {
+    fn now(&self) -> Moment {
+        self.host.now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        self.host.sleep_until(until)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.tasks.lock().unwrap().push(tokio::spawn(task).abort_handle());
+    }
+
+    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
+        self.host.spawn_apart(name, start)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.host.random(bytes);
     }
 }
 
@@ -214,6 +263,13 @@ impl Stage {
             (format!("n{at}"), Arc::new(Faulty { mood, ..node.clone() }))
         };
         Redlock::new(self.nodes.iter().enumerate().map(far).collect(), self.host.clone()).unwrap()
+    }
+
+    /// A process whose runtime a test can end.
+    pub(crate) fn process_in(&self, runtime: &Arc<Runtime>) -> Redlock<Faulty> {
+        let named =
+            self.nodes.iter().enumerate().map(|(at, node)| (format!("n{at}"), Arc::new(node.clone())));
+        Redlock::new(named.collect(), runtime.clone()).unwrap()
     }
 
     pub(crate) fn claim(&self, wait: Wait) -> Claim {
