@@ -67,13 +67,18 @@ struct Paying<'a> {
     in_hand: Option<Debt>,
 }
 
+impl Paying<'_> {
+    fn put_back(&mut self) {
+        if let Some(debt) = self.in_hand.take() {
+            locked(self.debts).open.push_front(debt);
+        }
+    }
+}
+
 impl Drop for Paying<'_> {
     fn drop(&mut self) {
-        let mut debts = locked(self.debts);
-        if let Some(debt) = self.in_hand.take() {
-            debts.open.push_front(debt);
-        }
-        debts.is_being_paid = false;
+        self.put_back();
+        locked(self.debts).is_being_paid = false;
     }
 }
 
@@ -192,7 +197,7 @@ impl<N: QuorumNode> Member<N> {
             match self.within(host, PROBE_TIMEOUT, released).await {
                 Err(error) if error.kind().is_transient() => {
                     host.sleep_until(host.now() + PROBE_EVERY).await;
-                    paying.in_hand.take().map(|debt| locked(paying.debts).open.push_front(debt));
+                    paying.put_back();
                 }
                 _ => paying.in_hand = None,
             }
