@@ -44,6 +44,8 @@ pub(crate) struct Stage {
     url: Option<String>,
     /// By how much a lease may last longer than its ttl.
     grain: Duration,
+    /// How long a lease of `tenure run` lasts if a test does not say; `None` if the command knows.
+    ttl: Option<&'static str>,
     has_long_turns: AtomicBool,
 }
 
@@ -127,6 +129,7 @@ impl Stage {
             _server: None,
             url: None,
             grain: Duration::ZERO,
+            ttl: None,
             has_long_turns: AtomicBool::new(false),
         }
     }
@@ -189,14 +192,14 @@ impl Stage {
     fn on_path(servers: Shared) -> Self {
         let (part, tick) = (Shared::part(), TICK.as_millis());
         let url = format!("zookeeper://{}/tenure-{part}?tick={tick}ms", servers.address());
-        Self::on(url, servers, Duration::from_millis(1500))
+        Self { ttl: Some(LASTING), ..Self::on(url, servers, Duration::from_millis(1500)) }
     }
 
     /// In a part of these etcd servers that no other test has.
     #[cfg(feature = "etcd")]
     fn on_prefix(servers: Shared) -> Self {
         let url = format!("etcd://{}?prefix={}/", servers.address(), Shared::part());
-        Self::on(url, servers, Duration::from_secs(2))
+        Self { ttl: Some(LASTING), ..Self::on(url, servers, Duration::from_secs(2)) }
     }
 
     fn on(url: String, server: impl Any + Send + Sync, grain: Duration) -> Self {
@@ -255,7 +258,12 @@ impl Stage {
     /// `tenure` with these arguments, and nothing of the outer world but the search path.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.program(env!("CARGO_BIN_EXE_tenure"));
-        command.args(arguments);
+        match (self.ttl, arguments) {
+            (Some(ttl), ["run", rest @ ..]) if !rest.contains(&"--ttl") => {
+                command.args(["run", "--ttl", ttl]).args(rest)
+            }
+            _ => command.args(arguments),
+        };
         command
     }
 
@@ -393,6 +401,10 @@ pub(crate) fn assert_within(bound: Duration, took: Duration, what: &str) {
         slowness()
     );
 }
+
+/// Servers that many tests share, and each of which is several threads, have no processor for ten seconds on some busy machines:
+/// a lease of the default length is lost by then, and truly so. No ZooKeeper of the tests allows much more.
+const LASTING: &str = "40s";
 
 /// A ttl for a lease that must not be lost, however slow the machine: a store accepts ten seconds unless it is told otherwise.
 pub(crate) fn scaled_ttl(ttl: Duration) -> (Duration, String) {
