@@ -44,9 +44,9 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Any session, for a read.
+    /// Any session, for a request without a ttl: the longest, which is the last to give a server up.
     pub(crate) async fn any(&self) -> Result<Arc<Session>, BackendError> {
-        match self.living().into_iter().next() {
+        match self.living().into_iter().max_by_key(|session| session.longest()) {
             Some(session) => Ok(session),
             None => self.begun(Timing::DEFAULT_TTL).await,
         }
@@ -153,6 +153,10 @@ const ODD: usize = 4;
 
 #[cfg(test)]
 mod tests {
+    use tenure::TokioHost;
+    use tenure_core::ProcessId;
+    use tenure_testkit::zookeeper::ZooKeeperServer;
+
     use super::*;
 
     fn secs(secs: &[f64]) -> Vec<Duration> {
@@ -172,6 +176,20 @@ mod tests {
         assert_eq!(served_as(known, begun.iter()), known, "it has one");
         assert_eq!(served_as(odd, begun.iter()), Duration::from_secs(10));
         assert_eq!(served_as(longer, begun.iter()), Duration::from_secs(60));
+    }
+
+    /// Which one a look took was chance, and so was how long it waited for a server that was slow.
+    #[tokio::test]
+    async fn a_request_without_a_ttl_takes_the_longest() {
+        let server = ZooKeeperServer::start();
+        for _ in 0..5 {
+            let sessions = Sessions::new(Config::from_url(&server.url("")).unwrap(), Arc::new(TokioHost));
+            for ttl in secs(&[2.0, 30.0, 5.0, 10.0]) {
+                let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [1; 16]);
+                sessions.of(ttl, owner).await.unwrap();
+            }
+            assert!(sessions.any().await.unwrap().longest() >= Duration::from_secs(30));
+        }
     }
 
     #[test]
