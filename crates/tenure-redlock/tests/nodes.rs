@@ -194,7 +194,7 @@ async fn a_node_hangs_is_owed_a_release_and_answers(meanwhile: impl AsyncFnOnce(
 async fn what_a_node_is_owed_outlives_the_runtime_that_sent_it() {
     let stage = Stage::new(3);
     let runtime = Runtime::of(&stage);
-    let (locks, node) = (stage.process_in(&runtime), &stage.nodes[2]);
+    let (locks, node) = (stage.process_on(runtime.clone()), &stage.nodes[2]);
     for wait in [ms(10), ms(600)] {
         let claim = stage.claim(Wait::Turn);
         granted(locks.claim(&claim).await);

@@ -27,6 +27,15 @@ fn player(backend: &BackendHandle) -> Player {
     player
 }
 
+/// Clients of the leader and of a follower, and the link over which that one hears of it.
+async fn leader_and_follower(ensemble: &Ensemble) -> (BackendHandle, BackendHandle, &Proxy) {
+    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
+    let at = async |member: usize| {
+        connected(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address())).await
+    };
+    (at(leader).await, at(follower).await, ensemble.link(follower, leader))
+}
+
 /// Asks while the follower that is asked is behind its leader, which is so until the question is with that.
 async fn asked_of_one_that_is_behind<T>(
     link: &Proxy,
@@ -54,12 +63,7 @@ async fn asked_of_one_that_is_behind<T>(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_after_a_release_is_not_told_that_it_is_held() {
     let ensemble = Ensemble::behind_proxies(3);
-    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
-    let link = ensemble.link(follower, leader);
-    let at = async |member: usize| {
-        connected(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address())).await
-    };
-    let (ahead, behind) = (at(leader).await, at(follower).await);
+    let (ahead, behind, link) = leader_and_follower(&ensemble).await;
     for wait in [Wait::Turn, Wait::No] {
         let (holder, late) = (player(&ahead), player(&behind).waiting(wait));
         soon("it enters", holder.enter()).await;
@@ -78,12 +82,7 @@ async fn who_asks_after_a_release_is_not_told_that_it_is_held() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_breaks_a_lock_robs_the_one_that_holds_it_now() {
     let ensemble = Ensemble::behind_proxies(3);
-    let (leader, follower) = (ensemble.leader(), ensemble.followers()[0]);
-    let link = ensemble.link(follower, leader);
-    let at = async |member: usize| {
-        connected(&format!("zookeeper://{}/tenure{CALM}", ensemble.member(member).address())).await
-    };
-    let (ahead, behind) = (at(leader).await, at(follower).await);
+    let (ahead, behind, link) = leader_and_follower(&ensemble).await;
     let before = player(&behind);
     soon("it knows the directory", before.enter()).await;
     soon("it leaves", before.leave()).await;

@@ -251,9 +251,14 @@ impl Stage {
 
     /// A process that remembers nothing of the others.
     pub(crate) fn process(&self) -> Redlock<Faulty> {
+        self.process_on(self.host.clone())
+    }
+
+    /// The same on a host of its own.
+    pub(crate) fn process_on(&self, host: Arc<dyn Host>) -> Redlock<Faulty> {
         let named =
             self.nodes.iter().enumerate().map(|(at, node)| (format!("n{at}"), Arc::new(node.clone())));
-        Redlock::new(named.collect(), self.host.clone()).unwrap()
+        Redlock::new(named.collect(), host).unwrap()
     }
 
     /// A process from which each node is so far away.
@@ -263,13 +268,6 @@ impl Stage {
             (format!("n{at}"), Arc::new(Faulty { mood, ..node.clone() }))
         };
         Redlock::new(self.nodes.iter().enumerate().map(far).collect(), self.host.clone()).unwrap()
-    }
-
-    /// A process whose runtime a test can end.
-    pub(crate) fn process_in(&self, runtime: &Arc<Runtime>) -> Redlock<Faulty> {
-        let named =
-            self.nodes.iter().enumerate().map(|(at, node)| (format!("n{at}"), Arc::new(node.clone())));
-        Redlock::new(named.collect(), runtime.clone()).unwrap()
     }
 
     pub(crate) fn claim(&self, wait: Wait) -> Claim {
