@@ -9,9 +9,15 @@ use std::{
 
 use crate::locked;
 
-/// Threads that are at such work.
-static WORKING: Mutex<usize> = Mutex::new(0);
+static THREADS: Mutex<Threads> = Mutex::new(Threads { working: 0, suspending: 0 });
 static DONE: Condvar = Condvar::new();
+
+struct Threads {
+    /// So many are at such work.
+    working: usize,
+    /// So many wait for them. Mostly none does, and to notify is a system call.
+    suspending: usize,
+}
 
 thread_local! {
     /// How many of them this thread has, one in the other.
@@ -31,7 +37,7 @@ impl Unstopped {
     pub fn begin() -> Self {
         DEPTH.with(|depth| {
             if depth.get() == 0 {
-                *locked(&WORKING) += 1;
+                locked(&THREADS).working += 1;
             }
             depth.set(depth.get() + 1);
         });
@@ -44,8 +50,11 @@ impl Drop for Unstopped {
         DEPTH.with(|depth| {
             depth.set(depth.get() - 1);
             if depth.get() == 0 {
-                *locked(&WORKING) -= 1;
-                DONE.notify_all();
+                let mut threads = locked(&THREADS);
+                threads.working -= 1;
+                if threads.suspending > 0 {
+                    DONE.notify_all();
+                }
             }
         });
     }
@@ -63,10 +72,15 @@ impl Drop for Unstopped {
 /// assert!(suspended.starts_with("here"));
 /// ```
 pub fn suspend<A>(stop: impl FnOnce() -> A) -> A {
-    let none = DONE.wait_timeout_while(locked(&WORKING), PATIENCE, |working| *working > 0);
+    let mut threads = locked(&THREADS);
+    threads.suspending += 1;
+    let none = DONE.wait_timeout_while(threads, PATIENCE, |threads| threads.working > 0);
+    let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
+    threads.suspending -= 1;
     // Who begins meanwhile waits until it goes on.
-    let (_none, _) = none.unwrap_or_else(PoisonError::into_inner);
-    stop()
+    let stopped = stop();
+    drop(threads);
+    stopped
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tenure_core::{
     Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp,
     Wakes,
 };
-use tenure_ledger::Ledger;
+use tenure_ledger::{Ledger, Rules};
 
 use crate::{
     config::Config,
@@ -123,9 +123,11 @@ impl Backend for Sqlite {
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let mut store = self.store();
         store.places.leave(name, owner);
-        let answer = store.transact(false, Haste::Holder, |tx| {
-            tx.step(name, Some(owner), |ledger, now, rules| Ok(ledger.release(now, rules, owner)))
-        })?;
+        let verb = |ledger: &mut Ledger, now, rules: &Rules| Ok(ledger.release(now, rules, owner));
+        if let Some(answer) = store.at_once(name, None, verb)? {
+            return Ok(answer);
+        }
+        let answer = store.transact(false, Haste::Holder, |tx| tx.step(name, Some(owner), verb))?;
         Ok(answer.unwrap_or(Released::WasGone))
     }
 

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::{LockName, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
-use crate::{clock::micros, error::RowError, sql};
+use crate::{clock::micros, error::RowError, sql, written::Written};
 
 /// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
@@ -58,7 +58,9 @@ struct PlaceRow {
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     /// Whether anybody holds or waits, and the holders and the fence, if that changed.
-    row: Option<(bool, String)>,
+    row: Option<(bool, Written)>,
+    /// The lock has no places afterwards.
+    is_alone: bool,
     /// The lock has no row yet.
     is_new: bool,
     removed: Vec<i64>,
@@ -109,6 +111,7 @@ impl Front {
     pub(crate) fn edits(&self, mut after: Ledger) -> Edits {
         let mut edits = Edits { is_new: !self.is_there, ..Edits::default() };
         let is_busy = !after.is_free();
+        edits.is_alone = self.is_whole && after.waiting() == 0;
         // OK because a verb never changes the order of the queue: it takes places out, and adds one at the end.
         let mut queue = after.take_queue().into_iter().peekable();
         for PlaceRow { number, owner, ends_us } in &self.places {
@@ -121,8 +124,9 @@ impl Front {
             }
         }
         edits.added.extend(queue);
-        let row = (is_busy, after.encode());
-        edits.row = (row != self.row).then_some(row);
+        let row = Written::new(after);
+        let is_same = self.row.0 == is_busy && self.row.1 == row.state;
+        edits.row = (!is_same).then_some((is_busy, row));
         edits
     }
 
@@ -159,9 +163,9 @@ impl Edits {
     /// Writes them. A free lock's row is kept for its fence until it is swept (H6.4).
     pub(crate) fn write(&self, conn: &Connection, name: &LockName, now: Moment) -> rusqlite::Result<()> {
         let name = name.as_str();
-        if let Some((is_busy, state)) = &self.row {
+        if let Some((is_busy, row)) = &self.row {
             let write = if self.is_new { sql::ADD_LOCK } else { sql::WRITE_LOCK };
-            conn.prepare_cached(write)?.execute((name, is_busy, now.wall.as_secs(), state))?;
+            conn.prepare_cached(write)?.execute((name, is_busy, now.wall.as_secs(), &row.state))?;
         }
         for number in &self.removed {
             conn.prepare_cached(sql::REMOVE_PLACE)?.execute((name, number))?;
@@ -173,6 +177,12 @@ impl Edits {
             add_place(conn, name, place)?;
         }
         Ok(())
+    }
+
+    /// The row that they write, if the lock has no places afterwards.
+    pub(crate) fn alone(self) -> Option<Written> {
+        let (_, row) = self.row.filter(|_| self.is_alone)?;
+        Some(row)
     }
 }
 

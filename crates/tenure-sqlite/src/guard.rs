@@ -6,6 +6,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::fcntl::OFlag;
@@ -23,6 +24,10 @@ pub(crate) struct Guard {
     pub(crate) max_ttl_ms: u64,
 }
 
+pub(crate) fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Guard {
     pub(crate) fn path(database: &Path) -> PathBuf {
         let mut name = OsString::from(".");
@@ -34,6 +39,11 @@ impl Guard {
     /// Whether both speak of the same file.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.world == other.world && self.file == other.file
+    }
+
+    /// Whether it has remembered so long a ttl.
+    pub(crate) fn covers(&self, ttl: Duration) -> bool {
+        millis(ttl) <= self.max_ttl_ms
     }
 
     /// `None` if there is none: the database was never used, or both files were removed on purpose.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod at_once;
 mod backend;
 mod clock;
 mod config;
@@ -18,6 +19,7 @@ mod step;
 mod store;
 mod touch;
 mod wake;
+mod written;
 
 pub use backend::Sqlite;
 pub use config::{Config, ConfigError};

@@ -57,6 +57,10 @@ pub(crate) const READ_LOCK: &str =
 /// A free lock's row is kept for its fence until it is swept (H6.4).
 pub(crate) const ADD_LOCK: &str = "INSERT INTO lock VALUES (?1, ?2, ?3, ?4)";
 pub(crate) const WRITE_LOCK: &str = "UPDATE lock SET busy = ?2, used_s = ?3, state = ?4 WHERE name = ?1";
+/// Only if the row is still ?5, and nobody waits.
+pub(crate) const WRITE_LOCK_AT_ONCE: &str = "
+    UPDATE lock SET busy = ?2, used_s = ?3, state = ?4
+    WHERE name = ?1 AND state = ?5 AND NOT EXISTS (SELECT 1 FROM place WHERE name = ?1)";
 pub(crate) const LIST: &str = "
     SELECT name FROM lock WHERE busy = 1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name";
 pub(crate) const EVERY_LOCK: &str = "SELECT name, state FROM lock";

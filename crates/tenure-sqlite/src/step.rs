@@ -19,12 +19,16 @@ const KEEP_FREE: Duration = Duration::from_secs(3600);
 const SWEEP_EVERY: u8 = 32;
 
 impl Store {
-    /// Makes the claim, in a transaction.
+    /// Makes the claim, at once or in a transaction.
     pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
+        let verb = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, claim);
+        if let Some(answer) = self.at_once(&claim.name, Some(claim.ttl), verb)? {
+            return Ok(answer);
+        }
         let answer = self.transact(true, haste, |tx| {
             tx.must_be_open()?;
             let owner = (claim.wait != Wait::No).then_some(claim.owner);
-            let answer = tx.step(&claim.name, owner, |ledger, now, rules| ledger.claim(now, rules, claim))?;
+            let answer = tx.step(&claim.name, owner, verb)?;
             if matches!(answer, ClaimAnswer::Granted(_)) {
                 tx.remember_ttl(claim.ttl)?;
             }
@@ -112,6 +116,9 @@ impl Tx<'_> {
             if change.changed {
                 let edits = front.edits(after);
                 edits.write(self.conn(), name, self.now).map_err(|e| self.failed(e))?;
+                if let Some(row) = edits.alone() {
+                    self.store.last.remember(name, row);
+                }
             }
             self.wakes.extend(change.wakes);
             if change.changed && !front.is_there {

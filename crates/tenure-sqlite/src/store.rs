@@ -16,11 +16,12 @@ use crate::{
     error,
     file::FileId,
     folder::FolderLock,
-    guard::Guard,
+    guard::{self, Guard},
     places::Places,
     schema::{self, Open},
     sql,
     touch::touch,
+    written::LastWritten,
 };
 
 /// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs.
@@ -40,6 +41,7 @@ pub(crate) struct Store {
     /// The open file must be opened again.
     stale: bool,
     pub(crate) places: Places,
+    pub(crate) last: LastWritten,
     /// Notified when a place is taken: the poll may have to look sooner.
     pub(crate) placed: Arc<Notify>,
     /// How often in a row the file was busy with others.
@@ -114,6 +116,7 @@ impl Store {
             generation: 0,
             stale: false,
             places: Places::default(),
+            last: LastWritten::default(),
             placed: Arc::default(),
             busy: 0,
             inserts: chance[0],
@@ -155,7 +158,7 @@ impl Store {
         self.open.as_ref().map(|open| &*open.conn)
     }
 
-    fn opened(&self) -> &Open {
+    pub(crate) fn opened(&self) -> &Open {
         self.open.as_ref().expect("BUG: a transaction runs on an open file")
     }
 
@@ -298,10 +301,10 @@ impl Tx<'_> {
 
     /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
     pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        if ttl_ms <= self.store.opened().guard.max_ttl_ms {
+        if self.store.opened().guard.covers(ttl) {
             return Ok(());
         }
+        let ttl_ms = guard::millis(ttl);
         let path = self.path().to_owned();
         // Under it nobody remembers another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;

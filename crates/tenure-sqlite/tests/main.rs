@@ -6,6 +6,7 @@
     reason = "a test stops at the first surprise, and real servers and processes live in real time"
 )]
 
+mod at_once;
 mod conformance;
 mod diagnosis;
 mod differential;
