@@ -72,9 +72,13 @@ impl Drop for Unstopped {
 /// assert!(suspended.starts_with("here"));
 /// ```
 pub fn suspend<A>(stop: impl FnOnce() -> A) -> A {
+    suspend_within(PATIENCE, stop)
+}
+
+fn suspend_within<A>(patience: Duration, stop: impl FnOnce() -> A) -> A {
     let mut threads = locked(&THREADS);
     threads.suspending += 1;
-    let none = DONE.wait_timeout_while(threads, PATIENCE, |threads| threads.working > 0);
+    let none = DONE.wait_timeout_while(threads, patience, |threads| threads.working > 0);
     let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
     threads.suspending -= 1;
     // Who begins meanwhile waits until it goes on.
@@ -93,6 +97,7 @@ mod tests {
             mpsc,
         },
         thread,
+        time::Instant,
     };
 
     use super::*;
@@ -116,13 +121,15 @@ mod tests {
         });
         begins.recv().unwrap();
         go.send(()).unwrap();
-        let beginner = suspend(|| {
+        let (asked, patience) = (Instant::now(), Duration::from_secs(60));
+        let beginner = suspend_within(patience, || {
             assert!(is_done.load(SeqCst), "the work is done before");
             let beginner = thread::spawn(|| drop(Unstopped::begin()));
             thread::sleep(Duration::from_millis(20));
             assert!(!beginner.is_finished(), "nobody begins meanwhile");
             beginner
         });
+        assert!(asked.elapsed() < patience, "it hears that the work is done");
         beginner.join().unwrap();
         work.join().unwrap();
 

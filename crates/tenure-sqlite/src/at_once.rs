@@ -1,20 +1,23 @@
-//! A verb on a row that this process wrote last, as a single statement: nothing is read, and there is no transaction
+//! A verb on a row that this handle wrote last, as a single statement: nothing is read, and there is no transaction
 //! around it (decision 0074).
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ErrorKind, LockName, Moment};
+use tenure_core::{BackendError, LockName, Moment};
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::{error, schema, sql, store::Store, written::Written};
 
+/// A token that was drawn so long before it was written is not granted.
+const PROMPT: Duration = Duration::from_secs(1);
+
 impl Store {
-    /// Runs a verb on the row as this process wrote it last, and writes the change if the row is still that and nobody
-    /// waits. `None` if it cannot be done so; then nothing was done. `grants` is the ttl of the lease that it grants.
+    /// Runs a verb on the row as this handle wrote it last, and writes the change if the row is still that and nobody
+    /// waits. `None` if it has to be asked in a transaction. `grants` is the ttl of the lease that it grants.
     ///
-    /// It comes to the same as a transaction. A row says all of its lock but the queue: its counter of tokens, and each
-    /// lease. The clock is read before SQLite's write lock is had: a lease that is granted so ends no later in the file
-    /// for it, and one that is taken for over is over.
+    /// A row says all of its lock but the queue: its counter of tokens, and each lease. The clock is read before
+    /// SQLite's write lock is had: a lease that is granted so ends no later in the file for it, and one that is taken
+    /// for over is over.
     pub(crate) fn at_once<A>(
         &mut self,
         name: &LockName,
@@ -42,15 +45,18 @@ impl Store {
         let Ok(mut write) = open.conn.prepare_cached(sql::WRITE_LOCK_AT_ONCE) else { return Ok(None) };
         let written = write.execute((name.as_str(), is_busy, now.wall.as_secs(), &after.state, before));
         drop(write);
-        match written.map_err(|e| error::at_commit(&self.config.path, e)) {
+        match written {
             Ok(0) => Ok(None),
             Ok(_) => {
-                self.last.remember(name, after);
-                Ok(Some(answer))
+                self.busy = 0;
+                self.last.remember(name, Some(after));
+                // The file may have been put back while this process stood still: it holds, and asks for another token.
+                let is_late = grants.is_some() && (now + PROMPT).is_over(self.now());
+                Ok((!is_late).then_some(answer))
             }
-            // Nothing was done, and a transaction knows how to wait.
-            Err(error) if error.kind() == ErrorKind::Throttled => Ok(None),
-            Err(error) => Err(error),
+            // The transaction says why, or knows how to wait.
+            Err(error) if error::is_refusal(&error) => Ok(None),
+            Err(error) => Err(error::at_commit(&self.config.path, error)),
         }
     }
 }
@@ -59,33 +65,71 @@ impl Store {
 mod tests {
     use std::sync::Arc;
 
-    use tenure_core::{Bells, ClaimAnswer};
+    use tempfile::TempDir;
+    use tenure_core::{Bells, Claim, ClaimAnswer};
     use tenure_testkit::{conformance::player::Player, host::PausedHost};
 
     use super::*;
     use crate::{backend::Sqlite, config::Config, store::Haste};
 
-    #[tokio::test(start_paused = true)]
-    async fn what_this_process_wrote_last_is_not_read_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let (config, host) = (Config::new(folder.path().join("locks.db")), PausedHost::new(1));
-        let claim = Player::new(Arc::new(Sqlite::new(config.clone(), host.clone())), "one").claim;
-        let mut store = Store::new(config, host, Bells::default());
-        let enter = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, &claim);
-        let leave = |ledger: &mut Ledger, now, rules: &Rules| Ok(ledger.release(now, rules, claim.owner));
-        assert!(
-            store.at_once(&claim.name, Some(claim.ttl), enter).unwrap().is_none(),
-            "it wrote nothing yet"
-        );
-        for _ in 0..2 {
-            store.claim(&claim, Haste::Waiter).unwrap();
-            assert!(store.at_once(&claim.name, None, leave).unwrap().is_some());
+    struct Stage {
+        host: Arc<PausedHost>,
+        claim: Claim,
+        store: Store,
+        _folder: TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (config, host) = (Config::new(folder.path().join("locks.db")), PausedHost::new(1));
+            let claim = Player::new(Arc::new(Sqlite::new(config.clone(), host.clone())), "one").claim;
+            Self { store: Store::new(config, host.clone(), Bells::default()), host, claim, _folder: folder }
         }
-        let entered = store.at_once(&claim.name, Some(claim.ttl), enter).unwrap();
-        assert!(matches!(entered, Some(ClaimAnswer::Granted(_))));
-        assert!(
-            store.at_once(&claim.name, Some(claim.ttl * 2), enter).unwrap().is_none(),
-            "it was never remembered"
-        );
+
+        /// The claim for a lease of `ttl`, while so much time passes between the reading of the clock and the write.
+        fn enter(&mut self, ttl: Duration, delay: Duration) -> Option<ClaimAnswer> {
+            let (claim, host) = (&self.claim, &self.host);
+            let verb = |ledger: &mut Ledger, now, rules: &Rules| {
+                host.suspend(delay);
+                ledger.claim(now, rules, claim)
+            };
+            self.store.at_once(&claim.name, Some(ttl), verb).unwrap()
+        }
+
+        fn leave(&mut self) -> bool {
+            let owner = self.claim.owner;
+            let verb = |ledger: &mut Ledger, now, rules: &Rules| Ok(ledger.release(now, rules, owner));
+            self.store.at_once(&self.claim.name, None, verb).unwrap().is_some()
+        }
+
+        /// So often that the file is known to be the one at the path.
+        fn enter_and_leave(&mut self) {
+            for _ in 0..2 {
+                self.store.claim(&self.claim, Haste::Waiter).unwrap();
+                assert!(self.leave());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_this_handle_wrote_last_is_not_read_again() {
+        let mut stage = Stage::new();
+        let ttl = stage.claim.ttl;
+        assert!(stage.enter(ttl, Duration::ZERO).is_none(), "it wrote nothing yet");
+        stage.enter_and_leave();
+        assert!(matches!(stage.enter(ttl, Duration::ZERO), Some(ClaimAnswer::Granted(_))));
+        assert!(stage.enter(ttl * 2, Duration::ZERO).is_none(), "longer than any that is remembered");
+    }
+
+    /// L2: the file may have been put back since.
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_was_drawn_long_before_it_was_written_is_not_granted() {
+        let mut stage = Stage::new();
+        let ttl = stage.claim.ttl;
+        stage.enter_and_leave();
+        assert!(stage.enter(ttl, PROMPT).is_none());
+        let granted = stage.store.claim(&stage.claim, Haste::Waiter).unwrap();
+        assert!(matches!(granted, ClaimAnswer::Granted(_)), "it holds, and is granted another one");
     }
 }

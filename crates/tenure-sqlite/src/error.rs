@@ -35,6 +35,21 @@ pub(crate) fn at_commit(path: &Path, error: rusqlite::Error) -> BackendError {
     translate(path, error, Outcome::Unknown)
 }
 
+/// Whether a statement that is a transaction of its own was refused before anything was written.
+pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
+    let refusals = [
+        ErrorCode::DatabaseBusy,
+        ErrorCode::DatabaseLocked,
+        ErrorCode::ReadOnly,
+        ErrorCode::PermissionDenied,
+        ErrorCode::AuthorizationForStatementDenied,
+        ErrorCode::CannotOpen,
+        ErrorCode::NotADatabase,
+        ErrorCode::DatabaseCorrupt,
+    ];
+    error.sqlite_error_code().is_some_and(|code| refusals.contains(&code))
+}
+
 fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
     let (kind, message) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {

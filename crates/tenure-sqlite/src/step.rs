@@ -116,9 +116,7 @@ impl Tx<'_> {
             if change.changed {
                 let edits = front.edits(after);
                 edits.write(self.conn(), name, self.now).map_err(|e| self.failed(e))?;
-                if let Some(row) = edits.alone() {
-                    self.store.last.remember(name, row);
-                }
+                self.store.last.remember(name, edits.alone());
             }
             self.wakes.extend(change.wakes);
             if change.changed && !front.is_there {

@@ -45,7 +45,7 @@ pub(crate) struct Store {
     /// Notified when a place is taken: the poll may have to look sooner.
     pub(crate) placed: Arc<Notify>,
     /// How often in a row the file was busy with others.
-    busy: u32,
+    pub(crate) busy: u32,
     /// How many new rows this process made.
     pub(crate) inserts: u8,
 }

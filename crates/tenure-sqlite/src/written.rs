@@ -1,4 +1,4 @@
-//! `LastWritten`: the rows that this process wrote last.
+//! `LastWritten`: the rows that this handle wrote last.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use tenure_ledger::Ledger;
 /// So many are remembered; before one more, all are forgotten.
 const MANY: usize = 256;
 
-/// The rows of locks for which nobody waits. Only a memory: others may have written since.
+/// The rows of locks for which nobody waits. Only a memory: others may have written since, or this one was rolled back.
 #[derive(Default)]
 pub(crate) struct LastWritten(HashMap<LockName, Written>);
 
@@ -28,7 +28,9 @@ impl Written {
 }
 
 impl LastWritten {
-    pub(crate) fn remember(&mut self, name: &LockName, row: Written) {
+    /// The row of the lock is this one now, or one that is not remembered.
+    pub(crate) fn remember(&mut self, name: &LockName, row: Option<Written>) {
+        let Some(row) = row else { return drop(self.take(name)) };
         if self.0.len() >= MANY {
             self.0.clear();
         }

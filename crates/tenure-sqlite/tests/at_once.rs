@@ -1,6 +1,7 @@
-//! A row that this process wrote last is written again without being read: only if it is still that row.
+//! A row that this handle wrote last is written again without being read: only if it is still that row.
 
-use tenure_core::Released;
+use rusqlite::Connection;
+use tenure_core::{BackendError, ErrorKind, Outcome, Released};
 use tenure_testkit::{conformance::player::Player, host::pass};
 
 use crate::stage::Stage;
@@ -15,15 +16,47 @@ async fn regular(stage: &Stage) -> Player {
     player
 }
 
-/// L1, L2: it was free when this process wrote it, and is held now.
+/// L1: it was free when this handle wrote it, and is held now.
 #[tokio::test(start_paused = true)]
 async fn who_wrote_a_row_last_sees_that_another_one_came() {
     let stage = Stage::new();
     let (one, other) = (regular(&stage).await, stage.player("one"));
-    let token = other.enter().await.token;
+    other.enter().await;
     assert!(!one.try_enter().await);
-    other.leave().await;
-    assert!(one.enter().await.token > token);
+}
+
+/// L2: whoever comes next, and whether its row is read or not.
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_over_rows_that_are_not_read() {
+    let stage = Stage::new();
+    let (one, other) = (regular(&stage).await, stage.player("one"));
+    let mut last = one.enter().await.token;
+    for player in [&one, &one, &other, &one, &one] {
+        one.leave().await;
+        other.leave().await;
+        let token = player.enter().await.token;
+        assert!(token > last);
+        last = token;
+    }
+}
+
+/// L9: nothing was done while another program has the file.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_another_has_locked_is_busy() {
+    let stage = Stage::new();
+    let one = regular(&stage).await;
+    let raw = Connection::open(stage.file()).unwrap();
+    let is_busy = |error: BackendError| {
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Throttled, Outcome::NotApplied), "{error}");
+    };
+    raw.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    is_busy(one.backend.claim(&one.claim).await.unwrap_err());
+    raw.execute_batch("ROLLBACK").unwrap();
+    one.enter().await;
+    raw.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    is_busy(one.backend.release(&one.claim.name, one.claim.owner).await.unwrap_err());
+    raw.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(one.leave().await, Released::Released);
 }
 
 /// L5, L8: another process has the lock since the lease was over. It is not its lease that is given back.

@@ -21,6 +21,8 @@ use tenure_testkit::{conformance::player::Player, patience::stretch};
 /// Tells a process of this program which part it plays: "hasty", or "staying" until it is told to leave.
 const PART: &str = "DELAYED_PART";
 const TTL: &str = "DELAYED_TTL_MS";
+/// How often it takes the lock.
+const TIMES: &str = "DELAYED_TIMES";
 /// Where the database is, and where the test and its actors leave each other word.
 const FOLDER: &str = "DELAY_FOLDER";
 pub(crate) const CONTROL: &str = "DELAY_CONTROL";
@@ -34,10 +36,11 @@ pub(crate) struct Stay {
 }
 
 /// This program as an actor.
-pub(crate) fn command(part: &str, folder: &Path, ttl: Duration) -> Command {
+pub(crate) fn command(part: &str, folder: &Path, ttl: Duration, times: usize) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", "no_delayed_call_lets_two_in", "--nocapture"]).stdin(Stdio::null());
     command.env(PART, part).env(TTL, ttl.as_millis().to_string()).env(FOLDER, folder.join("db"));
+    command.env(TIMES, times.to_string());
     command.env(CONTROL, folder.join("control")).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
@@ -61,7 +64,8 @@ pub(crate) fn played() -> bool {
     let ttl = Duration::from_millis(env::var(TTL).unwrap().parse().unwrap());
     let folder = PathBuf::from(env::var(FOLDER).unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let told = match runtime.block_on(play(&folder, ttl, &control, part == "staying")) {
+    let times = env::var(TIMES).unwrap().parse().unwrap();
+    let told = match runtime.block_on(play(&folder, (ttl, times), &control, part == "staying")) {
         Ok(stays) => stays.iter().fold(String::new(), |mut lines, stay| {
             writeln!(lines, "{} {} {}", stay.token, stay.from, stay.to).unwrap();
             lines
@@ -74,11 +78,16 @@ pub(crate) fn played() -> bool {
     true
 }
 
-async fn play(folder: &Path, ttl: Duration, control: &Path, stays: bool) -> Result<Vec<Stay>, BackendError> {
-    let mut all = Vec::new();
+async fn play(
+    folder: &Path,
+    (ttl, times): (Duration, usize),
+    control: &Path,
+    stays: bool,
+) -> Result<Vec<Stay>, BackendError> {
+    let (mut all, backend) = (Vec::new(), open(folder));
     // Whoever comes too late tries again, as the engine does, with a new owner.
-    while all.is_empty() {
-        let mut player = player(folder);
+    while all.len() < times {
+        let mut player = player(backend.clone());
         player.claim.ttl = ttl;
         let (until, grant) = enter(&player).await?;
         if now() < until {
@@ -146,8 +155,11 @@ fn patiently_once<A>(answer: Result<A, BackendError>) -> Result<Option<A>, Backe
     }
 }
 
-pub(crate) fn player(folder: &Path) -> Player {
-    let backend: BackendHandle = Arc::new(Sqlite::new(Config::new(folder.join("l.db")), Arc::new(RealHost)));
+pub(crate) fn open(folder: &Path) -> BackendHandle {
+    Arc::new(Sqlite::new(Config::new(folder.join("l.db")), Arc::new(RealHost)))
+}
+
+pub(crate) fn player(backend: BackendHandle) -> Player {
     let mut player = Player::new(backend, "job");
     let (mut process, mut owner) = ([0; 8], [0; 16]);
     RealHost.random(&mut process);

@@ -20,6 +20,8 @@ pub(crate) enum Scene {
     Fresh,
     /// It was used before.
     Existing,
+    /// The process comes again and again, and no longer reads what it wrote last.
+    Regular,
     /// It is deleted meanwhile, with its log.
     Deleted,
     /// Only the database is deleted meanwhile, and its log stays.
@@ -50,9 +52,10 @@ impl Drop for Player {
 }
 
 impl Scene {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Fresh,
         Self::Existing,
+        Self::Regular,
         Self::Deleted,
         Self::Beheaded,
         Self::Replaced,
@@ -108,7 +111,7 @@ impl Scene {
 
 /// Makes a file in which one lock was taken and given back.
 fn used(db: &Path) {
-    let mut player = actor::player(db);
+    let mut player = actor::player(actor::open(db));
     player.claim.ttl = short_ttl();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -131,7 +134,8 @@ impl Pair {
 
     /// The process that will be stopped.
     fn stopped(self, folder: &TempDir, shim: &Path) -> Player {
-        let mut command = actor::command("hasty", folder.path(), self.scene.ttl());
+        let times = if self.scene == Scene::Regular { 3 } else { 1 };
+        let mut command = actor::command("hasty", folder.path(), self.scene.ttl(), times);
         start(command.env("LD_PRELOAD", shim).env("DELAY_AT", self.at.to_string()))
     }
 
@@ -146,7 +150,7 @@ impl Pair {
             is_there("paused").or_else(|| first.0.try_wait().unwrap().map(|_| ()))
         })?;
         self.scene.meanwhile(path);
-        let mut second = start(&mut actor::command("staying", path, short_ttl()));
+        let mut second = start(&mut actor::command("staying", path, short_ttl(), 1));
         // It may have to wait for the first one's call, or for a lease that was forgotten.
         let patience = if self.scene.vanishes() { self.scene.ttl() * 3 / 2 } else { short_ttl() };
         let _ = wait_within(patience, || is_there("in.staying"));
