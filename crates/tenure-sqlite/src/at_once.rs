@@ -8,7 +8,7 @@ use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
 use crate::{error, schema, sql, store::Store, written::Written};
 
-/// A token that was drawn so long before it was written is not granted.
+/// A token that was drawn so long before it was written is not granted: the file may have been put back meanwhile (L2).
 const PROMPT: Duration = Duration::from_secs(1);
 
 impl Store {
@@ -50,9 +50,8 @@ impl Store {
             Ok(_) => {
                 self.busy = 0;
                 self.last.remember(name, Some(after));
-                // The file may have been put back while this process stood still: it holds, and asks for another token.
                 let is_late = grants.is_some() && (now + PROMPT).is_over(self.now());
-                Ok((!is_late).then_some(answer))
+                if is_late { Err(error::late(&self.config.path)) } else { Ok(Some(answer)) }
             }
             // The transaction says why, or knows how to wait.
             Err(error) if error::is_refusal(&error) => Ok(None),
@@ -66,7 +65,7 @@ mod tests {
     use std::sync::Arc;
 
     use tempfile::TempDir;
-    use tenure_core::{Bells, Claim, ClaimAnswer};
+    use tenure_core::{Bells, Claim, ClaimAnswer, ErrorKind, Outcome};
     use tenure_testkit::{conformance::player::Player, host::PausedHost};
 
     use super::*;
@@ -88,13 +87,13 @@ mod tests {
         }
 
         /// The claim for a lease of `ttl`, while so much time passes between the reading of the clock and the write.
-        fn enter(&mut self, ttl: Duration, delay: Duration) -> Option<ClaimAnswer> {
+        fn enter(&mut self, ttl: Duration, delay: Duration) -> Result<Option<ClaimAnswer>, BackendError> {
             let (claim, host) = (&self.claim, &self.host);
             let verb = |ledger: &mut Ledger, now, rules: &Rules| {
                 host.suspend(delay);
                 ledger.claim(now, rules, claim)
             };
-            self.store.at_once(&claim.name, Some(ttl), verb).unwrap()
+            self.store.at_once(&claim.name, Some(ttl), verb)
         }
 
         fn leave(&mut self) -> bool {
@@ -116,20 +115,24 @@ mod tests {
     async fn what_this_handle_wrote_last_is_not_read_again() {
         let mut stage = Stage::new();
         let ttl = stage.claim.ttl;
-        assert!(stage.enter(ttl, Duration::ZERO).is_none(), "it wrote nothing yet");
+        assert!(stage.enter(ttl, Duration::ZERO).unwrap().is_none(), "it wrote nothing yet");
         stage.enter_and_leave();
-        assert!(matches!(stage.enter(ttl, Duration::ZERO), Some(ClaimAnswer::Granted(_))));
-        assert!(stage.enter(ttl * 2, Duration::ZERO).is_none(), "longer than any that is remembered");
+        assert!(matches!(stage.enter(ttl, Duration::ZERO), Ok(Some(ClaimAnswer::Granted(_)))));
+        assert!(
+            stage.enter(ttl * 2, Duration::ZERO).unwrap().is_none(),
+            "longer than any that is remembered"
+        );
     }
 
-    /// L2: the file may have been put back since.
+    /// L2: the file may have been put back since. L9: the owner is there.
     #[tokio::test(start_paused = true)]
     async fn a_token_that_was_drawn_long_before_it_was_written_is_not_granted() {
         let mut stage = Stage::new();
         let ttl = stage.claim.ttl;
         stage.enter_and_leave();
-        assert!(stage.enter(ttl, PROMPT).is_none());
+        let error = stage.enter(ttl, PROMPT).unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::TimedOut, Outcome::Unknown), "{error}");
         let granted = stage.store.claim(&stage.claim, Haste::Waiter).unwrap();
-        assert!(matches!(granted, ClaimAnswer::Granted(_)), "it holds, and is granted another one");
+        assert!(matches!(granted, ClaimAnswer::Granted(_)), "it asks again, and gets another one");
     }
 }

@@ -35,6 +35,12 @@ pub(crate) fn at_commit(path: &Path, error: rusqlite::Error) -> BackendError {
     translate(path, error, Outcome::Unknown)
 }
 
+/// What was granted is in the file, and too old to be believed.
+pub(crate) fn late(path: &Path) -> BackendError {
+    let message = "this process stood still while it wrote; it has to ask again";
+    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("file", path.display())
+}
+
 /// Whether a statement that is a transaction of its own was refused before anything was written.
 pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
     let refusals = [
