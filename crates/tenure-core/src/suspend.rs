@@ -82,9 +82,7 @@ fn suspend_within<A>(patience: Duration, stop: impl FnOnce() -> A) -> A {
     let (mut threads, _) = none.unwrap_or_else(PoisonError::into_inner);
     threads.suspending -= 1;
     // Who begins meanwhile waits until it goes on.
-    let stopped = stop();
-    drop(threads);
-    stopped
+    stop()
 }
 
 #[cfg(test)]

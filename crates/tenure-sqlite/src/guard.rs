@@ -13,7 +13,7 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use tenure_core::{BackendError, ErrorKind, Host};
 
-use crate::{error, file::FileId};
+use crate::{clock::millis, error, file::FileId};
 
 /// The content of `.NAME.guard`: what a new database at this path must know to wait for the leases of the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,10 +22,6 @@ pub(crate) struct Guard {
     pub(crate) file: FileId,
     /// The longest ttl that was ever granted.
     pub(crate) max_ttl_ms: u64,
-}
-
-pub(crate) fn millis(ttl: Duration) -> u64 {
-    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Guard {

@@ -11,12 +11,12 @@ use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerI
 use tokio::sync::Notify;
 
 use crate::{
-    clock::LeaseClock,
+    clock::{LeaseClock, millis},
     config::Config,
     error,
     file::FileId,
     folder::FolderLock,
-    guard::{self, Guard},
+    guard::Guard,
     places::Places,
     schema::{self, Open},
     sql,
@@ -304,7 +304,7 @@ impl Tx<'_> {
         if self.store.opened().guard.covers(ttl) {
             return Ok(());
         }
-        let ttl_ms = guard::millis(ttl);
+        let ttl_ms = millis(ttl);
         let path = self.path().to_owned();
         // Under it nobody remembers another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;

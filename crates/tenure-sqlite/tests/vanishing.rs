@@ -35,16 +35,6 @@ impl Stage {
         }
     }
 
-    fn put_away(&self) {
-        self.rename("locks.db", "away.db");
-    }
-
-    /// In place of the one that is there now.
-    fn put_back(&self) {
-        self.delete("locks.db");
-        self.rename("away.db", "locks.db");
-    }
-
     fn rename(&self, from: &str, to: &str) {
         for part in ["", "-wal", "-shm"] {
             fs::rename(self.file(&format!("{from}{part}")), self.file(&format!("{to}{part}"))).unwrap();
@@ -70,6 +60,19 @@ async fn waits_for_the_lease(other: &Player, holder: &Player, grant: &Grant) {
     assert_eq!(holder.renew(grant).await, Renewal::Gone);
     pass(TTL).await;
     other.enter().await;
+}
+
+/// The file is away for a while, and another one is made and used in its place. Who knew it before has to ask again.
+async fn was_away(stage: &Stage, knew: &Player) {
+    stage.rename("locks.db", "away.db");
+    let other = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&other).await;
+    pass(TTL).await;
+    other.enter().await;
+    stage.delete("locks.db");
+    stage.rename("away.db", "locks.db");
+    let error = knew.backend.claim(&knew.claim).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
 }
 
 /// L1: a new file grants nothing until every lease that the old one may have granted is over.
@@ -291,14 +294,7 @@ async fn a_file_that_was_away_waits_for_the_leases_of_the_other() {
     let idle = Player::new(stage.open("locks.db"), "one");
     idle.enter().await;
     idle.leave().await;
-    stage.put_away();
-    let other = Player::new(stage.open("locks.db"), "one");
-    assert_shut(&other).await;
-    pass(TTL).await;
-    other.enter().await;
-    stage.put_back();
-    let error = idle.backend.claim(&idle.claim).await.unwrap_err();
-    assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
+    was_away(&stage, &idle).await;
     assert_shut(&idle).await;
     pass(TTL).await;
     idle.enter().await;
@@ -314,14 +310,7 @@ async fn a_row_of_a_file_that_was_away_is_no_way_in() {
         player.enter().await;
         player.leave().await;
     }
-    stage.put_away();
-    let other = Player::new(stage.open("locks.db"), "one");
-    assert_shut(&other).await;
-    pass(TTL).await;
-    other.enter().await;
-    stage.put_back();
-    let error = beside.backend.claim(&beside.claim).await.unwrap_err();
-    assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
+    was_away(&stage, &beside).await;
     // With the second of these the handle knows again which file it has.
     for player in [&beside, &beside, &idle] {
         assert_shut(player).await;
