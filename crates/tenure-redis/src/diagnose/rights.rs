@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(1);
 const CLAIMED: Duration = Duration::from_millis(900);
 
 /// What a user needs, beside the keys.
-pub(super) const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set \
+pub(super) const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
     +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank \
     +zrem +zscore +publish +subscribe +scan +type";
 
