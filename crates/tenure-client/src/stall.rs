@@ -1,6 +1,7 @@
 //! `StallDetector`: whether a connection is dead or stuck although nobody has said so.
 
 use std::{
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,7 +15,8 @@ use tenure_core::{Host, Moment, locked};
 /// two requests that were dropped at once say nothing of a healthy connection, and one that was dropped finds a dead one.
 ///
 /// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit counts from
-/// the last byte.
+/// the last byte. The clock is read for a byte only if somebody waits for more: when the one that it answered is gone, or at the
+/// next look.
 pub struct StallDetector {
     host: Arc<dyn Host>,
     limit: Duration,
@@ -25,6 +27,8 @@ pub struct StallDetector {
 struct State {
     /// Since when an answer is missing, if one is.
     since: Option<Moment>,
+    /// Something came, and perhaps more is missing since.
+    is_heard: bool,
     /// Callers that wait for an answer.
     waiting: usize,
     /// How often something was heard.
@@ -61,7 +65,7 @@ impl StallDetector {
     pub fn on_sent(&self) {
         let mut state = locked(&self.state);
         if state.since.is_none() {
-            state.since = Some(self.host.now());
+            (state.since, state.is_heard) = (Some(self.host.now()), false);
         }
     }
 
@@ -69,13 +73,12 @@ impl StallDetector {
     pub fn on_heard(&self) {
         let mut state = locked(&self.state);
         state.heard += 1;
-        // Whoever waits still waits for more.
-        state.since = (state.waiting > 0).then(|| self.host.now());
+        (state.since, state.is_heard) = (None, state.waiting > 0);
     }
 
     /// Nothing came for longer than the limit, and something should have.
     pub fn is_stalled(&self) -> bool {
-        let since = locked(&self.state).since;
+        let since = locked(&self.state).missing_since(&*self.host);
         since.is_some_and(|since| since.elapsed(self.host.now()) > self.limit)
     }
 
@@ -85,14 +88,25 @@ impl StallDetector {
     }
 }
 
+impl State {
+    /// Whoever waits still waits for more, from when that was looked at first.
+    fn missing_since(&mut self, host: &dyn Host) -> Option<Moment> {
+        if mem::take(&mut self.is_heard) {
+            self.since = Some(host.now());
+        }
+        self.since
+    }
+}
+
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.detector.state);
         state.waiting -= 1;
         // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
         if state.waiting == 0 && state.heard != self.heard {
-            state.since = None;
+            (state.since, state.is_heard) = (None, false);
         }
+        state.missing_since(&*self.detector.host);
     }
 }
 

@@ -139,7 +139,7 @@ impl Redis {
     async fn renewing(&self, longest: Duration) -> Result<Arc<Session>, BackendError> {
         self.allow(longest)?;
         let session = self.sessions.session().await?;
-        self.sessions.stand(&session).await?;
+        self.sessions.stand(&session, self.sessions.host().now()).await?;
         self.sessions.may_renew(&session).await?;
         Ok(session)
     }

@@ -3,7 +3,7 @@
 use std::{fmt::Write, sync::Arc};
 
 use tenure_core::{
-    BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Outcome, Wait,
+    BackendError, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Mode, Moment, Outcome, Wait,
 };
 
 use crate::{
@@ -23,10 +23,10 @@ impl Redis {
             let listens = claim.wait != Wait::No;
             let session =
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
-            let gate = session.gate();
-            if let Some(text) = self.sessions.pass(&session, &gate)? {
-                self.sessions.stand(&session).await?;
-                if let Some(answer) = self.claim_through(&session, text, claim).await? {
+            let (gate, now) = (session.gate(), self.sessions.host().now());
+            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
+                self.sessions.stand(&session, now).await?;
+                if let Some(answer) = self.claim_through(&session, text, claim, now).await? {
                     return Ok(answer);
                 }
             }
@@ -42,9 +42,10 @@ impl Redis {
         session: &Session,
         gate: &Arc<str>,
         claim: &Claim,
+        since: Moment,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
-            match self.acquire(session, gate, claim).await? {
+            match self.acquire(session, gate, claim, since).await? {
                 (-1, _) => return Ok(None),
                 (-2, _) => return Box::pin(self.close(session, gate)).await,
                 (0, _) => self.contended.set(&claim.name, true),
@@ -100,10 +101,11 @@ impl Redis {
         session: &Session,
         gate: &Arc<str>,
         claim: &Claim,
+        since: Moment,
     ) -> Result<Taken, BackendError> {
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
-        let _ = write!(tail, ":{}:", self.sessions.host().now().wall.as_millis());
+        let _ = write!(tail, ":{}:", since.wall.as_millis());
         tail.push_str(&self.label(&claim.label));
         let taking = Taking {
             name: claim.name.clone(),

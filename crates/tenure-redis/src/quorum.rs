@@ -67,9 +67,9 @@ impl QuorumNode for Redis {
         let keys = self.keys(name)?;
         for _ in 0..3 {
             let session = self.sessions.session().await?;
-            let gate = session.gate();
-            if let Some(text) = self.sessions.pass(&session, &gate)? {
-                self.sessions.stand(&session).await?;
+            let (gate, now) = (session.gate(), self.sessions.host().now());
+            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
+                self.sessions.stand(&session, now).await?;
                 if let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await? {
                     return Ok(raised);
                 }

@@ -117,8 +117,8 @@ impl Sessions {
         &self,
         session: &Session,
         gate: &'a Gate,
+        now: Moment,
     ) -> Result<Option<&'a Arc<str>>, BackendError> {
-        let now = self.host().now();
         match gate {
             Gate::Open(text) => Ok(Some(text)),
             Gate::Closed { until, .. } if until.is_over(now) => Ok(None),
@@ -127,13 +127,13 @@ impl Sessions {
     }
 
     /// Looks once in a while: fails on a master that lost its replicas, and judges one anew that had followed another.
-    pub(crate) async fn stand(&self, session: &Session) -> Result<(), BackendError> {
+    pub(crate) async fn stand(&self, session: &Session, now: Moment) -> Result<(), BackendError> {
         let config = &self.shared.config;
         if config.is_cluster() || config.guard == GuardMode::Off {
             return Ok(());
         }
         // In a box what is rare: the futures of most requests stay small.
-        if session.has_looked(self.host().now()) { Ok(()) } else { Box::pin(self.look(session)).await }
+        if session.has_looked(now) { Ok(()) } else { Box::pin(self.look(session)).await }
     }
 
     async fn look(&self, session: &Session) -> Result<(), BackendError> {

@@ -49,6 +49,14 @@ pub(crate) struct Engine {
     keeper: Keeper,
 }
 
+/// How a hold ended.
+pub(crate) enum End {
+    /// The lease lasts, for another holder of this process.
+    PassedOn,
+    /// Belief in the lease ended then; it is to be given back.
+    Over(Moment),
+}
+
 impl Engine {
     pub(crate) fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
         let mut bits = [0; 8];
@@ -137,23 +145,23 @@ impl Engine {
         self.keeper.roster().remove(cell)
     }
 
-    /// Ends a hold: the lease is passed on to a waiter of this process, or belief in it ends. `Ok(true)` if it was passed on,
-    /// and nothing is left to do; the loss, if it came before.
-    pub(crate) fn end(&self, cell: &HoldCell) -> Result<bool, Lost> {
+    /// Ends a hold: the lease is passed on to a waiter of this process, and nothing is left to do, or belief in it ends. When that
+    /// was; the loss, if it came before.
+    pub(crate) fn end(&self, cell: &HoldCell) -> Result<End, Lost> {
         // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
         self.forget(cell);
         let now = self.host.now();
         if self.local_queues.pass_on(cell, now, |passed| self.keep(now, passed)) {
-            return Ok(true);
+            return Ok(End::PassedOn);
         }
-        cell.release(now).map(|()| false)
+        cell.release(now).map(|()| End::Over(now))
     }
 
     /// Has a lease passed on, or given back in the background.
     pub(crate) fn give_away(&self, cell: &HoldCell) {
         let is_its_own = self.forget(cell);
         // Lost or not: the store may still count us in, until the ttl ends.
-        if !self.end(cell).is_ok_and(|is_passed| is_passed) && is_its_own {
+        if !matches!(self.end(cell), Ok(End::PassedOn)) && is_its_own {
             self.give_back(cell);
         }
     }

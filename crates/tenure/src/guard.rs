@@ -6,7 +6,7 @@ use tenure_core::{FencingToken, OwnerId, Released};
 use tracing::{Instrument, Span};
 
 use crate::{
-    engine::{Engine, cell::HoldCell},
+    engine::{End, Engine, cell::HoldCell},
     error::{HoldError, Loss, Lost, ReleaseError},
     lease::Lease,
 };
@@ -109,13 +109,12 @@ impl Guard {
         if !self.cell().is_ours() {
             self.check().map_err(ReleaseError::AlreadyLost)?;
         }
-        let is_passed_on = self.engine.end(self.cell()).map_err(ReleaseError::AlreadyLost)?;
+        let end = self.engine.end(self.cell()).map_err(ReleaseError::AlreadyLost)?;
         let mut guard = self;
-        if is_passed_on {
+        let End::Over(now) = end else {
             guard.done = true;
             return Ok(());
-        }
-        let now = guard.engine.host.now();
+        };
         let (name, owner) = (guard.name().clone(), guard.owner());
         let timeout = guard.cell().timing().request_timeout();
         let answer = guard.engine.request(now, timeout, || guard.engine.backend.release(&name, owner)).await;
