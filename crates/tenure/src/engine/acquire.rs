@@ -40,20 +40,23 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
     let began = engine.host.now();
+    let mut now = began;
     request.options.progress.iter().for_each(|progress| progress.begin(request.name));
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
     // Who does not wait may find a lease that is kept idle here.
     let looks = waits || request.options.idle.is_some();
     let queued = looks.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
     let queued = queued.flatten();
-    if let Some(queued) = &queued
-        && let Some(cell) = wait_locally(engine, queued, &request, began).await?
-    {
-        span.record("owner", field::display(cell.owner()));
-        span.record("token", field::display(cell.grant().token));
-        return Ok(cell);
+    if let Some(queued) = &queued {
+        match wait_locally(engine, queued, &request, began).await? {
+            Entry::Passed(cell) => {
+                span.record("owner", field::display(cell.owner()));
+                span.record("token", field::display(cell.grant().token));
+                return Ok(cell);
+            }
+            Entry::Store(at) => now = at,
+        }
     }
-    let mut now = engine.host.now();
     let mut attempt = Attempt::new(engine, began, &request, queued);
     span.record("owner", field::display(attempt.claim.owner));
     loop {
@@ -76,14 +79,21 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     }
 }
 
-/// Waits behind other waiters of this process, of which the store is to hear first. The lease that one of them passed on, or
-/// `None`: the store is to be asked.
+/// How a wait behind others of this process ends.
+enum Entry {
+    /// With the lease that one of them passed on.
+    Passed(Arc<HoldCell>),
+    /// The store is to be asked, from then on.
+    Store(Moment),
+}
+
+/// Waits behind other waiters of this process, of which the store is to hear first.
 async fn wait_locally(
     engine: &Engine,
     queued: &LocalWaiter<'_>,
     request: &Request<'_>,
     began: Moment,
-) -> Result<Option<Arc<HoldCell>>, AcquireError> {
+) -> Result<Entry, AcquireError> {
     let (host, mut now) = (&engine.host, began);
     let patience = patience(request);
     let over = async {
@@ -112,10 +122,10 @@ async fn wait_locally(
         match turn {
             // It came too late to be believed: the store may still count us in, until the ttl ends.
             Some(Turn::Passed(cell)) if cell.take(now).is_err() => engine.give_away(&cell),
-            Some(Turn::Passed(cell)) => return Ok(Some(cell)),
+            Some(Turn::Passed(cell)) => return Ok(Entry::Passed(cell)),
             Some(Turn::Store) => match queued.failed(now, patience) {
                 Some(error) => return Err(AcquireError::Backend(error)),
-                None => return Ok(None),
+                None => return Ok(Entry::Store(now)),
             },
             None => {
                 return Err(queued.failed(now, Duration::ZERO).map_or_else(
@@ -227,7 +237,8 @@ impl<'a> Attempt<'a> {
             return now;
         }
         if let Some(owner) = self.idle_holder() {
-            self.tell_holder(now, owner).await;
+            // In a box what is rare: the future is moved twice before it is polled.
+            Box::pin(self.tell_holder(now, owner)).await;
         }
         self.engine.host.now()
     }
