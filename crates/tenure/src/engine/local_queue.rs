@@ -6,11 +6,12 @@
 //! store when it can no longer come: so whoever has asked the store is granted by the store.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use foldhash::HashMap;
 use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 use tokio::sync::Notify;
 

@@ -1,7 +1,7 @@
 //! `Roster`: all held leases, by when the watchdog must look at them.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map},
+    collections::{BTreeMap, hash_map},
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::HashMap;
 use tenure_core::{Moment, OwnerId, Wake, locked};
 use tokio::sync::Notify;
 

@@ -1,10 +1,8 @@
 //! `Waiters`: brings hints to those who wait.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use foldhash::HashMap;
 use tenure_core::{Audience, Backend, OwnerId, ProcessId, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
