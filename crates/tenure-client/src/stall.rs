@@ -198,4 +198,24 @@ mod tests {
         ms(1000).await;
         assert!(!detector.is_stalled(), "nobody waits");
     }
+
+    /// A part of an answer came, and then nothing: whoever looks finds it, though nobody has left.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_stops_in_the_middle_counts_from_the_first_look() {
+        let detector = detector();
+        let asked = [detector.ask(), detector.ask()];
+        detector.on_sent();
+        detector.on_heard();
+        ms(400).await;
+        assert!(!detector.is_stalled(), "it is looked at first");
+        ms(501).await;
+        assert!(detector.is_stalled());
+        detector.on_heard();
+        detector.on_sent();
+        ms(400).await;
+        let [first, _second] = asked;
+        drop(first);
+        ms(101).await;
+        assert!(detector.is_stalled(), "from when more was sent");
+    }
 }

@@ -110,8 +110,8 @@ const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
     ),
 ];
 
-const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1: a wrong clock or another \
-                     program has set it; set the clock right, stop all users, and delete the counter";
+const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2^53 - 1, or no number: a wrong clock or \
+                     another program has set it; set the clock right, stop all users, and delete the counter";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
 const NOT_YOU: &str = "the Redis server refuses this user or password";
@@ -126,8 +126,10 @@ fn judge(error: &RedisError) -> Verdict {
     let text = error.detail().unwrap_or_default();
     // Redis 7.0 has no code for what a user may not do inside a script.
     let is_denied = text.contains("user executing the script can't");
-    let nested =
-        || text.split([' ', ':']).find_map(by_code).or_else(|| by_code("NOPERM").filter(|_| is_denied));
+    // Nor has any for a counter that cannot be counted up.
+    let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
+    let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
+    let nested = || text.split([' ', ':']).find_map(by_code).or_else(|| by_code(unsaid?));
     if let Some(verdict) = error.code().and_then(by_code).or_else(nested) {
         return verdict;
     }

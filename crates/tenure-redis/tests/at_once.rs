@@ -18,9 +18,10 @@ use tenure_core::{
     Wait,
 };
 use tenure_testkit::{
+    clock::Clock,
     conformance::player::Player,
     patience::{in_time, until},
-    redis::RedisServer,
+    redis::{Recipe, RedisServer},
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -69,6 +70,30 @@ fn token(answer: &Result<ClaimAnswer, BackendError>) -> Option<FencingToken> {
 /// How many scripts were called so far.
 fn scripts(server: &RedisServer) -> u64 {
     calls(server).get("evalsha").copied().unwrap_or(0)
+}
+
+/// L2: on a node each counts for itself: from the time if its counter is not there, and no further than Lua can count.
+#[tokio::test]
+async fn those_that_go_together_count_as_if_each_had_gone_alone() {
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    clock.freeze_at(Duration::from_secs(clock.shows().as_secs() + 1) + Duration::from_micros(123_456));
+    let backend: BackendHandle = node(&server.url(UNGUARDED), 3);
+    let players = crowd(&backend, "new");
+    for answer in claim_at_once(&players).await {
+        assert_eq!(token(&answer).map(|token| u128::from(token.get())), Some(clock.shows().as_micros()));
+    }
+    let players = crowd(&backend, "spent");
+    let (before, max) = (scripts(&server), FencingToken::MAX.get().to_string());
+    for player in &players {
+        let name = player.claim.name.as_str();
+        server.command(&["SET", &format!("tenure:{{{name}}}:fence:{name}"), &max]);
+    }
+    for refused in claim_at_once(&players).await {
+        let error = refused.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
+    }
+    assert!(scripts(&server) > before, "they were asked");
 }
 
 /// L1, L2: each is answered as if it had gone alone: who is free is granted a token of its own, who is held, waited for or holds

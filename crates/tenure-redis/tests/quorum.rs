@@ -261,6 +261,25 @@ async fn a_free_lock_takes_no_more_than_the_plain_path() {
     assert_eq!(least, 2 + 5 + 2, "evalsha; hget, exists, time, incr, set; get, del");
 }
 
+/// L2: a counter that is ahead of the clock is kept for as long as it is used, though no time comes that would raise it.
+#[tokio::test]
+async fn a_counter_that_is_ahead_of_the_clock_lasts_while_it_is_used() {
+    const HOURS: Duration = Duration::from_secs(12 * 3600);
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    clock.freeze();
+    let holder = Candidate::new(&server.url("?guard=off"));
+    let mut last = plus(holder.player.enter().await.token, 48 * 3600 * 1_000_000);
+    holder.raise(last).await;
+    for _ in 0..4 {
+        holder.player.leave().await;
+        clock.advance(HOURS - Duration::from_secs(1));
+        let token = holder.player.enter().await.token;
+        assert_eq!(token, plus(last, 1));
+        last = token;
+    }
+}
+
 /// S3.3: a claim that is refused mints nothing, so that the nodes go on counting alike.
 #[tokio::test]
 async fn who_is_refused_leaves_the_counter_alone() {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, Wait};
 use tenure_testkit::{
+    clock::Clock,
     conformance::player::Player,
     redis::{Cluster, Recipe, RedisServer, Reply},
 };
@@ -18,6 +19,12 @@ const UNGUARDED: &str = "?guard=off";
 
 fn with_debug() -> Recipe {
     Recipe::new().args(&["--enable-debug-command", "yes"])
+}
+
+/// The field of the record that is there while the gate is open.
+fn gate(server: &RedisServer, record: &str) -> String {
+    let fields = server.command(&["HKEYS", record]).texts();
+    fields.into_iter().find(|field| field.contains("guard=")).expect("the gate is open")
 }
 
 /// As a snapshot that is resumed: run id and history are the same.
@@ -128,10 +135,9 @@ async fn at_the_end_of_what_can_be_counted_a_claim_is_refused() {
     let server = RedisServer::start();
     let handle = || redis(&server.url(UNGUARDED));
     Player::new(handle(), "warm").enter().await;
-    let gates = server.command(&["HKEYS", "tenure:one"]).texts();
-    let gate = gates.iter().find(|field| field.contains("guard=")).expect("the gate is open");
+    let gate = gate(&server, "tenure:one");
     counts_to_its_end(handle, |count| {
-        server.command(&["HSET", "tenure:one", gate, &count.to_string()]);
+        server.command(&["HSET", "tenure:one", &gate, &count.to_string()]);
     })
     .await;
 }
@@ -164,19 +170,57 @@ async fn a_counter_that_no_number_exceeds_is_refused() {
     let player = Player::new(node(&server.url(UNGUARDED), 3), "job");
     player.enter().await;
     player.leave().await;
-    server.command(&["SET", "tenure:{job}:fence:job", "nan"]);
-    let error = refusal(&player).await;
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
-    assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
+    for count in ["nan", "12.5", "9223372036854775807"] {
+        server.command(&["SET", "tenure:{job}:fence:job", count]);
+        let error = refusal(&player).await;
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
+        assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
+    }
     let player = Player::new(redis(&server.url(UNGUARDED)), "job");
     player.enter().await;
     player.leave().await;
-    let record = server.command(&["HGETALL", "tenure:one"]).texts();
-    let gate = record.chunks(2).find(|pair| pair[0].contains('.')).unwrap()[0].clone();
-    server.command(&["HSET", "tenure:one", &gate, "nan"]);
+    server.command(&["HSET", "tenure:one", &gate(&server, "tenure:one"), "nan"]);
     let error = refusal(&player).await;
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
     assert_eq!(server.command(&["EXISTS", "job"]), Reply::Int(0));
+}
+
+/// L2: a floor that is no number is none, and a token is never below the time.
+#[tokio::test]
+async fn a_node_whose_floor_is_no_number_counts_from_the_time() {
+    let server = RedisServer::start();
+    let player = Player::new(node(&server.url(UNGUARDED), 3), "job");
+    let token = player.enter().await.token;
+    player.leave().await;
+    server.command(&["HSET", "tenure:quorum", &gate(&server, "tenure:quorum"), "nan"]);
+    server.command(&["DEL", "tenure:{job}:fence:job"]);
+    assert!(player.enter().await.token > token);
+}
+
+/// L2: the server prints the time without the zeros in front of its microseconds; and after the year 2255 it is no token.
+#[tokio::test]
+async fn a_token_is_the_time_however_it_is_printed() {
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    let player = Player::new(redis(&server.url(UNGUARDED)), "job");
+    player.enter().await;
+    player.leave().await;
+    let gate = gate(&server, "tenure:one");
+    let second = Duration::from_secs(clock.shows().as_secs() + 100);
+    for micros in [5, 70_000, 123_456] {
+        server.command(&["HSET", "tenure:one", &gate, "7"]);
+        clock.freeze_at(second + Duration::from_micros(micros));
+        // A handle of its own: what another one knows would close the gate.
+        let player = Player::new(redis(&server.url(UNGUARDED)), "job");
+        assert_eq!(u128::from(player.enter().await.token.get()), clock.shows().as_micros());
+        let next = player.enter().await.token;
+        assert!(u128::from(next.get()) > clock.shows().as_micros(), "it grows while the clock stands");
+        player.leave().await;
+    }
+    server.command(&["HSET", "tenure:one", &gate, "7"]);
+    clock.freeze_at(Duration::from_secs(9_030_000_000));
+    let error = refusal(&Player::new(redis(&server.url(UNGUARDED)), "job")).await;
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Corrupt, Outcome::NotApplied), "{error}");
 }
 
 /// At the end of what can be counted in a Cluster.
@@ -194,7 +238,9 @@ async fn at_the_end_of_what_can_be_counted_a_cluster_refuses() {
 /// Each claimant has a handle of its own: who has seen larger counters takes these for those of a server that was put back.
 async fn counts_to_its_end(handle: impl Fn() -> BackendHandle, set: impl Fn(u64)) {
     let max = FencingToken::MAX.get();
-    let claimants = [Player::new(handle(), "job"), Player::new(handle(), "job").reading()];
+    let mut for_others = Player::new(handle(), "job");
+    for_others.claim.block = 2;
+    let claimants = [Player::new(handle(), "job"), Player::new(handle(), "job").reading(), for_others];
     for player in claimants {
         set(max - 1);
         assert_eq!(player.enter().await.token, FencingToken::MAX);

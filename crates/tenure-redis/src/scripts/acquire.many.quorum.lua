@@ -8,7 +8,7 @@ if not floor then return -1 end
 floor = tonumber(floor) or error('ERR the floor of fencing tokens is no number')
 local time, locks = call('TIME'), (#KEYS - 1) / 3
 local now, looked, taken, answers = time[1] * 1000000 + time[2], {}, {}, {}
-local least = math.max(floor, now - now % 100000)
+local least, LAST = math.max(now - now % 100000, floor), 9007199254740991
 for i = 1, locks do
   looked[2 * i - 1], looked[2 * i] = KEYS[3 * i - 1], KEYS[3 * i]
 end
@@ -17,15 +17,15 @@ local all_are_free = call('EXISTS', unpack(looked)) == 0
 -- The last token of a lock and their count, if it could be taken.
 local function take(i)
   local lock, counter = KEYS[3 * i - 1], KEYS[3 * i + 1]
-  if taken[lock] or not (all_are_free or call('EXISTS', lock, KEYS[3 * i]) == 0) then return end
+  if taken[lock] or least > LAST or not (all_are_free or call('EXISTS', lock, KEYS[3 * i]) == 0) then return end
   local counted = pcall('INCR', counter)
   if type(counted) ~= 'number' then return end
   local first = math.max(counted, least, counted == 1 and now or 0)
   local count = math.max(1, math.min(tonumber(ARGV[4 * i + 2]), now - first + 1))
-  local last = first + count - 1
-  if not (last <= 9007199254740991) then return end
+  local last = first + (count - 1)
+  if not (last <= LAST) then return end
   local text = string.format('%d', last)
-  if last ~= counted and pcall('SET', counter, text, 'PX', '86400000').err then return end
+  if (last ~= counted or last > now) and pcall('SET', counter, text, 'PX', '86400000').err then return end
   local value = ARGV[4 * i - 1] .. ':' .. text .. ARGV[4 * i]
   if pcall('SET', lock, value, 'PX', ARGV[4 * i + 1]).err then return end
   taken[lock] = true
