@@ -31,7 +31,7 @@ pub(crate) struct Request<'a> {
 /// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
 pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
     let span = engine.spans().acquire(request.name);
-    // To instrument a future is to move it, which costs as much as all that the machine does.
+    // An instrumented future is moved, and it is large.
     if span.is_disabled() {
         return drive(engine, request, &span).await;
     }
@@ -241,7 +241,7 @@ impl<'a> Attempt<'a> {
             return now;
         }
         if let Some(owner) = self.idle_holder() {
-            // In a box what is rare: the future is moved twice before it is polled.
+            // In a box what is rare: the future of every acquisition would have room for it.
             Box::pin(self.tell_holder(now, owner)).await;
         }
         self.engine.host.now()
