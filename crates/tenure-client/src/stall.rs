@@ -1,7 +1,6 @@
 //! `StallDetector`: whether a connection is dead or stuck although nobody has said so.
 
 use std::{
-    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -25,14 +24,21 @@ pub struct StallDetector {
 
 #[derive(Default)]
 struct State {
-    /// Since when an answer is missing, if one is.
-    since: Option<Moment>,
-    /// Something came, and perhaps more is missing since.
-    is_heard: bool,
+    missing: Missing,
     /// Callers that wait for an answer.
     waiting: usize,
     /// How often something was heard.
     heard: u64,
+}
+
+/// Whether an answer is missing.
+#[derive(Default)]
+enum Missing {
+    #[default]
+    No,
+    /// Something came, and whoever waits still waits for more.
+    Perhaps,
+    Since(Moment),
 }
 
 /// A caller that waits for an answer, until this is dropped.
@@ -64,8 +70,8 @@ impl StallDetector {
     /// Bytes were sent.
     pub fn on_sent(&self) {
         let mut state = locked(&self.state);
-        if state.since.is_none() {
-            (state.since, state.is_heard) = (Some(self.host.now()), false);
+        if !matches!(state.missing, Missing::Since(_)) {
+            state.missing = Missing::Since(self.host.now());
         }
     }
 
@@ -73,7 +79,7 @@ impl StallDetector {
     pub fn on_heard(&self) {
         let mut state = locked(&self.state);
         state.heard += 1;
-        (state.since, state.is_heard) = (None, state.waiting > 0);
+        state.missing = if state.waiting > 0 { Missing::Perhaps } else { Missing::No };
     }
 
     /// Nothing came for longer than the limit, and something should have.
@@ -89,12 +95,12 @@ impl StallDetector {
 }
 
 impl State {
-    /// Whoever waits still waits for more, from when that was looked at first.
+    /// What is perhaps missing is so from when that was looked at first.
     fn missing_since(&mut self, host: &dyn Host) -> Option<Moment> {
-        if mem::take(&mut self.is_heard) {
-            self.since = Some(host.now());
+        if matches!(self.missing, Missing::Perhaps) {
+            self.missing = Missing::Since(host.now());
         }
-        self.since
+        if let Missing::Since(since) = self.missing { Some(since) } else { None }
     }
 }
 
@@ -104,7 +110,7 @@ impl Drop for Awaited<'_> {
         state.waiting -= 1;
         // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
         if state.waiting == 0 && state.heard != self.heard {
-            (state.since, state.is_heard) = (None, false);
+            state.missing = Missing::No;
         }
         state.missing_since(&*self.detector.host);
     }

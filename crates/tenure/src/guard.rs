@@ -102,8 +102,7 @@ impl Guard {
     /// If the future is dropped, the release goes on in the background, as if the guard had been dropped.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let span = self.span();
-        // An instrumented future is moved.
-        if span.is_disabled() { self.give_back().await } else { self.give_back().instrument(span).await }
+        self.give_back().instrument(span).await
     }
 
     async fn give_back(self) -> Result<(), ReleaseError> {
