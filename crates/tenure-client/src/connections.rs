@@ -1,15 +1,14 @@
 //! `Connections`: the connection of one handle, and its successor when it is dead.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
 };
 
-use tenure_core::{BackendError, BoxFuture, Host, Moment, locked};
+use tenure_core::{BackendError, BoxFuture, Host, locked};
 use tokio::sync::Notify;
+
+use crate::single_flight::SingleFlight;
 
 /// One connection, as its store has it.
 pub trait Link: Send + Sync + 'static {
@@ -22,26 +21,18 @@ pub trait Link: Send + Sync + 'static {
 
 /// One handle's way to its store: one connection, made when it is first asked for, and a new one when that is not usable any more.
 pub struct Connections<L, E = BackendError> {
-    host: Arc<dyn Host>,
     open: Box<dyn Fn() -> Opening<L, E> + Send + Sync>,
-    patience: Duration,
-    current: Mutex<Option<Arc<L>>>,
-    /// The connection that is being made, and since when.
-    opening: tokio::sync::Mutex<Option<(Moment, Opening<L, E>)>>,
+    current: Arc<Mutex<Option<Arc<L>>>>,
+    opening: SingleFlight<Result<Arc<L>, E>>,
 }
 
 /// A connection that is being made.
 pub type Opening<L, E = BackendError> = BoxFuture<'static, Result<L, E>>;
 
-impl<L: Link, E> Connections<L, E> {
-    /// `open` makes one, and takes no longer than `patience`: one that nobody went on with for so long is begun anew.
-    pub fn new(
-        host: Arc<dyn Host>,
-        patience: Duration,
-        open: impl Fn() -> Opening<L, E> + Send + Sync + 'static,
-    ) -> Self {
-        let (current, opening) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { host, open: Box::new(open), patience, current, opening }
+impl<L: Link, E: Clone + Send + Sync + 'static> Connections<L, E> {
+    /// `open` makes one, in the runtime of the first caller that asks for it.
+    pub fn new(host: Arc<dyn Host>, open: impl Fn() -> Opening<L, E> + Send + Sync + 'static) -> Self {
+        Self { open: Box::new(open), current: Arc::default(), opening: SingleFlight::new(host) }
     }
 
     /// The connection; a new one if there is none, or the one there was is not usable.
@@ -50,24 +41,21 @@ impl<L: Link, E> Connections<L, E> {
     /// Why no connection could be made.
     ///
     /// # Cancel safety
-    /// A connection that is being made outlives the request that began it: where that takes longer than a caller's patience, the next
-    /// one goes on with it.
+    /// The connection is made without this caller, and is there for the next one.
     pub async fn get(&self) -> Result<Arc<L>, E> {
         if let Some(link) = self.usable() {
             return Ok(link);
         }
-        let mut opening = self.opening.lock().await;
-        if let Some(link) = self.usable() {
-            return Ok(link);
-        }
-        let now = self.host.now();
-        let begun = opening.take().filter(|(since, _)| since.elapsed(now) < self.patience);
-        let (_, rest) = opening.insert(begun.unwrap_or_else(|| (now, (self.open)())));
-        let opened = rest.as_mut().await;
-        *opening = None;
-        let link = Arc::new(opened?);
-        *locked(&self.current) = Some(link.clone());
-        Ok(link)
+        // In a box what is rare: the futures of most requests stay small.
+        let open = || {
+            let (opening, current) = ((self.open)(), self.current.clone());
+            Box::pin(async move {
+                let link = Arc::new(opening.await?);
+                *locked(&current) = Some(link.clone());
+                Ok(link)
+            }) as BoxFuture<'static, _>
+        };
+        Box::pin(self.opening.join(open)).await
     }
 
     /// The connection, if there is one.
@@ -124,7 +112,7 @@ impl End {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::{sync::atomic::AtomicUsize, time::Duration};
 
     use tenure_core::{ErrorKind, Outcome};
     use tenure_testkit::{
@@ -165,7 +153,7 @@ mod tests {
             };
             Box::pin(opening) as Opening<Wire>
         };
-        (Arc::new(Connections::new(PausedHost::new(1), PATIENCE, open)), begun)
+        (Arc::new(Connections::new(PausedHost::new(1), open)), begun)
     }
 
     fn count(counter: &AtomicUsize) -> usize {
@@ -192,13 +180,17 @@ mod tests {
         assert_eq!(count(&begun), 1);
     }
 
+    /// It was made only while a caller polled, and one that rested kept it from all others.
     #[tokio::test(start_paused = true)]
-    async fn one_that_nobody_went_on_with_is_begun_anew() {
+    async fn a_connection_is_made_even_if_its_caller_rests_or_is_dropped() {
         let (connections, begun) = connections(0);
+        let mut rests = Box::pin(connections.get());
+        assert!(is_pending(&mut rests).await);
         assert!(dropped_after(1, connections.get()).await.is_none());
         pass(PATIENCE).await;
+        assert!(connections.current().is_some());
         connections.get().await.unwrap();
-        assert_eq!(count(&begun), 2);
+        assert_eq!(count(&begun), 1);
     }
 
     #[tokio::test(start_paused = true)]

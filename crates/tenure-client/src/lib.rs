@@ -6,6 +6,7 @@ pub mod durations;
 mod hints;
 mod refusal;
 mod secret;
+mod single_flight;
 #[cfg(feature = "socket")]
 mod socket;
 mod stall;
@@ -17,6 +18,7 @@ pub use connections::{Connections, End, Link, Opening};
 pub use contended::Contended;
 pub use hints::{HintRouter, Hints};
 pub use secret::{Login, Secret};
+pub use single_flight::SingleFlight;
 #[cfg(feature = "socket")]
 pub use socket::Socket;
 pub use stall::{Awaited, StallDetector};

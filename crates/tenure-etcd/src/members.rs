@@ -91,7 +91,7 @@ impl Members {
             let (for_config, to, clock) = (config.clone(), address.clone(), host.clone());
             let open =
                 move || Box::pin(in_time(open(for_config.clone(), to.clone()), clock.clone(), patience)) as _;
-            Member { address: address.clone(), channels: Connections::new(host.clone(), patience, open) }
+            Member { address: address.clone(), channels: Connections::new(host.clone(), open) }
         };
         let members = config.members.iter().map(member).collect();
         let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));

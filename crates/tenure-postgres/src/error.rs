@@ -14,7 +14,7 @@ use tokio_postgres::{
 };
 
 /// What became of a statement that failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// Somebody else was faster, and nothing happened: read again (hazard 56).
     Overtaken,

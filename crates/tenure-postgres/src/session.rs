@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_client::{End, HintRouter, Link, StallDetector};
+use tenure_client::{End, HintRouter, Link, SingleFlight, StallDetector};
 use tenure_core::{BackendError, ProcessId, locked};
 use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
 
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     fate: Arc<Fate>,
     /// Whose hints it brings, as they were wanted: once for each audience.
     heard: Mutex<Vec<ProcessId>>,
-    listening: tokio::sync::Mutex<()>,
+    listening: SingleFlight<Result<(), Failure>>,
 }
 
 /// That a connection has ended, or is left to itself, and what is known of how.
@@ -53,6 +53,15 @@ pub(crate) struct Fate {
     is_hasty: AtomicBool,
 }
 
+impl Fate {
+    fn end(&self, router: &HintRouter) {
+        if self.end.set() {
+            // From here on hints may be missed until the next connection listens.
+            router.ring_all();
+        }
+    }
+}
+
 impl Link for Session {
     fn is_usable(&self) -> bool {
         self.is_alive() && !self.stall.is_stalled()
@@ -62,9 +71,7 @@ impl Link for Session {
         if self.is_alive() {
             self.unblock();
         }
-        self.fate.end.set();
-        // Hints may have been missed from here until the next one listens.
-        self.router.ring_all();
+        self.leave();
     }
 }
 
@@ -80,12 +87,13 @@ impl Session {
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
         let fate = Arc::<Fate>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, router.clone(), Ending(fate.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), router.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
-        let (facts, heard, listening) = (Mutex::new(facts), Mutex::default(), tokio::sync::Mutex::default());
+        let (facts, heard) = (Mutex::new(facts), Mutex::default());
+        let listening = SingleFlight::new(shared.host.clone());
         Ok(Self { shared, router, at, name, client, facts, stall, fate, heard, listening })
     }
 
@@ -167,7 +175,7 @@ impl Session {
 
     /// It is left to those who wait for its answers.
     pub(crate) fn leave(&self) {
-        self.fate.end.set();
+        self.fate.end(&self.router);
     }
 
     /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied. The next one may
@@ -198,14 +206,18 @@ impl Session {
         }));
     }
 
-    /// Brings the hints that `router` wants from now on (hazard 31: before a claim is sent).
-    pub(crate) async fn listen(&self, router: &HintRouter) -> Result<(), Failure> {
-        if locked(&self.heard).len() == router.wanted_count() {
-            return Ok(());
+    /// Brings the hints that are wanted from now on (hazard 31: before a claim is sent).
+    pub(crate) async fn listen(self: &Arc<Self>) -> Result<(), Failure> {
+        while locked(&self.heard).len() != self.router.wanted_count() {
+            let listen = || Box::pin(self.clone().listen_to_all()) as _;
+            Box::pin(self.listening.join(listen)).await?;
         }
-        let _only_one = self.listening.lock().await;
+        Ok(())
+    }
+
+    async fn listen_to_all(self: Arc<Self>) -> Result<(), Failure> {
         let mut heard = locked(&self.heard).clone();
-        for process in router.wanted().into_iter().map(|(process, _)| process).skip(heard.len()) {
+        for process in self.router.wanted().into_iter().map(|(process, _)| process).skip(heard.len()) {
             if !heard.contains(&process) {
                 let awaited = self.stall.ask();
                 let answer =
@@ -237,21 +249,21 @@ fn was_race(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Says that the connection has ended, whatever ended its task.
-struct Ending(Arc<Fate>);
+struct Ending(Arc<Fate>, Arc<HintRouter>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.end.set();
+        self.0.end(&self.1);
     }
 }
 
 /// Moves the bytes of a connection and rings for what it brings. Ends with it.
-async fn drive(mut driver: Driver, router: Arc<HintRouter>, ending: Ending) {
+async fn drive(mut driver: Driver, ending: Ending) {
     while let Some(message) = connect::heard(&mut driver).await {
         match message {
             AsyncMessage::Notification(message) => {
-                hint::on_notification(&router, message.channel(), message.payload())
+                hint::on_notification(&ending.1, message.channel(), message.payload())
             }
             AsyncMessage::Notice(notice) => {
                 // Somebody else may have stopped it too. This comes before the answer to the write, and in no language.

@@ -15,7 +15,6 @@ use crate::{
 /// One handle's way to the server.
 pub(crate) struct Sessions {
     pub(crate) shared: Arc<Shared>,
-    router: Arc<HintRouter>,
     birth: Birth,
     connections: Connections<Session>,
 }
@@ -23,11 +22,10 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// To the servers of `config`, which is that of the locks or that of the hints.
     pub(crate) fn new(shared: Arc<Shared>, router: Arc<HintRouter>, config: Arc<Config>) -> Self {
-        let whole = config.connect_timeout * u32::try_from(config.hosts.len()).unwrap_or(u32::MAX);
         let birth = Birth(shared.clone(), router.clone(), config);
         let (host, one) = (shared.host.clone(), birth.clone());
-        let connections = Connections::new(host, whole, move || Box::pin(one.clone().open()));
-        Self { shared, router, birth, connections }
+        let connections = Connections::new(host, move || Box::pin(one.clone().open()));
+        Self { shared, birth, connections }
     }
 
     /// The connection; a new one if there is none, or the one there was is dead or stuck.
@@ -52,7 +50,7 @@ impl Sessions {
         if !self.brings_hints(&session) {
             return Ok((session, false));
         }
-        match session.listen(&self.router).await {
+        match session.listen().await {
             Ok(()) => Ok((session, true)),
             Err(Failure::Broken(error)) => Err(error),
             // Without hints a waiter asks again after a while, which is no reason not to let it wait.

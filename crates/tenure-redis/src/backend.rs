@@ -139,13 +139,13 @@ impl Redis {
     async fn renewing(&self, longest: Duration) -> Result<Arc<Session>, BackendError> {
         self.allow(longest)?;
         let session = self.sessions.session().await?;
-        self.sessions.stand(&session, self.sessions.host().now()).await?;
-        self.sessions.may_renew(&session).await?;
+        session.stand(self.sessions.host().now()).await?;
+        session.may_renew().await?;
         Ok(session)
     }
 
     /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
-    async fn renew_plain(&self, session: &Session, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
+    async fn renew_plain(&self, session: &Arc<Session>, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
@@ -170,7 +170,7 @@ impl Redis {
             Value::Int(-1) => {
                 // The check says which settings others have adopted.
                 let gate = session.gate();
-                self.sessions.recheck(session, &gate).await?;
+                session.recheck(&gate).await?;
                 Err(session.gate().refusal(session.place(), self.sessions.host().now()))
             }
             Value::Int(-2) => {
@@ -182,7 +182,7 @@ impl Redis {
         }
     }
 
-    async fn keep(&self, session: &Session, grant: &Grant) -> Result<Renewal, BackendError> {
+    async fn keep(&self, session: &Arc<Session>, grant: &Grant) -> Result<Renewal, BackendError> {
         let script = &self.scripts().keep;
         let keys = self.keys(&grant.name)?;
         let mut call = self.full_call(script, &keys, &self.gate_for_handing(session).await);
@@ -194,7 +194,11 @@ impl Redis {
         }
     }
 
-    async fn renew_batch(&self, session: &Session, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+    async fn renew_batch(
+        &self,
+        session: &Arc<Session>,
+        grants: &[Grant],
+    ) -> Vec<Result<Renewal, BackendError>> {
         let plain = match self.renew_plain(session, grants).await {
             Ok(plain) => plain,
             Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
@@ -208,11 +212,11 @@ impl Redis {
 
     /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and
     /// hand nothing on.
-    async fn gate_for_handing(&self, session: &Session) -> Arc<str> {
+    async fn gate_for_handing(&self, session: &Arc<Session>) -> Arc<str> {
         let gate = session.gate();
         if let Gate::Closed { until, .. } = &gate
             && until.is_over(self.sessions.host().now())
-            && let Err(error) = self.sessions.recheck(session, &gate).await
+            && let Err(error) = session.recheck(&gate).await
         {
             tracing::debug!(%error, "nothing is handed on");
         }
@@ -222,7 +226,7 @@ impl Redis {
     /// Leaves where there may be waiters; remembers whether there were.
     async fn leave(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         keys: &Keys,
         name: &LockName,
         owner: OwnerId,
@@ -232,10 +236,7 @@ impl Redis {
         let mut call = self.full_call(script, keys, &self.gate_for_handing(session).await);
         call.arg(&owner.hex()[..]);
         let mut answer = number(&session.ask(script, &call).await?);
-        if answer == Some(3)
-            && matches!(seen, Gate::Open(_))
-            && self.sessions.recheck(session, &seen).await.is_ok()
-        {
+        if answer == Some(3) && matches!(seen, Gate::Open(_)) && session.recheck(&seen).await.is_ok() {
             // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
             let mut again = self.full_call(script, keys, &open_gate(session));
             again.arg(&owner.hex()[..]);

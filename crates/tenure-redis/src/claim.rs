@@ -25,12 +25,12 @@ impl Redis {
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
             let (gate, now) = (session.gate(), self.sessions.host().now());
             if let Some(text) = self.sessions.pass(&session, &gate, now)? {
-                self.sessions.stand(&session, now).await?;
+                session.stand(now).await?;
                 if let Some(answer) = self.claim_through(&session, text, claim, now).await? {
                     return Ok(answer);
                 }
             }
-            Box::pin(self.sessions.recheck(&session, &gate)).await?;
+            Box::pin(session.recheck(&gate)).await?;
         }
         let session = self.sessions.session().await?;
         Err(session.gate().refusal(session.place(), self.sessions.host().now()))

@@ -69,12 +69,12 @@ impl QuorumNode for Redis {
             let session = self.sessions.session().await?;
             let (gate, now) = (session.gate(), self.sessions.host().now());
             if let Some(text) = self.sessions.pass(&session, &gate, now)? {
-                self.sessions.stand(&session, now).await?;
+                session.stand(now).await?;
                 if let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await? {
                     return Ok(raised);
                 }
             }
-            self.sessions.recheck(&session, &gate).await?;
+            session.recheck(&gate).await?;
         }
         let session = self.sessions.session().await?;
         Err(session.gate().refusal(session.place(), self.sessions.host().now()))

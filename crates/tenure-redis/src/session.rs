@@ -5,15 +5,15 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::StreamExt;
 use redis::{Cmd, RedisError, Value, aio::PubSubStream};
-use tenure_client::{Connections, End, HintRouter, Link};
+use tenure_client::{Connections, End, HintRouter, Link, SingleFlight};
 use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, locked};
 
 use crate::{
@@ -41,27 +41,28 @@ pub(crate) struct Sessions {
 
 /// One connection that has looked at its server.
 pub(crate) struct Session {
+    shared: Arc<Shared>,
     connection: Arc<Connection>,
     _entrance: Entrance,
     gate: Mutex<Gate>,
-    checking: tokio::sync::Mutex<()>,
+    checking: SingleFlight<Result<(), BackendError>>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
     looked: Mutex<Option<Moment>>,
-    looking: tokio::sync::Mutex<()>,
+    looking: SingleFlight<Result<(), BackendError>>,
     /// How many of the channels it is subscribed to.
     subscribed: AtomicUsize,
-    subscribing: tokio::sync::Mutex<()>,
-    /// The connection for messages, where they are not pushed.
-    messages: Option<tokio::sync::Mutex<Option<PubSubStream>>>,
+    subscribing: SingleFlight<Result<(), BackendError>>,
+    /// What reads messages, where they are not pushed over this connection.
+    reader: Mutex<Option<Reader>>,
+    is_pushed: bool,
 }
 
 impl Sessions {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let router = Arc::new(HintRouter::new(shared.host.clone(), shared.config.claim_ttl));
-        let (host, patience) = (shared.host.clone(), shared.config.connect_timeout * WHOLE);
-        let (for_shared, for_router) = (shared.clone(), router.clone());
+        let (host, for_shared, for_router) = (shared.host.clone(), shared.clone(), router.clone());
         let open = move || Box::pin(open(for_shared.clone(), for_router.clone())) as _;
-        Self { shared, router, connections: Connections::new(host, patience, open) }
+        Self { shared, router, connections: Connections::new(host, open) }
     }
 
     pub(crate) fn host(&self) -> &dyn Host {
@@ -80,8 +81,9 @@ impl Sessions {
     /// The same, subscribed to every channel that somebody listens to (hazard 31: before the claim is sent).
     pub(crate) async fn listening(&self) -> Result<Arc<Session>, BackendError> {
         let session = self.session().await?;
-        if session.subscribed.load(Ordering::Acquire) != self.router.wanted_count() {
-            Box::pin(session.subscribe()).await.map_err(|error| session.failed(error))?;
+        while session.subscribed.load(Ordering::Acquire) != self.router.wanted_count() {
+            let subscribe = || Box::pin(session.clone().subscribe()) as _;
+            Box::pin(session.subscribing.join(subscribe)).await?;
         }
         Ok(session)
     }
@@ -125,79 +127,6 @@ impl Sessions {
             Gate::Closed { .. } => Err(gate.refusal(session.place(), now)),
         }
     }
-
-    /// Looks once in a while: fails on a master that lost its replicas, and judges one anew that had followed another.
-    pub(crate) async fn stand(&self, session: &Session, now: Moment) -> Result<(), BackendError> {
-        let config = &self.shared.config;
-        if config.is_cluster() || config.guard == GuardMode::Off {
-            return Ok(());
-        }
-        // In a box what is rare: the futures of most requests stay small.
-        if session.has_looked(now) { Ok(()) } else { Box::pin(self.look(session)).await }
-    }
-
-    async fn look(&self, session: &Session) -> Result<(), BackendError> {
-        let _only_one = session.looking.lock().await;
-        if session.has_looked(self.host().now()) {
-            return Ok(());
-        }
-        let (asked, look) = (self.host().now(), &self.shared.scripts.look);
-        let answer = session.ask(look, &look.call(&[self.shared.config.record()])).await?;
-        let read = |mut reply: Reply| {
-            let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
-            let (acked, before, now) = (millis()?, millis()?, millis()??);
-            Some((guard::is_alone(now, acked, before), reply.text()?))
-        };
-        let looked = Reply::new(answer).and_then(read);
-        let (is_alone, replid) = looked.ok_or_else(|| error::unreadable(session.place(), "a look"))?;
-        let gate = session.gate();
-        if gate.is_of_another_history(&replid) {
-            return self.recheck(session, &gate).await;
-        }
-        if is_alone {
-            let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK, renews: None };
-            return Err(gate.refusal(session.place(), asked));
-        }
-        *locked(&session.looked) = Some(asked);
-        Ok(())
-    }
-
-    /// Fails while nothing may be renewed: see [`overlap`](crate::overlap).
-    pub(crate) async fn may_renew(&self, session: &Session) -> Result<(), BackendError> {
-        let waits = |gate: &Gate| {
-            let Gate::Closed { renews: Some(renews), .. } = gate else { return None };
-            Some(renews.is_over(self.host().now()))
-        };
-        let gate = session.gate();
-        if waits(&gate) == Some(true) {
-            self.recheck(session, &gate).await?;
-        }
-        let gate = session.gate();
-        if waits(&gate).is_none() { Ok(()) } else { Err(gate.no_renewal(session.place(), self.host().now())) }
-    }
-
-    /// Looks at the server again: its gate was not what we thought.
-    pub(crate) async fn recheck(&self, session: &Session, seen: &Gate) -> Result<(), BackendError> {
-        let _only_one = session.checking.lock().await;
-        if !session.gate_is(seen) {
-            return Ok(());
-        }
-        let asked = self.host().now();
-        match check::check(&self.shared, session.wire(), session.place()).await {
-            Ok(gate) => {
-                *locked(&session.looked) = gate.is_open().then_some(asked);
-                *locked(&session.gate) = gate;
-            }
-            Err(error) => {
-                // A server that is no master any more, say: the next request looks for another one.
-                if error.kind().is_transient() {
-                    session.on_left();
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
 }
 
 async fn wire(
@@ -229,21 +158,25 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
         shared.host.spawn(Box::pin(sender.run()));
     }
     let asked = shared.host.now();
+    let flights = || SingleFlight::new(shared.host.clone());
+    let (checking, looking, subscribing) = (flights(), flights(), flights());
     let gate = if config.is_cluster() {
         Gate::always()
     } else {
         check::check(&shared, &connection.wire, &connection.place).await?
     };
     Ok(Session {
-        connection,
-        _entrance: entrance,
         looked: Mutex::new(gate.is_open().then_some(asked)),
-        looking: tokio::sync::Mutex::default(),
         gate: Mutex::new(gate),
-        checking: tokio::sync::Mutex::default(),
         subscribed: AtomicUsize::new(0),
-        subscribing: tokio::sync::Mutex::default(),
-        messages: (!resp3).then(tokio::sync::Mutex::default),
+        is_pushed: resp3,
+        reader: Mutex::default(),
+        _entrance: entrance,
+        shared: shared.clone(),
+        connection,
+        checking,
+        looking,
+        subscribing,
     })
 }
 
@@ -316,42 +249,128 @@ impl Session {
         self.connection.failed(error)
     }
 
-    async fn subscribe(&self) -> redis::RedisResult<()> {
-        let _only_one = self.subscribing.lock().await;
-        let channels: Vec<String> = self.connection.router.wanted().into_iter().map(hint::channel).collect();
-        let from = self.subscribed.load(Ordering::Acquire);
-        match &self.messages {
-            None => {
-                for channel in channels.iter().skip(from) {
-                    self.connection.wire.subscribe(channel).await?;
+    /// Looks once in a while: fails on a master that lost its replicas, and judges one anew that had followed another.
+    pub(crate) async fn stand(self: &Arc<Self>, now: Moment) -> Result<(), BackendError> {
+        let config = &self.shared.config;
+        if config.is_cluster() || config.guard == GuardMode::Off || self.has_looked(now) {
+            return Ok(());
+        }
+        // In a box what is rare: the futures of most requests stay small.
+        Box::pin(self.looking.join(|| Box::pin(self.clone().look()))).await
+    }
+
+    async fn look(self: Arc<Self>) -> Result<(), BackendError> {
+        let (asked, look) = (self.shared.host.now(), &self.shared.scripts.look);
+        let answer = self.ask(look, &look.call(&[self.shared.config.record()])).await?;
+        let read = |mut reply: Reply| {
+            let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
+            let (acked, before, now) = (millis()?, millis()?, millis()??);
+            Some((guard::is_alone(now, acked, before), reply.text()?))
+        };
+        let looked = Reply::new(answer).and_then(read);
+        let (is_alone, replid) = looked.ok_or_else(|| error::unreadable(self.place(), "a look"))?;
+        let gate = self.gate();
+        if gate.is_of_another_history(&replid) {
+            return self.recheck(&gate).await;
+        }
+        if is_alone {
+            let gate = Gate::Closed { why: Why::Alone, until: asked + LOOK, renews: None };
+            return Err(gate.refusal(self.place(), asked));
+        }
+        *locked(&self.looked) = Some(asked);
+        Ok(())
+    }
+
+    /// Fails while nothing may be renewed: see [`overlap`](crate::overlap).
+    pub(crate) async fn may_renew(self: &Arc<Self>) -> Result<(), BackendError> {
+        let now = || self.shared.host.now();
+        let waits = |gate: &Gate| {
+            let Gate::Closed { renews: Some(renews), .. } = gate else { return None };
+            Some(renews.is_over(now()))
+        };
+        let gate = self.gate();
+        if waits(&gate) == Some(true) {
+            self.recheck(&gate).await?;
+        }
+        let gate = self.gate();
+        if waits(&gate).is_none() { Ok(()) } else { Err(gate.no_renewal(self.place(), now())) }
+    }
+
+    /// Looks at the server again: its gate was not what we thought.
+    pub(crate) async fn recheck(self: &Arc<Self>, seen: &Gate) -> Result<(), BackendError> {
+        // One that was under way already may have looked too early.
+        let is_ours = AtomicBool::new(false);
+        while self.gate_is(seen) && !is_ours.load(Ordering::Relaxed) {
+            let check = || {
+                is_ours.store(true, Ordering::Relaxed);
+                Box::pin(self.clone().check()) as _
+            };
+            Box::pin(self.checking.join(check)).await?;
+        }
+        Ok(())
+    }
+
+    async fn check(self: Arc<Self>) -> Result<(), BackendError> {
+        let asked = self.shared.host.now();
+        match check::check(&self.shared, self.wire(), self.place()).await {
+            Ok(gate) => {
+                *locked(&self.looked) = gate.is_open().then_some(asked);
+                *locked(&self.gate) = gate;
+                Ok(())
+            }
+            Err(error) => {
+                // A server that is no master any more, say: the next request looks for another one.
+                if error.kind().is_transient() {
+                    self.on_left();
                 }
+                Err(error)
             }
-            Some(messages) => {
-                let stream = self.connection.wire.listen(&channels).await?;
-                *messages.lock().await = Some(stream);
+        }
+    }
+
+    async fn subscribe(self: Arc<Self>) -> Result<(), BackendError> {
+        let Connection { router, wire, .. } = &*self.connection;
+        let channels: Vec<String> = router.wanted().into_iter().map(hint::channel).collect();
+        if self.is_pushed {
+            for channel in channels.iter().skip(self.subscribed.load(Ordering::Acquire)) {
+                wire.subscribe(channel).await.map_err(|error| self.failed(error))?;
             }
+        } else {
+            let messages = wire.listen(&channels).await.map_err(|error| self.failed(error))?;
+            let over = Arc::<End>::default();
+            self.shared.host.spawn(Box::pin(read(messages, Arc::downgrade(&self.connection), over.clone())));
+            *locked(&self.reader) = Some(Reader(over));
         }
         self.subscribed.store(channels.len(), Ordering::Release);
         Ok(())
     }
 
-    /// Listens until the connection ends, or there is another one.
-    pub(crate) async fn hear(&self) {
-        tokio::select! {
-            biased;
-            () = self.connection.end.wait() => {}
-            () = self.read_messages() => self.on_left(),
-        }
+    /// Waits until the connection ends.
+    pub(crate) async fn ended(&self) {
+        self.connection.end.wait().await;
     }
+}
 
-    async fn read_messages(&self) {
-        let Some(messages) = &self.messages else { return std::future::pending().await };
-        let mut messages = messages.lock().await;
-        let Some(stream) = messages.as_mut() else { return };
-        while let Some(message) = stream.next().await {
-            let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
-            said.into_iter().for_each(|hint| self.connection.router.route(hint));
-        }
+/// A task that reads messages until this is dropped.
+struct Reader(Arc<End>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+async fn read(mut messages: PubSubStream, connection: Weak<Connection>, over: Arc<End>) {
+    loop {
+        let message = tokio::select! {
+            biased;
+            () = over.wait() => return,
+            message = messages.next() => message,
+        };
+        let Some(connection) = connection.upgrade() else { return };
+        let Some(message) = message else { return connection.on_left() };
+        let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+        said.into_iter().for_each(|hint| connection.router.route(hint));
     }
 }
 

@@ -97,7 +97,7 @@ impl Visit<'_> {
         let sessions = &self.redis.sessions;
         let session = sessions.session().await?;
         if !self.redis.is_cluster() {
-            sessions.recheck(&session, &session.gate()).await?;
+            session.recheck(&session.gate()).await?;
         }
         if let Gate::Closed { why, until, .. } = session.gate()
             && why != Why::Alone
