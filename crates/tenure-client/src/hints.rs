@@ -8,7 +8,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{Audience, Bells, Hint, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes, locked};
+use tenure_core::{
+    Audience, Bells, Forward, Hint, Host, Moment, OwnerId, ProcessId, Ringing, Wake, Wakes, locked,
+};
 use tokio::sync::Notify;
 
 /// Hints that are kept for later; the oldest are dropped, for the turns that they wait for are the likeliest to be over.
@@ -179,6 +181,10 @@ impl Wakes for Hints {
                 () = turn => post.ring_due(),
             }
         }
+    }
+
+    fn forward(&mut self, to: Forward) {
+        self.ringing.forward(to);
     }
 }
 

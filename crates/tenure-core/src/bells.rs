@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use crate::{
     locked::locked,
     owner::{OwnerId, ProcessId},
-    wake::{Audience, Wake, Wakes},
+    wake::{Audience, Forward, Wake, Wakes},
 };
 
 /// Hints a stream keeps while nobody listens; more are dropped, for a hint may always be lost.
@@ -29,6 +29,7 @@ type Streams = Vec<Weak<Mutex<Stream>>>;
 struct Stream {
     hints: VecDeque<Wake>,
     listener: Option<Waker>,
+    forward: Option<Forward>,
 }
 
 /// A stream made by [`Bells::listen`].
@@ -51,35 +52,41 @@ impl Bells {
 
     /// Tells every stream of this process and audience that hints may have been missed.
     pub fn ring_all(&self, process: ProcessId, audience: Audience) {
-        let mut bells = locked(&self.0);
-        let Some(streams) = bells.get_mut(&(process, audience)) else { return };
-        streams.retain(|stream| stream.upgrade().is_some_and(|stream| push(&stream, Wake::All)));
+        self.bring((process, audience), Wake::All);
     }
 
     /// Gives a hint to an owner; false if nobody in this process listens for it.
     pub fn ring(&self, audience: Audience, owner: OwnerId) -> bool {
+        self.bring((owner.process(), audience), Wake::Owner(owner))
+    }
+
+    fn bring(&self, address: Address, wake: Wake) -> bool {
         let mut bells = locked(&self.0);
-        let address = (owner.process(), audience);
         let Some(streams) = bells.get_mut(&address) else { return false };
-        streams.retain(|stream| stream.upgrade().is_some_and(|stream| push(&stream, Wake::Owner(owner))));
-        let heard = !streams.is_empty();
-        if !heard {
+        streams.retain(|stream| stream.strong_count() > 0);
+        let live: Vec<_> = streams.iter().filter_map(Weak::upgrade).collect();
+        if live.is_empty() {
             bells.remove(&address);
         }
-        heard
+        // What takes a hint may have locks of its own.
+        drop(bells);
+        live.iter().for_each(|stream| push(stream, wake));
+        !live.is_empty()
     }
 }
 
-/// Always true: the stream exists, even if its queue is full.
-fn push(stream: &Mutex<Stream>, wake: Wake) -> bool {
+fn push(stream: &Mutex<Stream>, wake: Wake) {
     let mut stream = locked(stream);
+    if let Some(forward) = stream.forward.clone() {
+        drop(stream);
+        return forward(wake);
+    }
     if stream.hints.len() < KEPT {
         stream.hints.push_back(wake);
     }
     if let Some(listener) = stream.listener.take() {
         listener.wake();
     }
-    true
 }
 
 #[async_trait]
@@ -96,5 +103,9 @@ impl Wakes for Ringing {
             }
         })
         .await
+    }
+
+    fn forward(&mut self, to: Forward) {
+        locked(&self.0).forward = Some(to);
     }
 }

@@ -44,4 +44,4 @@ pub use suspend::{Unstopped, suspend};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
-pub use wake::{Audience, Hint, Wake, Wakes};
+pub use wake::{Audience, Forward, Hint, Wake, Wakes};

@@ -1,5 +1,7 @@
 //! Hints that another attempt may succeed.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
 use crate::owner::OwnerId;
@@ -36,6 +38,9 @@ pub struct Hint {
     pub is_behind: bool,
 }
 
+/// Takes hints as they come, from any task.
+pub type Forward = Arc<dyn Fn(Wake) + Send + Sync>;
+
 /// The stream of hints for one process and audience.
 #[async_trait]
 pub trait Wakes: Send + 'static {
@@ -44,4 +49,8 @@ pub trait Wakes: Send + 'static {
     /// # Cancel safety
     /// Dropping the future loses no hint.
     async fn next(&mut self) -> Wake;
+
+    /// From here on the task that receives a hint brings it to `to`, where the store can do that. [`next`](Self::next) is to be
+    /// polled all the same: it has the other hints, and does what brings them.
+    fn forward(&mut self, _to: Forward) {}
 }

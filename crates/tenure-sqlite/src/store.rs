@@ -2,7 +2,7 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, TryLockError},
     time::Duration,
 };
 
@@ -77,6 +77,18 @@ impl<'a> InUse<'a> {
         let _unstopped = Unstopped::begin();
         // OK because a transaction that panics is rolled back when its connection is used or closed.
         Self { store: locked(store), _unstopped }
+    }
+
+    /// Not while another thread has it.
+    pub(crate) fn unless_busy(store: &'a Mutex<Store>) -> Option<Self> {
+        let _unstopped = Unstopped::begin();
+        let store = match store.try_lock() {
+            Ok(store) => store,
+            // OK as above.
+            Err(TryLockError::Poisoned(store)) => store.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Self { store, _unstopped })
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::{Audience, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
+use tenure_core::{Audience, Forward, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
 use crate::{
@@ -85,7 +85,8 @@ impl Hints {
     /// it.
     fn look(&mut self) -> Duration {
         let store = self.store.clone();
-        let mut store = InUse::of(&store);
+        // The thread that looks may have leases to renew: it does not wait for a transaction of this handle.
+        let Some(mut store) = InUse::unless_busy(&store) else { return self.pauses.begin() };
         if !store.is_in_place() {
             // Another world: everybody must ask again.
             self.found.push_back(Wake::All);
@@ -265,5 +266,9 @@ impl Wakes for Hints {
             };
             self.due = self.host.now() + pause;
         }
+    }
+
+    fn forward(&mut self, to: Forward) {
+        self.ringing.forward(to);
     }
 }

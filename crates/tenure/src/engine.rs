@@ -44,7 +44,7 @@ pub(crate) struct Engine {
     process: ProcessId,
     /// A fork has all that we have, and holds nothing (hazard 27).
     pid: u32,
-    waiters: Waiters,
+    waiters: Arc<Waiters>,
     local_queues: LocalQueues,
     keeper: Keeper,
 }
@@ -62,7 +62,7 @@ impl Engine {
         let mut bits = [0; 8];
         host.random(&mut bits);
         let process = ProcessId::from_random(bits);
-        let waiters = Waiters::new(&*backend, process);
+        let waiters = Arc::new(Waiters::new(&*backend, process));
         let promises = backend.promises();
         let local_queues = LocalQueues::new(promises.places, promises.minting == Minting::Entry);
         let pid = std::process::id();
@@ -117,7 +117,7 @@ impl Engine {
     /// # Errors
     /// If it cannot be started: a grant would not be renewed.
     pub(crate) fn start_keeper(&self) -> io::Result<()> {
-        self.keeper.start(&self.backend, &self.host, self.process)
+        self.keeper.start(&self.backend, &self.host, (self.process, &self.waiters))
     }
 
     /// Has this lease renewed for as long as it is believed.

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use tenure_core::{BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
 
-use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, watchdog};
+use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, waiters::Waiters, watchdog};
 
 /// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
 /// is left to do.
@@ -23,17 +23,22 @@ impl Keeper {
         &self,
         main: &BackendHandle,
         host: &Arc<dyn Host>,
-        process: ProcessId,
+        (process, waiters): (ProcessId, &Arc<Waiters>),
     ) -> io::Result<()> {
         self.reaper.ensure(|orders| {
             let (keeps, main, host_there) =
                 ((self.roster.clone(), self.reaper.clone()), main.clone(), host.clone());
+            let waiters = waiters.clone();
             let start = move || -> tenure_core::BoxFuture<'static, ()> {
                 Box::pin(async move {
                     let link = Arc::new(Link::new(main));
                     let renewing = watchdog::run(keeps, link.clone(), host_there.clone(), process);
-                    let releasing = reaper::run(orders, link, host_there);
-                    futures_util::future::join(renewing, releasing).await;
+                    let releasing = reaper::run(orders, link, host_there.clone());
+                    tokio::select! {
+                        biased;
+                        _ = futures_util::future::join(renewing, releasing) => {}
+                        () = waiters.listen(&*host_there) => {}
+                    }
                 })
             };
             host.spawn_apart("tenure-keeper", Box::new(start))
