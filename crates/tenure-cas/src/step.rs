@@ -122,6 +122,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
     async fn attempt(&mut self, may_guess: bool) -> Result<Tried<V::Answer>, Failure> {
         let (locks, name, verb) = (self.locks, self.name, self.verb);
         let over = &locks.cell.connect(self.purpose()).await.map_err(Failure::Refused)?;
+        verb.must_be_wanted().map_err(Failure::Refused)?;
         let guess = if may_guess { locks.guess(name, verb, locks.store_time()) } else { None };
         if let Some(draft) = guess {
             return locks.write(over, name, draft).await;
@@ -130,6 +131,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
             self.step_back(cell.reads).await;
         }
         let (mut snapshot, up) = self.look(over).await?;
+        verb.must_be_wanted().map_err(Failure::Refused)?;
         let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
         if V::WAITS {
             self.must_have_moved(snapshot.version, snapshot.now)?;

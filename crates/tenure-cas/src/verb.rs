@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tenure_core::{
-    Claim, ClaimAnswer, FencingToken, HolderView, Memo, Moment, Noted, OwnerId, Released, Renewal, Wait,
+    BackendError, Claim, ClaimAnswer, FencingToken, HolderView, Memo, Moment, Noted, OwnerId, Released,
+    Renewal, Wait,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -48,6 +49,12 @@ pub(crate) trait Verb: Sync {
     /// The claim, if this is one that waits for a place or the lock.
     fn claim(&self) -> Option<&Claim> {
         None
+    }
+
+    /// # Errors
+    /// If it was cancelled, and is to go no further.
+    fn must_be_wanted(&self) -> Result<(), BackendError> {
+        Ok(())
     }
 
     /// What can be answered without a write.
@@ -101,6 +108,10 @@ impl Verb for Claim {
 
     fn claim(&self) -> Option<&Claim> {
         (self.wait != Wait::No).then_some(self)
+    }
+
+    fn must_be_wanted(&self) -> Result<(), BackendError> {
+        self.asker.must_be_there()
     }
 
     /// A place that lasts until the next question but one is kept by no write.

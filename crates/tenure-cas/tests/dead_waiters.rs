@@ -15,7 +15,16 @@ const TTL: Duration = Duration::from_secs(10);
 fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
-    Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait: Wait::Turn }
+    Claim {
+        name,
+        owner,
+        mode: Mode::Exclusive,
+        ttl: TTL,
+        label,
+        block: 1,
+        wait: Wait::Turn,
+        asker: Default::default(),
+    }
 }
 
 /// L6. More waiters than are read at once died with the holder: whoever stood behind them saw only the first of them, wrote nothing for

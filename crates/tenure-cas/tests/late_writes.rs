@@ -17,7 +17,7 @@ fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
     let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
-    Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn }
+    Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn, asker: Default::default() }
 }
 
 struct Stage {

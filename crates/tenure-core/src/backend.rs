@@ -27,7 +27,8 @@ pub type BackendHandle = Arc<dyn Backend>;
 ///
 /// # Cancel safety
 /// Dropping the future of a verb leaves its outcome [`Unknown`](crate::Outcome::Unknown); ask again with the
-/// same owner, or release it.
+/// same owner, or release it. The future of a claim is polled to its end instead: a release that leaves over another connection may
+/// come before it. The [`Asker`](crate::Asker) says that the answer is not wanted any more.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
     /// What this backend promises.

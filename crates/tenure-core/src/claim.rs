@@ -1,9 +1,21 @@
 //! Requests to a backend, and its answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{
-    label::Label, mode::Mode, name::LockName, owner::OwnerId, token::FencingToken, view::HolderView,
+    error::{BackendError, ErrorKind, Outcome},
+    label::Label,
+    mode::Mode,
+    name::LockName,
+    owner::OwnerId,
+    token::FencingToken,
+    view::HolderView,
 };
 
 /// The request of one owner for one lock.
@@ -23,6 +35,46 @@ pub struct Claim {
     pub block: u32,
     /// What to do if it cannot be granted at once.
     pub wait: Wait,
+    /// Whether an answer is still wanted.
+    pub asker: Asker,
+}
+
+/// Says of the asker of a claim whether it has gone. Clones share it; the default never goes.
+///
+/// A claim whose asker has gone is polled to its end all the same, since it may be granted: a verb of several requests ends before the
+/// next one.
+#[derive(Clone, Debug, Default)]
+pub struct Asker(Option<Arc<AtomicBool>>);
+
+impl Asker {
+    /// One that may go.
+    pub fn new() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// It wants no answer any more.
+    pub fn leave(&self) {
+        if let Some(is_gone) = &self.0 {
+            is_gone.store(true, Ordering::Release);
+        }
+    }
+
+    /// True once it has gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
+    }
+
+    /// To be asked before a request of the claim is sent.
+    ///
+    /// # Errors
+    /// `NotApplied`, if it has gone.
+    pub fn must_be_there(&self) -> Result<(), BackendError> {
+        if self.is_gone() {
+            let message = "the claim was cancelled";
+            return Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message));
+        }
+        Ok(())
+    }
 }
 
 /// What a claim that cannot be granted at once leaves behind.

@@ -28,7 +28,7 @@ mod wake;
 
 pub use backend::{Backend, BackendHandle, QuorumNode};
 pub use bells::{Bells, Ringing};
-pub use claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
+pub use claim::{Asker, Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
 pub use error::{BackendError, ErrorKind, Outcome};
 pub use host::{BoxFuture, Host, Start};
 pub use label::Label;

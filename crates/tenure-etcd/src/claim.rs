@@ -112,7 +112,11 @@ impl Asking<'_> {
     async fn settle(&self, mut step: Step) -> Result<ClaimAnswer, BackendError> {
         let is_new = step.from == 0;
         for number in 0..STEPS {
-            match self.take(&mut step).await {
+            let taken = match self.claim.asker.must_be_there() {
+                Ok(()) => self.take(&mut step).await,
+                Err(gone) => Err(gone),
+            };
+            match taken {
                 Ok(Some(answer)) => {
                     self.end_left(&step).await.map_err(BackendError::of_unknown_outcome)?;
                     return Ok(answer);

@@ -126,6 +126,7 @@ impl World {
             label: Default::default(),
             block: 1,
             wait,
+            asker: Default::default(),
         }
     }
 
@@ -330,6 +331,7 @@ fn claim(n: u8, mode: Mode) -> Claim {
         label: Default::default(),
         block: 1,
         wait: Wait::Turn,
+        asker: Default::default(),
     }
 }
 

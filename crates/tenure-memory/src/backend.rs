@@ -224,7 +224,16 @@ mod tests {
             let name = LockName::new(format!("job-{job}")).unwrap();
             let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [job; 16]);
             let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), Wait::No);
-            let claim = Claim { name, owner, mode, ttl, label: Arc::new(Label::default()), block: 1, wait };
+            let claim = Claim {
+                name,
+                owner,
+                mode,
+                ttl,
+                label: Arc::new(Label::default()),
+                block: 1,
+                wait,
+                asker: Default::default(),
+            };
             let ClaimAnswer::Granted(grant) = store.claim(&claim).await.unwrap() else {
                 panic!("it is free")
             };

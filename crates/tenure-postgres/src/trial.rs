@@ -71,7 +71,8 @@ impl Store {
             LockName::new(format!("tenure-doctor/{owner}")).expect("BUG: a name without control characters");
         let (label, ttl) = (Arc::new(Label::new("doctor", 0, "", "tenure doctor")), Duration::from_secs(10));
         let (mode, wait) = (Mode::Exclusive, Wait::Turn);
-        let claim = Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait };
+        let claim =
+            Claim { name: name.clone(), owner, mode, ttl, label, block: 1, wait, asker: Default::default() };
         let ledger = Ledger::new(0);
         let state = encode(&ledger, false);
         let made = self.make_row(session, &name, &state).await?;

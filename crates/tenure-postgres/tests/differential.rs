@@ -78,7 +78,16 @@ impl Pair {
             let process = ProcessId::from_random([u8::try_from(n % handles.len()).unwrap() + 1; 8]);
             let owner = OwnerId::from_random(process, [u8::try_from(n).unwrap(); 16]);
             let (name, mode, label) = (name.clone(), Mode::Exclusive, label.clone());
-            Claim { name, owner, mode, ttl: Duration::from_millis(2500), label, block: 1, wait: Wait::Turn }
+            Claim {
+                name,
+                owner,
+                mode,
+                ttl: Duration::from_millis(2500),
+                label,
+                block: 1,
+                wait: Wait::Turn,
+                asker: Default::default(),
+            }
         });
         let claims = claims.collect();
         let now = Duration::from_secs(1_000_000);

@@ -1,5 +1,4 @@
-//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that, and again where an
-//! earlier claim of the same owner was given up meanwhile ([`given_up`](crate::given_up)).
+//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that.
 
 use std::{
     sync::{Arc, Mutex},
@@ -64,7 +63,6 @@ impl Redis {
             scripts,
             seen: Mutex::default(),
             known: Known::default(),
-            given_up: Arc::default(),
             newest: Mutex::default(),
         }))
     }
@@ -311,10 +309,7 @@ impl Backend for Redis {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        match self.doubt(&claim.name, claim.owner) {
-            None => self.try_claim(claim).await,
-            Some(doubt) => Box::pin(self.claim_in_doubt(claim, doubt)).await,
-        }
+        self.try_claim(claim).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -330,10 +325,7 @@ impl Backend for Redis {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        match self.doubt(name, owner) {
-            None => self.try_release(name, owner).await,
-            Some(doubt) => Box::pin(self.release_in_doubt(name, owner, doubt)).await,
-        }
+        self.try_release(name, owner).await
     }
 
     async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {

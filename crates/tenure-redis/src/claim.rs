@@ -23,6 +23,7 @@ impl Redis {
             let listens = claim.wait != Wait::No;
             let session =
                 if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
+            claim.asker.must_be_there()?;
             let (gate, now) = (session.gate(), self.sessions.host().now());
             if let Some(text) = self.sessions.pass(&session, &gate, now)? {
                 session.stand(now).await?;
@@ -108,7 +109,7 @@ impl Redis {
         let _ = write!(tail, ":{}:", since.wall.as_millis());
         tail.push_str(&self.label(&claim.label));
         let taking = Taking {
-            name: claim.name.clone(),
+            asker: claim.asker.clone(),
             keys: self.keys(&claim.name)?,
             gate: gate.clone(),
             owner: claim.owner.hex(),

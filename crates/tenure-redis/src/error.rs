@@ -1,6 +1,6 @@
 //! The one place where the driver's errors become ours.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path};
 
 use redis::{RedisError, ServerErrorKind};
 use tenure_core::{
@@ -57,12 +57,6 @@ pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
 pub(crate) fn no_answer(place: &str) -> BackendError {
     let message = "the Redis server does not answer";
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place)
-}
-
-/// An earlier claim of this owner was given up, and is not answered yet. The server itself answers.
-pub(crate) fn unsettled(place: &str, again: Duration) -> BackendError {
-    let message = "an earlier claim of the same owner is still under way";
-    BackendError::new(Unavailable, Outcome::Unknown, message).with("redis", place).retry_after(again)
 }
 
 /// Whoever was to send it is gone or stands still, and may have sent it.

@@ -10,12 +10,9 @@ use std::{
 };
 
 use tenure_core::{Host, Moment, locked};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use crate::{
-    given_up::{Ear, GivenUp, pair},
-    plain::{Plain, Ready, Run, Told},
-};
+use crate::plain::{Plain, Ready, Run, Told};
 
 /// So many under way go one by one: company would cost them more than it saves.
 const FEW: usize = 4;
@@ -28,7 +25,6 @@ pub(crate) struct Gathering {
     state: Mutex<State>,
     /// Something is ready, or it is over.
     rings: Notify,
-    given_up: Arc<GivenUp>,
 }
 
 /// The way in for those who ask. Without it nothing is sent any more.
@@ -61,7 +57,7 @@ impl Drop for UnderWay<'_> {
 
 impl Gathering {
     /// For a server that can do many at once, or not.
-    pub(crate) fn new(can_do_many: bool, given_up: Arc<GivenUp>) -> Self {
+    pub(crate) fn new(can_do_many: bool) -> Self {
         let state = State {
             ready: Ready::default(),
             since: None,
@@ -69,7 +65,7 @@ impl Gathering {
             is_refused: !can_do_many,
             is_over: false,
         };
-        Self { state: Mutex::new(state), rings: Notify::new(), given_up }
+        Self { state: Mutex::new(state), rings: Notify::new() }
     }
 
     /// Whether a request may go by itself.
@@ -99,18 +95,18 @@ impl Gathering {
 
     /// One more is ready; what waits for its answer. It waits for as long as who sends stands still: the time of a request is that of
     /// whoever asks.
-    pub(crate) fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> Ear<Told<R>> {
-        let (mouth, ear) = pair(&self.given_up, request.claimant());
+    pub(crate) fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<Told<R>> {
+        let (tell, told) = oneshot::channel();
         let mut state = locked(&self.state);
         // Whoever comes when it is over hears at once that nobody will send it.
         if !state.is_over {
             if state.ready.is_empty() {
                 self.rings.notify_one();
             }
-            R::waiting(&mut state.ready).push((request, mouth));
+            R::waiting(&mut state.ready).push((request, tell));
             state.since.get_or_insert_with(|| clock.now());
         }
-        ear
+        told
     }
 
     /// Nothing is sent any more; all who wait to leave hear that.
@@ -155,17 +151,21 @@ fn first<T>(all: &mut Vec<T>) -> Vec<T> {
     mem::replace(all, rest)
 }
 
-/// Releases first: they may free what others came for. What was given up before it left is not sent.
-fn runs(Ready { takes, mut frees }: Ready) -> Vec<Run> {
+/// Releases first: they may free what others came for. A claim that was cancelled before it left is not sent.
+fn runs(Ready { takes, frees }: Ready) -> Vec<Run> {
     let mut runs = Vec::new();
-    frees.retain(|(_, mouth)| !mouth.is_unheard());
     if !frees.is_empty() {
         runs.push(Run::Free(frees));
     }
-    for take in takes.into_iter().filter(|(_, mouth)| !mouth.is_unheard()) {
+    for (take, tell) in takes {
+        if let Err(gone) = take.asker.must_be_there() {
+            // OK to ignore: it may have gone altogether.
+            let _ = tell.send(Told::Answer(Err(gone)));
+            continue;
+        }
         match runs.last_mut() {
-            Some(Run::Take(run)) if run[0].0.gate == take.0.gate => run.push(take),
-            _ => runs.push(Run::Take(vec![take])),
+            Some(Run::Take(run)) if run[0].0.gate == take.gate => run.push((take, tell)),
+            _ => runs.push(Run::Take(vec![(take, tell)])),
         }
     }
     runs
@@ -173,7 +173,7 @@ fn runs(Ready { takes, mut frees }: Ready) -> Vec<Run> {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::LockName;
+    use tenure_core::{Asker, LockName, Outcome};
     use tenure_testkit::{
         host::{PausedHost, pass},
         polls::is_pending,
@@ -188,7 +188,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(1);
 
     fn gathering() -> Gathering {
-        Gathering::new(true, Arc::default())
+        Gathering::new(true)
     }
 
     fn clock() -> Arc<PausedHost> {
@@ -199,7 +199,7 @@ mod tests {
         let name = LockName::new(name).unwrap();
         let keys = Keys::new("%s", &name, Counting::One).unwrap();
         let (gate, owner) = (Arc::from(gate), [b'0'; 48]);
-        Taking { name, keys, gate, owner, tail: String::new(), ttl_ms: 1, block: 1 }
+        Taking { asker: Asker::default(), keys, gate, owner, tail: String::new(), ttl_ms: 1, block: 1 }
     }
 
     fn free(name: &str) -> Freeing {
@@ -214,19 +214,22 @@ mod tests {
         runs.iter().map(|run| names(run).join(" ")).collect()
     }
 
-    /// One gate for each script; what was given up is not sent.
+    /// One gate for each script; a claim that was cancelled is not sent, and is told so.
     #[tokio::test]
     async fn those_that_are_ready_leave_together() {
         let gathering = gathering();
         let _a = gathering.join(take("a", "g"), &*clock());
-        let b = gathering.join(take("b", "g"), &*clock());
+        let cancelled = take("b", "g");
+        let asker = Asker::new();
+        let b = gathering.join(Taking { asker: asker.clone(), ..cancelled }, &*clock());
         let _c = gathering.join(take("c", "g"), &*clock());
-        let e = gathering.join(free("e"), &*clock());
         let _d = gathering.join(take("d", "h"), &*clock());
         let _f = gathering.join(free("f"), &*clock());
-        drop((b, e));
+        asker.leave();
         assert!(gathering.is_ready().await);
         assert_eq!(shown(&gathering.next()), ["-f", "a c", "d"]);
+        let Ok(Told::Answer(Err(gone))) = b.await else { panic!("it was sent") };
+        assert_eq!(gone.outcome(), Outcome::NotApplied);
         assert!(is_pending(&mut Box::pin(gathering.is_ready())).await);
         assert!(gathering.next().is_empty());
     }
@@ -235,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn a_script_takes_so_many() {
         let gathering = gathering();
-        let _ears: Vec<_> = (0..=MOST).map(|n| gathering.join(free(&n.to_string()), &*clock())).collect();
+        let _told: Vec<_> = (0..=MOST).map(|n| gathering.join(free(&n.to_string()), &*clock())).collect();
         let first = gathering.next();
         assert!(matches!(&first[..], [Run::Free(run)] if run.len() == MOST));
         assert!(gathering.is_ready().await);
@@ -248,7 +251,7 @@ mod tests {
         let gathering = gathering();
         let mut ready = Box::pin(gathering.is_ready());
         assert!(is_pending(&mut ready).await);
-        let _ear = gathering.join(free("a"), &*clock());
+        let _told = gathering.join(free("a"), &*clock());
         assert!(ready.await);
         gathering.next();
         let mut ready = Box::pin(gathering.is_ready());
@@ -261,10 +264,10 @@ mod tests {
     #[tokio::test]
     async fn if_nobody_sends_them_they_hear_of_it() {
         let gathering = gathering();
-        let ear = gathering.join(free("a"), &*clock());
+        let told = gathering.join(free("a"), &*clock());
         gathering.end();
-        assert!(ear.hear().await.is_none());
-        assert!(gathering.join(take("b", "g"), &*clock()).hear().await.is_none());
+        assert!(told.await.is_err());
+        assert!(gathering.join(take("b", "g"), &*clock()).await.is_err());
         let alone: Vec<_> = (0..=FEW).map(|_| gathering.alone().is_some()).collect();
         assert_eq!(alone, [true; FEW + 1]);
     }
@@ -303,10 +306,6 @@ mod tests {
         assert!(gathering.alone().is_none(), "nobody passes those who wait to leave");
         gathering.refuse();
         assert!(gathering.alone().is_some());
-        assert!(Gathering::new(false, Arc::default()).alone().is_some());
+        assert!(Gathering::new(false).alone().is_some());
     }
 }
-
-#[cfg(test)]
-#[path = "gathering_world_tests.rs"]
-mod world_tests;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
-use tenure_core::{BackendError, LockName};
+use tenure_core::{Asker, BackendError};
+use tokio::sync::oneshot;
 
 use crate::{
-    given_up::{Claimant, Mouth, Owner},
     keys::{Counting, Keys},
     reply::{Reply, number},
     script::{Script, Scripts},
@@ -20,9 +20,6 @@ pub(crate) trait Plain: Sized + Send + Sync + 'static {
 
     /// For messages.
     const WHAT: &'static str;
-
-    /// Who claims what, if it is a claim.
-    fn claimant(&self) -> Option<Claimant>;
 
     /// Where those of this kind wait to leave.
     fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>>;
@@ -48,8 +45,11 @@ pub(crate) enum Told<R: Plain> {
     Alone(R),
 }
 
-/// A request, and who waits for its answer.
-pub(crate) type Asked<R> = (R, Mouth<Told<R>>);
+/// A request, and where its answer goes.
+pub(crate) type Asked<R> = (R, oneshot::Sender<Told<R>>);
+
+/// An owner, as it stands in a key.
+pub(crate) type Owner = [u8; 48];
 
 /// Those that leave in one script.
 pub(crate) enum Run {
@@ -72,7 +72,7 @@ impl Ready {
 
 /// A claim.
 pub(crate) struct Taking {
-    pub(crate) name: LockName,
+    pub(crate) asker: Asker,
     pub(crate) keys: Keys,
     pub(crate) gate: Arc<str>,
     pub(crate) owner: Owner,
@@ -90,10 +90,6 @@ impl Plain for Taking {
     type Answer = Taken;
 
     const WHAT: &'static str = "a claim";
-
-    fn claimant(&self) -> Option<Claimant> {
-        Some((self.owner, self.name.clone()))
-    }
 
     fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
         &mut ready.takes
@@ -164,10 +160,6 @@ impl Plain for Freeing {
     type Answer = bool;
 
     const WHAT: &'static str = "a release";
-
-    fn claimant(&self) -> Option<Claimant> {
-        None
-    }
 
     fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
         &mut ready.frees

@@ -149,7 +149,7 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     let end = Arc::<End>::default();
     let (wire, resp3) = wire(&shared, &router, &end).await?;
     // The keys of a Cluster's locks lie on several nodes.
-    let gathering = Arc::new(Gathering::new(!config.is_cluster(), shared.given_up.clone()));
+    let gathering = Arc::new(Gathering::new(!config.is_cluster()));
     let entrance = Entrance(gathering.clone());
     let connection = Arc::new(Connection { wire, place, router, end, gathering });
     if !config.is_cluster() {
@@ -209,10 +209,10 @@ impl Session {
         if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
             self.connection.on_left();
         }
-        match gathering.join(request, &*shared.host).hear().await {
-            Some(Told::Answer(answer)) => answer,
-            Some(Told::Alone(request)) => together::alone(&self.connection, shared, &request).await,
-            None => {
+        match gathering.join(request, &*shared.host).await {
+            Ok(Told::Answer(answer)) => answer,
+            Ok(Told::Alone(request)) => together::alone(&self.connection, shared, &request).await,
+            Err(_) => {
                 self.connection.on_left();
                 Err(error::unsent(self.place()))
             }

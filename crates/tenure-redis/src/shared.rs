@@ -6,7 +6,6 @@ use tenure_core::Host;
 
 use crate::{
     config::Config,
-    given_up::GivenUp,
     keys::Counting,
     known::{Known, Seen},
     script::Scripts,
@@ -20,8 +19,6 @@ pub(crate) struct Shared {
     pub(crate) scripts: Scripts,
     pub(crate) seen: Mutex<Seen>,
     pub(crate) known: Known,
-    /// Claims that nobody waits for any more, and that the server may not have answered yet.
-    pub(crate) given_up: Arc<GivenUp>,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
 }

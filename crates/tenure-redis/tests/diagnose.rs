@@ -65,6 +65,7 @@ fn claim(name: &str, wait: Wait) -> Claim {
         label: Label::new("h", 1, "u", "c").into(),
         block: 1,
         wait,
+        asker: Default::default(),
     }
 }
 

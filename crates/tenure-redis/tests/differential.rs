@@ -299,7 +299,7 @@ impl Pair {
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
         let block = if self.is_node { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };
-        Claim { name: lock, owner, mode, ttl, label, block, wait }
+        Claim { name: lock, owner, mode, ttl, label, block, wait, asker: Default::default() }
     }
 
     async fn claim(&mut self, name: &'static str) {

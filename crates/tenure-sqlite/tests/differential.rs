@@ -138,7 +138,16 @@ impl Twins {
     async fn claim(&mut self, client: usize, wait: Wait) {
         let (owner, mode) = self.owners[client];
         let label = Arc::new(Label::new("host", 1, "user", "command"));
-        let claim = Claim { name: self.name.clone(), owner, mode, ttl: TTL, label, block: 1, wait };
+        let claim = Claim {
+            name: self.name.clone(),
+            owner,
+            mode,
+            ttl: TTL,
+            label,
+            block: 1,
+            wait,
+            asker: Default::default(),
+        };
         let rows = match wait {
             Wait::No => self.lasting.claim(&claim).await,
             _ => self.rows().claim(&claim).await,

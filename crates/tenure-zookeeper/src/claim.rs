@@ -84,6 +84,7 @@ impl Attempt<'_> {
 
     async fn run(&self) -> Result<ClaimAnswer, BackendError> {
         for _ in 0..TRIES {
+            self.claim.asker.must_be_there()?;
             let queue = match self.known()? {
                 Known::Node { name, may_hold } => self.look(&name, may_hold).await?,
                 Known::Perhaps => self.settle().await?,

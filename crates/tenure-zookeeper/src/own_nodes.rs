@@ -275,6 +275,7 @@ mod tests {
             label: Arc::new(Label::default()),
             block: 1,
             wait: Wait::Turn,
+            asker: Default::default(),
         }
     }
 

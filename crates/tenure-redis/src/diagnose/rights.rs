@@ -58,6 +58,7 @@ impl Visit<'_> {
             label: Arc::new(Label::new("", 0, "", "tenure doctor")),
             block: 1,
             wait,
+            asker: Default::default(),
         };
         let (holder, waiter) = (claim(Mode::Exclusive, Wait::No), claim(Mode::Exclusive, Wait::Wake));
         let (reader, redis) = (claim(Mode::READ, Wait::No), self.redis);

@@ -277,7 +277,16 @@ impl Stage {
         bits[..8].copy_from_slice(&number.to_be_bytes());
         let owner = OwnerId::from_random(process, bits);
         let (name, mode) = (name(), Mode::Exclusive);
-        Claim { name, owner, mode, ttl: TTL, label: Arc::default(), block: 1, wait }
+        Claim {
+            name,
+            owner,
+            mode,
+            ttl: TTL,
+            label: Arc::default(),
+            block: 1,
+            wait,
+            asker: Default::default(),
+        }
     }
 
     /// How many nodes have somebody who holds, and how many somebody who waits.

@@ -47,7 +47,16 @@ impl Player {
         let (name, wait) = (LockName::new(name).expect("BUG: a good name"), Wait::Turn);
         let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
         let _listens = backend.wakes(process, Audience::Waiters);
-        let claim = Claim { name, owner, mode: Mode::Exclusive, ttl: TTL, label, block: 1, wait };
+        let claim = Claim {
+            name,
+            owner,
+            mode: Mode::Exclusive,
+            ttl: TTL,
+            label,
+            block: 1,
+            wait,
+            asker: Default::default(),
+        };
         Self { backend, claim, _listens }
     }
 
