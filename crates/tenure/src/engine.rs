@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod attach;
 pub(crate) mod cell;
+mod in_flight;
 mod keeper;
 mod link;
 mod local_queue;
@@ -22,13 +23,18 @@ mod watchdog;
 use std::{io, sync::Arc, time::Duration};
 
 use tenure_core::{
-    BackendError, BackendHandle, Grant, HolderView, Host, LockName, LockView, Minting, Moment, OwnerId,
-    ProcessId, Renewal,
+    BackendError, BackendHandle, ErrorKind, Grant, HolderView, Host, LockName, LockView, Minting, Moment,
+    Outcome, OwnerId, ProcessId, Released, Renewal,
 };
 
 use crate::{
     engine::{
-        cell::HoldCell, keeper::Keeper, local_queue::LocalQueues, roster::Expected, spans::Spans,
+        cell::HoldCell,
+        in_flight::{InFlight, Left},
+        keeper::Keeper,
+        local_queue::LocalQueues,
+        roster::Expected,
+        spans::Spans,
         waiters::Waiters,
     },
     error::Lost,
@@ -69,11 +75,16 @@ impl Engine {
         Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::default() }
     }
 
+    /// A fork has all that this process has, and holds nothing (hazard 27).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
     /// Says of a holder whether it is this process: whether it was acquired through this engine.
     pub(crate) fn recognise(&self, holder: &mut HolderView) {
         let owner = holder.owner.parse::<OwnerId>();
         let is_ours = owner.is_ok_and(|owner| owner.process() == self.process);
-        holder.is_this_process = is_ours && self.pid == std::process::id();
+        holder.is_this_process = is_ours && self.is_ours();
     }
 
     /// One question about a lock.
@@ -182,11 +193,57 @@ impl Engine {
     pub(crate) fn leave_to_ttl(&self, cell: &HoldCell) {
         self.forget(cell);
         self.local_queues.keep_back(cell);
+        self.in_flight().close(cell.owner());
     }
 
     /// Has this owner leave in the background; after `until` its lease or place is over anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.keeper.reap(name, owner, until);
+        self.keeper.reaper().order(name, owner, until);
+    }
+
+    /// The same for whatever a claim may have left there.
+    fn reap_claim(&self, name: LockName, owner: OwnerId, ttl: Duration) {
+        self.reap(name, owner, self.host.now() + in_flight::life_of(ttl));
+    }
+
+    fn in_flight(&self) -> &Arc<InFlight> {
+        &self.keeper.reaper().in_flight
+    }
+
+    /// Has a claim polled to its end on the keeper's thread.
+    fn finish(&self, left: Left) {
+        self.keeper.reaper().finish(left);
+    }
+
+    /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is repeated behind it.
+    pub(crate) async fn release(
+        &self,
+        (name, owner): (&LockName, OwnerId),
+        sent_at: Moment,
+        timeout: Duration,
+    ) -> Result<Released, BackendError> {
+        let release = || self.backend.release(name, owner);
+        let first = self.request(sent_at, timeout, release).await;
+        if !self.in_flight().is_open(owner) {
+            return first;
+        }
+        // In a box what is rare: the futures of most releases stay small.
+        Box::pin(async {
+            let over = self.host.sleep_until(sent_at + timeout);
+            tokio::select! {
+                biased;
+                () = self.in_flight().settled(owner) => {}
+                () = over => return Err(unsettled(name)),
+            }
+            let name = self.in_flight().name_of(owner, name);
+            let again = || self.backend.release(&name, owner);
+            let second = self.request(self.host.now(), timeout, again).await;
+            if let (Ok(_), Some(until)) = (&second, self.in_flight().unknown_until(owner)) {
+                self.reap(name.clone(), owner, until);
+            }
+            both(first, second)
+        })
+        .await
     }
 
     /// Has the leases given back that are kept idle, then waits until everything that was to be released in the background is, or
@@ -198,7 +255,7 @@ impl Engine {
             self.give_back(&idle);
         }
         let drained = async {
-            self.keeper.drained().await;
+            self.keeper.reaper().drained(&*self.host).await;
             self.backend.drain().await;
         };
         let over = self.host.sleep_until(self.host.now() + patience);
@@ -220,5 +277,25 @@ impl Engine {
         F: Future<Output = Result<A, BackendError>>,
     {
         request::request(&*self.host, sent_at, timeout, ask).await
+    }
+}
+
+fn unsettled(name: &LockName) -> BackendError {
+    let message = "an earlier claim of the same owner is still under way";
+    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("lock", name)
+}
+
+/// What two releases of one owner come to, one after the other.
+fn both(
+    first: Result<Released, BackendError>,
+    second: Result<Released, BackendError>,
+) -> Result<Released, BackendError> {
+    match (first, second) {
+        (Ok(Released::Released), Ok(_)) => Ok(Released::Released),
+        // It may have been the first one that freed it.
+        (Err(error), Ok(Released::WasGone)) if error.outcome() == Outcome::Unknown => Err(error),
+        (Ok(Released::Released), Err(error)) => Err(error.of_unknown_outcome()),
+        (Err(first), Err(error)) if first.outcome() == Outcome::Unknown => Err(error.of_unknown_outcome()),
+        (_, second) => second,
     }
 }

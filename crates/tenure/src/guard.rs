@@ -117,7 +117,7 @@ impl Guard {
         };
         let (name, owner) = (guard.name().clone(), guard.owner());
         let timeout = guard.cell().timing().request_timeout();
-        let answer = guard.engine.request(now, timeout, || guard.engine.backend.release(&name, owner)).await;
+        let answer = guard.engine.release((&name, owner), now, timeout).await;
         match answer {
             Ok(Released::Released) => {
                 guard.done = true;

@@ -284,7 +284,7 @@ impl Locker {
     pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
         let name = checked(name.as_ref())?;
         self.not_shared(&name, owner)?;
-        self.ask(QUESTION, || self.engine.backend.release(&name, owner)).await
+        self.engine.release((&name, owner), self.engine.host.now(), QUESTION).await
     }
 
     /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).

@@ -16,6 +16,7 @@ mod fence_sqlite;
 mod heard;
 mod holding;
 mod idle;
+mod in_flight;
 mod leases;
 mod lines;
 mod memos;

@@ -427,7 +427,7 @@ async fn a_store_without_an_answer_is_seen_since_the_first_request_that_has_none
     assert_eq!(progress.unanswered_since(), since, "and the next one is not the first");
     let guard = in_time(waiting).await.unwrap().unwrap();
     assert_eq!(progress.unanswered_since(), None);
-    guard.release().await.unwrap();
+    drop(guard);
     // What nobody waited for is not taken for the next one's trouble.
     actor.gates.plan(Verb::Claim, &[Gate::Hang], Gate::Open);
     let given_up = Arc::new(actor.lock().progress(&progress));

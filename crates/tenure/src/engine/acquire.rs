@@ -7,16 +7,13 @@ use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine, cell::HoldCell, local_queue::Turn, local_waiter::LocalWaiter, roster::Expected,
-        self_wait::SelfWait, waiters::Subscription,
+        Engine, cell::HoldCell, in_flight::Asked, local_queue::Turn, local_waiter::LocalWaiter,
+        roster::Expected, self_wait::SelfWait, waiters::Subscription,
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
     options::{Options, PATIENCE, Waiting},
 };
-
-/// How long a place in a queue outlives its waiter at most; after that nothing is left to withdraw.
-const PLACE_MAX: Duration = Duration::from_secs(6);
 
 /// What is to be acquired, and how.
 pub(crate) struct Request<'a> {
@@ -183,6 +180,7 @@ impl<'a> Attempt<'a> {
             label: options.label.clone(),
             block: 1,
             wait: machine.wait(),
+            asker: Default::default(),
         };
         let hints = (claim.wait != Wait::No).then(|| engine.waiters.subscribe(claim.owner));
         let (self_wait, granted, granted_as) = (SelfWait::default(), false, None);
@@ -192,6 +190,7 @@ impl<'a> Attempt<'a> {
 
     /// What was given back late must not be taken for what is asked for next (H3.4).
     fn renew_owner(&mut self, span: &Span) {
+        self.leave_what_may_come();
         self.claim.owner = self.engine.new_owner();
         self.hints = self.hints.take().map(|_| self.engine.waiters.subscribe(self.claim.owner));
         span.record("owner", field::display(self.claim.owner));
@@ -206,7 +205,7 @@ impl<'a> Attempt<'a> {
         progress.iter().for_each(|progress| progress.on_sent(sent_at));
         // A store that is busy for a moment is asked again in there, and may be busy for long.
         let asked = || async {
-            let answer = self.engine.backend.claim(&self.claim).await;
+            let answer = Asked::new(self.engine, &self.claim).await;
             if let (Err(error), Some(progress)) = (&answer, progress) {
                 progress.on_trouble(error);
             }
@@ -304,8 +303,10 @@ impl<'a> Attempt<'a> {
         let Claim { name, owner, ttl, .. } = &self.claim;
         let name = self.granted_as.as_ref().unwrap_or(name);
         let timeout = self.machine.request_timeout(now);
-        if self.engine.request(now, timeout, || self.engine.backend.release(name, *owner)).await.is_err() {
-            self.engine.reap(name.clone(), *owner, self.engine.host.now() + (*ttl).max(PLACE_MAX));
+        let answer = self.engine.request(now, timeout, || self.engine.backend.release(name, *owner)).await;
+        // A claim that is still under way may be granted behind it.
+        if answer.is_err() || self.engine.in_flight().is_open(*owner) {
+            self.engine.reap_claim(name.clone(), *owner, *ttl);
         }
         self.granted_as = None;
         self.machine.on_returned();
@@ -336,12 +337,21 @@ impl<'a> Attempt<'a> {
     }
 }
 
+impl Attempt<'_> {
+    /// What this owner has, or may yet be granted, is released in the background.
+    fn leave_what_may_come(&mut self) {
+        let Claim { name, owner, ttl, .. } = &self.claim;
+        if self.machine.may_be_there() || self.engine.in_flight().is_open(*owner) {
+            let name = self.granted_as.take().unwrap_or_else(|| name.clone());
+            self.engine.reap_claim(name, *owner, *ttl);
+        }
+    }
+}
+
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.machine.may_be_there() && !self.granted {
-            let until = self.engine.host.now() + self.claim.ttl.max(PLACE_MAX);
-            let name = self.granted_as.take().unwrap_or_else(|| self.claim.name.clone());
-            self.engine.reap(name, self.claim.owner, until);
+        if !self.granted && self.engine.is_ours() {
+            self.leave_what_may_come();
         }
     }
 }

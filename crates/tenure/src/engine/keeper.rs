@@ -2,9 +2,9 @@
 
 use std::{io, sync::Arc};
 
-use tenure_core::{BackendHandle, Host, LockName, Moment, OwnerId, ProcessId};
+use tenure_core::{BackendHandle, Host, ProcessId};
 
-use crate::engine::{link::Link, reaper, reaper::Reaper, roster::Roster, waiters::Waiters, watchdog};
+use crate::engine::{link::Link, reaper::Reaper, roster::Roster, waiters::Waiters, watchdog};
 
 /// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
 /// is left to do.
@@ -25,15 +25,16 @@ impl Keeper {
         host: &Arc<dyn Host>,
         (process, waiters): (ProcessId, &Arc<Waiters>),
     ) -> io::Result<()> {
-        self.reaper.ensure(|orders| {
+        self.reaper.ensure(|life| {
             let (keeps, main, host_there) =
                 ((self.roster.clone(), self.reaper.clone()), main.clone(), host.clone());
             let waiters = waiters.clone();
             let start = move || -> tenure_core::BoxFuture<'static, ()> {
                 Box::pin(async move {
+                    let (_life, reaper) = (life, keeps.1.clone());
                     let link = Arc::new(Link::new(main));
                     let renewing = watchdog::run(keeps, link.clone(), host_there.clone(), process);
-                    let releasing = reaper::run(orders, link, host_there.clone());
+                    let releasing = reaper.run(&link, &*host_there);
                     tokio::select! {
                         biased;
                         _ = futures_util::future::join(renewing, releasing) => {}
@@ -49,12 +50,8 @@ impl Keeper {
         &self.roster
     }
 
-    pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.reaper.order(name, owner, until);
-    }
-
-    pub(crate) async fn drained(&self) {
-        self.reaper.drained().await;
+    pub(crate) fn reaper(&self) -> &Reaper {
+        &self.reaper
     }
 }
 

@@ -1,141 +1,209 @@
-//! The reaper: releases in the background what was dropped. Bounded; what it cannot take is ended by the ttl.
+//! The reaper: releases in the background what was dropped, as long as it may be held.
 
 use std::{
-    io,
+    io, mem,
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tenure_core::{Host, LockName, Moment, OwnerId, locked};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tenure_core::{BackendError, BoxFuture, Host, LockName, Moment, OwnerId, Released, locked};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    engine::{link::Link, request::request},
+    engine::{
+        in_flight::{InFlight, Left},
+        link::Link,
+        request::request,
+    },
     machine::backoff::Backoff,
 };
 
-/// Orders that wait to be begun, and as many that are begun; more are left to the ttl.
-const WAITING_MAX: usize = 1024;
-/// Releases under way at once. Those that are to be asked for again later do not count: they keep nobody else.
+/// Releases under way at the same time. There are as many orders as there were guards.
 const UNDER_WAY_MAX: usize = 64;
 /// How long one release may stay unanswered.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the first release waits for a claim of its owner that is still under way: 100 ms. Mostly it is answered in one round trip.
+const SOON: Duration = Duration::from_millis(100);
 
 /// An owner that is to leave.
 pub(crate) struct Order {
     name: LockName,
     owner: OwnerId,
-    /// After this its lease or place is over anyway.
+    /// After this its lease or place has expired.
     until: Moment,
     /// Counts this order as pending for as long as it exists.
-    _pending: Ticket,
+    pending: Ticket,
+}
+
+/// What is to be done on the keeper's thread.
+enum Job {
+    Finish(Left),
+    Release(Order),
+}
+
+/// Orders that are not carried out.
+#[derive(Default)]
+struct Pending {
+    state: Mutex<Count>,
+    changed: Notify,
 }
 
 #[derive(Default)]
-struct Pending {
-    count: AtomicUsize,
-    idle: Notify,
+struct Count {
+    orders: usize,
+    /// When the last of those has expired that were lost with their thread.
+    lost: Option<Moment>,
 }
 
-struct Ticket(Arc<Pending>);
+struct Ticket {
+    pending: Arc<Pending>,
+    until: Moment,
+    is_done: bool,
+}
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
+        let mut state = locked(&self.pending.state);
+        state.orders -= 1;
+        if !self.is_done {
+            state.lost = Some(state.lost.map_or(self.until, |lost| lost.later(self.until)));
         }
+        drop(state);
+        self.pending.changed.notify_waiters();
     }
 }
 
 /// The way to give orders, from anywhere.
 #[derive(Default)]
 pub(crate) struct Reaper {
-    /// To the thread that carries them out, if one was started.
-    orders: Mutex<Option<mpsc::Sender<Order>>>,
+    /// They outlive the thread that carries them out.
+    jobs: Mutex<Vec<Job>>,
+    bell: Notify,
+    is_closed: AtomicBool,
+    /// For as long as such a thread lives.
+    thread: Mutex<Weak<()>>,
     pending: Arc<Pending>,
+    pub(crate) in_flight: Arc<InFlight>,
 }
 
 impl Reaper {
-    fn orders(&self) -> MutexGuard<'_, Option<mpsc::Sender<Order>>> {
-        // OK because nothing is broken off half way: either it is set or it is not.
-        locked(&self.orders)
-    }
-
-    /// Starts what carries orders out, if nothing does: at first, and when a panic ended it.
+    /// Starts the thread that carries orders out, if there is none: at first, and when a panic ended it. It lives for as long as it has
+    /// what it is given.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub(crate) fn ensure(
-        &self,
-        start: impl FnOnce(mpsc::Receiver<Order>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut current = self.orders();
-        if current.as_ref().is_some_and(|orders| !orders.is_closed()) {
-            return Ok(());
+    pub(crate) fn ensure(&self, start: impl FnOnce(Arc<()>) -> io::Result<()>) -> io::Result<()> {
+        let mut thread = locked(&self.thread);
+        if thread.strong_count() == 0 {
+            let life = Arc::new(());
+            *thread = Arc::downgrade(&life);
+            start(life)?;
         }
-        let (orders, receiver) = mpsc::channel(WAITING_MAX);
-        start(receiver)?;
-        *current = Some(orders);
         Ok(())
     }
 
+    fn push(&self, job: Job) {
+        locked(&self.jobs).push(job);
+        self.bell.notify_one();
+    }
+
+    /// Has a claim polled to its end.
+    pub(crate) fn finish(&self, left: Left) {
+        self.push(Job::Finish(left));
+    }
+
     pub(crate) fn order(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.pending.count.fetch_add(1, Ordering::AcqRel);
-        let order = Order { name, owner, until, _pending: Ticket(self.pending.clone()) };
-        let is_taken = self.orders().as_ref().is_some_and(|orders| orders.try_send(order).is_ok());
-        if !is_taken {
-            tracing::warn!(
-                "a lock that was dropped stays until its ttl ends: too many at once, or nobody to release it"
-            );
+        locked(&self.pending.state).orders += 1;
+        let pending = Ticket { pending: self.pending.clone(), until, is_done: false };
+        self.push(Job::Release(Order { name, owner, until, pending }));
+    }
+
+    /// No more orders come.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    /// Waits until each order is carried out, or what it was to end has expired.
+    pub(crate) async fn drained(&self, host: &dyn Host) {
+        loop {
+            let changed = self.pending.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (orders, lost) = {
+                let state = locked(&self.pending.state);
+                (state.orders, state.lost)
+            };
+            match lost.filter(|lost| !lost.is_over(host.now())) {
+                _ if orders > 0 => changed.await,
+                Some(lost) => host.sleep_until(lost).await,
+                None => return,
+            }
         }
     }
 
-    pub(crate) async fn drained(&self) {
+    /// Carries orders out until no more come and none is left.
+    pub(crate) async fn run(&self, link: &Link, host: &dyn Host) {
+        let turns = Semaphore::new(UNDER_WAY_MAX);
+        let mut begun: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         loop {
-            let idle = self.pending.idle.notified();
-            tokio::pin!(idle);
-            idle.as_mut().enable();
-            if self.pending.count.load(Ordering::Acquire) == 0 {
+            // Before the jobs are taken: none comes after the end.
+            let is_closed = self.is_closed.load(Ordering::Acquire);
+            for job in mem::take(&mut *locked(&self.jobs)) {
+                begun.push(match job {
+                    Job::Finish(left) => Box::pin(left.finish()),
+                    Job::Release(order) => Box::pin(self.carry_out(order, &turns, link, host)),
+                });
+            }
+            if begun.is_empty() && is_closed {
                 return;
             }
-            idle.await;
+            tokio::select! {
+                biased;
+                () = self.bell.notified() => {}
+                Some(()) = begun.next() => {}
+            }
         }
     }
-}
 
-/// Carries orders out until nobody can give any and none is left.
-pub(crate) async fn run(mut orders: mpsc::Receiver<Order>, link: Arc<Link>, host: Arc<dyn Host>) {
-    let turns = Semaphore::new(UNDER_WAY_MAX);
-    let mut begun = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            biased;
-            Some(()) = begun.next() => {}
-            order = orders.recv(), if begun.len() < WAITING_MAX => match order {
-                Some(order) => begun.push(carry_out(order, &turns, &link, &*host)),
-                None => break,
-            },
+    async fn carry_out(&self, mut order: Order, turns: &Semaphore, link: &Link, host: &dyn Host) {
+        let owner = order.owner;
+        let mut backoff = Backoff::new(0);
+        if self.in_flight.is_under_way(owner) {
+            tokio::select! {
+                biased;
+                () = self.in_flight.settled(owner) => {}
+                () = host.sleep_until(host.now() + SOON) => {}
+            }
         }
-    }
-    while let Some(()) = begun.next().await {}
-}
-
-async fn carry_out(order: Order, turns: &Semaphore, link: &Link, host: &dyn Host) {
-    let mut backoff = Backoff::new(0);
-    loop {
-        let turn = turns.acquire().await;
-        let ask = || async { link.backend().await?.release(&order.name, order.owner).await };
-        let Err(error) = request(host, host.now(), TIMEOUT, ask).await else { return };
-        drop(turn);
-        let again = host.now() + backoff.delay();
-        if !error.kind().is_transient() || order.until.is_over(again) {
-            tracing::warn!(lock = %order.name, %error, "not released; its ttl ends it");
-            return;
+        loop {
+            let (began, was_under_way) = (host.now(), self.in_flight.is_under_way(owner));
+            let turn = turns.acquire().await;
+            let name = self.in_flight.name_of(owner, &order.name);
+            let ask = || async { link.backend().await?.release(&name, owner).await };
+            let answer: Result<Released, BackendError> = request(host, host.now(), TIMEOUT, ask).await;
+            drop(turn);
+            let again = host.now() + backoff.delay();
+            match answer {
+                // It may have come before the claim.
+                Ok(_) if was_under_way => self.in_flight.settled(owner).await,
+                Ok(_) if self.in_flight.unknown_until(owner).is_none_or(|until| until.is_over(began)) => {
+                    break;
+                }
+                Ok(_) => host.sleep_until(again).await,
+                Err(error) if !error.kind().is_transient() || order.until.is_over(again) => {
+                    tracing::warn!(lock = %name, %error, "not released; its ttl ends it");
+                    host.sleep_until(order.until).await;
+                    break;
+                }
+                Err(_) => host.sleep_until(again).await,
+            }
         }
-        host.sleep_until(again).await;
+        self.in_flight.close(owner);
+        order.pending.is_done = true;
     }
 }

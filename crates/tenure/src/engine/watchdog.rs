@@ -66,6 +66,7 @@ pub(crate) async fn run(
             give_back(&reaper, now, &cell);
         }
     }
+    reaper.close();
 }
 
 async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {

@@ -1,0 +1,233 @@
+//! `InFlight`: claims that were sent, and that their askers do not wait for any more.
+//!
+//! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it would free nothing, and
+//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: [`Asked`] leaves it to the
+//! keeper's thread, which polls it to its end, and a release of that owner waits for that, over whatever connection either goes.
+//!
+//! A claim whose outcome stays unknown may be granted later still: the server may have it in a buffer. The release of its owner is
+//! repeated until the store has answered it after a whole ttl (L9).
+
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use foldhash::HashMap;
+use tenure_core::{
+    Asker, BackendError, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, Outcome, OwnerId, locked,
+};
+use tokio::sync::Notify;
+
+use crate::engine::Engine;
+
+/// How long a place in a queue outlives its waiter at most: 6 s.
+const PLACE_MAX: Duration = Duration::from_secs(6);
+
+type Answer = Result<ClaimAnswer, BackendError>;
+
+/// Owners of claims that may yet be granted, unnoticed.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    owners: Mutex<HashMap<OwnerId, Open>>,
+    /// Mostly there are none.
+    is_any: AtomicBool,
+    settled: Notify,
+}
+
+#[derive(Default)]
+struct Open {
+    /// So many claims are polled to their end.
+    under_way: usize,
+    /// The outcome of one is unknown: it is granted before then, or never.
+    unknown: Option<Moment>,
+    /// What was granted to one after its asker had gone: a slot of a semaphore has a name of its own.
+    granted: Option<LockName>,
+}
+
+/// A claim on its way, in the hands of its asker.
+pub(crate) struct Asked<'a> {
+    engine: &'a Engine,
+    owner: OwnerId,
+    /// How long it may last, whatever it is granted.
+    life: Duration,
+    asker: Asker,
+    asking: Option<BoxFuture<'static, Answer>>,
+    /// What was never polled was not sent.
+    is_sent: bool,
+}
+
+/// A claim on its way, in the hands of the keeper's thread.
+pub(crate) struct Left {
+    in_flight: Arc<InFlight>,
+    host: Arc<dyn Host>,
+    owner: OwnerId,
+    life: Duration,
+    asking: BoxFuture<'static, Answer>,
+    is_known: bool,
+}
+
+impl InFlight {
+    fn owners(&self) -> MutexGuard<'_, HashMap<OwnerId, Open>> {
+        // OK because the map is whole whenever code that can panic runs.
+        locked(&self.owners)
+    }
+
+    fn with<A>(&self, owner: OwnerId, change: impl FnOnce(&mut Open) -> A) -> A {
+        let mut owners = self.owners();
+        let open = owners.entry(owner).or_default();
+        let answer = change(open);
+        if open.under_way == 0 && open.unknown.is_none() && open.granted.is_none() {
+            owners.remove(&owner);
+        }
+        self.is_any.store(!owners.is_empty(), Ordering::Release);
+        answer
+    }
+
+    fn get<A>(&self, owner: OwnerId, look: impl FnOnce(&Open) -> A) -> Option<A> {
+        if !self.is_any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.owners().get(&owner).map(look)
+    }
+
+    /// A claim of this owner is polled to its end.
+    pub(crate) fn is_under_way(&self, owner: OwnerId) -> bool {
+        self.get(owner, |open| open.under_way > 0).unwrap_or_default()
+    }
+
+    /// Until when a claim of this owner may be granted of which nothing more will be heard.
+    pub(crate) fn unknown_until(&self, owner: OwnerId) -> Option<Moment> {
+        self.get(owner, |open| open.unknown).flatten()
+    }
+
+    /// A claim of this owner may yet be granted.
+    pub(crate) fn is_open(&self, owner: OwnerId) -> bool {
+        self.get(owner, |_| ()).is_some()
+    }
+
+    /// Waits until no claim of this owner is polled any more.
+    pub(crate) async fn settled(&self, owner: OwnerId) {
+        while self.is_under_way(owner) {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            // From here on it is not missed.
+            settled.as_mut().enable();
+            if self.is_under_way(owner) {
+                settled.await;
+            }
+        }
+    }
+
+    /// By which name this owner is to leave.
+    pub(crate) fn name_of(&self, owner: OwnerId, name: &LockName) -> LockName {
+        let granted = self.get(owner, |open| open.granted.clone()).flatten();
+        granted.unwrap_or_else(|| name.clone())
+    }
+
+    /// Nothing of what is unknown of this owner can be granted any more, or it is no business of this process.
+    pub(crate) fn close(&self, owner: OwnerId) {
+        if self.is_open(owner) {
+            self.with(owner, |open| (open.unknown, open.granted) = (None, None));
+        }
+    }
+
+    fn set_unknown(&self, owner: OwnerId, until: Moment) {
+        self.with(owner, |open| open.unknown = Some(open.unknown.map_or(until, |known| known.later(until))));
+    }
+
+    fn leave(
+        self: &Arc<Self>,
+        (owner, life): (OwnerId, Duration),
+        host: Arc<dyn Host>,
+        asking: BoxFuture<'static, Answer>,
+    ) -> Left {
+        self.with(owner, |open| open.under_way += 1);
+        Left { in_flight: self.clone(), host, owner, life, asking, is_known: false }
+    }
+}
+
+/// How long a lease or a place of such a claim lasts at most.
+pub(crate) fn life_of(ttl: Duration) -> Duration {
+    ttl.max(PLACE_MAX)
+}
+
+fn is_unknown(answer: &Answer) -> bool {
+    matches!(answer, Err(error) if error.outcome() == Outcome::Unknown)
+}
+
+impl<'a> Asked<'a> {
+    /// Nothing is sent before it is polled.
+    pub(crate) fn new(engine: &'a Engine, claim: &Claim) -> Self {
+        let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
+        let asker = Asker::new();
+        let claim = Claim { asker: asker.clone(), ..claim.clone() };
+        let asking = Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, Answer>);
+        Self { engine, owner, life, asker, asking, is_sent: false }
+    }
+}
+
+impl Future for Asked<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        self.is_sent = true;
+        let asking = self.asking.as_mut().expect("BUG: polled after its answer");
+        let answer = std::task::ready!(asking.as_mut().poll(context));
+        self.asking = None;
+        if is_unknown(&answer) {
+            let until = self.engine.host.now() + self.life;
+            self.engine.in_flight().set_unknown(self.owner, until);
+        }
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Some(asking) = self.asking.take().filter(|_| self.is_sent) else { return };
+        self.asker.leave();
+        if self.engine.is_ours() {
+            let host = self.engine.host.clone();
+            let left = self.engine.in_flight().leave((self.owner, self.life), host, asking);
+            self.engine.finish(left);
+        } else {
+            // It has locks in it that another thread of the parent may have held.
+            mem::forget(asking);
+        }
+    }
+}
+
+impl Left {
+    /// Polls it to its end, but not for longer than what it is granted may last.
+    pub(crate) async fn finish(mut self) {
+        let over = self.host.sleep_until(self.host.now() + self.life);
+        tokio::select! {
+            biased;
+            answer = &mut self.asking => {
+                self.is_known = !is_unknown(&answer);
+                if let Ok(ClaimAnswer::Granted(grant)) = answer {
+                    self.in_flight.with(self.owner, |open| open.granted = Some(grant.name));
+                }
+            }
+            () = over => {}
+        }
+    }
+}
+
+impl Drop for Left {
+    /// Even if the thread that polled it has ended.
+    fn drop(&mut self) {
+        if !self.is_known {
+            self.in_flight.set_unknown(self.owner, self.host.now() + self.life);
+        }
+        self.in_flight.with(self.owner, |open| open.under_way -= 1);
+        self.in_flight.settled.notify_waiters();
+    }
+}
