@@ -110,16 +110,16 @@ impl<N: QuorumNode> Redlock<N> {
         {
             let (quorum, owner) = (self.quorum.clone(), claim.owner);
             let (tell, _) = oneshot::channel();
-            let pending = quorum.memory.withdraw(&(owner, name.clone()));
-            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, pending, tell)));
+            let late = quorum.memory.withdraw(&(owner, name.clone()));
+            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, late, tell)));
         }
     }
 
     async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let quorum = self.quorum.clone();
-        let pending = quorum.memory.withdraw(&(owner, name.clone()));
+        let late = quorum.memory.withdraw(&(owner, name.clone()));
         let task = move |tell| -> BoxFuture<'static, ()> {
-            Box::pin(release_everywhere(quorum, name, owner, pending, tell))
+            Box::pin(release_everywhere(quorum, name, owner, late, tell))
         };
         self.quorum.detached(task).await
     }

@@ -121,6 +121,11 @@ impl Ballot {
         self.pending
     }
 
+    /// Those that have refused.
+    pub(crate) fn refused(&self) -> Nodes {
+        self.nodes().filter(|&node| self.tally.has_refused(node)).collect()
+    }
+
     /// All is done: nothing to send, and nothing to release.
     pub(crate) fn stop(&mut self) {
         self.outcome = Outcomes::Stopped;

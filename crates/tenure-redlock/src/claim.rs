@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tenure_core::{
-    BackendError, BoxFuture, Claim, ClaimAnswer, FencingToken, Grant, Moment, QuorumNode, Wait,
+    Asker, BackendError, BoxFuture, Claim, ClaimAnswer, FencingToken, Grant, Moment, QuorumNode, Wait,
 };
 use tokio::sync::oneshot;
 
@@ -68,6 +68,8 @@ impl<N: QuorumNode> Poll<N> {
         if claim.wait == Wait::Turn {
             claim.wait = Wait::Wake;
         }
+        // A node that does not ask says nothing of itself.
+        claim.asker = Asker::default();
         let nodes = quorum.members.len();
         let silent: Nodes = (0..nodes).filter(|&node| quorum.members[node].is_silent()).collect();
         // With fewer than a quorum there is nothing to lose by asking.
@@ -109,6 +111,10 @@ impl<N: QuorumNode> Poll<N> {
 
     fn steps(&mut self) -> Vec<Step> {
         let mut steps = self.ballot.steps();
+        let refused = self.ballot.refused();
+        if self.claim.wait != Wait::No && !refused.is_empty() {
+            self.quorum.memory.on_places(&self.ticket, refused);
+        }
         if let Some(left) = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending()) {
             self.ballot.withdraw(left);
             steps.retain(|step| matches!(step, Step::Release(_)));

@@ -18,6 +18,9 @@ use crate::nodes::Nodes;
 /// may lose a node that hung all the time and is still owed its release; the engine never comes back.
 const SPENT_MAX: usize = 65_536;
 
+/// Attempts of which it is remembered where they have places; more, and all are forgotten.
+const PLACES_MAX: usize = 65_536;
+
 /// Names of which it is remembered where they are held; more, and all are forgotten.
 const HELD_MAX: usize = 4096;
 
@@ -59,6 +62,8 @@ struct Attempts {
     live: HashMap<Attempt, Live>,
     spent: HashSet<Attempt>,
     by_age: VecDeque<Attempt>,
+    /// Nodes at which an attempt that waits has places.
+    places: HashMap<Attempt, Nodes>,
 }
 
 /// A ballot under way.
@@ -69,6 +74,22 @@ struct Live {
     /// The owner has left all nodes. At these it found nothing, and they had not answered its claim: what they answer
     /// late is the ballot's to give back.
     left: Option<Nodes>,
+}
+
+/// Nodes where the claim of an owner that leaves may come after its release.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Late {
+    /// Those that have not answered its claim.
+    pending: Nodes,
+    /// Those that had a place of its: what was left there may have been that.
+    places: Nodes,
+}
+
+impl Late {
+    /// Whether its claim may come yet, if a release was answered so.
+    pub(crate) fn may_come(self, node: usize, is_released: bool) -> bool {
+        self.pending.contains(node) && (!is_released || self.places.contains(node))
+    }
 }
 
 /// One owner's try for one lock.
@@ -123,18 +144,32 @@ impl Memory {
         let is_current = attempts.is_live(ticket);
         if is_current {
             attempts.set_spent(&ticket.attempt);
+            attempts.places.remove(&ticket.attempt);
         }
         is_current
     }
 
-    /// Before this owner leaves all nodes; those from which a ballot of its still waits for an answer. It is spent: a
-    /// release that reaches a node late would free what this owner is granted there next (H3.4).
-    pub(crate) fn withdraw(&self, attempt: &Attempt) -> Nodes {
+    /// Before this owner leaves all nodes; those where its claim may come after that. It is spent: a release that reaches a node late
+    /// would free what this owner is granted there next (H3.4).
+    pub(crate) fn withdraw(&self, attempt: &Attempt) -> Late {
         let mut attempts = self.attempts();
         attempts.set_spent(attempt);
-        let Some(live) = attempts.live.get_mut(attempt) else { return Nodes::default() };
+        let places = attempts.places.remove(attempt).unwrap_or_default();
+        let Some(live) = attempts.live.get_mut(attempt) else { return Late::default() };
         live.left.get_or_insert_default();
-        live.pending
+        Late { pending: live.pending, places }
+    }
+
+    /// The attempt waits, and has places at these nodes.
+    pub(crate) fn on_places(&self, ticket: &Ticket, nodes: Nodes) {
+        let mut attempts = self.attempts();
+        if attempts.spent.contains(&ticket.attempt) {
+            return;
+        }
+        if attempts.places.len() >= PLACES_MAX {
+            attempts.places.clear();
+        }
+        attempts.places.entry(ticket.attempt.clone()).or_default().add(nodes);
     }
 
     /// It found nothing to leave at this node, or does not know: the release may have come before the claim. True if
@@ -223,7 +258,7 @@ mod tests {
         let (memory, leaver) = (Memory::default(), attempt(1));
         let ticket = memory.begin(leaver.clone()).unwrap();
         memory.end(&ticket);
-        assert!(memory.withdraw(&leaver).is_empty(), "nothing is under way");
+        assert!(!memory.withdraw(&leaver).may_come(0, false), "nothing is under way");
         assert_eq!(memory.begin(leaver), None);
         assert!(memory.begin(attempt(2)).is_some(), "others go on");
     }

@@ -40,6 +40,10 @@ impl Nodes {
         (0..=MOST).filter(move |&node| self.contains(node))
     }
 
+    pub(crate) fn add(&mut self, others: Self) {
+        self.0 |= others.0;
+    }
+
     pub(crate) fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }

@@ -5,19 +5,18 @@ use std::{sync::Arc, time::Duration};
 use tenure_core::{BackendError, LockName, OwnerId, QuorumNode, Released};
 use tokio::sync::oneshot;
 
-use crate::{nodes::Nodes, quorum::Quorum};
+use crate::{memory::Late, quorum::Quorum};
 
 /// How long a node may take for a release: 500 ms.
 const RELEASE: Duration = Duration::from_millis(500);
 
 /// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
-/// those that did not answer. `pending` are those that have not answered its claim: if nothing is found there, it may
-/// come yet.
+/// those that did not answer, and with those where its claim comes later.
 pub(crate) async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     owner: OwnerId,
-    pending: Nodes,
+    late: Late,
     tell: oneshot::Sender<Result<Released, BackendError>>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
@@ -29,9 +28,8 @@ pub(crate) async fn release_everywhere<N: QuorumNode>(
     let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
     let (mut errors, mut again) = (Vec::new(), Vec::new());
     while let Some((node, answer)) = quorum.next_of(&mut round).await {
-        let is_left = matches!(answer, Ok(Released::Released));
-        if !is_left && pending.contains(node) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node)
-        {
+        let is_released = matches!(answer, Ok(Released::Released));
+        if late.may_come(node, is_released) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node) {
             again.push(node);
         }
         match answer {
