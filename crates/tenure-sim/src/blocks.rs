@@ -66,7 +66,7 @@ impl BlockProgram {
         let owner = OwnerId::from_random(ProcessId::from_random(process), owner);
         let name = LockName::new("a").expect("BUG: a good name");
         let (mode, ttl, label, wait) = (Mode::Exclusive, self.ttl, Arc::<Label>::default(), Wait::No);
-        Claim { name, owner, mode, ttl, label, block, wait }
+        Claim { name, owner, mode, ttl, label, block, wait, asker: Default::default() }
     }
 
     async fn once(&mut self, block: u32) {

@@ -219,6 +219,7 @@ fn a_token_that_no_server_granted_breaks_l2() {
 #[test]
 fn what_is_left_breaks_l8() {
     assert_eq!(laws(&[(1, Leftover { node: 0, lock: 0, holders: 0, places: 1 })]), [Law::L8]);
+    assert_eq!(laws(&[(1, LeftAfterDrain { node: 0, lock: 0, owner: owner(1) })]), [Law::L8]);
 }
 
 #[test]

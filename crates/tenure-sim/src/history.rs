@@ -149,6 +149,8 @@ pub enum What {
     Served { node: NodeId, lock: LockId, owner: OwnerId, did: Served, again: bool },
     /// A claim of this owner was sent to the store.
     Claimed { owner: OwnerId },
+    /// It was answered.
+    ClaimAnswered { owner: OwnerId },
     /// It failed.
     ClaimFailed { owner: OwnerId, outcome: Outcome },
     /// A lease of this owner is about to be renewed.
@@ -161,6 +163,8 @@ pub enum What {
     Forgotten { lock: LockId, owner: OwnerId },
     /// Something is still there long after everybody has left.
     Leftover { node: NodeId, lock: LockId, holders: usize, places: usize },
+    /// Something is there of an owner whose process was told that all it had left is released.
+    LeftAfterDrain { node: NodeId, lock: LockId, owner: OwnerId },
     /// A job begins that is to run once per interval.
     JobStarted { run: AskId },
     /// It succeeded, and is said to count.

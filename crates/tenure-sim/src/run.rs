@@ -4,14 +4,15 @@ mod cast;
 mod strike;
 
 use std::{
+    collections::BTreeSet,
     fmt,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use tenure::Locker;
 use tenure_cas::Locks;
-use tenure_core::{BackendHandle, Host, Label, locked};
+use tenure_core::{BackendHandle, Host, Label, ProcessId, locked};
 use tenure_ledger::Rules;
 use tenure_redlock::Redlock;
 
@@ -133,6 +134,9 @@ const MAX_TTL: Duration = Duration::from_secs(6);
 /// After the locks are no longer asked for, everything is free after this.
 const REST: Micros = 16_000_000;
 
+/// How often is looked for what is left.
+const LOOK_EVERY: Micros = 20_000;
+
 /// Runs one history and judges it.
 pub fn run(world: WorldKind, plan: PlanKind, seed: u64) -> Outcome {
     Stage::build(world, plan, seed).play()
@@ -160,6 +164,8 @@ struct Seat {
     habits: Habits,
     tasks: usize,
     process: usize,
+    /// That of its programs.
+    locker: Option<Locker>,
 }
 
 struct Stage {
@@ -211,7 +217,7 @@ impl Stage {
         self.world.note(What::Closed);
         self.world.clockwork.end_mains();
         let end = self.world.now() + REST + self.plan.stepped_back;
-        self.pass(end);
+        self.drain(end);
         for node in &self.world.nodes {
             let node = locked(node);
             for (lock, holders, places) in node.leftovers(end) {
@@ -234,6 +240,33 @@ impl Stage {
         let violations = judge(&events, &claims);
         let fingerprint = fingerprint(&events);
         Outcome { violations, events, fingerprint, simulated: Duration::from_micros(end) }
+    }
+
+    /// What programs have left is given back; of a process that was told so nothing is seen from then on.
+    fn drain(&mut self, end: Micros) {
+        let drained = Arc::<Mutex<BTreeSet<ProcessId>>>::default();
+        for seat in &mut self.seats {
+            let Some(locker) = seat.locker.take() else { continue };
+            let drained = drained.clone();
+            let drain = async move {
+                if locker.drain(Duration::from_micros(REST)).await {
+                    locked(&drained).insert(locker.new_owner().process());
+                }
+            };
+            self.world.clockwork.spawn(seat.process, Box::pin(drain));
+        }
+        let mut seen = BTreeSet::new();
+        while self.world.now() < end {
+            self.pass(end.min(self.world.now() + LOOK_EVERY));
+            for node in &self.world.nodes {
+                let node = locked(node);
+                for (lock, owner) in node.owners(self.world.now()) {
+                    if locked(&drained).contains(&owner.process()) && seen.insert((node.id, owner)) {
+                        self.world.note(What::LeftAfterDrain { node: node.id, lock, owner });
+                    }
+                }
+            }
+        }
     }
 
     /// How long a waiter may wait once all faults are over (S7.4).
@@ -294,6 +327,7 @@ impl Stage {
             return;
         }
         let locker = Locker::new(watched, host).labelled(Label::default());
+        seat.locker = Some(locker.clone());
         if self.plan_kind == PlanKind::Jobs {
             for _ in 0..seat.tasks {
                 let (world, locker, chance) = (world.clone(), locker.clone(), self.chance.fork());

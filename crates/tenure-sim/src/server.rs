@@ -349,11 +349,23 @@ impl Node {
 
     /// How many hold each lock, and how many wait.
     pub(crate) fn leftovers(&self, now: Micros) -> Vec<(LockId, usize, usize)> {
+        let counts = |view: LockView| (lock_id(&view.name), view.holders.len(), view.queue.len());
+        self.views(now).map(counts).collect()
+    }
+
+    /// Who holds or waits.
+    pub(crate) fn owners(&self, now: Micros) -> Vec<(LockId, OwnerId)> {
+        let owners = |view: LockView| {
+            let holders = view.holders.into_iter().map(|holder| holder.owner);
+            let all: Vec<String> = holders.chain(view.queue.into_iter().map(|waiter| waiter.owner)).collect();
+            all.into_iter().filter_map(move |owner| Some((lock_id(&view.name), owner.parse().ok()?)))
+        };
+        self.views(now).flat_map(owners).collect()
+    }
+
+    fn views(&self, now: Micros) -> impl Iterator<Item = LockView> {
         let at = self.moment(now);
-        let views = self.data.locks.iter().map(|(name, ledger)| ledger.view(name.clone(), at));
-        views
-            .chain(self.leftover_cells(at.wall))
-            .map(|view| (lock_id(&view.name), view.holders.len(), view.queue.len()))
-            .collect()
+        let views = self.data.locks.iter().map(move |(name, ledger)| ledger.view(name.clone(), at));
+        views.chain(self.leftover_cells(at.wall))
     }
 }

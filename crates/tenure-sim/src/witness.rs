@@ -63,9 +63,10 @@ impl Backend for Witness {
         let mut claiming = Claiming { world: &self.world, owner, is_answered: false };
         let answer = self.inner.claim(claim).await;
         claiming.is_answered = true;
-        if let Err(error) = &answer {
-            self.world.note(What::ClaimFailed { owner, outcome: error.outcome() });
-        }
+        self.world.note(match &answer {
+            Ok(_) => What::ClaimAnswered { owner },
+            Err(error) => What::ClaimFailed { owner, outcome: error.outcome() },
+        });
         answer
     }
 

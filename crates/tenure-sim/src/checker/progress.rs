@@ -103,6 +103,11 @@ pub(super) fn leftovers(events: &[Event], found: &mut Vec<Violation>) {
                 format!("node {node}, lock {lock:#06x}: {holders} holders and {places} places are left");
             found.push(broken(Law::L8, event.at, what));
         }
+        if let What::LeftAfterDrain { node, lock, owner } = event.what {
+            let what =
+                format!("node {node}, lock {lock:#06x}: {owner} is there, and its process was drained");
+            found.push(broken(Law::L8, event.at, what));
+        }
     }
 }
 

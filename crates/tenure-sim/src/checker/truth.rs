@@ -35,7 +35,9 @@ struct Account {
     took: BTreeSet<NodeId>,
     /// Nodes that it has left, having been there.
     left: BTreeSet<NodeId>,
-    /// An earlier claim may still be on its way.
+    /// Claims that are not answered.
+    under_way: usize,
+    /// An earlier claim may still be on its way, or one was beside it: what was done may be its work.
     is_uncertain: bool,
     /// It was renewed since that was asked for.
     is_renewed: bool,
@@ -81,8 +83,20 @@ impl Account {
         self.first.is_some_and(|first| self.last - first > TURNS_MAX)
     }
 
+    fn on_claimed(&mut self) {
+        self.under_way += 1;
+        self.is_uncertain |= self.under_way > 1;
+        self.took.clear();
+        self.is_gone = false;
+    }
+
+    fn on_claim_answered(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
     /// True if a claim that failed so is known to have been applied.
     fn is_false_of_claim(&mut self, outcome: Outcome) -> bool {
+        self.on_claim_answered();
         let is_false = outcome == Outcome::NotApplied && !self.is_uncertain && !self.took.is_empty();
         self.is_uncertain |= outcome == Outcome::Unknown;
         is_false
@@ -111,12 +125,13 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
                 passed.remove(&owner);
             }
             What::Served { owner, did: Served::Left(true), .. } if passed.remove(&owner).is_some() => {}
-            What::Claimed { owner } => {
+            What::Claimed { owner } => accounts.entry(owner).or_default().on_claimed(),
+            What::ClaimAnswered { owner } => accounts.entry(owner).or_default().on_claim_answered(),
+            What::Gone { owner } => {
                 let account = accounts.entry(owner).or_default();
-                account.took.clear();
-                account.is_gone = false;
+                // One that is under way is waited for, and released again.
+                account.is_gone = account.under_way == 0;
             }
-            What::Gone { owner } => accounts.entry(owner).or_default().is_gone = true,
             What::Renewing { owner } => accounts.entry(owner).or_default().is_renewed = false,
             What::RenewFailed { owner, outcome }
                 if accounts.entry(owner).or_default().is_false_of_renewal(outcome) =>

@@ -59,7 +59,7 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
     let clock = Arc::new(Clock::new(rate(plan, chance), offset));
     let most = if habits.crowds_every.is_some() { 24 } else { 4 };
-    Seat { clock, habits, tasks: 1 + chance.index(most), process: 0 }
+    Seat { clock, habits, tasks: 1 + chance.index(most), process: 0, locker: None }
 }
 
 /// Within 0.95 %, with servers that are almost right, so that two differ by less than 1 %; else up to 5 %.
