@@ -88,6 +88,21 @@ async fn a_memo_is_asked_for_again_while_the_store_fails_for_a_moment() {
     assert_eq!(said(&stage).await.unwrap(), format!("{:?}", once[3]));
 }
 
+/// A wall clock that was set forward cut the time short in which a memo is asked for again: it was not left, and a job of an interval
+/// ran twice.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_wall_clock_does_not_shorten_the_attempts_to_leave_a_memo() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    actor.gates.plan(Verb::Note, &[Gate::Refuse; 2], Gate::Open);
+    // Longer than a memo may take, and shorter than the lease.
+    let stepping = async { stage.host.step_wall(6_000) };
+    let (noted, ()) = tokio::join!(in_time(guard.note("mine", HOUR)), stepping);
+    noted.unwrap();
+    assert_eq!(said(&stage).await.as_deref(), Some("mine"));
+}
+
 fn nightly(actor: &Actor) -> Once {
     actor.locks.once("stage").every(10 * TTL).with(|lock| lock.ttl(TTL))
 }

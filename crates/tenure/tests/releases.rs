@@ -57,6 +57,19 @@ async fn the_release_of_a_dropped_guard_is_tried_until_the_store_answers() {
     }
 }
 
+/// L8: a wall clock that was set forward ended the attempts to release what was dropped, whose lease lasted on the store.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_wall_clock_does_not_end_the_attempts_to_release() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let guard = actor.acquire().await;
+    actor.gates.plan(Verb::Release, &[Gate::Refuse; 3], Gate::Open);
+    drop(guard);
+    stage.host.step_wall(20_000);
+    assert!(actor.locks.drain(RETRY_MAX).await);
+    assert_eq!(actor.gates.asked(Verb::Release), 4);
+}
+
 /// L8: releases that are to be tried again later keep no other one waiting.
 #[tokio::test(start_paused = true)]
 async fn releases_that_are_tried_again_hold_up_no_stranger() {

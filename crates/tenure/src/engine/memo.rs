@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Memo, Memos, Moment, Noted};
+use tenure_core::{Memo, Memos, Noted};
 
 use crate::{
     engine::{Engine, cell::HoldCell},
@@ -19,12 +19,13 @@ pub(crate) async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Resu
     if let Memos::None(why) = promises.memo {
         return Err(NoteError::NotKept { backend: promises.backend, why });
     }
-    let deadline = engine.host.now() + PATIENCE;
+    // By the clock that does not step: it is patience, and no belief.
+    let began = engine.host.now();
     let mut pauses: Option<Backoff> = None;
     loop {
         cell.check()?;
         let (grant, sent_at) = (cell.grant(), engine.host.now());
-        let left = deadline.remaining(sent_at).min(cell.timing().request_timeout());
+        let left = PATIENCE.saturating_sub(began.elapsed(sent_at)).min(cell.timing().request_timeout());
         let ask = || engine.backend.note(&grant.name, grant.owner, grant.token, memo);
         let error = match engine.request(sent_at, left, ask).await {
             Ok(Noted::Noted) => return Ok(()),
@@ -32,8 +33,8 @@ pub(crate) async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Resu
             Err(error) => error,
         };
         let pause = pauses.get_or_insert_with(|| Backoff::new(engine.new_owner_and_seed().1)).delay();
-        let again: Moment = engine.host.now() + pause;
-        if !error.kind().is_transient() || deadline.is_over(again) {
+        let again = engine.host.now() + pause;
+        if !error.kind().is_transient() || began.elapsed(again) >= PATIENCE {
             return Err(NoteError::Store(error));
         }
         engine.host.sleep_until(again).await;

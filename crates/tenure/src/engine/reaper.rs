@@ -33,7 +33,7 @@ const SOON: Duration = Duration::from_millis(100);
 pub(crate) struct Order {
     name: LockName,
     owner: OwnerId,
-    /// After this its lease or place has expired.
+    /// After this its lease or place has expired, by the clock that does not step: that of the store has not stepped with ours.
     until: Moment,
     /// Counts this order as pending for as long as it exists.
     pending: Ticket,
@@ -138,7 +138,7 @@ impl Reaper {
                 let state = locked(&self.pending.state);
                 (state.orders, state.lost)
             };
-            match lost.filter(|lost| !lost.is_over(host.now())) {
+            match lost.filter(|lost| !has_passed(*lost, host.now())) {
                 _ if orders > 0 => changed.await,
                 Some(lost) => host.sleep_until(lost).await,
                 None => return,
@@ -191,11 +191,11 @@ impl Reaper {
             match answer {
                 // It may have come before the claim.
                 Ok(_) if was_under_way => self.in_flight.settled(owner).await,
-                Ok(_) if self.in_flight.unknown_until(owner).is_none_or(|until| until.is_over(began)) => {
+                Ok(_) if self.in_flight.unknown_until(owner).is_none_or(|until| has_passed(until, began)) => {
                     break;
                 }
                 Ok(_) => host.sleep_until(again).await,
-                Err(error) if !error.kind().is_transient() || order.until.is_over(again) => {
+                Err(error) if !error.kind().is_transient() || has_passed(order.until, again) => {
                     tracing::warn!(lock = %name, %error, "not released; its ttl ends it");
                     host.sleep_until(order.until).await;
                     break;
@@ -206,4 +206,8 @@ impl Reaper {
         self.in_flight.close(owner);
         order.pending.is_done = true;
     }
+}
+
+fn has_passed(until: Moment, now: Moment) -> bool {
+    until.boot <= now.boot
 }

@@ -17,8 +17,7 @@ pub(crate) async fn request<A, F>(
 where
     F: Future<Output = Result<A, BackendError>>,
 {
-    let deadline = sent_at + timeout;
-    let mut over = host.sleep_until(deadline);
+    let mut over = host.sleep_until(sent_at + timeout);
     loop {
         let answer = tokio::select! {
             biased;
@@ -30,7 +29,7 @@ where
             answer => return answer,
         };
         let again = host.now() + error.retry_hint().unwrap_or(Duration::from_millis(1));
-        if deadline.is_over(again) {
+        if sent_at.elapsed(again) >= timeout {
             return Err(error);
         }
         host.sleep_until(again).await;
