@@ -66,6 +66,15 @@ impl Guards {
         failed
     }
 
+    /// Stops the renewals and leaves the leases to their ttl, as [`Guard::detach`] does: each can be renewed and released by its
+    /// name and its [owner](crate::Lease::owner) through the [`Locker`](crate::Locker).
+    pub fn detach(self) -> Leases {
+        for guard in self.guards {
+            guard.detach();
+        }
+        self.leases
+    }
+
     /// The work is done: its result counts if all leases were held until now, whatever becomes of the release.
     pub(crate) async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;

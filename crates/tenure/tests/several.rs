@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{AcquireError, AllOf, Backend, ConfigError, HoldError, LockName, Loss};
+use tenure::{AcquireError, AllOf, Backend, ConfigError, HoldError, LockName, Loss, Released};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -50,6 +50,20 @@ async fn settle(stage: &Stage, crowded: (usize, usize)) {
         pass(ms(1)).await;
     }
     panic!("{:?} hold and wait instead of {crowded:?}", crowd(stage).await);
+}
+
+/// Leases that outlive their guards are not renewed, and end with their owners or their ttl.
+#[tokio::test(start_paused = true)]
+async fn guards_that_are_detached_leave_their_leases_to_the_ttl() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    let leases = all(&actor, &["a", "b"]).acquire().await.unwrap().detach();
+    let [a, b] = ["a", "b"].map(|name| leases.get(name).unwrap());
+    assert_eq!(actor.locks.release("a", a.owner()).await.unwrap(), Released::Released);
+    assert_eq!(crowd(&stage).await, (1, 0));
+    pass(TTL + ms(5)).await;
+    assert_eq!(crowd(&stage).await, (0, 0), "nothing has renewed it");
+    assert_eq!(actor.locks.release("b", b.owner()).await.unwrap(), Released::WasGone);
 }
 
 /// A number below `limit` from a seed that moves on.
