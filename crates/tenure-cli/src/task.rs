@@ -61,7 +61,8 @@ impl Task {
         if !self.is_line {
             return self.argv.clone();
         }
-        let shell = ["sh", "-c"].map(OsString::from);
+        // Behind `--`, what begins with `-` or `+` is no flag of the shell.
+        let shell = ["sh", "-c", "--"].map(OsString::from);
         shell.into_iter().chain(self.argv.iter().cloned()).collect()
     }
 

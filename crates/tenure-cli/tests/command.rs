@@ -4,6 +4,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     time::{Duration, Instant},
 };
 
@@ -139,6 +140,32 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
     eventually("it has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
     holder.signal(Signal::SIGTERM);
     holder.ended().silent(0);
+}
+
+/// What a shell runs is the command's text, also if it looks like a flag: `sh` took it for one of its own.
+#[test]
+fn a_command_text_that_begins_with_a_dash_is_no_flag_of_the_shell() {
+    let stage = Stage::new();
+    for name in ["-run", "+run", "--"] {
+        fs::write(stage.path(name), "#!/bin/sh\necho \"$*\" >>ran\n").unwrap();
+        fs::set_permissions(stage.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:/usr/bin:/bin", stage.path("").display());
+    let owner = "0123456789abcdef0123456789abcdef0123456789abcdef";
+    stage.run(&["lock", "leased", "--ttl", "1h", "--owner", owner]).silent(0);
+    for arguments in [
+        &["run", "-c", "job", "--", "-run 1"][..],
+        &["run", "-c", "job", "--", "+run 2"],
+        &["run", "-c", "job", "--", "-- 3"],
+        &["run", "-c", "--any", "a,b", "--", "-run 4"],
+        &["lead", "-c", "job", "--", "-run 5"],
+        &["attach", "-c", "leased", owner, "--", "-run 6"],
+    ] {
+        let mut command = stage.command(arguments);
+        command.env("PATH", &path);
+        stage.run_command(command).silent(0);
+    }
+    assert_eq!(stage.lines("ran"), ["1", "2", "3", "4", "5", "6"]);
 }
 
 /// Hazard 25: the command runs for as long as it may, is stopped, and that is a loss. It was stopped at once
