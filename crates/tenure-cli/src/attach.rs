@@ -21,7 +21,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     let lock = started.set(started.locks().mutex(&name));
     let question = Question::new(global, format!("{name}: going on with the lease"));
-    let attached = question.answered(async {
+    let attached = question.answered(started.signals().asked_to_end(), async {
         match lock.attach(owner).await {
             Err(AttachError::Backend(error)) => Err(error),
             answer => Ok(answer),
@@ -32,7 +32,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
         AttachError::Config(error) => Stop::usage(error.to_string()),
         other => Stop::internal(chain(&other)),
     })?;
-    match started.run(Guards::from(guard)).await? {
+    match started.run(Guards::from(guard), async |_| Ok(())).await? {
         End::Ended(code) => Ok(code),
         End::Lost(line) => Err(task.lost(line)),
     }

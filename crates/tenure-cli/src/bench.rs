@@ -16,7 +16,7 @@ use crate::{
         part::{Answer, Part},
     },
     exit::Stop,
-    notice::{Trouble, announce},
+    notice::{Trouble, announce, attended},
     signals::Signals,
     spinner, view,
 };
@@ -24,21 +24,18 @@ use crate::{
 const CONNECTING: &str = "connecting";
 
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
-    let mut signals = Signals::listen()?;
     let course = Course::new(global, args).await?;
+    let mut signals = Signals::listen()?;
     let parts = Part::all(args.waiters);
     let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), Tasks::new());
-    let measured = tokio::select! {
-        biased;
-        signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
-        measured = run(&course, &parts, &stand, &mut tasks) => measured,
-        never = spinner::fill(global.quiet, || stand.look(&course)) => match never {},
-        never = announce(global.quiet, || stand.trouble(&course), connecting) => match never {},
-    };
+    let shown = spinner::fill(global.quiet, || stand.look(&course));
+    let said = announce(global.quiet, || stand.trouble(&course), connecting);
+    let running = run(&course, &parts, &stand, &mut tasks);
+    let measured = attended(running, signals.asked_to_end(), shown, said).await;
     // A task that is stopped half way releases its lock.
     tasks.shutdown().await;
-    course.clear().await;
-    let answers = measured?;
+    course.clear(&mut signals).await;
+    let answers = measured.map_err(Stop::signalled)??;
     view::print(&if args.json {
         view::json(&report::json(course.backend(), args.duration, &answers))
     } else {

@@ -9,7 +9,7 @@ use crate::{
     exit::{self, Stop},
     notice::Question,
     pace, people,
-    signals::Signals,
+    signals::unhandled,
     spinner, store, terminal, view,
 };
 
@@ -29,13 +29,17 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     if args.adopt {
         adopt(global, args, &locks).await?;
     }
-    let mut findings = Question::new(global, "looking at the store").answered(locks.diagnose()).await?;
+    let mut findings =
+        Question::new(global, "looking at the store").answered(unhandled(), locks.diagnose()).await?;
     #[cfg(target_os = "linux")]
     findings.extend(crate::drift::look().await);
     // Quietly nobody hears of it.
     let advice = match global.quiet && !args.json {
         true => None,
-        false => Question::new(global, "measuring").measured(pace::look(&locks)).await,
+        false => {
+            let measuring = Question::new(global, "measuring").repeated_for(pace::MEASURED);
+            measuring.awaited(unhandled(), pace::look(&locks)).await.map_err(Stop::signalled)?
+        }
     };
     findings.extend(advice.as_ref().and_then(|advice| advice.finding.clone()));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -84,9 +88,8 @@ fn painted(word: &str, severity: Severity) -> String {
     format!("\x1b[{colour}m{word}\x1b[0m")
 }
 
-/// Replaces the settings recorded in the store by ours. A signal ends it; the next call continues.
+/// Replaces the settings recorded in the store by ours. If a signal ends it, the next call continues.
 async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Stop> {
-    let mut signals = Signals::listen()?;
     let say = |what: &str| match (global.quiet, args.json) {
         (true, _) => {}
         // The standard output is for the findings.
@@ -94,12 +97,8 @@ async fn adopt(global: &Global, args: &Doctor, locks: &Locker) -> Result<(), Sto
         // What is adopted goes on. The findings come to the same place, and say if that cannot be written.
         _ => drop(view::print(what)),
     };
-    let asked = || Question::new(global, "looking at the record of settings").answered(locks.adopt());
-    tokio::select! {
-        biased;
-        signal = signals.asked_to_end() => Err(Stop::signalled(signal as i32)),
-        adopted = until_adopted(global.quiet, say, asked) => adopted,
-    }
+    let question = || Question::new(global, "looking at the record of settings");
+    until_adopted(global.quiet, say, || question().answered(unhandled(), locks.adopt())).await
 }
 
 /// Repeats the call until all is done, but for no longer than three times the wait that the store announced first.
@@ -112,8 +111,8 @@ where
     if first.wait.is_zero() {
         return Ok(());
     }
-    let over = TokioHost.now() + first.wait.saturating_mul(3);
-    let mut wait = first.wait;
+    // By the clock that does not step: this is patience.
+    let (began, patience, mut wait) = (TokioHost.now(), first.wait.saturating_mul(3), first.wait);
     loop {
         count_down(quiet, wait.max(LEAST_PAUSE)).await;
         let next = ask().await?;
@@ -121,7 +120,7 @@ where
             say(&plain(&next.what));
             return Ok(());
         }
-        let left = over.remaining(TokioHost.now());
+        let left = patience.saturating_sub(began.elapsed(TokioHost.now()));
         if left.is_zero() {
             let (first, what) = (people::seconds(first.wait), plain(&next.what));
             let line = format!("not adopted within three times the {first} that the store announced: {what}");

@@ -2,56 +2,69 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tenure::{
-    AcquireError, Host, LastRun, Lease, Lock, LockName, Locker, Moment, Once, OnceError, TokioHost,
+    AcquireError, Host, LastRun, Lease, Lock, LockName, Locker, Loss, Lost, Moment, NoteError, Once,
+    OnceError, TokioHost,
 };
 
 use crate::{
     args::{Global, Run},
     exit::{self, Stop},
+    notice::Question,
     people,
+    signals::Signals,
 };
 
 /// The interval of a run.
-pub(crate) struct Every {
+pub(crate) struct Every<'a> {
+    global: &'a Global,
     once: Once,
     name: String,
     every: Duration,
     even_if_failed: bool,
     skip_exit_code: u8,
-    quiet: bool,
 }
 
-impl Every {
+impl<'a> Every<'a> {
     /// `None` if the command has no interval. Of the lock under which it runs: its name, and what gives it its settings.
     pub(crate) fn of(
-        global: &Global,
+        global: &'a Global,
         locks: &Locker,
         args: &Run,
         (name, set): (&LockName, impl Fn(Lock) -> Lock),
     ) -> Option<Self> {
-        let (every, name, quiet) = (args.every?, name.to_string(), global.quiet);
+        let (every, name) = (args.every?, name.to_string());
         let once = locks.once(&name).every(every).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
-        Some(Self { once, name, every, even_if_failed, skip_exit_code, quiet })
+        Some(Self { global, once, name, every, even_if_failed, skip_exit_code })
     }
 
     /// The exit code if it is not time yet, before anything is waited for. A store that fails now is waited for later.
-    pub(crate) async fn skip_early(&self) -> Result<Option<u8>, Stop> {
-        match self.once.last().await {
+    pub(crate) async fn skip_early(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
+        match self.last(signals).await? {
             Err(OnceError::Acquire(AcquireError::Backend(error))) if error.kind().is_transient() => Ok(None),
             last => self.skip(last),
         }
     }
 
     /// The same under the lock: another host may have run it while this one waited.
-    pub(crate) async fn skip_now(&self) -> Result<Option<u8>, Stop> {
-        self.skip(self.once.last().await)
+    pub(crate) async fn skip_now(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
+        self.skip(self.last(signals).await?)
+    }
+
+    async fn last(&self, signals: &mut Signals) -> Result<Result<Option<LastRun>, OnceError>, Stop> {
+        let question = self.question("looking for the last run");
+        question.awaited(signals.asked_to_end(), self.once.last()).await.map_err(Stop::signalled)
+    }
+
+    fn question(&self, what: &str) -> Question<'a> {
+        Question::new(self.global, format!("{}: {what}", self.name))
     }
 
     fn skip(&self, last: Result<Option<LastRun>, OnceError>) -> Result<Option<u8>, Stop> {
         let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error))? else { return Ok(None) };
-        if !self.quiet {
+        if !self.global.quiet {
             let (ago, every) = (people::seconds(ago), people::seconds(self.every));
             exit::warn(&format!(
                 "{}: skipped: {by} ran it {ago} ago, and it is to run once in {every}",
@@ -65,21 +78,48 @@ impl Every {
     ///
     /// # Errors
     /// It could not be counted, so it must not start.
-    pub(crate) async fn starts(&self, lease: &Lease) -> Result<(), Stop> {
+    pub(crate) async fn starts(&self, lease: &Lease, signals: &mut Signals) -> Result<(), Stop> {
         if !self.even_if_failed {
             return Ok(());
         }
-        self.once.count(lease, Duration::ZERO).await.map_err(|error| stop(&error))
+        let counted = self.count(lease, Duration::ZERO, signals.asked_to_end()).await;
+        counted.map_err(Stop::signalled)?.map_err(|error| stop(&error))
     }
 
     /// The command has ended with this code: a success counts, from when it started.
-    pub(crate) async fn ended(&self, lease: &Lease, code: u8, started: Moment) {
+    ///
+    /// # Errors
+    /// The store says that the lease is gone: the run does not count.
+    pub(crate) async fn ended(
+        &self,
+        lease: &Lease,
+        (code, started): (u8, Moment),
+        signals: &mut Signals,
+    ) -> Result<(), Lost> {
         if code != 0 || self.even_if_failed {
-            return;
+            return Ok(());
         }
-        if let Err(error) = self.once.count(lease, started.elapsed(TokioHost.now())).await {
-            exit::warn(&format!("{}: {}", self.name, exit::chain(&error)));
-        }
+        let why = match self.count(lease, started.elapsed(TokioHost.now()), signals.insisted()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(OnceError::NotNoted(NoteError::Lost(lost)))) if lost.cause() == Loss::Taken => {
+                return Err(lost);
+            }
+            Ok(Err(error)) => exit::chain(&error),
+            Err(_) => "a signal ended the wait for the store to count the run: it may run again within its \
+                       interval"
+                .to_owned(),
+        };
+        exit::warn(&format!("{}: {why}", self.name));
+        Ok(())
+    }
+
+    async fn count(
+        &self,
+        lease: &Lease,
+        began: Duration,
+        signal: impl Future<Output = Signal>,
+    ) -> Result<Result<(), OnceError>, Signal> {
+        self.question("counting the run").awaited(signal, self.once.count(lease, began)).await
     }
 }
 

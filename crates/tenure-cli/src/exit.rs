@@ -2,6 +2,7 @@
 
 use std::{error::Error, process::ExitCode};
 
+use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, shown};
 
 /// `-E`, as `flock` does.
@@ -44,8 +45,8 @@ impl Stop {
         Self::new(INTERNAL, line)
     }
 
-    pub(crate) fn signalled(signal: i32) -> Self {
-        Self::new(SIGNAL.wrapping_add(u8::try_from(signal).unwrap_or(0)), "")
+    pub(crate) fn signalled(signal: Signal) -> Self {
+        Self::new(SIGNAL.wrapping_add(u8::try_from(signal as i32).unwrap_or(0)), "")
     }
 
     /// The store failed.

@@ -15,6 +15,7 @@ use crate::{
     spinner::pause,
     stopping::Stopping,
     task::Task,
+    waiting::BRIEF_PATIENCE,
 };
 
 /// How a command under a lock came to its end.
@@ -38,7 +39,7 @@ pub(crate) struct Held<'a> {
     pub(crate) waited: Duration,
     pub(crate) is_verbose: bool,
     pub(crate) release: Release<'a>,
-    pub(crate) every: Option<&'a Every>,
+    pub(crate) every: Option<&'a Every<'a>>,
 }
 
 /// The command was stopped because the lease is over, or is about to be.
@@ -56,11 +57,11 @@ impl Over {
 
 impl Held<'_> {
     /// The exit code if the command is not to run after all.
-    pub(crate) async fn may_start(&self) -> Result<Option<u8>, Stop> {
+    pub(crate) async fn may_start(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
         let Some(every) = self.every else { return Ok(None) };
-        let skipped = every.skip_now().await?;
+        let skipped = every.skip_now(signals).await?;
         if skipped.is_none() {
-            every.starts(&self.first).await?;
+            every.starts(&self.first, signals).await?;
         }
         Ok(skipped)
     }
@@ -94,11 +95,17 @@ impl Held<'_> {
         match ended {
             Ok(code) => {
                 if let Some(every) = self.every {
-                    every.ended(&self.first, code, started).await;
+                    // One whose lease is gone does not count.
+                    let _ = every.ended(&self.first, (code, started), signals).await;
                 }
-                self.stay(since, signals).await;
+                // A store that was not waited for any longer is not waited for again.
+                let is_silent = signals.is_insisted();
+                if !is_silent {
+                    self.stay(since, signals).await;
+                }
                 self.say_how_it_went(since);
-                self.leave(signals).await;
+                let left = if is_silent { BRIEF_PATIENCE } else { self.guard.remaining() };
+                self.release.awaited(self.guard, left, signals).await;
                 Ok(End::Ended(code))
             }
             Err(Over { why, is_planned }) => {

@@ -6,7 +6,9 @@ use crate::{
     args::{Global, Lead},
     exit::{self, Stop},
     held::End,
+    notice::Question,
     run::Started,
+    signals::Signals,
     task::Task,
     wanted::Wanted,
 };
@@ -23,10 +25,11 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
         let guards = started.enter_for_ever().await?;
         let term = election.term(started.first(&guards));
         term.announce().await;
-        if let Some(text) = &args.proclaim {
-            proclaim(&term, text).await;
-        }
-        match started.run(guards).await? {
+        let proclaimed = async |signals: &mut Signals| match &args.proclaim {
+            Some(text) => proclaim(global, &term, text, signals).await,
+            None => Ok(()),
+        };
+        match started.run(guards, proclaimed).await? {
             End::Ended(code) => return Ok(code),
             End::Lost(line) if started.is_asked_to_end() => return Err(task.lost(line)),
             End::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
@@ -36,8 +39,11 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
 }
 
 /// A leader that cannot be found leads all the same.
-async fn proclaim(term: &Term, text: &str) {
-    if let Err(error) = term.proclaim(text).await {
+async fn proclaim(global: &Global, term: &Term, text: &str, signals: &mut Signals) -> Result<(), Stop> {
+    let question = Question::new(global, format!("{}: proclaiming", term.name()));
+    let proclaimed = question.awaited(signals.asked_to_end(), term.proclaim(text)).await;
+    if let Err(error) = proclaimed.map_err(Stop::signalled)? {
         exit::warn(&format!("{}: {}", term.name(), exit::chain(&error)));
     }
+    Ok(())
 }

@@ -1,15 +1,16 @@
 //! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically.
 
+use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{EndOfGrant, Label, Locker, Mode, Released, Renewal};
 
 use crate::{
     args::{Global, Lock, Renew, Unlock},
     exit::Stop,
-    nested,
-    notice::Question,
+    nested::{self, Nesting},
+    notice::{Question, drained},
     people,
-    signals::Signals,
+    signals::{Signals, unhandled},
     store, view,
     waiting::{Budget, LEAVE_PATIENCE, Waiting},
 };
@@ -23,31 +24,35 @@ struct LeaseJson<'a> {
 }
 
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
+    let name = args.name.as_str();
     let locks = store::connect(global).await?;
     outlives_its_process(&locks, KEEP)?;
-    nested::refuse(global, &locks, &args.name, Mode::Exclusive).await?;
     let mut signals = Signals::listen()?;
-    let lock = locks.mutex(args.name.as_str()).ttl(args.ttl.ttl()).label(caller());
+    let claim = (&args.name, Mode::Exclusive);
+    if let Nesting::Never(stop) = nested::nesting(global, &locks, claim, signals.asked_to_end()).await? {
+        return Err(stop);
+    }
+    let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller());
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
-    let waiting = Waiting::new(global, &locks, &args.name, args.conflict_exit_code);
+    let waiting = Waiting::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget(args.wait), &mut signals).await?;
-    let (name, ttl_ms) = (args.name.as_str(), args.ttl.ttl().as_millis());
-    let lease = LeaseJson { name, owner: guard.owner().to_string(), token: guard.token().get(), ttl_ms };
+    let (owner, ttl_ms) = (guard.owner().to_string(), args.ttl.ttl().as_millis());
+    let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
     if let Err(error) = view::try_print(&view::json(&lease)) {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
-        let is_back = locks.drain(LEAVE_PATIENCE).await;
+        let is_back = drained(&locks, LEAVE_PATIENCE, signals.asked_to_end()).await;
         let fate = if is_back { "the lock was given back" } else { "the lock is free after its ttl" };
         return Err(Stop::internal(format!("{name}: the owner could not be printed: {error}; {fate}")));
     }
     guard.detach();
-    all_have_heard(&locks).await;
+    all_have_heard(&locks, signals.asked_to_end()).await;
     Ok(0)
 }
 
 /// A quorum has answered. Ended now, the process would keep the other nodes from hearing of it.
-async fn all_have_heard(locks: &Locker) {
-    locks.drain(LEAVE_PATIENCE).await;
+async fn all_have_heard(locks: &Locker, signal: impl Future<Output = Signal>) {
+    drained(locks, LEAVE_PATIENCE, signal).await;
 }
 
 /// What a script cannot do then.
@@ -83,8 +88,8 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
         return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));
     }
     let question = Question::new(global, format!("{}: renewing the lease", args.name));
-    let renewal = question.answered(locks.renew(&args.name, args.owner, args.ttl.ttl())).await?;
-    all_have_heard(&locks).await;
+    let renewal = question.answered(unhandled(), locks.renew(&args.name, args.owner, args.ttl.ttl())).await?;
+    all_have_heard(&locks, unhandled()).await;
     match renewal {
         Renewal::Renewed => Ok(0),
         Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
@@ -94,8 +99,8 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: giving the lock back", args.name));
-    let released = question.answered(locks.release(&args.name, args.owner)).await?;
-    all_have_heard(&locks).await;
+    let released = question.answered(unhandled(), locks.release(&args.name, args.owner)).await?;
+    all_have_heard(&locks, unhandled()).await;
     match released {
         Released::Released => Ok(0),
         Released::WasGone => Err(gone(args.name.as_str(), args.lost_exit_code)),

@@ -2,21 +2,26 @@
 
 use std::{
     io::{self, IsTerminal},
+    os::fd::AsFd,
     time::Duration,
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::termios::tcgetwinsize;
 use tenure::{BackendError, Host, LockView, Moment, TokioHost, Watch};
 
 use crate::{
     args::{Global, Watch as Args},
     exit::{self, Stop, chain},
+    notice::{LONG, announce_after, attended, silence},
     people,
     signals::Signals,
-    store,
+    spinner, store,
     view::{self, json, table, try_print},
 };
 
+/// A look begins so long after the one before.
+const PERIOD: Duration = Duration::from_secs(1);
 /// How long the store may fail in a row.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,27 +47,61 @@ pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
         drawn(CLEAR)?;
     }
     loop {
-        let looked = tokio::select! {
-            biased;
-            signal = signals.asked_to_end() => return Err(Stop::signalled(signal as i32)),
-            looked = watch.look() => looked,
-        };
+        let looked = looked(global, args, &mut watch, is_live, &mut signals).await?;
         let trouble = failing.on(looked.as_ref().err(), is_live)?;
         if is_live {
-            draw(&watch, &args.prefix, &store::place(global), trouble.as_deref())?;
-        } else {
-            if let Some(trouble) = trouble.filter(|_| !global.quiet) {
-                exit::warn(&trouble);
-            }
-            for view in looked.unwrap_or_default() {
-                match try_print(&json(&view)) {
-                    // It has seen what it wanted.
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(0),
-                    printed => view::printed(printed)?,
-                }
+            let views: Vec<LockView> = watch.latest().cloned().collect();
+            draw(&views, &args.prefix, &store::place(global), trouble.as_deref())?;
+            continue;
+        }
+        if let Some(trouble) = trouble.filter(|_| !global.quiet) {
+            exit::warn(&trouble);
+        }
+        for view in looked.unwrap_or_default() {
+            match try_print(&json(&view)) {
+                // It has seen what it wanted.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(0),
+                printed => view::printed(printed)?,
             }
         }
+        if has_no_reader() {
+            return Ok(0);
+        }
     }
+}
+
+/// The next look. That the store does not answer is said below the table, or in a line.
+async fn looked(
+    global: &Global,
+    args: &Args,
+    watch: &mut Watch,
+    is_live: bool,
+    signals: &mut Signals,
+) -> Result<Result<Vec<LockView>, BackendError>, Stop> {
+    let (began, place) = (TokioHost.now(), store::place(global));
+    let line = || silence(&place, began.elapsed(TokioHost.now()).saturating_sub(PERIOD));
+    let views: Vec<LockView> = watch.latest().cloned().collect();
+    let shown = async {
+        spinner::pause(PERIOD + LONG).await;
+        if !is_live {
+            return spinner::spin(global.quiet, line).await;
+        }
+        loop {
+            // OK to go on: the next answer is drawn as well, and ends it.
+            let _ = draw(&views, &args.prefix, &place, Some(&line()));
+            spinner::pause(PERIOD).await;
+        }
+    };
+    let said = announce_after(global.quiet || is_live, PERIOD + LONG, line);
+    attended(watch.look(), signals.asked_to_end(), shown, said).await.map_err(Stop::signalled)
+}
+
+/// Whoever read the standard output, a pipe, has gone: the next change may come late or never.
+fn has_no_reader() -> bool {
+    let out = io::stdout();
+    let mut out = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    poll(&mut out, PollTimeout::ZERO).is_ok()
+        && out[0].revents().is_some_and(|events| events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP))
 }
 
 impl Failing {
@@ -89,8 +128,7 @@ impl Failing {
 }
 
 /// As many lines as the terminal has.
-fn draw(watch: &Watch, prefix: &str, place: &str, trouble: Option<&str>) -> Result<(), Stop> {
-    let views: Vec<LockView> = watch.latest().cloned().collect();
+fn draw(views: &[LockView], prefix: &str, place: &str, trouble: Option<&str>) -> Result<(), Stop> {
     let size = tcgetwinsize(io::stdout());
     let (rows, columns) =
         size.map_or((24, 80), |size| (size.ws_row.max(4).into(), size.ws_col.max(20).into()));
@@ -99,7 +137,7 @@ fn draw(watch: &Watch, prefix: &str, place: &str, trouble: Option<&str>) -> Resu
     let mut lines = vec![format!("{clock}  {} locks{names} in {place}", views.len())];
     lines.extend(trouble.map(str::to_owned));
     if !views.is_empty() {
-        lines.extend(table(&views).lines().map(str::to_owned));
+        lines.extend(table(views).lines().map(str::to_owned));
     }
     if lines.len() >= rows {
         let more = lines.len() - (rows - 2);

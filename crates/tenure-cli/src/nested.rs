@@ -1,5 +1,6 @@
 //! `tenure run` inside of `tenure run`: a lock that the outer one holds is not waited for, for it would be for ever.
 
+use nix::sys::signal::Signal;
 use tenure::{LockName, Locker, Mode, OwnerId};
 
 use crate::{args::Global, exit::Stop, notice::Question};
@@ -25,25 +26,40 @@ fn around() -> Vec<String> {
     text.split(BETWEEN).filter(|owner| owner.parse::<OwnerId>().is_ok()).map(str::to_owned).collect()
 }
 
-/// Refuses a claim that can never be granted, because runs around this one hold the lock and do not end before it.
+/// Whether a claim fits into what the runs around this command hold.
+pub(crate) enum Nesting {
+    Fits,
+    /// It can never be granted, because they hold the lock and do not end before it.
+    Never(Stop),
+    /// The store did not say. If it fails on, it says so when it is asked for the lock.
+    Unanswered,
+}
+
+/// Asks the store whether they hold this very lock: an owner is unlike every other one, so that it does not matter how its URL is
+/// spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a reader beside
+/// readers fit.
 ///
-/// The store is asked whether they hold this very lock: an owner is unlike every other one, so that it does not matter how its
-/// URL is spelled, nor whether an outer run has ended or lost its lease meanwhile. A semaphore with a free slot and a
-/// reader beside readers are let in.
-pub(crate) async fn refuse(global: &Global, locks: &Locker, name: &LockName, mode: Mode) -> Result<(), Stop> {
+/// # Errors
+/// A signal ended the wait for the answer.
+pub(crate) async fn nesting(
+    global: &Global,
+    locks: &Locker,
+    (name, mode): (&LockName, Mode),
+    signal: impl Future<Output = Signal>,
+) -> Result<Nesting, Stop> {
     let around = around();
     if around.is_empty() {
-        return Ok(());
+        return Ok(Nesting::Fits);
     }
-    // A store that fails says so when it is asked for the lock.
     let question = Question::new(global, format!("{name}: looking at the lock"));
-    let Ok(view) = question.answered(locks.inspect(name)).await else { return Ok(()) };
+    let view = question.awaited(signal, locks.inspect(name)).await.map_err(Stop::signalled)?;
+    let Ok(view) = view else { return Ok(Nesting::Unanswered) };
     let held = view.holders.iter().filter(|holder| around.contains(&holder.owner));
     if mode.fits_beside(held.map(|holder| holder.mode)) {
-        return Ok(());
+        return Ok(Nesting::Fits);
     }
-    Err(Stop::usage(format!(
+    Ok(Nesting::Never(Stop::usage(format!(
         "{name}: the `tenure run` around this command holds this lock already, and waiting for it would never end; \
          run the inner command without `tenure`, or under a lock of another name"
-    )))
+    ))))
 }

@@ -2,10 +2,12 @@
 
 use std::{
     convert::Infallible,
+    future::pending,
     io::{IsTerminal, stderr},
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
 use tenure::{BackendError, ErrorKind, Host, Locker, Moment, Progress, TokioHost};
 
 use crate::{
@@ -95,7 +97,7 @@ fn served_in(error: &BackendError) -> Option<Duration> {
     error.retry_hint().filter(|_| error.kind() != ErrorKind::Throttled)
 }
 
-fn silence(place: &str, waited: Duration) -> String {
+pub(crate) fn silence(place: &str, waited: Duration) -> String {
     format!("{place} has not answered for {}", people::seconds(waited))
 }
 
@@ -113,7 +115,7 @@ pub(crate) async fn announce(
     line: impl Fn(&Trouble) -> String,
 ) -> Infallible {
     if quiet || stderr().is_terminal() {
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
     let (mut said, mut seen) = (Vec::new(), 0_u32);
     loop {
@@ -141,17 +143,46 @@ pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl F
     announce(quiet, look, |_| line()).await
 }
 
-/// A question to the store, which answers at once or is in trouble.
+/// Waits for the store, whatever is asked of it: the one way in which the command does. The answer, or the signal that ended the
+/// wait; what is shown and said meanwhile never ends.
+pub(crate) async fn attended<A>(
+    answer: impl Future<Output = A>,
+    signal: impl Future<Output = Signal>,
+    shown: impl Future<Output = Infallible>,
+    said: impl Future<Output = Infallible>,
+) -> Result<A, Signal> {
+    tokio::select! {
+        biased;
+        answer = answer => Ok(answer),
+        signal = signal => Err(signal),
+        never = shown => match never {},
+        never = said => match never {},
+    }
+}
+
+/// Waits until what is released in the background is, but for no longer than this, which is too short for a word. A signal ends
+/// it.
+pub(crate) async fn drained(
+    locks: &Locker,
+    patience: Duration,
+    signal: impl Future<Output = Signal>,
+) -> bool {
+    attended(locks.drain(patience), signal, pending(), pending()).await.unwrap_or(false)
+}
+
+/// A question to the store, which answers immediately or is in trouble.
 pub(crate) struct Question<'a> {
     global: &'a Global,
     what: String,
+    /// How long the store has to work for the answer.
+    work: Duration,
     most: Duration,
 }
 
 impl<'a> Question<'a> {
     /// `what` is done by it, for people.
     pub(crate) fn new(global: &'a Global, what: impl Into<String>) -> Self {
-        Self { global, what: what.into(), most: QUESTION }
+        Self { global, what: what.into(), work: Duration::ZERO, most: QUESTION }
     }
 
     /// One to which the answer may take so long.
@@ -159,35 +190,41 @@ impl<'a> Question<'a> {
         Self { most, ..self }
     }
 
-    /// Waits for what takes a known time.
-    pub(crate) async fn measured<A>(self, measuring: impl Future<Output = A>) -> A {
-        tokio::select! {
-            biased;
-            answer = measuring => answer,
-            never = spinner::spin(self.global.quiet, || self.what.clone()) => match never {},
-        }
+    /// One of many that take so long if each is answered immediately.
+    pub(crate) fn repeated_for(self, work: Duration) -> Self {
+        Self { work, ..self }
     }
 
-    /// Waits for the answer, and says so if it takes long.
+    /// Waits for the answer of the store, unless the signal comes first.
     pub(crate) async fn answered<A>(
         self,
+        signal: impl Future<Output = Signal>,
         answer: impl Future<Output = Result<A, BackendError>>,
     ) -> Result<A, Stop> {
+        let answer = self.awaited(signal, answer).await.map_err(Stop::signalled)?;
+        answer.map_err(|error| Stop::store(&error))
+    }
+
+    /// The same for an answer of any kind.
+    ///
+    /// # Errors
+    /// The signal that ended the wait.
+    pub(crate) async fn awaited<A>(
+        self,
+        signal: impl Future<Output = Signal>,
+        answer: impl Future<Output = A>,
+    ) -> Result<A, Signal> {
         let (began, place, quiet) = (TokioHost.now(), store::place(self.global), self.global.quiet);
         let line = || {
-            let waited = began.elapsed(TokioHost.now());
+            let waited = began.elapsed(TokioHost.now()).saturating_sub(self.work);
             let most = people::seconds(self.most);
             match waited < LONG {
                 true => self.what.clone(),
                 false => format!("{}: {}; given up after {most}", self.what, silence(&place, waited)),
             }
         };
-        tokio::select! {
-            biased;
-            answer = answer => answer.map_err(|error| Stop::store(&error)),
-            never = spinner::spin(quiet, line) => match never {},
-            never = announce_after(quiet, LONG, line) => match never {},
-        }
+        let said = announce_after(quiet, self.work + LONG, line);
+        attended(answer, signal, spinner::spin(quiet, line), said).await
     }
 }
 

@@ -7,7 +7,7 @@ use tenure::{Finding, Host, Locker, Promises, Severity, Timing, TokioHost};
 use crate::{people, spinner::pause};
 
 /// The length of the measurement.
-const MEASURED: Duration = Duration::from_secs(2);
+pub(crate) const MEASURED: Duration = Duration::from_secs(2);
 /// Between two questions, so that the store does other work too.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// Between two looks at the clock.
@@ -36,10 +36,11 @@ pub(crate) struct Advice {
 
 /// Measures for two seconds. `None` if the store does not answer what was asked.
 pub(crate) async fn look(locks: &Locker) -> Option<Advice> {
-    let over = TokioHost.now() + MEASURED;
+    let started = TokioHost.now();
+    let is_over = || started.elapsed(TokioHost.now()) >= MEASURED;
     let asking = async {
         let mut pace = Pace::default();
-        while !over.is_over(TokioHost.now()) {
+        while !is_over() {
             let sent = TokioHost.now();
             locks.inspect(NAME).await.ok()?;
             pace.round_trip = pace.round_trip.max(sent.elapsed(TokioHost.now()));
@@ -50,7 +51,7 @@ pub(crate) async fn look(locks: &Locker) -> Option<Advice> {
     };
     let pausing = async {
         let mut worst = Duration::ZERO;
-        while !over.is_over(TokioHost.now()) {
+        while !is_over() {
             let began = TokioHost.now();
             pause(TICK).await;
             // The timer itself may take a tick more.

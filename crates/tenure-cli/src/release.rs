@@ -48,7 +48,7 @@ impl Release<'_> {
         let failed = tokio::select! {
             biased;
             given_back = self.given_back(guard, began, over) => given_back.err(),
-            () = signals.insisted() => Some(format!("{}: the release was broken off by a signal", self.name)),
+            _ = signals.insisted() => Some(format!("{}: the release was broken off by a signal", self.name)),
             never = spinner::spin(self.quiet, || self.unanswered(began)) => match never {},
             never = announce_after(self.quiet, SILENCE, notice) => match never {},
         };
@@ -57,7 +57,7 @@ impl Release<'_> {
             None => tokio::select! {
                 biased;
                 _ = self.locks.drain(LEAVE_PATIENCE) => {}
-                () = signals.insisted() => {}
+                _ = signals.insisted() => {}
             },
             Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}; {}", self.free())),
             Some(_) => {}

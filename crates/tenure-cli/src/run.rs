@@ -29,7 +29,7 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     }
     let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
     let guards = started.enter(budget, args.conflict_exit_code).await?;
-    match started.run(guards).await? {
+    match started.run(guards, async |_| Ok(())).await? {
         End::Ended(code) => Ok(code),
         End::Lost(line) => Err(task.lost(line)),
     }
@@ -41,7 +41,7 @@ pub(crate) struct Started<'a> {
     task: &'a Task,
     locks: Locker,
     wanted: Wanted,
-    every: Option<Every>,
+    every: Option<Every<'a>>,
     stopping: Stopping,
     ttl: Duration,
     /// How long it took to get the locks.
@@ -58,8 +58,8 @@ impl<'a> Started<'a> {
     }
 
     /// Refuses what the runs around this one hold.
-    pub(crate) async fn refuse_nested(&self) -> Result<(), Stop> {
-        self.wanted.refuse_nested(self.global, &self.locks).await
+    pub(crate) async fn refuse_nested(&mut self) -> Result<(), Stop> {
+        self.wanted.refuse_nested(self.global, &self.locks, &mut self.signals).await
     }
 
     /// A lock with the settings of the task.
@@ -77,6 +77,10 @@ impl<'a> Started<'a> {
         &self.locks
     }
 
+    pub(crate) fn signals(&mut self) -> &mut Signals {
+        &mut self.signals
+    }
+
     /// The lock that was named first.
     pub(crate) fn name(&self) -> &LockName {
         self.wanted.name()
@@ -92,9 +96,9 @@ impl<'a> Started<'a> {
     }
 
     /// The exit code if it is not time yet for a command with an interval.
-    pub(crate) async fn skip_early(&self) -> Result<Option<u8>, Stop> {
+    pub(crate) async fn skip_early(&mut self) -> Result<Option<u8>, Stop> {
         match &self.every {
-            Some(every) => every.skip_early().await,
+            Some(every) => every.skip_early(&mut self.signals).await,
             None => Ok(None),
         }
     }
@@ -121,8 +125,15 @@ impl<'a> Started<'a> {
         Ok(guards)
     }
 
-    /// Runs the command, unless it is not time for it, and gives the locks back.
-    pub(crate) async fn run(&mut self, guard: Guards) -> Result<End, Stop> {
+    /// Runs the command after `before`, unless it is not time for it, and gives the locks back.
+    ///
+    /// # Errors
+    /// Why it was not started, or that a lease was lost although the command had ended.
+    pub(crate) async fn run(
+        &mut self,
+        guard: Guards,
+        before: impl AsyncFnOnce(&mut Signals) -> Result<(), Stop>,
+    ) -> Result<End, Stop> {
         let since = TokioHost.now();
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
@@ -130,14 +141,19 @@ impl<'a> Started<'a> {
         let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let is_verbose = self.global.verbose > 0 && !quiet;
         let held = Held { task, name, stopping, guard, first, waited, is_verbose, release, every };
-        match held.may_start().await {
-            Ok(None) => held.run(&mut self.signals, since).await,
+        let signals = &mut self.signals;
+        let skipped = match before(signals).await {
+            Ok(()) => held.may_start(signals).await,
+            Err(stop) => Err(stop),
+        };
+        match skipped {
+            Ok(None) => held.run(signals, since).await,
             Ok(Some(code)) => {
-                held.leave(&mut self.signals).await;
+                held.leave(signals).await;
                 Ok(End::Ended(code))
             }
             Err(stop) => {
-                held.leave(&mut self.signals).await;
+                held.leave(signals).await;
                 Err(stop)
             }
         }

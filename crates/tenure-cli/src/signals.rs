@@ -20,6 +20,8 @@ pub(crate) struct Signals {
     child: Stream,
     /// Somebody has asked us to end.
     is_asked: bool,
+    /// And once more, while we waited.
+    is_insisted: bool,
 }
 
 impl Signals {
@@ -31,6 +33,7 @@ impl Signals {
             stop: None,
             child: listen(Signal::SIGCHLD)?,
             is_asked: false,
+            is_insisted: false,
         })
     }
 
@@ -55,13 +58,19 @@ impl Signals {
         self.is_asked
     }
 
+    /// A wait was ended by a second signal.
+    pub(crate) fn is_insisted(&self) -> bool {
+        self.is_insisted
+    }
+
     /// Waits until we are asked to end once more: INT or TERM may have come before, while the command ran.
-    pub(crate) async fn insisted(&mut self) {
+    pub(crate) async fn insisted(&mut self) -> Signal {
         loop {
             let is_again = self.is_asked;
-            self.asked_to_end().await;
+            let signal = self.asked_to_end().await;
             if is_again {
-                return;
+                self.is_insisted = true;
+                return signal;
             }
         }
     }
@@ -79,6 +88,11 @@ impl Signals {
         self.is_asked |= matches!(signal, Some(Signal::SIGINT | Signal::SIGTERM));
         signal
     }
+}
+
+/// For a verb that handles no signal: the first one ends the process, which holds nothing that it would have to give back.
+pub(crate) async fn unhandled() -> Signal {
+    std::future::pending().await
 }
 
 fn listen(to: Signal) -> Result<Stream, Stop> {

@@ -11,7 +11,9 @@ use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
     notice::{Question, WALK},
-    people, store,
+    people,
+    signals::unhandled,
+    store,
 };
 
 /// Prints to the standard output.
@@ -47,7 +49,7 @@ pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, "looking through the store").lasting(WALK);
-    let views = question.answered(locks.list(&args.prefix)).await?;
+    let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
     if args.json {
         print(&json(&views))?;
     } else if !views.is_empty() {
@@ -93,7 +95,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: looking at the lock", args.name));
-    let view = question.answered(locks.inspect(&args.name)).await?;
+    let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
     print(&if args.json { json(&view) } else { text(&view) })?;
     Ok(0)
 }
@@ -122,7 +124,7 @@ fn text(view: &LockView) -> String {
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: breaking the lock", args.name));
-    let robbed = question.answered(locks.break_lock(&args.name)).await?;
+    let robbed = question.answered(unhandled(), locks.break_lock(&args.name)).await?;
     if global.quiet {
         return Ok(0);
     }

@@ -7,7 +7,7 @@ use tenure::{AcquireError, Guard, Host, Lock, Locker, Moment, Progress, TokioHos
 use crate::{
     args::Global,
     exit::Stop,
-    notice::{Trouble, announce},
+    notice::{Trouble, announce, attended, drained},
     people,
     signals::Signals,
     spinner, store,
@@ -104,17 +104,10 @@ impl<'a> Waiting<'a> {
         signals: &mut Signals,
         acquire: impl Future<Output = Result<G, AcquireError>>,
     ) -> Result<G, Stop> {
-        let acquired = {
-            let budget = budget.0;
-            tokio::select! {
-                biased;
-                acquired = acquire => Ok(acquired),
-                signal = signals.asked_to_end() => Err(signal),
-                never = spinner::spin(self.quiet, || self.message(budget)) => match never {},
-                never = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble)) => match never {},
-            }
-        };
-        match acquired {
+        let budget = budget.0;
+        let shown = spinner::spin(self.quiet, || self.message(budget));
+        let said = announce(self.quiet, || self.trouble(budget), |trouble| self.notice(trouble));
+        match attended(acquire, signals.asked_to_end(), shown, said).await {
             Ok(Ok(guard)) => Ok(guard),
             Ok(Err(error)) => {
                 self.leave(signals).await;
@@ -122,7 +115,7 @@ impl<'a> Waiting<'a> {
             }
             Err(signal) => {
                 self.leave(signals).await;
-                Err(Stop::signalled(signal as i32))
+                Err(Stop::signalled(signal))
             }
         }
     }
@@ -133,11 +126,7 @@ impl<'a> Waiting<'a> {
             Some(_) => BRIEF_PATIENCE,
             None => LEAVE_PATIENCE,
         };
-        tokio::select! {
-            biased;
-            _ = self.locks.drain(patience) => {}
-            _ = signals.asked_to_end() => {}
-        }
+        drained(self.locks, patience, signals.asked_to_end()).await;
     }
 
     fn stop(&self, error: &AcquireError) -> Stop {

@@ -7,7 +7,7 @@ use tenure::{Guards, Lock, LockName, Locker, Mode};
 use crate::{
     args::{Global, Run, name},
     exit::Stop,
-    nested,
+    nested::{self, Nesting},
     signals::Signals,
     waiting::{Budget, Waiting},
 };
@@ -87,15 +87,21 @@ impl Wanted {
     }
 
     /// Refuses what the runs around this one hold, and keep for as long as it waits.
-    pub(crate) async fn refuse_nested(&self, global: &Global, locks: &Locker) -> Result<(), Stop> {
+    pub(crate) async fn refuse_nested(
+        &self,
+        global: &Global,
+        locks: &Locker,
+        signals: &mut Signals,
+    ) -> Result<(), Stop> {
         let mut refused = Ok(());
         for name in &self.names {
-            let answer = nested::refuse(global, locks, name, self.mode).await;
-            match (self.how, &answer) {
+            let asked = nested::nesting(global, locks, (name, self.mode), signals.asked_to_end()).await?;
+            match (self.how, asked) {
                 // One that can be had is enough.
-                (How::Any, Ok(())) => return Ok(()),
-                (How::All | How::One, Err(_)) => return answer,
-                _ => refused = answer,
+                (How::Any, Nesting::Fits) | (_, Nesting::Unanswered) => return Ok(()),
+                (How::Any, Nesting::Never(stop)) => refused = Err(stop),
+                (How::All | How::One, Nesting::Never(stop)) => return Err(stop),
+                (How::All | How::One, Nesting::Fits) => {}
             }
         }
         refused

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tenure_testkit::{
     patience::eventually, ports, postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeperServer,
 };
 
+use crate::screen::Screen;
 use crate::stage::{self, PATIENCE, Process, Stage, files::HOLD};
 
 const OWNER: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -163,6 +165,76 @@ fn every_verb_says_that_the_store_does_not_answer() {
         let ended = process.ended();
         assert_eq!(ended.err.matches(what).count(), 1, "{ended:?}");
     }
+}
+
+/// A store that hangs after the command has ended: what a run of `--every` still asks of it was waited for without a word, and no
+/// signal ended that.
+#[test]
+fn a_second_signal_ends_the_wait_for_a_run_to_be_counted() {
+    let stage = Stage::new();
+    let finish = "echo $$ >pid.holder; echo >started; until [ -e go ]; do sleep 0.05; done";
+    let mut holder = stage.start(&["run", "--ttl", "60s", "--every", "1h", "job", "--", "sh", "-c", finish]);
+    stage.has_lines("started", 1);
+    let _hog = stage.hog();
+    stage.touch("go");
+    stage.dies("pid.holder");
+    holder.signal(Signal::SIGTERM);
+    holder.runs_on(Duration::from_millis(300));
+    holder.signal(Signal::SIGHUP);
+    let ended = holder.ended();
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let [counted, released] = ended.err.lines().collect::<Vec<_>>()[..] else {
+        panic!("two lines: {ended:?}")
+    };
+    assert!(counted.contains("job: a signal ended the wait for the store to count the run"), "{ended:?}");
+    let is_free = released.contains("; the lock is free after its ttl of 1 min 0 s");
+    assert!(is_free && !released.contains("given up in"), "not waited for: {ended:?}");
+}
+
+/// The same before the command starts, for each question that is asked then: the first signal ends it.
+#[test]
+fn a_signal_ends_each_question_and_a_long_one_is_said() {
+    let stage = Stage::new();
+    let lease = stage.run(&["lock", "leased", "--ttl", "1h"]).out;
+    let owner = lease.split('"').nth(7).unwrap();
+    let held = [owner, owner].join(":");
+    let _hog = stage.hog_from_readers();
+    let silent = format!("sqlite:{} has not answered for ", stage.database().display());
+    let asked: [(&[&str], &str); 5] = [
+        (&["run", "--every", "1h", "job", "--", "true"], "job: looking for the last run: "),
+        (&["attach", "leased", owner, "--", "true"], "leased: going on with the lease: "),
+        (&["run", "job", "--", "true"], "job: looking at the lock: "),
+        (&["lead", "job", "--", "true"], "job: looking at the lock: "),
+        (&["lock", "job", "--ttl", "1m"], "job: looking at the lock: "),
+    ];
+    let mut running = Vec::new();
+    for (verb, what) in asked {
+        let mut command = stage.command(verb);
+        if what.contains("looking at the lock") {
+            command.env("TENURE_HELD", &held);
+        }
+        running.push((stage.start_command(command), what));
+    }
+    for (process, what) in running {
+        // It gives up after five seconds, which it says if it was not busy itself for as long.
+        says(&process, &[what, &silent]);
+        process.signal(Signal::SIGTERM);
+        process.ended().complained(143, what);
+    }
+}
+
+/// A watch of a store that hangs said nothing until its request was given up.
+#[test]
+fn a_watch_says_that_the_store_does_not_answer() {
+    let stage = Stage::new();
+    stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
+    let _hog = stage.hog_from_readers();
+    let watch = stage.start(&["watch"]);
+    let mut table = Screen::start(&stage, &[env!("CARGO_BIN_EXE_tenure"), "watch"]);
+    says(&watch, &["sqlite:", "has not answered for "]);
+    table.sees("has not answered for ");
+    watch.signal(Signal::SIGTERM);
+    assert_eq!(watch.ended().code, 143);
 }
 
 /// No secret is in the line of a server that takes connections and never says a word.

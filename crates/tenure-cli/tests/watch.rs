@@ -78,6 +78,18 @@ fn a_reader_that_has_gone_ends_it() {
     assert!(stage.lines("first")[0].contains("\"job\""));
 }
 
+/// One that sees no change noticed that its reader had gone only at the next one.
+#[test]
+fn a_reader_that_has_gone_ends_it_without_a_change() {
+    let stage = Stage::new();
+    stage.run(&["lock", "job", "--ttl", "1h"]).silent(0);
+    let mut command = stage.program("sh");
+    let script = format!("{{ {} watch; echo $? >ended; }} | head -1 >first", env!("CARGO_BIN_EXE_tenure"));
+    command.args(["-c", &script]);
+    assert_eq!(stage.run_command(command).code, 0);
+    assert_eq!((stage.lines("first").len(), stage.lines("ended")), (1, vec!["0".to_owned()]));
+}
+
 /// A table that is drawn anew where it stands, with the time that is left; Ctrl-C ends it.
 #[test]
 fn on_a_terminal_it_is_a_live_table() {

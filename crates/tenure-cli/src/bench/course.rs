@@ -12,8 +12,10 @@ use crate::{
         tally::Tally,
     },
     exit::{Stop, UNAVAILABLE, chain},
-    notice::Trouble,
-    people, spinner, store,
+    notice::{Trouble, drained},
+    people,
+    signals::Signals,
+    spinner, store,
     waiting::LEAVE_PATIENCE,
 };
 
@@ -95,11 +97,14 @@ impl Course {
         Ok(Answer::new(part, began, &tallies))
     }
 
-    /// Waits until everything that was stopped half way has been given back, but not for long.
-    pub(crate) async fn clear(&self) {
-        let over = TokioHost.now() + LEAVE_PATIENCE;
+    /// Waits until everything that was stopped half way has been given back, but not for long. A signal ends it.
+    pub(crate) async fn clear(&self, signals: &mut Signals) {
+        let began = TokioHost.now();
         for locker in &self.lockers {
-            locker.drain(over.remaining(TokioHost.now())).await;
+            let left = LEAVE_PATIENCE.saturating_sub(began.elapsed(TokioHost.now()));
+            if !drained(locker, left, signals.asked_to_end()).await {
+                return;
+            }
         }
     }
 }
