@@ -7,16 +7,21 @@ use crate::{
     exit::{Stop, chain},
     held::End,
     lease::outlives_its_process,
+    nested,
     notice::Question,
     run::Started,
     task::Task,
     wanted::Wanted,
 };
 
+const ENDS_IT: &str =
+    "`attach` would release it while the outer command runs on: run the inner command without `tenure`";
+
 pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     let task = Task::from(&args);
     task.check()?;
     let (name, owner) = (args.name, args.owner);
+    nested::refuse_own(&name, owner, ENDS_IT)?;
     let mut started = Started::new(global, &task, Wanted::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     let lock = started.set(started.locks().mutex(&name));

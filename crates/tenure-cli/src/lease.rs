@@ -25,6 +25,9 @@ struct LeaseJson<'a> {
 
 pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let name = args.name.as_str();
+    if let Some(owner) = args.owner {
+        nested::refuse_own(&args.name, owner, "an owner is for one lease: choose another one")?;
+    }
     let locks = store::connect(global).await?;
     outlives_its_process(&locks, KEEP)?;
     let mut signals = Signals::listen()?;
@@ -96,7 +99,11 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     }
 }
 
+const ENDS_IT: &str = "the outer command would run on without the lock: end that command, which releases it, or take it by \
+     `tenure break`";
+
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
+    nested::refuse_own(&args.name, args.owner, ENDS_IT)?;
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: giving the lock back", args.name));
     let released = question.answered(unhandled(), locks.release(&args.name, args.owner)).await?;

@@ -1,4 +1,5 @@
-//! `tenure run` inside of `tenure run`: a lock that the outer one holds is not waited for, for it would be for ever.
+//! `tenure` inside of `tenure run`: a lock that the outer one holds is not waited for, for it would be for ever, and its lease is
+//! not ended under it.
 
 use nix::sys::signal::Signal;
 use tenure::{LockName, Locker, Mode, OwnerId};
@@ -62,4 +63,16 @@ pub(crate) async fn nesting(
         "{name}: the `tenure run` around this command holds this lock already, and waiting for it would never end; \
          run the inner command without `tenure`, or under a lock of another name"
     ))))
+}
+
+/// Refuses what would end the lease under which this command runs, by its owner: another process could acquire the lock while the
+/// command goes on, until the outer `tenure` hears of it at its next renewal (L1). `so` is why, and what to do.
+///
+/// The store is not asked: an owner is unlike every other one, and has one lease in its life.
+pub(crate) fn refuse_own(name: &LockName, owner: OwnerId, so: &str) -> Result<(), Stop> {
+    if around().contains(&owner.to_string()) {
+        let line = format!("{name}: this owner has the lease of the `tenure` around this command; {so}");
+        return Err(Stop::usage(line));
+    }
+    Ok(())
 }

@@ -41,6 +41,35 @@ fn a_lease_for_a_script_inside_of_a_run_is_refused(stage: &Stage) {
     stage.run(&["run", "job", "--", TENURE, "lock", "job", "--ttl", "1m"]).complained(64, REFUSED);
 }
 
+/// L1: `attach` to the lease of the run around it gave that back when it ended, and `unlock` at once: another one came in while the
+/// outer command went on.
+fn the_lease_around_a_command_is_not_ended_inside(stage: &Stage) {
+    let own = "this owner has the lease of the `tenure` around this command; ";
+    for inner in [
+        "attach job $TENURE_OWNER -- touch ran",
+        "attach other $TENURE_OWNER -- touch ran",
+        "unlock job $TENURE_OWNER",
+        "lock other --ttl 1m --owner $TENURE_OWNER",
+        "run other -- $0 unlock job $TENURE_HELD_FIRST",
+    ] {
+        let first = "TENURE_HELD_FIRST=${TENURE_HELD%%:*} ";
+        let script =
+            format!("{first} && export TENURE_HELD_FIRST; $0 {inner}; echo $? >code; $0 run -n job -- true");
+        let ended = stage.run(&["run", "job", "--", "sh", "-c", &script, TENURE]);
+        assert!(ended.err.contains(own) && ended.err.contains(REFUSED), "{inner}: {ended:?}");
+        assert_eq!((ended.code, stage.lines("code")), (64, vec!["64".to_owned()]), "{inner}");
+        assert!(!stage.path("ran").exists(), "{inner}");
+    }
+}
+
+/// What ends nothing is let through, and so is what says that it takes the lock by force.
+fn a_lease_may_be_renewed_and_broken_inside(stage: &Stage) {
+    let renew = format!("{TENURE} renew job $TENURE_OWNER --ttl 5s");
+    stage.run(&["run", "-c", "job", &renew]).silent(0);
+    let ended = stage.run(&["run", "-q", "-c", "job", &format!("{TENURE} -q break job")]);
+    assert_eq!(ended.code, 79, "{ended:?}");
+}
+
 /// What the environment says counts only while the store says so too: owners that hold nothing refuse nothing.
 fn owners_that_hold_nothing_refuse_nothing(stage: &Stage) {
     let former = stage.run(&["run", "job", "--", "sh", "-c", "echo $TENURE_HELD"]).out;
@@ -88,9 +117,11 @@ fn one_store_in_two_spellings_is_one_store() {
 stage::on_every_store!(
     a_run_inside_of_a_run_of_the_same_lock_is_refused,
     owners_that_hold_nothing_refuse_nothing,
-    a_command_without_its_environment_fares_as_any_other;
+    a_command_without_its_environment_fares_as_any_other,
+    the_lease_around_a_command_is_not_ended_inside;
     but_quorums:
     readers_and_free_slots_may_nest;
     but_sessions:
     a_lease_for_a_script_inside_of_a_run_is_refused,
+    a_lease_may_be_renewed_and_broken_inside,
 );
