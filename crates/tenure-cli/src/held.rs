@@ -9,6 +9,7 @@ use crate::{
     every::Every,
     exit::{Stop, warn},
     messages::Deadline,
+    notice::LONG,
     people,
     release::Release,
     signals::Signals,
@@ -101,7 +102,8 @@ impl Held<'_> {
                 // A store that was not waited for any longer is not waited for again.
                 let is_silent = signals.is_insisted();
                 if !is_silent {
-                    self.stay(since, signals).await;
+                    // A loss meanwhile is found by the release.
+                    let _ = self.stay(since, signals).await;
                 }
                 self.say_how_it_went(since);
                 let left = if is_silent { BRIEF_PATIENCE } else { self.guard.remaining() };
@@ -160,13 +162,13 @@ impl Held<'_> {
                 let slept =
                     || "tenure was suspended, and its watcher process ended the command in time".to_owned();
                 let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
-                self.kill_after(Duration::ZERO, child).await;
+                self.kill_at(TokioHost.now(), child).await;
                 return Err(Over::lost(why));
             }
             match change {
                 Change::Ended(code) => {
                     if let Err(lost) = self.guard.check() {
-                        self.kill_after(Duration::ZERO, child).await;
+                        self.kill_at(TokioHost.now(), child).await;
                         return Err(Over::lost(lost));
                     }
                     // What it left in its group still works under the lock.
@@ -191,22 +193,23 @@ impl Held<'_> {
 
     /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
     async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> Over {
-        let (grace, over) = match ending {
+        let now = TokioHost.now();
+        let (kill_at, over) = match ending {
             // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
-            Err(lost) if lost.cause() == Loss::Taken => (self.stopping.grace, Over::lost(lost)),
+            Err(lost) if lost.cause() == Loss::Taken => (steady(now + self.stopping.grace), Over::lost(lost)),
             // Too late already, as after a suspend of the machine.
-            Err(lost) => (Duration::ZERO, Over::lost(lost)),
+            Err(lost) => (now, Over::lost(lost)),
             Ok(()) => {
                 let left = self.guard.remaining().saturating_sub(self.stopping.slack);
-                (left.min(self.stopping.grace), self.why_now())
+                let (kill_at, over) = (now + left.min(self.stopping.grace), self.why_now());
+                (if over.is_planned { steady(kill_at) } else { kill_at }, over)
             }
         };
-        self.kill_after(grace, child).await;
+        self.kill_at(kill_at, child).await;
         over
     }
 
-    async fn kill_after(&self, grace: Duration, child: &mut Child) {
-        let kill_at = TokioHost.now() + grace;
+    async fn kill_at(&self, kill_at: Moment, child: &mut Child) {
         child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
     }
 
@@ -218,17 +221,50 @@ impl Held<'_> {
         }
     }
 
-    /// `--min-hold`, unless a signal or a loss ends it.
-    async fn stay(&self, since: Moment, signals: &mut Signals) {
-        // An INT or TERM that came while the command ran ends it too: it may have found nobody there to pass it on to.
-        let Some(min_hold) = self.task.min_hold.filter(|_| !signals.is_asked()) else { return };
-        let left = (since + min_hold).remaining(TokioHost.now());
+    /// `--min-hold`, unless a second signal ends it.
+    ///
+    /// # Errors
+    /// The lease was lost meanwhile, or its loss was heard of only now.
+    async fn stay(&self, since: Moment, signals: &mut Signals) -> Result<(), Lost> {
+        // By the clock that does not step: this is a promise to others, and no belief.
+        let left = || self.task.min_hold.unwrap_or_default().saturating_sub(since.elapsed(TokioHost.now()));
+        let is_staying = !left().is_zero();
+        let ended = async {
+            // One that was passed on to the command is the first: it was for the command.
+            if !signals.is_asked() {
+                signals.asked_to_end().await;
+            }
+            if left() >= LONG && !self.release.quiet {
+                let left = people::seconds(left());
+                warn(&format!(
+                    "{}: held for another {left} by --min-hold; a second signal ends that",
+                    self.name
+                ));
+            }
+            signals.insisted().await
+        };
         tokio::select! {
-            () = pause(left) => {}
-            _ = signals.asked_to_end() => {}
+            biased;
+            () = pause(left()) => {}
             _ = self.guard.lost() => {}
+            _ = ended => {}
+        }
+        self.kept(is_staying)
+    }
+
+    /// Whether a lease was lost: as the store says, or before `--min-hold` was over.
+    fn kept(&self, is_staying: bool) -> Result<(), Lost> {
+        match self.guard.check().map_err(|lost| (lost.cause(), lost)) {
+            Err((Loss::Taken, lost)) => Err(lost),
+            Err((Loss::Expired, lost)) if is_staying => Err(lost),
+            _ => Ok(()),
         }
     }
+}
+
+/// The same moment for a wait that a step of the wall clock must not cut short: not for belief.
+fn steady(moment: Moment) -> Moment {
+    Moment { wall: Duration::MAX, ..moment }
 }
 
 /// The end of the message if there are daemons, which are not stopped.

@@ -83,8 +83,8 @@ fn end(family: &Family, deadline: Deadline) {
 }
 
 fn kill_until_gone(family: &Family) {
-    let over = TokioHost.now() + DYING;
-    while !family.is_gone() && !over.is_over(TokioHost.now()) {
+    let began = TokioHost.now();
+    while !family.is_gone() && began.elapsed(TokioHost.now()) < DYING {
         family.signal(Signal::SIGKILL);
         rest();
     }
@@ -100,7 +100,7 @@ fn wait(family: &Family, until: Moment) {
 fn kill_all(watched: &Watched) {
     let orphans = Family { adopts: false, ..family(watched) };
     let mark = format!("TENURE_OWNER={}", watched.owner);
-    let over = TokioHost.now() + DYING;
+    let began = TokioHost.now();
     loop {
         orphans.signal(Signal::SIGKILL);
         let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
@@ -109,7 +109,7 @@ fn kill_all(watched: &Watched) {
         for process in &left {
             process.signal(Signal::SIGKILL);
         }
-        if (left.is_empty() && orphans.is_gone()) || over.is_over(TokioHost.now()) {
+        if (left.is_empty() && orphans.is_gone()) || began.elapsed(TokioHost.now()) >= DYING {
             return;
         }
         rest();

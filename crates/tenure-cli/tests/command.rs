@@ -9,9 +9,12 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
-use tenure_testkit::patience::{eventually, slowness};
+use tenure_testkit::{
+    clock::Clock,
+    patience::{eventually, slowness},
+};
 
-use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD, process::is_alive, scaled_ttl};
+use crate::stage::{self, PATIENCE, Stage, assert_within, files::HOLD, process::state, scaled_ttl};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -133,13 +136,94 @@ fn min_hold_keeps_the_lock_after_a_short_command() {
     assert!(started.elapsed() >= min_hold, "{:?}", started.elapsed());
     waiter.ended().silent(0);
     assert_within(min_hold + stage::START, started.elapsed(), "the shortest hold");
-    // A signal ends it: the work is done.
-    let holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo $$ >ended"]);
-    stage.has_lines("ended", 1);
-    let pid: i32 = stage.lines("ended")[0].parse().unwrap();
-    eventually("it has ended", PATIENCE, || (!is_alive(pid)).then_some(()));
+}
+
+/// A HUP, as of a terminal that is closed, ended it. Now a second signal does: the first one may have been for the command.
+#[test]
+fn a_second_signal_ends_min_hold() {
+    for [first, second] in [
+        [Signal::SIGHUP, Signal::SIGHUP],
+        [Signal::SIGHUP, Signal::SIGTERM],
+        [Signal::SIGINT, Signal::SIGINT],
+        [Signal::SIGTERM, Signal::SIGHUP],
+    ] {
+        let stage = Stage::new();
+        let mut holder = stage.start(&["run", "--min-hold", "1h", "job", "--", "sh", "-c", "echo $$ >ended"]);
+        let pid = stage.number("ended");
+        // Before, a HUP would be for the command.
+        eventually("it is seen that the command has ended", PATIENCE, || (state(pid) == 'X').then_some(()));
+        holder.signal(first);
+        holder.runs_on(Duration::from_millis(300));
+        stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+        holder.signal(second);
+        holder.ended().complained(0, "job: held for another 59 min");
+    }
+}
+
+/// One that came while the command ran, and was passed on to it, is the first.
+#[test]
+fn the_signal_that_ended_the_command_does_not_end_min_hold() {
+    let stage = Stage::new();
+    let script = &format!("echo $$ >pid.holder; {HOLD}");
+    let min_hold = ["run", "--min-hold", "1h", "job", "--", "sh", "-c", script, "holder"];
+    let mut holder = stage.start(&min_hold);
+    stage.beats("holder");
     holder.signal(Signal::SIGTERM);
-    holder.ended().silent(0);
+    stage.dies("pid.holder");
+    holder.runs_on(Duration::from_millis(300));
+    holder.signal(Signal::SIGTERM);
+    holder.ended().complained(143, "by --min-hold; a second signal ends that");
+}
+
+/// A wall clock that was set forward, as a time service does, cut the shortest hold short: it counted by the earlier of two clocks, as
+/// a belief in a lease does.
+#[test]
+fn a_step_of_the_wall_clock_does_not_shorten_min_hold() {
+    let (stage, clock) = (Stage::new(), Clock::new());
+    let mut command = stage.command(&[
+        "run",
+        "--ttl",
+        "60s",
+        "--min-hold",
+        "20s",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ >ended",
+    ]);
+    command.envs(clock.env());
+    let mut holder = stage.start_command(command);
+    stage.dies("ended");
+    // The lease outlives it.
+    clock.step(30_000);
+    holder.runs_on(Duration::from_secs(2));
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
+    holder.signal(Signal::SIGTERM);
+    holder.runs_on(Duration::from_millis(100));
+    holder.signal(Signal::SIGTERM);
+    holder.ended().complained(0, "by --min-hold");
+}
+
+/// The same with the time that a command has after a break: the whole grace.
+#[test]
+fn a_step_of_the_wall_clock_does_not_shorten_the_grace_after_a_break() {
+    let (stage, clock) = (Stage::new(), Clock::new());
+    let slow =
+        "exec 2>/dev/null; trap 'echo >told; until [ -e go ]; do sleep 0.05; done; echo >tidied; exit' TERM
+        echo >started; while :; do sleep 0.05; done";
+    let mut command =
+        stage.command(&["run", "--ttl", "60s", "--grace", "19s", "job", "--", "sh", "-c", slow]);
+    command.envs(clock.env());
+    let mut holder = stage.start_command(command);
+    stage.has_lines("started", 1);
+    stage.run(&["-q", "break", "job"]).silent(0);
+    stage.has_lines("told", 1);
+    clock.step(30_000);
+    holder.runs_on(Duration::from_millis(500));
+    stage.touch("go");
+    holder.ended().complained(79, "the lease was lost");
+    assert!(stage.path("tidied").exists());
 }
 
 /// What a shell runs is the command's text, also if it looks like a flag: `sh` took it for one of its own.
