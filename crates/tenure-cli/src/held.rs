@@ -67,9 +67,11 @@ impl Held<'_> {
         Ok(skipped)
     }
 
-    pub(crate) async fn leave(self, signals: &mut Signals) {
-        let left = self.guard.remaining();
-        self.release.awaited(self.guard, left, signals).await;
+    /// Gives the locks back: how a lease was lost, if the store says that it was gone.
+    pub(crate) async fn leave(self, signals: &mut Signals) -> Option<String> {
+        let is_capped = self.guard.check().is_err_and(|lost| lost.cause() == Loss::MaxHold);
+        let left = if is_capped { self.release.ttl } else { self.guard.remaining() };
+        self.release.awaited(self.guard, left, signals).await
     }
 
     pub(crate) async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
@@ -94,22 +96,7 @@ impl Held<'_> {
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
-            Ok(code) => {
-                if let Some(every) = self.every {
-                    // One whose lease is gone does not count.
-                    let _ = every.ended(&self.first, (code, started), signals).await;
-                }
-                // A store that was not waited for any longer is not waited for again.
-                let is_silent = signals.is_insisted();
-                if !is_silent {
-                    // A loss meanwhile is found by the release.
-                    let _ = self.stay(since, signals).await;
-                }
-                self.say_how_it_went(since);
-                let left = if is_silent { BRIEF_PATIENCE } else { self.guard.remaining() };
-                self.release.awaited(self.guard, left, signals).await;
-                Ok(End::Ended(code))
-            }
+            Ok(code) => self.finish((code, started), since, signals).await,
             Err(Over { why, is_planned }) => {
                 let name = self.lost_name();
                 let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
@@ -123,6 +110,46 @@ impl Held<'_> {
                 }
                 Ok(End::Lost(line))
             }
+        }
+    }
+
+    /// The command has ended with this code, and the lock was believed in until then: what is left to do under it, and the release.
+    ///
+    /// # Errors
+    /// The lease is gone all the same: the store says so. That may have been while the command ran.
+    async fn finish(
+        self,
+        (code, started): (u8, Moment),
+        since: Moment,
+        signals: &mut Signals,
+    ) -> Result<End, Stop> {
+        let counted = match self.every {
+            Some(every) => every.ended(&self.first, (code, started), signals).await,
+            None => Ok(()),
+        };
+        // A store that was not waited for any longer is not waited for again.
+        let is_silent = signals.is_insisted();
+        let stayed = match counted {
+            Ok(()) if is_silent => self.kept(false),
+            Ok(()) => self.stay(since, signals).await,
+            Err(lost) => Err(lost),
+        };
+        self.say_how_it_went(since);
+        let task = self.task;
+        let lost = match stayed {
+            Ok(()) if is_silent => self.release.awaited(self.guard, BRIEF_PATIENCE, signals).await,
+            Ok(()) => self.leave(signals).await,
+            Err(lost) => {
+                let line = format!("{}: {lost}", self.lost_name());
+                self.release.in_passing(self.guard).await;
+                Some(line)
+            }
+        };
+        match lost {
+            Some(line) => {
+                Err(task.lost(format!("{line}; the command had ended by itself, with code {code}")))
+            }
+            None => Ok(End::Ended(code)),
         }
     }
 

@@ -1,12 +1,20 @@
 //! Giving the lock back when the command has ended: how long that is worth waiting, and what is said meanwhile.
 
-use std::{cell::Cell, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    cmp::Ordering,
+    time::Duration,
+};
 
-use tenure::{ErrorKind, Guards, Host, Locker, Loss, Moment, ReleaseError, TokioHost};
+use futures_util::future::join_all;
+use tenure::{
+    BackendError, ErrorKind, FencingToken, Guards, Host, Lease, Leases, LockView, Locker, Loss, Moment,
+    Outcome, Released, TokioHost,
+};
 
 use crate::{
     exit,
-    notice::announce_after,
+    notice::{LONG, announce_after, attended, drained},
     people,
     signals::Signals,
     spinner::{self, pause},
@@ -17,6 +25,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A store that has not answered for so long is said to be silent, where no progress line is drawn.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// Between two requests for one release.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// How a lock is given back.
 pub(crate) struct Release<'a> {
@@ -37,61 +48,126 @@ impl Release<'_> {
 
     /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because the work is
     /// done. A signal ends the wait if it is the second one that asks us to end.
-    pub(crate) async fn awaited(self, guard: Guards, left: Duration, signals: &mut Signals) {
-        let (began, is_said) = (TokioHost.now(), Cell::new(false));
-        let over = began + left.min(PATIENCE);
+    ///
+    /// If the store says that a lease was gone before it was given back: which, and how, as far as the store can tell.
+    pub(crate) async fn awaited(
+        self,
+        guard: Guards,
+        left: Duration,
+        signals: &mut Signals,
+    ) -> Option<String> {
+        let lost = guard.check().err();
+        if lost.is_some_and(|lost| lost.cause() != Loss::MaxHold) {
+            self.in_passing(guard).await;
+            return None;
+        }
+        // By their owners: a guard that is released does not tell what its second request was answered.
+        let leases = guard.detach();
+        let (began, is_said, patience) = (TokioHost.now(), Cell::new(false), left.min(PATIENCE));
         let notice = || {
             is_said.set(true);
-            let left = people::seconds(over.remaining(TokioHost.now()));
+            let left = people::seconds(patience.saturating_sub(began.elapsed(TokioHost.now())));
             format!("{}; given up in {left}; {}", self.unanswered(began), self.free())
         };
-        let failed = tokio::select! {
-            biased;
-            given_back = self.given_back(guard, began, over) => given_back.err(),
-            _ = signals.insisted() => Some(format!("{}: the release was broken off by a signal", self.name)),
-            never = spinner::spin(self.quiet, || self.unanswered(began)) => match never {},
-            never = announce_after(self.quiet, SILENCE, notice) => match never {},
+        let said = announce_after(self.quiet, SILENCE, notice);
+        let shown = spinner::spin(self.quiet, || self.unanswered(began));
+        let gone = Cell::new(None);
+        let given_back = self.given_back(&leases, &gone, patience);
+        let failed = match attended(given_back, signals.insisted(), shown, said).await {
+            Ok(Ok(())) => None,
+            Ok(Err(None)) => Some(self.unanswered(began)),
+            Ok(Err(Some(error))) => {
+                Some(format!("{}: the lock was not given back: {}", self.name, exit::chain(&error)))
+            }
+            Err(_) => Some(format!("{}: the release was broken off by a signal", self.name)),
         };
         match failed {
             // A quorum has answered. Ended now, the process would leave the other nodes held until the ttl is over.
-            None => tokio::select! {
-                biased;
-                _ = self.locks.drain(LEAVE_PATIENCE) => {}
-                _ = signals.insisted() => {}
-            },
+            None => drop(drained(self.locks, LEAVE_PATIENCE, signals.insisted()).await),
             Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}; {}", self.free())),
             Some(_) => {}
         }
+        // A lease that we do not believe in any more has ended by itself.
+        match gone.take().filter(|_| lost.is_none()) {
+            Some(lease) => Some(self.how_lost(lease, &leases, signals).await),
+            None => None,
+        }
     }
 
-    /// A release that failed is repeated in the background for the rest of the time.
+    /// Asks until the store has answered for each lease. `gone` is one that was gone before it was given back.
     ///
     /// # Errors
-    /// Why it failed at last, for people.
-    async fn given_back(&self, guard: Guards, began: Moment, over: Moment) -> Result<(), String> {
-        let error = tokio::select! {
-            biased;
-            released = guard.release() => match released {
-                Ok(()) => return Ok(()),
-                // Our belief had an end, which the lease on the store does not know.
-                Err(ReleaseError::AlreadyLost(lost)) if lost.cause() == Loss::MaxHold => None,
-                Err(ReleaseError::Unknown(error)) => Some(error),
-                Err(_) => {
-                    self.locks.drain(BRIEF_PATIENCE).await;
-                    return Ok(());
+    /// What the store refused or failed with at last, if it said so.
+    async fn given_back<'l>(
+        &self,
+        leases: &'l Leases,
+        gone: &Cell<Option<&'l Lease>>,
+        patience: Duration,
+    ) -> Result<(), Option<BackendError>> {
+        let latest = RefCell::new(None);
+        let each = leases.iter().map(async |lease| {
+            let mut is_unclear = false;
+            loop {
+                match self.locks.release(lease.name(), lease.owner()).await {
+                    Ok(Released::Released) => return true,
+                    Ok(Released::WasGone) if is_unclear => {
+                        self.say_unclear(lease, leases);
+                        return true;
+                    }
+                    Ok(Released::WasGone) => {
+                        gone.set(Some(lease));
+                        return true;
+                    }
+                    Err(error) => {
+                        // That request may have ended it.
+                        is_unclear |= error.outcome() == Outcome::Unknown;
+                        let is_final = !error.kind().is_transient();
+                        latest.replace(Some(error));
+                        if is_final {
+                            return false;
+                        }
+                    }
                 }
-            },
-            () = pause(over.remaining(began)) => None,
+                pause(AGAIN).await;
+            }
+        });
+        let are_answered = tokio::select! {
+            biased;
+            answered = join_all(each) => answered.into_iter().all(|answered| answered),
+            () = pause(patience) => false,
         };
-        let is_final = error.as_ref().is_some_and(|error| !error.kind().is_transient());
-        if !is_final && self.locks.drain(over.remaining(TokioHost.now())).await {
-            return Ok(());
+        // A request that timed out says no more than that there was no answer.
+        let said = latest.take().filter(|error| error.kind() != ErrorKind::TimedOut);
+        if are_answered { Ok(()) } else { Err(said) }
+    }
+
+    fn say_unclear(&self, lease: &Lease, leases: &Leases) {
+        if !self.quiet {
+            exit::warn(&format!(
+                "{}: the lease was gone when its release was repeated: the first request, which had no answer, has \
+                 ended it, or it was lost before",
+                self.name_of(lease, leases)
+            ));
         }
-        let said = error.filter(|error| error.kind() != ErrorKind::TimedOut);
-        Err(said.map_or_else(
-            || self.unanswered(began),
-            |error| format!("{}: the lock was not given back: {}", self.name, exit::chain(&error)),
-        ))
+    }
+
+    /// Asks the store how a lease ended.
+    async fn how_lost(&self, lease: &Lease, leases: &Leases, signals: &mut Signals) -> String {
+        let line = format!("{}: the lease was lost", self.name_of(lease, leases));
+        let asking = || format!("{line}; {} does not answer how", self.place);
+        let (shown, said) = (spinner::spin(self.quiet, asking), announce_after(self.quiet, LONG, asking));
+        let view = attended(self.locks.inspect(lease.name()), signals.insisted(), shown, said).await;
+        let view = view.ok().and_then(Result::ok);
+        format!("{line}: {}", how_lost(view.as_ref(), lease.token()))
+    }
+
+    /// The lock, if it is one of several.
+    fn name_of(&self, lease: &Lease, leases: &Leases) -> String {
+        if leases.iter().len() > 1 {
+            format!("{} (of {})", lease.name(), self.name)
+        } else {
+            self.name.to_owned()
+        }
     }
 
     fn unanswered(&self, began: Moment) -> String {
@@ -102,4 +178,22 @@ impl Release<'_> {
     fn free(&self) -> String {
         format!("the lock is free after its ttl of {} at the latest", people::seconds(self.ttl))
     }
+}
+
+/// How a lease with this token ended that was not given back, as far as its lock shows it.
+fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
+    let Some(view) = view else {
+        return "it was broken, unlocked or forgotten, or expired".to_owned();
+    };
+    let how = match view.fence.cmp(&token) {
+        Ordering::Less => "the store forgot it",
+        Ordering::Equal => "it expired, or was unlocked",
+        // A break takes a token, and so does each holder after it.
+        Ordering::Greater => "it was broken, unlocked or forgotten, or expired",
+    };
+    let now = view
+        .holders
+        .first()
+        .map_or_else(String::new, |holder| format!("; held by {}", people::holder(holder)));
+    format!("{how}{now}")
 }

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use rusqlite::Connection;
+use tenure_testkit::{patience::eventually, proxy::Proxy, redis::RedisServer};
 
 use crate::stage::{
-    Process, START, Stage, assert_within,
+    self, PATIENCE, Process, START, Stage, assert_within,
     files::{BEAT, HOLD},
     scaled_ttl,
 };
@@ -144,3 +145,119 @@ fn after_a_break_no_release_is_waited_for() {
     assert_within(Duration::from_secs(1) + START, gone.elapsed(), "the end after the command's");
     ended.complained(79, "it was broken");
 }
+
+/// The owners of all leases on these locks.
+fn owners(stage: &Stage, names: &[&str]) -> Vec<(String, String)> {
+    let owner = |name: &&str| {
+        Some(((*name).to_owned(), stage.show(name)["holders"][0]["owner"].as_str()?.to_owned()))
+    };
+    names.iter().filter_map(owner).collect()
+}
+
+/// A command that holds the last of these locks, which is taken from it behind its back: another process is in while it runs. Then
+/// it ends by itself.
+fn robbed(stage: &Stage, arguments: &[&str], names: &[&str]) -> stage::Ended {
+    let holder = stage.start(&[arguments, &["sh", "-c", &format!("{HOLD}; exit 3"), "robbed"]].concat());
+    stage.beats("robbed");
+    let (name, owner) = owners(stage, names).pop().unwrap();
+    stage.run(&["unlock", &name, &owner]).silent(0);
+    stage.run(&["run", "-n", &name, "--", "sh", "-c", "echo other >>beats"]).silent(0);
+    stage.touch("go");
+    let ended = holder.ended();
+    assert_eq!(stage.turns(), ["robbed", "other"], "both were in");
+    std::fs::remove_file(stage.path("go")).unwrap();
+    std::fs::remove_file(stage.path("beats")).unwrap();
+    ended
+}
+
+/// L1: a command that ended by itself after its lease was gone, and another one had been in, was reported as a success: what the
+/// store answered to the release was thrown away.
+fn a_lease_that_was_gone_at_the_release_is_lost(stage: &Stage) {
+    robbed(stage, &["run", "job", "--"], &["job"]).complained(79, "job: the lease was lost: ");
+}
+
+/// The same for each way to hold a lock.
+#[test]
+fn every_verb_says_that_its_lease_was_gone() {
+    let stage = Stage::new();
+    let lost = "the lease was lost: it was broken, unlocked or forgotten, or expired; the command had ended by itself, \
+                with code 3";
+    let long = ["--ttl", "60s"];
+    let run = [&["run"], &long[..], &["--lost-exit-code", "7", "job", "--"]].concat();
+    robbed(&stage, &run, &["job"]).complained(7, lost);
+    let lead = [&["lead"], &long[..], &["job", "--"]].concat();
+    robbed(&stage, &lead, &["job"]).complained(79, lost);
+    let also = [&["run"], &long[..], &["--also", "b", "a", "--"]].concat();
+    robbed(&stage, &also, &["a", "b"]).complained(79, "b (of a, b): the lease was lost: ");
+    let any = [&["run"], &long[..], &["--any", "a,b", "--"]].concat();
+    robbed(&stage, &any, &["a", "b"]).complained(79, "a: the lease was lost: ");
+    let every = [&["run"], &long[..], &["--every", "1h", "job", "--"]].concat();
+    robbed(&stage, &every, &["job"]).complained(79, lost);
+    let lease = stage.run(&["lock", "job", "--ttl", "60s"]).out;
+    let owner = lease.split('"').nth(7).unwrap();
+    let attach = [&["attach"], &long[..], &["job", owner, "--"]].concat();
+    robbed(&stage, &attach, &["job"]).complained(79, lost);
+    let hold = [&["run"], &long[..], &["--min-hold", "1ms", "job", "--"]].concat();
+    robbed(&stage, &hold, &["job"]).complained(79, lost);
+    assert!(stage.show("job")["memo"].is_null(), "a run whose lease was lost does not count");
+}
+
+/// A run of `--every` that succeeded: the store says so when it is to count it.
+#[test]
+fn a_run_whose_lease_was_gone_is_not_counted_and_lost() {
+    let stage = Stage::new();
+    let every = ["run", "--ttl", "60s", "--every", "1h", "job", "--", "sh", "-c", HOLD, "holder"];
+    let holder = stage.start(&every);
+    stage.beats("holder");
+    stage.run(&["unlock", "job", &owners(&stage, &["job"])[0].1]).silent(0);
+    stage.touch("go");
+    holder.ended().complained(79, "job: the lease was lost: ");
+    stage.run(&every).silent(0);
+}
+
+/// The store tells how: nothing was granted since, or it was emptied.
+#[test]
+fn how_the_lease_ended_is_said_as_far_as_the_store_tells() {
+    let mut stage = Stage::on_redis_with("?guard=off&max_ttl=60s");
+    let ends = |stage: &mut Stage, end: &dyn Fn(&mut Stage)| {
+        let holder = stage.start(&["run", "--ttl", "60s", "job", "--", "sh", "-c", HOLD, "holder"]);
+        stage.beats("holder");
+        end(stage);
+        stage.touch("go");
+        let ended = holder.ended();
+        std::fs::remove_file(stage.path("go")).unwrap();
+        std::fs::remove_file(stage.path("beats")).unwrap();
+        ended
+    };
+    let unlock = |stage: &mut Stage| stage.run(&["unlock", "job", &owners(stage, &["job"])[0].1]).silent(0);
+    ends(&mut stage, &unlock).complained(79, "the lease was lost: it expired, or was unlocked; ");
+    let empty = |stage: &mut Stage| drop(stage.server().command(&["FLUSHALL"]));
+    ends(&mut stage, &empty).complained(79, "the lease was lost: the store forgot it; ");
+    let rob = |stage: &mut Stage| {
+        unlock(stage);
+        stage.run(&["lock", "job", "--ttl", "1m"]).silent(0);
+    };
+    ends(&mut stage, &rob).complained(79, "; held by ");
+}
+
+/// What the release was answered had no way back, so that it was repeated: it may have ended the lease itself, and a warning says so.
+#[test]
+fn a_release_without_an_answer_that_finds_the_lease_gone_is_a_warning() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port(), 1);
+    let stage = Stage::at(format!("redis://127.0.0.1:{}/?guard=off&max_ttl=60s", proxy.port()));
+    let direct = Stage::at(server.url("?guard=off&max_ttl=60s"));
+    // The server knows the script afterwards.
+    direct.run(&["run", "job", "--", "true"]).silent(0);
+    let holder = stage.start(&["run", "--ttl", "60s", "job", "--", "sh", "-c", FINISH]);
+    stage.has_lines("started", 1);
+    proxy.drop_replies();
+    stage.touch("go");
+    eventually("the release was done", PATIENCE, || {
+        direct.show("job")["holders"].as_array().unwrap().is_empty().then_some(())
+    });
+    proxy.heal();
+    holder.ended().complained(3, "job: the lease was gone when its release was repeated");
+}
+
+stage::on_every_store!(a_lease_that_was_gone_at_the_release_is_lost);
