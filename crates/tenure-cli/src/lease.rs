@@ -41,7 +41,8 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     let guard = waiting.acquire(lock, Budget(args.wait), &mut signals).await?;
     let (owner, ttl_ms) = (guard.owner().to_string(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
-    if let Err(error) = view::try_print(&view::json(&lease)) {
+    let printed = view::try_print(&view::json(&lease));
+    if let (Err(error), None) = (&printed, args.owner) {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
         let is_back = drained(&locks, LEAVE_PATIENCE, signals.asked_to_end()).await;
@@ -50,7 +51,11 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     }
     guard.detach();
     all_have_heard(&locks, signals.asked_to_end()).await;
-    Ok(0)
+    // The caller knows the owner, and an earlier answer may have granted it this lease: it is not released.
+    printed.map(|()| 0).map_err(|error| {
+        let fate = "the owner that was named holds the lock: ask again, or release it with `tenure unlock`";
+        Stop::internal(format!("{name}: the token could not be printed: {error}; {fate}"))
+    })
 }
 
 /// A quorum has answered. Ended now, the process would keep the other nodes from hearing of it.

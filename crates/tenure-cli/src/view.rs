@@ -128,13 +128,18 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
     if global.quiet {
         return Ok(0);
     }
-    if robbed.is_empty() {
-        print(&format!("{} was free", shown(args.name.as_str())))?;
-    }
+    let name = shown(args.name.as_str());
+    let mut text = String::new();
     for holder in &robbed {
-        print(&format!("{} was taken from {}", shown(args.name.as_str()), people::holder(holder)))?;
+        text += &format!("{name} was taken from {}\n", people::holder(holder));
     }
-    Ok(0)
+    match try_print(if robbed.is_empty() { format!("{name} was free") } else { text }.as_str()) {
+        // It is done, whether it can be said or not.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::internal(format!(
+            "{name}: the lock was broken, but the standard output cannot be written: {error}"
+        ))),
+        _ => Ok(0),
+    }
 }
 
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {

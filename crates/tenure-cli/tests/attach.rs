@@ -40,6 +40,26 @@ fn the_same_owner_asked_twice_has_one_lease(stage: &Stage) {
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty(), "L8");
 }
 
+/// L8: a lease that an earlier answer has granted was given back when a later answer of the same owner could not be printed. Who
+/// chose the owner can ask again and give it back.
+fn an_answer_that_cannot_be_printed_ends_no_lease_of_a_chosen_owner(stage: &Stage) {
+    lock(stage, &["--ttl", "1h", "--owner", OWNER]);
+    for out in [">/dev/full", "| true"] {
+        let line = format!("{{ sleep 0.1; $0 lock job --ttl 1h --owner {OWNER}; echo $? >code; }} {out}");
+        let mut command = stage.program("sh");
+        command.args(["-c", &line, env!("CARGO_BIN_EXE_tenure")]);
+        let ended = stage.run_command(command);
+        let line = "job: the token could not be printed: ";
+        assert!(
+            ended.err.contains(line) && ended.err.contains("; the owner that was named holds the lock"),
+            "{ended:?}"
+        );
+        assert_eq!(stage.lines("code"), ["70"]);
+        assert_eq!(stage.show("job")["holders"][0]["owner"], OWNER.to_lowercase());
+    }
+    stage.run(&["unlock", "job", OWNER]).silent(0);
+}
+
 /// L3, L8: the command runs past the end of the lease that was taken, with its token, and the lock is free afterwards.
 fn attach_goes_on_with_a_lease_and_its_token(stage: &Stage) {
     let (ttl, text) = scaled_ttl(TTL);
@@ -112,30 +132,35 @@ stage::on_every_store!(;
 mod chosen {
     use super::Stage;
 
+    fn all(stage: &Stage) {
+        super::the_same_owner_asked_twice_has_one_lease(stage);
+        super::an_answer_that_cannot_be_printed_ends_no_lease_of_a_chosen_owner(stage);
+    }
+
     #[test]
     fn sqlite() {
-        super::the_same_owner_asked_twice_has_one_lease(&Stage::new());
+        all(&Stage::new());
     }
 
     #[test]
     fn redis() {
-        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_redis());
+        all(&Stage::on_redis());
     }
 
     #[test]
     fn postgres() {
-        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_postgres());
+        all(&Stage::on_postgres());
     }
 
     #[cfg(feature = "etcd")]
     #[test]
     fn etcd() {
-        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_etcd());
+        all(&Stage::on_etcd());
     }
 
     #[cfg(feature = "etcd")]
     #[test]
     fn cluster() {
-        super::the_same_owner_asked_twice_has_one_lease(&Stage::on_cluster());
+        all(&Stage::on_cluster());
     }
 }
