@@ -188,7 +188,7 @@ fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
     let how = match view.fence.cmp(&token) {
         Ordering::Less => "the store forgot it",
         Ordering::Equal => "it expired, or was unlocked",
-        // A break takes a token, and so does each holder after it.
+        // A break raises it, as each holder after it does; where all locks share it, those of others do as well.
         Ordering::Greater => "it was broken, unlocked or forgotten, or expired",
     };
     let now = view
@@ -196,4 +196,26 @@ fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
         .first()
         .map_or_else(String::new, |holder| format!("; held by {}", people::holder(holder)));
     format!("{how}{now}")
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::{HolderView, LockName, Mode};
+
+    use super::*;
+
+    #[test]
+    fn the_fence_tells_how_a_lease_ended() {
+        let view = |fence, holders| {
+            let name = LockName::new("job").unwrap();
+            LockView::new(name, holders, Vec::new(), FencingToken::new(fence))
+        };
+        let how = |fence| how_lost(Some(&view(fence, Vec::new())), FencingToken::new(7));
+        assert_eq!(how(6), "the store forgot it");
+        assert_eq!(how(7), "it expired, or was unlocked");
+        assert_eq!(how(8), "it was broken, unlocked or forgotten, or expired");
+        assert_eq!(how_lost(None, FencingToken::new(7)), how(8), "it does not answer");
+        let robbed = view(8, vec![HolderView::new("someone", Mode::Exclusive)]);
+        assert!(how_lost(Some(&robbed), FencingToken::new(7)).contains("; held by "));
+    }
 }
