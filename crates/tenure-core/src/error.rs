@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The stored data is damaged, or another program wrote it.
     Corrupt,
+    /// This process was forked from the one that connected to the store: it has nothing of its parent's, and connects anew.
+    Forked,
 }
 
 impl ErrorKind {

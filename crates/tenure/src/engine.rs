@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 pub(crate) mod attach;
 pub(crate) mod cell;
+pub(crate) mod fork;
 mod in_flight;
 mod keeper;
 mod link;
@@ -30,6 +31,7 @@ use tenure_core::{
 use crate::{
     engine::{
         cell::HoldCell,
+        fork::{Unforked, forked},
         in_flight::{InFlight, Left},
         keeper::Keeper,
         local_queue::LocalQueues,
@@ -72,7 +74,7 @@ impl Engine {
         let promises = backend.promises();
         let local_queues = LocalQueues::new(promises.places, promises.minting == Minting::Entry);
         let pid = std::process::id();
-        Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::default() }
+        Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::new(pid) }
     }
 
     /// A fork has all that this process has, and holds nothing (hazard 27).
@@ -249,6 +251,10 @@ impl Engine {
     /// Has the leases given back that are kept idle, then waits until everything that was to be released in the background is, or
     /// until the time is over.
     pub(crate) async fn drain(&self, patience: Duration) -> bool {
+        self.unless_forked(|| false, self.drain_here(patience)).await
+    }
+
+    async fn drain_here(&self, patience: Duration) -> bool {
         let now = self.host.now();
         for idle in self.keeper.roster().end_idle(now) {
             self.local_queues.keep_back(&idle);
@@ -276,7 +282,23 @@ impl Engine {
     where
         F: Future<Output = Result<A, BackendError>>,
     {
-        request::request(&*self.host, sent_at, timeout, ask).await
+        let request = request::request(&*self.host, sent_at, timeout, ask);
+        self.unless_forked(|| Err(forked()), request).await
+    }
+
+    /// # Errors
+    /// In a forked child. To be asked before anything is locked.
+    pub(crate) fn must_be_ours(&self) -> Result<(), BackendError> {
+        if self.is_ours() { Ok(()) } else { Err(forked()) }
+    }
+
+    /// Work, which comes to something else in a forked child.
+    pub(crate) fn unless_forked<W: Future, F: Fn() -> W::Output>(
+        &self,
+        forked: F,
+        work: W,
+    ) -> Unforked<W, F> {
+        Unforked::new(self.pid, forked, work)
     }
 }
 

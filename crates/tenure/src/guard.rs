@@ -137,7 +137,10 @@ impl Guard {
     /// The lock can be renewed and released by its [`owner`](Lease::owner) through the [`Locker`](crate::Locker). A
     /// [`Lease`] that is still there goes by the clock alone: it learns nothing of those renewals and releases.
     pub fn detach(mut self) -> (OwnerId, FencingToken) {
-        self.engine.leave_to_ttl(self.cell());
+        // Of a fork it is its parent's to keep.
+        if self.cell().is_ours() {
+            self.engine.leave_to_ttl(self.cell());
+        }
         self.done = true;
         (self.owner(), self.token())
     }

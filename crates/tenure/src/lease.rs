@@ -141,7 +141,7 @@ impl Lease {
 
     /// Tells those who look on that there is something to see, in the background.
     pub(crate) fn tell_observers(&self) {
-        if let Some(engine) = self.engine.upgrade() {
+        if let Some(engine) = self.engine.upgrade().filter(|engine| engine.is_ours()) {
             engine.host.spawn(engine.telling(self.name()));
         }
     }
@@ -174,7 +174,7 @@ impl Lease {
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
     pub async fn at_risk(&self) {
-        self.cell.at_risk().await;
+        self.cell.unless_forked(|| (), self.cell.at_risk()).await;
     }
 
     /// Ends when the lease is lost or released; never while it is held.
@@ -187,7 +187,7 @@ impl Lease {
     /// Nothing is lost by dropping the future.
     pub async fn lost(&self) -> Lost {
         loop {
-            if let Err(lost) = self.cell.nearly_lost(Duration::ZERO).await {
+            if let Err(lost) = self.nearly_lost(Duration::ZERO).await {
                 return lost;
             }
         }
@@ -203,7 +203,7 @@ impl Lease {
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
     pub async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
-        self.cell.nearly_lost(margin).await
+        self.cell.unless_forked(|| self.cell.check(), self.cell.nearly_lost(margin)).await
     }
 }
 

@@ -292,6 +292,7 @@ impl Lock {
     }
 
     pub(crate) async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
+        self.engine.must_be_ours()?;
         let request = self.request(budget)?;
         let mode = request.mode;
         let cell = acquire::acquire(&self.engine, request).await?;

@@ -193,6 +193,10 @@ impl Locker {
         Ok(views)
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
         &self.engine.host
     }
@@ -289,6 +293,7 @@ impl Locker {
 
     /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).
     fn not_shared(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
+        self.engine.must_be_ours()?;
         if self.engine.is_shared(name, owner) {
             let message = "this lease is passed on from guard to guard here; it ends with the last of them";
             return Err(

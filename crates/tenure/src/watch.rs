@@ -10,7 +10,7 @@ use std::{
 use futures_util::{Stream, stream::unfold};
 use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
 
-use crate::{locker::Locker, pace::Pace};
+use crate::{engine::fork::forked, locker::Locker, pace::Pace};
 
 /// How often the store is asked: once a second, which costs the store nothing worth naming and shows a person what goes on.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -119,7 +119,8 @@ impl Watch {
                 Of::All { prefix } => self.locks.list(prefix).await,
             }
         };
-        let views = self.pace.ask(&*host, pending(), question).await?;
+        let asking = self.pace.ask(&*host, pending(), question);
+        let views = self.locks.engine().unless_forked(|| Err(forked()), asking).await?;
         Ok(self.take(views))
     }
 

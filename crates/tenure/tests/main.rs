@@ -13,6 +13,7 @@ mod fence_postgres;
 mod fence_processes;
 mod fence_redis;
 mod fence_sqlite;
+mod fork;
 mod heard;
 mod holding;
 mod idle;

@@ -4,7 +4,11 @@ use std::{fmt, future::pending, time::Duration};
 
 use tenure_core::{BackendError, FencingToken, HolderView, Label, LockView};
 
-use crate::{engine::news::News, lock::Lock, pace::Pace};
+use crate::{
+    engine::{fork::forked, news::News},
+    lock::Lock,
+    pace::Pace,
+};
 
 /// Follows an election.
 ///
@@ -53,7 +57,8 @@ impl Observer {
                     None => pending().await,
                 }
             };
-            let now = Leader::of(self.pace.ask(&*host, hint, self.lock.inspect()).await?);
+            let asking = self.pace.ask(&*host, hint, self.lock.inspect());
+            let now = Leader::of(self.lock.engine().unless_forked(|| Err(forked()), asking).await?);
             if self.told.as_ref() != Some(&now) {
                 self.told = Some(now.clone());
                 return Ok(now);

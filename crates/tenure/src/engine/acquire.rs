@@ -7,8 +7,8 @@ use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine, cell::HoldCell, in_flight::Asked, local_queue::Turn, local_waiter::LocalWaiter,
-        roster::Expected, self_wait::SelfWait, waiters::Subscription,
+        Engine, cell::HoldCell, fork::forked, in_flight::Asked, local_queue::Turn, local_waiter::LocalWaiter,
+        request, roster::Expected, self_wait::SelfWait, waiters::Subscription,
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
@@ -27,12 +27,13 @@ pub(crate) struct Request<'a> {
 
 /// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
 pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
+    let is_forked = || Err(AcquireError::Backend(forked()));
     let span = engine.spans().acquire(request.name);
-    // An instrumented future is moved, and it is large.
+    let acquiring = drive(engine, request, &span);
     if span.is_disabled() {
-        return drive(engine, request, &span).await;
+        return engine.unless_forked(is_forked, acquiring).await;
     }
-    Box::pin(drive(engine, request, &span).instrument(span.clone())).await
+    engine.unless_forked(is_forked, acquiring.instrument(span.clone())).await
 }
 
 async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc<HoldCell>, AcquireError> {
@@ -211,7 +212,7 @@ impl<'a> Attempt<'a> {
             }
             answer
         };
-        let answer = self.engine.request(sent_at, timeout, asked).await;
+        let answer = request::request(&*self.engine.host, sent_at, timeout, asked).await;
         if let Err(error) = &answer {
             tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
         }
@@ -303,7 +304,8 @@ impl<'a> Attempt<'a> {
         let Claim { name, owner, ttl, .. } = &self.claim;
         let name = self.granted_as.as_ref().unwrap_or(name);
         let timeout = self.machine.request_timeout(now);
-        let answer = self.engine.request(now, timeout, || self.engine.backend.release(name, *owner)).await;
+        let release = || self.engine.backend.release(name, *owner);
+        let answer = request::request(&*self.engine.host, now, timeout, release).await;
         // A claim that is still under way may be granted behind it.
         if answer.is_err() || self.engine.in_flight().is_open(*owner) {
             self.engine.reap_claim(name.clone(), *owner, *ttl);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_core::{BackendError, ErrorKind, FencingToken, Grant, HolderView, Outcome, OwnerId, Renewal};
 
 use crate::{
-    engine::{Engine, acquire::Request, cell::HoldCell},
+    engine::{Engine, acquire::Request, cell::HoldCell, fork::forked},
     error::AttachError,
     lease::Lease,
 };
@@ -15,6 +15,15 @@ use crate::{
 /// The renewal comes first: it alone says that the owner holds, and belief counts from before it was sent (H1.1). If the
 /// lease is lost between the two, the look finds nobody of this owner.
 pub(crate) async fn attach(
+    engine: &Arc<Engine>,
+    request: Request<'_>,
+    owner: OwnerId,
+) -> Result<Lease, AttachError> {
+    let attaching = attach_here(engine, request, owner);
+    engine.unless_forked(|| Err(AttachError::Backend(forked())), attaching).await
+}
+
+async fn attach_here(
     engine: &Arc<Engine>,
     request: Request<'_>,
     owner: OwnerId,

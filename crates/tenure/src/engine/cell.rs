@@ -9,6 +9,7 @@ use tenure_core::{FencingToken, Grant, Host, Moment, OwnerId, Renewal, Timing, l
 use tokio::sync::Notify;
 
 use crate::{
+    engine::fork::Unforked,
     error::{Loss, Lost},
     machine::hold::{Action, Hold, Renewals},
 };
@@ -61,6 +62,15 @@ impl HoldCell {
     /// A fork of the holder holds nothing (hazard 27).
     pub(crate) fn is_ours(&self) -> bool {
         self.pid == std::process::id()
+    }
+
+    /// Work, which comes to something else in a forked child.
+    pub(crate) fn unless_forked<W: Future, F: Fn() -> W::Output>(
+        &self,
+        forked: F,
+        work: W,
+    ) -> Unforked<W, F> {
+        Unforked::new(self.pid, forked, work)
     }
 
     pub(crate) fn check(&self) -> Result<(), Lost> {

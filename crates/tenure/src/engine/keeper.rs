@@ -8,13 +8,18 @@ use crate::engine::{link::Link, reaper::Reaper, roster::Roster, waiters::Waiters
 
 /// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
 /// is left to do.
-#[derive(Default)]
 pub(crate) struct Keeper {
+    pid: u32,
     roster: Arc<Roster>,
     reaper: Arc<Reaper>,
 }
 
 impl Keeper {
+    /// Of the process with this id.
+    pub(crate) fn new(pid: u32) -> Self {
+        Self { pid, roster: Arc::default(), reaper: Arc::default() }
+    }
+
     /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it kept.
     ///
     /// # Errors
@@ -57,7 +62,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Every guard holds the engine, so only leases that are kept idle are left.
-        self.roster.close();
+        // Every guard holds the engine, so only leases that are kept idle are left. Those of the parent are not a child's.
+        if self.pid == std::process::id() {
+            self.roster.close();
+        }
     }
 }

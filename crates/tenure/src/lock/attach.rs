@@ -39,6 +39,7 @@ impl Lock {
     /// # Ok(()) }
     /// ```
     pub async fn attach(&self, owner: OwnerId) -> Result<Guard, AttachError> {
+        self.engine.must_be_ours()?;
         let request = self.request(None)?;
         let promises = self.engine.backend.promises();
         if promises.end == EndOfGrant::Session {

@@ -4,12 +4,20 @@ use std::sync::Arc;
 
 use tenure_core::{BackendError, ErrorKind, Host, LockView, Outcome, Promises};
 
-use crate::{engine::news::News, error::ConfigError, lock::Lock};
+use crate::{
+    engine::{Engine, news::News},
+    error::ConfigError,
+    lock::Lock,
+};
 
 impl Lock {
     /// The name that was given, for people.
     pub(crate) fn named(&self) -> String {
         self.name.as_ref().map_or_else(ToString::to_string, ToString::to_string)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub(crate) fn host(&self) -> Arc<dyn Host> {
