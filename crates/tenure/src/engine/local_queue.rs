@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -79,10 +79,13 @@ pub(super) enum Standing {
 }
 
 /// What the store last said to an admitted waiter.
+#[derive(Default)]
 pub(super) struct Heard {
     /// How many were before the first of all waiters.
     pub(super) ahead: usize,
     pub(super) holder: Option<HolderView>,
+    /// The lease that a waiter of this queue was granted or passed last, and how it is shown.
+    pub(super) own: Option<(Weak<HoldCell>, HolderView)>,
     pub(super) failed: Option<Failed>,
 }
 
@@ -175,8 +178,7 @@ impl Passing {
 
 impl Queue {
     pub(super) fn new() -> Self {
-        let heard = Heard { ahead: 0, holder: None, failed: None };
-        let waiters = BTreeMap::new();
+        let (waiters, heard) = (BTreeMap::new(), Heard::default());
         Self(Mutex::new(State { admitted: BTreeMap::new(), arrivals: 0, waiters, passing: None, heard }))
     }
 
@@ -216,6 +218,9 @@ impl State {
         let Some(passed) = token.and_then(|token| cell.pass_on(now, token, None)) else { return false };
         passing.turns.on_holder(now);
         let passed = Arc::new(passed);
+        if let Some((own, _)) = &mut self.heard.own {
+            *own = Arc::downgrade(&passed);
+        }
         keep(passed.clone());
         first.is = Standing::Passed(passed);
         first.bell.notify_one();

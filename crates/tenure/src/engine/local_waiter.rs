@@ -5,13 +5,14 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, Grant, HolderView, Host, LockName, Moment, Timing};
+use tenure_core::{BackendError, Claim, HolderView, Host, LockName, Moment, Timing};
 use tokio::sync::Notify;
 
 use crate::{
     engine::{
         Engine,
-        local_queue::{Failed, LocalQueues, Passing, Queue, Standing, State, Turn, Waiter, Wanted},
+        cell::HoldCell,
+        local_queue::{Failed, Heard, LocalQueues, Passing, Queue, Standing, State, Turn, Waiter, Wanted},
     },
     machine::turns::{IDLE_BLOCK, Turns, block_for},
     options::{Options, Together},
@@ -108,10 +109,13 @@ impl<'a> LocalWaiter<'a> {
     }
 
     /// The lease that it asked for is there, and those behind it may have their turns.
-    pub(crate) fn on_granted(&self, now: Moment, grant: &Grant) {
+    pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
+        let grant = cell.grant();
         let mut state = self.state();
-        // It is this process that holds; nobody has asked yet who that is.
+        let mut own = HolderView::new(grant.owner.to_string(), claim.mode);
+        (own.label, own.since, own.is_this_process) = (Some((*claim.label).clone()), Some(now.wall), true);
         (state.heard.ahead, state.heard.holder) = (0, None);
+        state.heard.own = Some((Arc::downgrade(cell), own));
         let wanted = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.clone());
         let idles = wanted.as_ref().is_some_and(|wanted| wanted.idle.is_some());
         let turns = Turns::of(now, grant, idles);
@@ -154,9 +158,16 @@ impl<'a> LocalWaiter<'a> {
         state.waiters.range(..self.number).count() + state.heard.ahead
     }
 
-    /// Who holds, as the store last said to an admitted waiter.
+    /// Who holds: this process, as far as it knows, or as the store last said to an admitted waiter.
     pub(crate) fn holder(&self) -> Option<HolderView> {
-        self.state().heard.holder.clone()
+        let state = self.state();
+        let Heard { holder, own, .. } = &state.heard;
+        let own = own.as_ref().and_then(|(cell, view)| {
+            let (cell, mut view) = (cell.upgrade().filter(|cell| cell.check().is_ok())?, view.clone());
+            (view.token, view.expires_in) = (Some(cell.grant().token), Some(cell.remaining()));
+            Some(view)
+        });
+        own.or_else(|| holder.clone())
     }
 
     /// How the store has failed admitted waiters for so long at least, until a moment ago.
