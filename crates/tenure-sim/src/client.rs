@@ -190,7 +190,8 @@ impl Program {
     async fn hold(&mut self, mode: Mode, guard: Guard, mut asking: Asking<'_>, is_healed: bool) {
         let world = self.world.clone();
         let (lock, guard) = (lock_id(guard.name()), Arc::new(guard));
-        let (owner, token, process) = (guard.owner(), guard.token().get(), self.process);
+        let (token, process) = (guard.token().get(), self.process);
+        let owner = world.owner_of(lock, token);
         let grant = world.believe(process, &guard, &self.clock);
         let (ask, limit) = (asking.ask, mode.limit());
         asking.is_over = true;

@@ -135,7 +135,8 @@ impl Program {
         let asks = std::mem::take(&mut asking.asks);
         let mut grants = Vec::new();
         for (lease, ask) in guards.iter().zip(asks) {
-            let (lock, owner, token) = (lock_id(lease.name()), lease.owner(), lease.token().get());
+            let (lock, token) = (lock_id(lease.name()), lease.token().get());
+            let owner = world.owner_of(lock, token);
             let grant = world.believe(process, &guards, &self.clock);
             world.note(What::Entered { ask, grant, process, lock, owner, token, last: token, limit: 1 });
             grants.push((grant, lock, token));

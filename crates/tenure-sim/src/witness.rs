@@ -63,6 +63,9 @@ impl Backend for Witness {
         let mut claiming = Claiming { world: &self.world, owner, is_answered: false };
         let answer = self.inner.claim(claim).await;
         claiming.is_answered = true;
+        if let Ok(ClaimAnswer::Granted(grant)) = &answer {
+            self.world.on_granted(grant);
+        }
         self.world.note(match &answer {
             Ok(_) => What::ClaimAnswered { owner },
             Err(error) => What::ClaimFailed { owner, outcome: error.outcome() },

@@ -10,14 +10,14 @@ use std::{
 };
 
 use tenure::{Guard, Guards, Lease, Leases};
-use tenure_core::{Bells, locked};
+use tenure_core::{Bells, Grant, OwnerId, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
 use crate::{
     chance::Chance,
     clockwork::{Clockwork, Micros, Pid},
-    history::{GrantId, Leaving, LockId, Log, NodeId, What},
+    history::{GrantId, Leaving, LockId, Log, NodeId, What, lock_id},
     host::Clock,
     server::{Effects, Node, Reply, Request, Role},
 };
@@ -118,6 +118,8 @@ pub(crate) struct World {
     believers: Mutex<Vec<Believer>>,
     /// The largest token that each resource has seen.
     registers: Mutex<BTreeMap<LockId, u64>>,
+    /// By lock and last token: the first one, and whose they are. A guard that is asked for its owner is not passed on.
+    granted: Mutex<BTreeMap<(LockId, u64), (u64, OwnerId)>>,
     asks: AtomicUsize,
     grants: AtomicUsize,
     /// From when on programs hold briefly and no longer give up, in µs.
@@ -137,6 +139,7 @@ impl World {
             network: Mutex::new(network),
             believers: Mutex::default(),
             registers: Mutex::default(),
+            granted: Mutex::default(),
             asks: AtomicUsize::default(),
             grants: AtomicUsize::default(),
             healed_at: AtomicU64::new(u64::MAX),
@@ -173,6 +176,22 @@ impl World {
 
     pub(crate) fn note(&self, what: What) {
         self.log.note(self.now(), what);
+    }
+
+    /// The store has granted these tokens.
+    pub(crate) fn on_granted(&self, grant: &Grant) {
+        let (first, lock) = (grant.token.get(), lock_id(&grant.name));
+        let last = first + u64::from(grant.block) - 1;
+        locked(&self.granted).insert((lock, last), (first, grant.owner));
+    }
+
+    /// To whom this token was granted; one that no server granted is of the last owner before.
+    pub(crate) fn owner_of(&self, lock: LockId, token: u64) -> OwnerId {
+        let granted = locked(&self.granted);
+        let after = granted.range((lock, token)..=(lock, u64::MAX)).map(|(_, grant)| *grant);
+        let its_own = after.take(1).find(|(first, _)| *first <= token);
+        let before = || granted.range((lock, 0)..(lock, token)).next_back().map(|(_, grant)| *grant);
+        its_own.or_else(before).expect("BUG: nobody enters before a grant").1
     }
 
     pub(crate) fn next_ask(&self) -> usize {

@@ -164,7 +164,10 @@ impl Engine {
         // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
         self.forget(cell);
         let now = self.host.now();
-        if self.local_queues.pass_on(cell, now, |passed| self.keep(now, passed)) {
+        // Its owner must not be that of another holder's lease once this one has released it.
+        if cell.is_named() {
+            self.local_queues.keep_back(cell);
+        } else if self.local_queues.pass_on(cell, now, |passed| self.keep(now, passed)) {
             return Ok(End::PassedOn);
         }
         cell.release(now).map(|()| End::Over(now))

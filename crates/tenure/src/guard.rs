@@ -115,7 +115,7 @@ impl Guard {
             guard.done = true;
             return Ok(());
         };
-        let (name, owner) = (guard.name().clone(), guard.owner());
+        let (name, owner) = (guard.name().clone(), guard.cell().owner());
         let timeout = guard.cell().timing().request_timeout();
         let answer = guard.engine.release((&name, owner), now, timeout).await;
         match answer {
@@ -142,7 +142,7 @@ impl Guard {
             self.engine.leave_to_ttl(self.cell());
         }
         self.done = true;
-        (self.owner(), self.token())
+        (self.cell().owner(), self.token())
     }
 }
 

@@ -66,10 +66,12 @@ impl Lease {
     }
 
     /// The owner as the store knows it: new for every lease, unless it was [chosen](crate::Lock::owner), so that it names this
-    /// one and no other. Holders of one process who [take turns](crate::Lock::strict_order) with a lease have the same owner,
-    /// one after the other.
+    /// one and no other, here and in every process.
+    ///
+    /// A lease whose owner was asked for is given back to the store by its guard: it is neither passed on to a waiter of this
+    /// process nor [kept idle](crate::Lock::idle). Otherwise the owner would name the next holder's lease.
     pub fn owner(&self) -> OwnerId {
-        self.cell.owner()
+        self.cell.tell_owner()
     }
 
     /// The fencing token of this grant: give it to the resource with every write.

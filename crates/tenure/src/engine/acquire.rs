@@ -324,10 +324,13 @@ impl<'a> Attempt<'a> {
         match verdict {
             Verdict::Granted { grant, until } => {
                 self.granted = true;
-                self.queued.iter().for_each(|queued| queued.on_granted(now, &grant));
                 let host = &self.engine.host;
                 let cap = self.options.max_hold.map(|max_hold| now + max_hold);
                 let cell = Arc::new(HoldCell::new(grant, until, request.timing, cap, host.clone()));
+                if self.options.owner.is_some() {
+                    cell.tell_owner();
+                }
+                self.queued.iter().for_each(|queued| queued.on_granted(now, &cell, &self.claim));
                 self.engine.keep(now, cell.clone());
                 Ok(cell)
             }

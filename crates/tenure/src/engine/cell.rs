@@ -1,7 +1,10 @@
 //! `HoldCell`: one held lease, seen by its guard and by the watchdog.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,6 +27,8 @@ pub(crate) struct HoldCell {
     news: Notify,
     host: Arc<dyn Host>,
     pid: u32,
+    /// Somebody knows its owner.
+    is_named: AtomicBool,
 }
 
 /// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
@@ -39,7 +44,7 @@ impl HoldCell {
     ) -> Self {
         let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
         let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
-        Self { grant, timing, hold, due, news, host, pid }
+        Self { grant, timing, hold, due, news, host, pid, is_named: AtomicBool::new(false) }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -48,6 +53,16 @@ impl HoldCell {
 
     pub(crate) fn owner(&self) -> OwnerId {
         self.grant.owner
+    }
+
+    /// The owner, for somebody who may give it to another process: from here on the lease has no other holder.
+    pub(crate) fn tell_owner(&self) -> OwnerId {
+        self.is_named.store(true, Ordering::Release);
+        self.grant.owner
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named.load(Ordering::Acquire)
     }
 
     pub(crate) fn timing(&self) -> Timing {
@@ -117,7 +132,8 @@ impl HoldCell {
         let grant =
             Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
         let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
-        Some(Self { grant, timing: self.timing, hold: Mutex::new(hold), due, news, host, pid: self.pid })
+        let (hold, is_named) = (Mutex::new(hold), AtomicBool::new(false));
+        Some(Self { grant, timing: self.timing, hold, due, news, host, pid: self.pid, is_named })
     }
 
     /// Believed no longer than until then, however often it is renewed.

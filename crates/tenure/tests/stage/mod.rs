@@ -125,6 +125,11 @@ impl Stage {
         self.store.inspect(&name()).await.unwrap()
     }
 
+    /// Who holds, as the store has it: a guard that is asked for its owner is not passed on.
+    pub(crate) async fn holder(&self) -> OwnerId {
+        self.view().await.holders[0].owner.parse().unwrap()
+    }
+
     /// How many hold and how many wait.
     pub(crate) async fn crowd(&self) -> (usize, usize) {
         let view = self.view().await;
