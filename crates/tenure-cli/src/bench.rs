@@ -36,11 +36,11 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     tasks.shutdown().await;
     course.clear(&mut signals).await;
     let answers = measured.map_err(Stop::signalled)??;
-    view::print(&if args.json {
-        view::json(&report::json(course.backend(), args.duration, &answers))
+    if args.json {
+        view::print_exactly(&view::json(&report::json(course.backend(), args.duration, &answers)))?;
     } else {
-        report::table(&answers)
-    })?;
+        view::print(&report::table(&answers))?;
+    }
     Ok(0)
 }
 

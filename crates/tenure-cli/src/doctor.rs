@@ -46,7 +46,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let is_grave = |finding: &Finding| finding.severity >= Severity::Warning;
     let code = if findings.iter().any(is_grave) { exit::FINDINGS } else { 0 };
     if args.json {
-        view::print(&view::json(&findings))?;
+        view::print_exactly(&view::json_list(&findings))?;
         return Ok(code);
     }
     let is_silent = global.quiet;

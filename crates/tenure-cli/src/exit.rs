@@ -1,9 +1,11 @@
 //! The exit codes, and the one line of error that goes with each.
 
-use std::{error::Error, process::ExitCode};
+use std::{error::Error, io, process::ExitCode};
 
 use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, shown};
+
+use crate::line;
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
@@ -75,8 +77,8 @@ pub(crate) fn say(stop: &Stop) -> ExitCode {
 
 /// One line on the standard error, which may be closed.
 pub(crate) fn warn(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "tenure: {}", shown(line).within(8192));
+    let line = format!("tenure: {}", shown(line).within(8192));
+    let _ = line::write(&mut io::stderr(), &line::fitted(&line));
 }
 
 /// The error and its sources, each said once, in one line.

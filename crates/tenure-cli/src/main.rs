@@ -14,6 +14,7 @@ mod family;
 mod held;
 mod lead;
 mod lease;
+mod line;
 mod live;
 #[cfg(test)]
 mod man_tests;
@@ -37,12 +38,7 @@ mod wanted;
 mod watch;
 mod watcher;
 
-use std::{
-    io::{self, Write},
-    os::unix::net::UnixStream,
-    panic,
-    process::ExitCode,
-};
+use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
 
 use clap::Parser;
 use tenure::shown;
@@ -61,13 +57,18 @@ fn main() -> ExitCode {
         Some(watch::VERB) => return watch::watch(),
         _ => {}
     }
+    panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
     match Cli::try_parse() {
         // A panic has said why. It is ours, or the system's, which gives a driver no thread.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
-            let printed = view::printed(help.print().and_then(|()| io::stdout().flush()));
-            printed.map_or_else(|stop| exit::say(&stop), |()| ExitCode::SUCCESS)
+            let text = help.render();
+            let text = match terminal::is_colourful(&io::stdout()) {
+                true => text.ansi().to_string(),
+                false => text.to_string(),
+            };
+            view::print_exactly(&text).map_or_else(|stop| exit::say(&stop), |()| ExitCode::SUCCESS)
         }
     }
 }
@@ -129,5 +130,5 @@ fn init_tracing(verbose: u8) {
         (name, value) => write!(out, "{name}={}", shown(&value)),
     });
     let logs = tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).with_max_level(level);
-    logs.with_writer(io::stderr).with_ansi(colour).init();
+    logs.with_writer(|| line::Log).with_ansi(colour).init();
 }

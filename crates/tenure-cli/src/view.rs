@@ -1,6 +1,6 @@
 //! `ls`, `show`, `break`, `completions`.
 
-use std::io::{self, Write};
+use std::io;
 
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
@@ -10,17 +10,23 @@ use tenure::{LockView, shown};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
+    line,
     notice::{Question, WALK},
     people,
     signals::unhandled,
     store,
 };
 
-/// Prints to the standard output.
+/// Prints lines for people to the standard output.
 ///
 /// # Errors
 /// If it cannot be written, as on a full disk. A reader that has gone is no error: it has seen what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), Stop> {
+    print_exactly(&line::fitted(text))
+}
+
+/// The same for programs: no line of it is cut.
+pub(crate) fn print_exactly(text: &str) -> Result<(), Stop> {
     printed(try_print(text))
 }
 
@@ -36,14 +42,17 @@ pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
 
 /// Prints what the reader must not miss: here one that has gone is an error too.
 pub(crate) fn try_print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout();
-    out.write_all(text.trim_end().as_bytes())?;
-    out.write_all(b"\n")?;
-    out.flush()
+    line::write(&mut io::stdout(), &format!("{}\n", text.trim_end()))
 }
 
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("BUG: a view is plain data")
+}
+
+/// A list, an element a line.
+pub(crate) fn json_list<T: Serialize>(values: &[T]) -> String {
+    let lines: Vec<String> = values.iter().map(json).collect();
+    format!("[{}]", lines.join(",\n"))
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
@@ -51,7 +60,7 @@ pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
     let question = Question::new(global, "looking through the store").lasting(WALK);
     let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
     if args.json {
-        print(&json(&views))?;
+        print_exactly(&json_list(&views))?;
     } else if !views.is_empty() {
         print(&table(&views))?;
     }
@@ -96,7 +105,11 @@ pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: looking at the lock", args.name));
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
-    print(&if args.json { json(&view) } else { text(&view) })?;
+    if args.json {
+        print_exactly(&json(&view))?
+    } else {
+        print(&text(&view))?
+    }
     Ok(0)
 }
 
@@ -145,7 +158,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Stop> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tenure", &mut script);
-    print(&String::from_utf8_lossy(&script))?;
+    print_exactly(&String::from_utf8_lossy(&script))?;
     Ok(0)
 }
 

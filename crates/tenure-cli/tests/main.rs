@@ -23,6 +23,7 @@ mod first_run;
 mod input;
 mod jobs;
 mod lead;
+mod lines;
 mod loss;
 mod manual;
 mod nested;
