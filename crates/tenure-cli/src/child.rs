@@ -20,6 +20,7 @@ use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
 use crate::{
     exec, exit,
     family::{self, Family},
+    inherited,
     messages::{Deadline, Watched},
     nested, processes,
     spinner::pause,
@@ -261,6 +262,7 @@ fn spawn(argv: &[OsString], under: &Under<'_>, gate: &io::PipeReader, keyboard: 
     let process = Command::new(exec::ourselves()?)
         .arg0("tenure")
         .args([exec::VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
+        .arg(inherited::to_undo())
         .args(argv)
         .env("TENURE_LOCK", under.first.name().as_str())
         .env("TENURE_TOKEN", under.first.token().to_string())

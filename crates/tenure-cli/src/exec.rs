@@ -4,12 +4,9 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, Read},
-    os::{
-        fd::RawFd,
-        unix::process::{CommandExt, parent_id},
-    },
+    os::{fd::RawFd, unix::process::parent_id},
     path::PathBuf,
-    process::{Command, ExitCode},
+    process::ExitCode,
 };
 
 use nix::{
@@ -18,7 +15,7 @@ use nix::{
 };
 
 use crate::{
-    exit,
+    exit, inherited,
     terminal::{GIVEN, REFUSED, Terminal},
 };
 
@@ -30,10 +27,10 @@ pub(crate) fn ourselves() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 
-/// `__exec PARENT GATE KEYBOARD COMMAND ARG...`
+/// `__exec PARENT GATE KEYBOARD SIGNALS COMMAND ARG...`
 pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let mut flag = || arguments.next().and_then(|text| text.into_string().ok()).unwrap_or_default();
-    let (parent, gate, keyboard) = (flag(), flag(), flag());
+    let (parent, gate, keyboard, signals) = (flag(), flag(), flag(), flag());
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if parent_id() == 0 {
@@ -62,8 +59,9 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         }
         _ => {}
     }
-    let Some(program) = arguments.next() else { return ExitCode::from(exit::USAGE) };
-    let error = Command::new(&program).args(arguments).exec();
+    let argv: Vec<OsString> = arguments.collect();
+    let Some(program) = argv.first().cloned() else { return ExitCode::from(exit::USAGE) };
+    let error = inherited::execute(argv, &signals);
     let (code, why) = match error.kind() {
         io::ErrorKind::NotFound => (exit::NOT_FOUND, "not found".to_owned()),
         _ => (exit::NOT_EXECUTABLE, error.to_string()),

@@ -12,6 +12,7 @@ mod exec;
 mod exit;
 mod family;
 mod held;
+mod inherited;
 mod lead;
 mod lease;
 mod line;
@@ -50,6 +51,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    inherited::block();
     // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {

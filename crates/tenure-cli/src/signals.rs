@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::Stop;
+use crate::{exit::Stop, inherited::is_ignored};
 
 type Stream = tokio::signal::unix::Signal;
 
@@ -109,12 +109,4 @@ async fn next(stream: &mut Option<Stream>) {
         Some(stream) => drop(stream.recv().await),
         None => std::future::pending().await,
     }
-}
-
-/// Without `/proc`, no signal is taken for ignored.
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask >> (signal as i32 - 1) & 1 == 1
 }

@@ -6,10 +6,7 @@ use std::{
 };
 
 use nix::{
-    sys::{
-        signal::{SigSet, Signal},
-        termios::{SetArg, Termios, tcgetattr, tcsetattr},
-    },
+    sys::termios::{SetArg, Termios, tcgetattr, tcsetattr},
     unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp},
 };
 
@@ -51,12 +48,8 @@ impl Terminal {
 
     /// Makes this process group the one that reads from the terminal and gets its signals.
     pub(crate) fn give_to(group: Pid) {
-        // Whoever is not in the foreground is stopped by TTOU for this, unless it is blocked.
-        let mut blocked = SigSet::empty();
-        blocked.add(Signal::SIGTTOU);
-        let _ = blocked.thread_block();
+        // OK in the background, because TTOU is blocked in all our processes.
         let _ = tcsetpgrp(stdin(), group);
-        let _ = blocked.thread_unblock();
     }
 
     /// Takes the terminal back, and resets it if the command was killed.

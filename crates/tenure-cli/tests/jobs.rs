@@ -334,3 +334,50 @@ fn a_command_that_sets_up_a_terminal_that_it_cannot_have_is_hung_up() {
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
     assert!(!shell.all().contains("finished"));
 }
+
+/// L6: on a terminal with `stty tostop` a line of `tenure`, which is in the background while its command has the terminal, was a
+/// stop: it renewed no more, and the command was killed although the store was there again.
+#[test]
+fn a_line_of_tenure_does_not_stop_it() {
+    let stage = Jobs::new();
+    let (_, text) = scaled_ttl(Duration::from_secs(5));
+    let mut shell = Screen::shell(&stage);
+    shell.types(&format!("stty tostop; $tenure run -v --ttl {text} job -- sh idler\n"));
+    shell.sees("started");
+    let hog = stage.hog();
+    shell.sees("a renewal failed");
+    drop(hog);
+    assert_ne!(state(stage.number("pid.tenure")), 'T');
+    stage.go();
+    shell.sees("finished");
+    code(&mut shell, 0);
+}
+
+/// The same for a job in the background, and for the step between `tenure` and the command. The command itself is stopped when it
+/// writes, as any other program is.
+#[test]
+fn a_job_in_the_background_of_a_terminal_that_stops_writers_says_why_it_ends() {
+    let stage = Jobs::new();
+    let holder = stage.start(&["run", "held", "--", "sh", "idler"]);
+    eventually("it is held", PATIENCE, || stage.path("pid.job").exists().then_some(()));
+    let mut shell = Screen::shell(&stage);
+    shell.types("stty tostop\n");
+    shell.sees("ready> ");
+    shell.types("$tenure run -n held -- true &\n");
+    shell.sees("held: held by");
+    shell.types("wait $!; echo co''de $?.\n");
+    shell.sees("code 1.");
+    shell.types("$tenure run job -- ./nosuch &\n");
+    shell.sees("./nosuch: not found");
+    shell.types("wait $!; echo co''de $?.\n");
+    shell.sees("code 127.");
+    stage.go();
+    holder.ended().silent(0);
+    fs::remove_file(stage.path("pid.job")).unwrap();
+    shell.types("$tenure run job -- sh idler &\n");
+    is_stopped(&stage);
+    shell.types("fg\n");
+    shell.sees("started");
+    stage.go();
+    shell.sees("finished");
+}

@@ -36,6 +36,7 @@ mod release;
 mod screen;
 mod scripts;
 mod several;
+mod signals;
 mod stage;
 mod store;
 mod terminal;
