@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     io::{self, IsTerminal, Write},
-    os::unix::process::CommandExt,
+    os::{
+        fd::AsRawFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
     process::Command,
     time::Duration,
 };
@@ -14,15 +17,16 @@ use nix::{
     sys::signal::{Signal, killpg, raise},
     unistd::{Pid, getpgrp, getpid},
 };
-use rustix::process::{WaitOptions, WaitStatus, waitpid};
+use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
 use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
 
 use crate::{
     exec, exit,
-    family::{self, Family},
+    family::{Family, Scope},
     inherited,
     messages::{Deadline, Watched},
-    nested, processes,
+    nested,
+    processes::{self, raw},
     spinner::pause,
     terminal::Terminal,
     watcher::Watcher,
@@ -31,8 +35,8 @@ use crate::{
 /// How often ending processes are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How many watcher processes are started for one command if they are killed.
-const WATCHERS: u8 = 8;
+/// How many of our children that have changed are looked at in one go.
+const MOST: usize = 1024;
 
 /// What a command runs under.
 pub(crate) struct Under<'a> {
@@ -51,10 +55,6 @@ pub(crate) struct Child {
     /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
-    watched: Watched,
-    watchers: u8,
-    /// The watcher process has begun to end it.
-    was_ended: bool,
     /// The exit code, once it has ended.
     code: Option<u8>,
 }
@@ -76,27 +76,20 @@ impl Child {
     pub(crate) fn start(argv: &[OsString], under: &Under<'_>, deadline: Deadline) -> io::Result<Self> {
         // In a pipeline somebody else may want the keyboard, as a pager does: then the command gets it when it reads.
         let terminal = Terminal::in_foreground().filter(|_| io::stdout().is_terminal());
-        let adopts = family::adopt(getpid());
-        let watcher = Watcher::start(None)?;
-        let (gate, mut open) = io::pipe()?;
+        let scope = Scope::new()?;
+        let mut watcher = Watcher::start(scope.before.clone())?;
+        // No pipe, because what is inherited by its number can be read without `unsafe` from a socket only.
+        let (gate, mut open) = UnixStream::pair()?;
         fcntl(&gate, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let command = spawn(argv, under, &gate, Terminal::keyboard(terminal.as_ref()))?;
         let (tenure, owner) = (getpid(), under.first.owner().to_string());
-        let family = Family { command, tenure, watcher: watcher.pid(), adopts };
-        let watched = Watched { command: command.as_raw(), tenure: tenure.as_raw(), adopts, owner };
-        let mut child = Self {
-            family,
-            terminal,
-            stopping: false,
-            hung_up: false,
-            watcher,
-            watched,
-            watchers: WATCHERS,
-            was_ended: false,
-            code: None,
+        let watched = Watched {
+            command: command.as_raw(),
+            tenure: tenure.as_raw(),
+            adopts: scope.adopts,
+            owner: owner.clone(),
         };
-        let told = child.watcher.watch(&child.watched).and_then(|()| child.watcher.until(deadline));
-        if let Err(error) = told {
+        if let Err(error) = watcher.watch(watched, deadline) {
             drop(open);
             // It finds the gate gone and ends.
             let _ = waitpid(raw(command), WaitOptions::empty());
@@ -104,27 +97,36 @@ impl Child {
         }
         // Who was killed at the gate is found dead when we look.
         let _ = open.write_all(b".");
-        Ok(child)
+        let family = Family { command, tenure, watcher: watcher.pid(), scope, owner };
+        let (stopping, hung_up, code) = (false, false, None);
+        Ok(Self { family, terminal, stopping, hung_up, watcher, code })
     }
 
     /// What has changed since the last look.
     pub(crate) fn look(&mut self) -> Change {
-        self.family.bury_orphans();
-        if let Some(code) = self.code {
-            return Change::Ended(code);
+        let mut change = Change::None;
+        // All of our children, orphans too, so that no zombies stay; not for as long as a command may go on to leave some.
+        for _ in 0..MOST {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid.as_raw_pid() == self.family.command.as_raw() => {
+                    self.code = self.code.or_else(|| code(status));
+                    let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
+                    change = why.map_or(change, Change::Suspended);
+                }
+                Ok(Some((pid, status))) if !status.stopped() => {
+                    self.watcher.reaped(Pid::from_raw(pid.as_raw_pid()));
+                    self.family.watcher = self.watcher.pid();
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                // No child is left. No other process reaps the command; were it so, it has ended all the same.
+                Err(_) => {
+                    self.code = self.code.or(Some(exit::INTERNAL));
+                    break;
+                }
+            }
         }
-        let code = match waitpid(raw(self.family.command), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            Ok(None) => return Change::None,
-            Ok(Some((_, status))) => match (status.stopping_signal(), code(status)) {
-                (Some(why), _) if self.is_job_control(why) => return Change::Suspended(why),
-                (_, None) => return Change::None,
-                (_, Some(code)) => code,
-            },
-            // Nobody else reaps it; were it so, it has ended all the same.
-            Err(_) => exit::INTERNAL,
-        };
-        self.code = Some(code);
-        Change::Ended(code)
+        self.code.map_or(change, Change::Ended)
     }
 
     /// Or another process suspended the command and will continue it: then we continue as well.
@@ -134,29 +136,9 @@ impl Child {
 
     /// Tells the watcher process the next deadline. True once it has begun to end the command.
     pub(crate) fn mind(&mut self, deadline: Deadline) -> bool {
-        // In this order: what it said before it ended is still there.
-        let is_dead = self.watcher.is_dead();
-        self.was_ended |= self.watcher.has_acted();
-        if is_dead && !self.was_ended && self.watchers > 0 {
-            self.replace_watcher();
-        }
-        // Who cannot be told has died just now.
-        let _ = self.watcher.until(deadline);
-        self.was_ended
-    }
-
-    fn replace_watcher(&mut self) {
-        self.watchers -= 1;
-        match Watcher::start(Some(&self.watched)) {
-            Ok(watcher) => {
-                self.family.watcher = watcher.pid();
-                self.watcher = watcher;
-            }
-            Err(error) => exit::warn(&format!(
-                "the watcher process, which stops the command if tenure dies, was killed and cannot be started again: \
-                 {error}"
-            )),
-        }
+        let was_ended = self.watcher.until(deadline);
+        self.family.watcher = self.watcher.pid();
+        was_ended
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {
@@ -257,8 +239,7 @@ impl Child {
     }
 }
 
-fn spawn(argv: &[OsString], under: &Under<'_>, gate: &io::PipeReader, keyboard: &str) -> io::Result<Pid> {
-    use std::os::fd::AsRawFd;
+fn spawn(argv: &[OsString], under: &Under<'_>, gate: &UnixStream, keyboard: &str) -> io::Result<Pid> {
     let process = Command::new(exec::ourselves()?)
         .arg0("tenure")
         .args([exec::VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
@@ -279,10 +260,6 @@ fn tokens(held: &Leases) -> String {
     let tokens: BTreeMap<&str, u64> =
         held.iter().map(|lease| (lease.name().as_str(), lease.token().get())).collect();
     serde_json::to_string(&tokens).expect("BUG: names and numbers are JSON")
-}
-
-fn raw(pid: Pid) -> Option<rustix::process::Pid> {
-    rustix::process::Pid::from_raw(pid.as_raw())
 }
 
 fn is_for_a_terminal(why: i32) -> bool {

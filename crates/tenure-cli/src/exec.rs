@@ -2,15 +2,17 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
-    io::{self, Read},
+    io,
     os::{fd::RawFd, unix::process::parent_id},
     path::PathBuf,
     process::ExitCode,
 };
 
 use nix::{
-    sys::signal::{SigSet, Signal},
+    sys::{
+        signal::{SigSet, Signal},
+        socket::{MsgFlags, recv},
+    },
     unistd::{close, getpid},
 };
 
@@ -23,8 +25,20 @@ use crate::{
 pub(crate) const VERB: &str = "__exec";
 
 /// The path of this program, even if its file was replaced meanwhile.
+#[cfg(target_os = "linux")]
 pub(crate) fn ourselves() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+    let running = Path::new("/proc/self/exe");
+    if running.exists() {
+        return Ok(running.into());
+    }
+    // Without `/proc` the kernel still tells which path was started.
+    Ok(Path::new(".").join(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn ourselves() -> io::Result<PathBuf> {
+    std::env::current_exe()
 }
 
 /// `__exec PARENT GATE KEYBOARD SIGNALS COMMAND ARG...`
@@ -72,10 +86,8 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Waits until the watcher process knows our pid, and so can kill us if our parent cannot. False if that never happens.
 fn opens(gate: &str) -> io::Result<bool> {
-    let number: RawFd = gate.parse().map_err(io::Error::other)?;
-    // By name, because an inherited descriptor cannot be used by its number without `unsafe`.
-    let folder = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
-    let said = File::open(format!("{folder}/{number}")).and_then(|mut gate| gate.read(&mut [0]));
-    let _ = close(number);
+    let gate: RawFd = gate.parse().map_err(io::Error::other)?;
+    let said = recv(gate, &mut [0], MsgFlags::empty());
+    let _ = close(gate);
     Ok(said? == 1)
 }

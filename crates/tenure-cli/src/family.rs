@@ -5,23 +5,38 @@ use std::{collections::HashSet, io};
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill, killpg},
-    unistd::{Pid, getsid},
+    unistd::{Pid, getpid, getsid},
 };
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
 
-use crate::processes::{self, Process};
+use crate::{
+    exit::{self, Stop},
+    nested,
+    processes::{self, Known, Process, Sight},
+};
 
 /// The command, its process group, and its descendants in our session. A process with a session of its own is a daemon,
 /// and does not belong to it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Family {
     /// The command. It is the leader of its group at the start.
     pub(crate) command: Pid,
     /// `tenure`, the parent of the command.
     pub(crate) tenure: Pid,
     /// The watcher: a child of `tenure` that does not belong to the family.
-    pub(crate) watcher: Pid,
-    /// All other children of `tenure` belong to the family: `tenure` adopts orphans, and had no children before.
+    pub(crate) watcher: Option<Pid>,
+    pub(crate) scope: Scope,
+    /// The owner of the lock, which is in the environment of all that the command starts.
+    pub(crate) owner: String,
+}
+
+/// How the descendants of the command are found that left its group. By default they are not.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Scope {
+    /// `tenure` adopts orphans, and `/proc` shows them.
     pub(crate) adopts: bool,
+    /// The children that `tenure` had before the command, as those of the shell that became `tenure`: not of the family.
+    pub(crate) before: Vec<Known>,
 }
 
 impl Family {
@@ -48,39 +63,35 @@ impl Family {
     pub(crate) fn is_gone(&self) -> bool {
         let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
         // Where we adopt it could be read, and will be again: until then it says nothing of who left the group.
-        let Ok(all) = self.all() else { return is_empty && !self.adopts };
+        let Ok(all) = self.all() else { return is_empty && !self.scope.adopts };
         if all.iter().any(|process| !process.is_dead) {
             return false;
         }
         // The system may hide somebody, as a program of another user: then an ancestor of his is a child of ours, which
         // it does not hide. Where we adopt nobody, a group that shows nobody counts as alive.
-        self.adopts || is_empty || all.iter().any(|process| process.group == self.command)
-    }
-
-    /// Waits for orphans that have ended, so that no zombies stay.
-    pub(crate) fn bury_orphans(&self) {
-        for pid in processes::children(self.tenure).unwrap_or_default() {
-            let raw = rustix::process::Pid::from_raw(pid.as_raw());
-            if raw.is_some() && pid != self.command && pid != self.watcher {
-                let _ = rustix::process::waitpid(raw, rustix::process::WaitOptions::NOHANG);
-            }
-        }
+        self.scope.adopts || is_empty || all.iter().any(|process| process.group == self.command)
     }
 
     /// Daemons: orphans that we adopted and that have a session of their own.
     pub(crate) fn daemons(&self) -> Vec<Pid> {
-        let mut children = processes::children(self.tenure).unwrap_or_default();
-        children.retain(|pid| {
-            *pid != self.command
-                && getsid(Some(*pid)).is_ok_and(|session| Ok(session) != getsid(None))
-                && Process::look(*pid).is_some_and(|process| !process.is_dead)
-        });
-        if self.adopts { children } else { Vec::new() }
+        let children = processes::children(self.tenure).unwrap_or_default();
+        let is_daemon = |child: &Process| {
+            child.pid != self.command
+                && !child.is_dead
+                && getsid(Some(child.pid)).is_ok_and(|session| Ok(session) != getsid(None))
+        };
+        let found = children.into_iter().filter_map(Process::look);
+        found.filter(|child| is_daemon(child) && self.adopted(child)).map(|child| child.pid).collect()
     }
 
     /// The command, until we have waited for it.
     fn command(&self) -> Option<Process> {
-        Process::look(self.command).filter(|process| process.parent == Some(self.tenure))
+        let is_our_child = || {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            processes::raw(self.command).is_some_and(|pid| waitid(WaitId::Pid(pid), look).is_ok())
+        };
+        let is_it = |parent: Option<Pid>| parent.map_or_else(is_our_child, |parent| parent == self.tenure);
+        Process::look(self.command).filter(|process| is_it(process.parent))
     }
 
     /// All processes, also dead ones.
@@ -96,7 +107,7 @@ impl Family {
         }
         let tree = self.tree(&all);
         all.retain(|process| process.group == self.command || tree.contains(&process.pid));
-        all.retain(|process| process.pid != self.watcher);
+        all.retain(|process| Some(process.pid) != self.watcher);
         Ok(all)
     }
 
@@ -105,7 +116,7 @@ impl Family {
     fn children(&self) -> io::Result<Vec<Pid>> {
         let tenure_lives = || kill(self.tenure, None) != Err(Errno::ESRCH);
         match processes::children(self.tenure) {
-            Err(error) if self.adopts && tenure_lives() => Err(error),
+            Err(error) if self.scope.adopts && tenure_lives() => Err(error),
             found => Ok(found.unwrap_or_default()),
         }
     }
@@ -120,11 +131,20 @@ impl Family {
         }
     }
 
+    /// Whether a child of `tenure` other than the command is an orphan of the command. One that was there before may
+    /// leave orphans as well; those of the command have its environment. What does not show it may be one.
+    fn adopted(&self, child: &Process) -> bool {
+        let Scope { adopts, before } = &self.scope;
+        let is_marked = || child.environment().is_none_or(|all| nested::is_under(&all, &self.owner));
+        *adopts
+            && Some(child.pid) != self.watcher
+            && !before.contains(&child.known())
+            && (before.is_empty() || is_marked())
+    }
+
     fn tree(&self, all: &[Process]) -> HashSet<Pid> {
         let is_root = |process: &Process| {
-            process.parent == Some(self.tenure)
-                && process.pid != self.watcher
-                && (self.adopts || process.pid == self.command)
+            process.pid == self.command || (process.parent == Some(self.tenure) && self.adopted(process))
         };
         let mut tree: HashSet<Pid> = all.iter().filter(|p| is_root(p)).map(|p| p.pid).collect();
         loop {
@@ -139,14 +159,40 @@ impl Family {
     }
 }
 
-/// Makes us, instead of process 1, the parent of orphans among our descendants. False if they cannot be told from
-/// others: the shell that became `tenure` may have had children before.
-pub(crate) fn adopt(tenure: Pid) -> bool {
-    #[cfg(target_os = "linux")]
-    let adopts = nix::sys::prctl::set_child_subreaper(true).is_ok();
-    #[cfg(not(target_os = "linux"))]
-    let adopts = false;
-    adopts && processes::children(tenure).is_ok_and(|children| children.is_empty())
+impl Scope {
+    /// Makes us, instead of process 1, the parent of orphans among our descendants. Call it before the command is started.
+    pub(crate) fn new() -> io::Result<Self> {
+        // The children of one that has ended are ours by now, and are listed themselves.
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        #[cfg(target_os = "linux")]
+        if processes::sight() == Sight::Ours {
+            nix::sys::prctl::set_child_subreaper(true)?;
+            let before = processes::children(getpid())?.into_iter().filter_map(Process::look);
+            return Ok(Self { adopts: true, before: before.map(|child| child.known()).collect() });
+        }
+        Ok(Self::default())
+    }
+
+    /// Refuses a `/proc` that would show other processes as those of the command, and says so if there is none.
+    pub(crate) fn check(quiet: bool) -> Result<(), Stop> {
+        if !cfg!(target_os = "linux") {
+            return Ok(());
+        }
+        match processes::sight() {
+            Sight::Others => {
+                return Err(Stop::internal(
+                    "/proc shows the processes of another PID namespace, and tenure could not watch over the command: \
+                     mount the one of this namespace, as `unshare --mount-proc` and `bwrap --proc /proc` do",
+                ));
+            }
+            Sight::Little if !quiet => exit::warn(
+                "/proc is missing, or hides our processes: tenure waits for the command's process group and stops it, \
+                 but does not see what leaves that group",
+            ),
+            Sight::Little | Sight::Ours => {}
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -158,7 +204,13 @@ mod tests {
     #[test]
     fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
         let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));
-        let family = Family { command: Pid::from_raw(6), tenure, watcher: Pid::from_raw(8), adopts: true };
+        let family = Family {
+            command: Pid::from_raw(6),
+            tenure,
+            watcher: Some(Pid::from_raw(8)),
+            scope: Scope { adopts: true, before: Vec::new() },
+            owner: String::new(),
+        };
         let mut all = vec![Process { pid: child, group: child, parent: None, born: 0, is_dead: false }];
         assert!(family.tree(&all).is_empty(), "nothing tells whose child it is");
         family.count_child(child, &mut all);

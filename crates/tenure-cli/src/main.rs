@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(exec::VERB) => return exec::exec(arguments),
-        Some(watch::VERB) => return watch::watch(),
+        Some(watch::VERB) => return watch::watch(arguments),
         _ => {}
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));

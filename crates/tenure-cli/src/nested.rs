@@ -21,6 +21,14 @@ pub(crate) fn with(held: impl Iterator<Item = OwnerId>) -> String {
     owners[owners.len().saturating_sub(MOST)..].join(&BETWEEN.to_string())
 }
 
+/// True if a process with this environment was started under a lock of this owner.
+pub(crate) fn is_under(environment: &[u8], owner: &str) -> bool {
+    let mut entries = environment.split(|byte| *byte == 0);
+    let value = |entry: &[u8]| Some(entry.strip_prefix(VARIABLE.as_bytes())?.strip_prefix(b"=")?.to_vec());
+    let held = entries.find_map(value).unwrap_or_default();
+    held.split(|byte| *byte == BETWEEN as u8).any(|one| one == owner.as_bytes())
+}
+
 fn around() -> Vec<String> {
     let text = std::env::var(VARIABLE).unwrap_or_default();
     // OK to skip what is no owner: somebody else set it, and it holds nothing.

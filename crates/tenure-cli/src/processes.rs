@@ -1,16 +1,17 @@
-//! The processes of our session, from `/proc`: parent, group, alive or dead.
+//! The processes of our session, from `/proc`: parent, group, alive or dead; and whether it shows them at all.
 
 use std::{
     fs,
     io::{self, ErrorKind},
     os::fd::{AsFd, OwnedFd},
+    sync::OnceLock,
 };
 
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{Signal, kill},
-    unistd::{Pid, getpgid, getsid},
+    unistd::{Pid, getpgid, getpid, getsid},
 };
 
 /// One process, when it was read.
@@ -24,6 +25,48 @@ pub(crate) struct Process {
     pub(crate) born: u64,
     /// A zombie: none of its threads runs, and its parent has not waited for it.
     pub(crate) is_dead: bool,
+}
+
+/// A pid and the start time of the process.
+pub(crate) type Known = (i32, u64);
+
+/// What `/proc` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// Our processes.
+    Ours,
+    /// It is missing, or shows less of them than is needed.
+    Little,
+    /// The processes of another PID namespace, of which some have the pids of ours.
+    Others,
+}
+
+/// What `/proc` showed to this process when it was asked first: no later failure makes it less.
+pub(crate) fn sight() -> Sight {
+    static SIGHT: OnceLock<Sight> = OnceLock::new();
+    *SIGHT.get_or_init(look_around)
+}
+
+fn look_around() -> Sight {
+    let us = getpid();
+    let link = fs::read_link("/proc/self").ok();
+    let is_there = link.is_some() || fs::symlink_metadata("/proc/self").is_ok();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // From the namespace of `/proc` down to that of the process, a pid in each.
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let is_outer = pids.is_some_and(|pids| pids.split_whitespace().count() > 1);
+    if is_outer || (is_there && link != Some(us.to_string().into())) {
+        return Sight::Others;
+    }
+    let is_listed = || getsid(None).ok().is_some_and(|session| lists(session, us));
+    match children(us).is_ok() && is_listed() {
+        true => Sight::Ours,
+        false => Sight::Little,
+    }
+}
+
+fn lists(session: Pid, pid: Pid) -> bool {
+    of_session(session).is_ok_and(|all| all.iter().any(|one| one.pid == pid && one.born != 0))
 }
 
 /// All processes of a session. A process cannot join a group of another session, so each group is complete.
@@ -80,6 +123,11 @@ impl Process {
         })
     }
 
+    /// What tells it from a later one with the same pid.
+    pub(crate) fn known(&self) -> Known {
+        (self.pid.as_raw(), self.born)
+    }
+
     /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let handle = open(self.pid);
@@ -93,11 +141,15 @@ impl Process {
         }
     }
 
-    /// Whether it was started with this entry in its environment.
-    pub(crate) fn carries(&self, entry: &str) -> bool {
-        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+    /// The environment with which it was started; `None` if it cannot be read, or is empty, as it is for a moment when a
+    /// process becomes another program.
+    pub(crate) fn environment(&self) -> Option<Vec<u8>> {
+        fs::read(format!("/proc/{}/environ", self.pid)).ok().filter(|environment| !environment.is_empty())
     }
+}
+
+pub(crate) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid.as_raw())
 }
 
 fn is_gone(error: &io::Error) -> bool {
@@ -116,8 +168,7 @@ fn has_exited(pid: Pid) -> Option<bool> {
 #[cfg(target_os = "linux")]
 fn open(pid: Pid) -> Result<Option<OwnedFd>, ()> {
     use rustix::process::{PidfdFlags, pidfd_open};
-    let pid = rustix::process::Pid::from_raw(pid.as_raw()).ok_or(())?;
-    match pidfd_open(pid, PidfdFlags::empty()) {
+    match pidfd_open(raw(pid).ok_or(())?, PidfdFlags::empty()) {
         Ok(handle) => Ok(Some(handle)),
         Err(rustix::io::Errno::SRCH) => Ok(None),
         Err(_) => Err(()),
@@ -164,8 +215,6 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
-    use nix::unistd::getpid;
-
     use super::*;
 
     const REST: &str = "S 7 8 9 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 12345 99";

@@ -8,6 +8,7 @@ use crate::{
     args::{Global, Run},
     every::Every,
     exit::{self, Stop},
+    family::Scope,
     held::{End, Held},
     release::Release,
     signals::Signals,
@@ -51,6 +52,7 @@ pub(crate) struct Started<'a> {
 
 impl<'a> Started<'a> {
     pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: Wanted) -> Result<Self, Stop> {
+        Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
         let (ttl, stopping) = task.durations(&locks.promises())?;
         let (every, waited, signals) = (None, Duration::ZERO, Signals::listen()?);

@@ -3,6 +3,7 @@
 //! The parent-death signal reaches only the command, and a suspended `tenure` can stop nothing.
 
 use std::{
+    ffi::OsString,
     io::{Write, stdout},
     process::ExitCode,
     time::Duration,
@@ -17,9 +18,10 @@ use tenure::{Host, Moment, TokioHost};
 
 use crate::{
     exit,
-    family::Family,
+    family::{Family, Scope},
     messages::{Deadline, Inbox, Message, Watched},
-    processes::{self, Process},
+    nested,
+    processes::{self, Known, Process},
 };
 
 /// Not a verb for people.
@@ -33,11 +35,12 @@ const CLOCKS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 const DYING: Duration = Duration::from_secs(10);
 
-/// `__watch`: reads from the standard input which processes to watch and until when. The end of the input says that
-/// `tenure` is dead.
-pub(crate) fn watch() -> ExitCode {
+/// `__watch PID:BORN...`, the processes that were there before the command: reads from the standard input which to watch
+/// and until when. The end of the input says that `tenure` is dead.
+pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
     let _ = SigSet::all().thread_block();
+    let before: Vec<Known> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
     let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
@@ -48,7 +51,7 @@ pub(crate) fn watch() -> ExitCode {
             Ok(Some(Message::Until(when))) => deadline = Some(when),
             Ok(None) => {
                 if let (Some(watched), Some(deadline), true) = (&watched, deadline, is_over) {
-                    end(&family(watched), deadline);
+                    end(&family(watched, Scope { adopts: watched.adopts, before }), deadline);
                     return ExitCode::from(exit::LOST);
                 }
             }
@@ -60,13 +63,24 @@ pub(crate) fn watch() -> ExitCode {
     }
 }
 
-fn family(watched: &Watched) -> Family {
+/// A process in an argument of `__watch`.
+pub(crate) fn written((pid, born): &Known) -> String {
+    format!("{pid}:{born}")
+}
+
+fn read(argument: &str) -> Option<Known> {
+    let (pid, born) = argument.split_once(':')?;
+    Some((pid.parse().ok()?, born.parse().ok()?))
+}
+
+fn family(watched: &Watched, scope: Scope) -> Family {
     let pid = Pid::from_raw;
     Family {
         command: pid(watched.command),
         tenure: pid(watched.tenure),
-        watcher: getpid(),
-        adopts: watched.adopts,
+        watcher: Some(getpid()),
+        scope,
+        owner: watched.owner.clone(),
     }
 }
 
@@ -98,13 +112,14 @@ fn wait(family: &Family, until: Moment) {
 
 /// `tenure` is dead and has no children any more: processes outside the command's group are found by their environment.
 fn kill_all(watched: &Watched) {
-    let orphans = Family { adopts: false, ..family(watched) };
-    let mark = format!("TENURE_OWNER={}", watched.owner);
+    let orphans = family(watched, Scope::default());
+    let carries_mark =
+        |process: &Process| process.environment().is_some_and(|all| nested::is_under(&all, &watched.owner));
     let began = TokioHost.now();
     loop {
         orphans.signal(Signal::SIGKILL);
         let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
-        let is_of_it = |process: &&Process| !process.is_dead && process.carries(&mark);
+        let is_of_it = |process: &&Process| !process.is_dead && carries_mark(process);
         let left: Vec<&Process> = session.iter().filter(is_of_it).collect();
         for process in &left {
             process.signal(Signal::SIGKILL);

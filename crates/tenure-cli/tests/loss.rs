@@ -151,6 +151,56 @@ fn a_watcher_that_is_killed_is_replaced(stage: &Stage) {
     holder.ended().silent(0);
 }
 
+/// L1: after eight that were killed there was no watcher, and not a word of it: what the command had started outlived a killed
+/// `tenure`, and its lease.
+#[test]
+fn a_watcher_is_replaced_however_often_it_is_killed() {
+    let stage = Stage::new();
+    let family = format!("sh -c '{BEAT}' grandchild & {BEAT}");
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family, "child"]);
+    stage.beats("grandchild");
+    let (began, mut killed) = (Instant::now(), 0);
+    for _ in 0..12 {
+        killed = eventually("there is another watcher", PATIENCE, || {
+            watchers(&holder).into_iter().find(|pid| *pid != killed)
+        });
+        kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    }
+    eventually("there is another watcher", PATIENCE, || {
+        watchers(&holder).into_iter().find(|pid| *pid != killed)
+    });
+    let said = holder.said();
+    assert!(
+        said.starts_with("tenure: the watcher process") && said.contains("was killed: another one"),
+        "{said}"
+    );
+    let minutes = usize::try_from(began.elapsed().as_secs() / 60).unwrap();
+    assert!(said.lines().count() <= 1 + minutes, "a line a minute: {said}");
+    holder.kill();
+    stage.dies("pid.grandchild");
+}
+
+/// L1: for as long as there is none, that is said once, and another one is started as soon as that can be.
+#[test]
+fn a_watcher_that_cannot_be_started_is_missed_aloud() {
+    let stage = Stage::new();
+    let family = format!("sh -c '{BEAT}' grandchild & {BEAT}");
+    let mut holder = stage.start(&["run", "job", "--", "sh", "-c", &family, "child"]);
+    stage.beats("grandchild");
+    open_files(&holder, 3);
+    stop_watcher(&holder, Signal::SIGKILL);
+    let says = |part: &str| {
+        eventually(&format!("it says {part}"), PATIENCE, || holder.said().contains(part).then_some(()));
+    };
+    says("cannot be started again: ");
+    assert!(watchers(&holder).is_empty());
+    open_files(&holder, 1024);
+    says("was killed: another one was started");
+    assert_eq!(holder.said().lines().count(), 2, "{}", holder.said());
+    holder.kill();
+    stage.dies("pid.grandchild");
+}
+
 /// L6: a watcher that was stopped hears of later deadlines before it acts. Once it took the first one in its pipe, long over
 /// by then, and ended a command whose lease was renewed all the time.
 fn a_watcher_that_was_stopped_hears_the_news_before_it_acts(stage: &Stage) {
@@ -167,7 +217,15 @@ fn a_watcher_that_was_stopped_hears_the_news_before_it_acts(stage: &Stage) {
     holder.ended().silent(0);
 }
 
-fn watchers(holder: &Process) -> Vec<i32> {
+/// How many files it may have open from now on.
+fn open_files(process: &Process, most: usize) {
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args([format!("--pid={}", process.pid()), format!("--nofile={most}:")]);
+    assert!(limit.status().unwrap().success());
+}
+
+/// Its watcher processes: one, or none for a moment.
+pub(crate) fn watchers(holder: &Process) -> Vec<i32> {
     let is_watcher = |pid: &i32| {
         fs::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| line.split(|b| *b == 0).nth(1) == Some(b"__watch"))
@@ -293,23 +351,18 @@ fn while_nobody_can_be_looked_for_nobody_is_gone() {
     let family = format!("timeout 60 sh -c '{BEAT}' left & until [ -e go ]; do sleep 0.05; done");
     let holder = stage.start(&["run", "job", "--", "sh", "-c", &family]);
     stage.beats("left");
-    let open_files = |most: usize| {
-        let mut limit = std::process::Command::new("prlimit");
-        limit.args([format!("--pid={}", holder.pid()), format!("--nofile={most}:")]);
-        assert!(limit.status().unwrap().success());
-    };
     let open = fs::read_dir(format!("/proc/{}/fd", holder.pid())).unwrap();
     let open: Vec<usize> =
         open.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     // With no descriptor left, and with one: then the first file can be opened, and the second cannot.
     let one_left = (0..).find(|most| most - open.iter().filter(|fd| *fd < most).count() == 1).unwrap();
-    open_files(3);
+    open_files(&holder, 3);
     stage.touch("go");
     for most in [3, one_left] {
-        open_files(most);
+        open_files(&holder, most);
         stage.run(&["run", "-n", "job", "--", "true"]).complained(1, "held by");
     }
-    open_files(1024);
+    open_files(&holder, 1024);
     kill(Pid::from_raw(stage.number("pid.left")), Signal::SIGKILL).unwrap();
     holder.ended().silent(0);
 }

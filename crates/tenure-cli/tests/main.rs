@@ -14,6 +14,7 @@ mod completions;
 mod contention;
 mod damage;
 mod doctor;
+mod entrypoint;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod every;
@@ -29,6 +30,7 @@ mod manual;
 mod nested;
 mod notices;
 mod postgres;
+mod procfs;
 mod recipes;
 mod redis;
 mod redlock;
