@@ -91,8 +91,11 @@ pub(crate) fn children(parent: Pid) -> io::Result<Vec<Pid>> {
 }
 
 /// True if our process group is orphaned: no process in it has a parent in another group of the session. Then the
-/// system does not suspend a process that uses the terminal, but gives it an error.
+/// system does not suspend a process that uses the terminal, but gives it an error. False if `/proc` does not show it.
 pub(crate) fn are_orphaned() -> bool {
+    if sight() != Sight::Ours {
+        return false;
+    }
     let (Ok(group), Ok(session)) = (getpgid(None), getsid(None)) else { return false };
     let cares = |parent: Pid| getsid(Some(parent)) == Ok(session) && getpgid(Some(parent)) != Ok(group);
     let Ok(all) = of_session(session) else { return false };

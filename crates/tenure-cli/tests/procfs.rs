@@ -9,6 +9,7 @@ use std::{
 
 use nix::unistd::geteuid;
 
+use crate::screen::Screen;
 use crate::stage::{
     Stage,
     files::{BEAT, ENTER, HOLD},
@@ -106,6 +107,25 @@ fn a_proc_that_hides_others_is_enough() {
             std::fs::remove_file(stage.path(file)).unwrap();
         }
     }
+}
+
+/// A group of which `/proc` shows no process is not taken for one without a shell: Ctrl-Z suspends, and `fg` goes on.
+#[test]
+fn ctrl_z_suspends_without_a_proc() {
+    let stage = Stage::on_redis();
+    let Some(world) = World::new(&stage, &["-m"], "mount -t tmpfs none /proc;") else { return };
+    let mut program: Vec<&str> = world.argv.iter().map(String::as_str).collect();
+    program.extend(["bash", "--norc", "--noprofile", "-i"]);
+    let environment = [("TERM", "dumb"), ("PS1", "ready> "), ("HISTFILE", "")];
+    let mut shell = Screen::start_with(&stage, &program, &environment);
+    shell.sees("ready> ");
+    shell.types("$tenure -q run job -- sh -c 'echo star''ted; read x; echo got $x'\n");
+    shell.sees("started");
+    shell.types("\x1a");
+    shell.sees("Stopped");
+    shell.types("fg\n");
+    shell.types("hello\n");
+    shell.sees("got hello");
 }
 
 /// Without a `/proc` no command could be started. Its group is waited for and stopped, which is said once.
