@@ -6,14 +6,14 @@ use std::{
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, Host, Memo, Moment, OwnerId};
-use tokio::sync::Mutex;
+use tenure_core::{BackendError, FencingToken, Host, Memo, Moment, OwnerId, locked};
+use tokio::sync::Notify;
 
 pub use self::observer::{Leader, Observer};
 use crate::{
@@ -233,10 +233,29 @@ pub struct Term {
 /// What a leader says, and when it says it again.
 #[derive(Default)]
 struct Proclaimed {
-    /// Locked while it is said: what was said before never comes after it.
-    last: Mutex<Option<(Memo, Moment)>>,
+    last: Mutex<Option<Said>>,
+    /// It is to be said again sooner than was planned.
+    changed: Notify,
     /// A task says it again.
     is_repeated: AtomicBool,
+}
+
+/// What was proclaimed last.
+#[derive(Clone)]
+struct Said {
+    number: u64,
+    memo: Memo,
+    /// When it is to be said again; never, if that would be refused each time.
+    due: Option<Moment>,
+}
+
+/// The task that says it again; another one may be begun when it ends, as with its runtime.
+struct Repeating(Term);
+
+impl Drop for Repeating {
+    fn drop(&mut self) {
+        self.0.proclaimed.is_repeated.store(false, Ordering::Release);
+    }
 }
 
 impl Term {
@@ -262,45 +281,62 @@ impl Term {
     /// It may or may not be said.
     pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), NoteError> {
         let memo = Memo::new(text.as_ref(), KEPT)?;
-        let mut last = self.proclaimed.last.lock().await;
-        *last = Some((memo.clone(), self.host.now() + AGAIN));
-        // Before it is said: it is said again also if this future is dropped.
+        let said = {
+            let mut last = locked(&self.proclaimed.last);
+            let number = last.as_ref().map_or(0, |last| last.number + 1);
+            // Before it is said: it is said again even if this future is dropped.
+            last.insert(Said { number, memo, due: Some(self.host.now() + AGAIN) }).clone()
+        };
+        self.proclaimed.changed.notify_one();
         if !self.proclaimed.is_repeated.swap(true, Ordering::AcqRel) {
-            self.host.spawn(Box::pin(self.clone().repeat()));
+            self.host.spawn(Box::pin(Repeating(self.clone()).run()));
         }
-        self.say(memo, &mut last).await
+        self.say(said).await
     }
 
-    /// Says it to the store and to observers, and sets when it is to be said again: never, if that would be refused each time.
-    async fn say(&self, memo: Memo, last: &mut Option<(Memo, Moment)>) -> Result<(), NoteError> {
-        let said = self.lease.leave(&memo).await;
-        let pause = match &said {
+    /// Says it to the store and to observers.
+    ///
+    /// No other waits for that: the future of one may rest. So what was said before may come after it, and the newest one is said
+    /// again by whichever comes last.
+    async fn say(&self, said: Said) -> Result<(), NoteError> {
+        let answer = self.lease.leave(&said.memo).await;
+        let pause = match &answer {
             Ok(()) => Some(REPEATED),
             Err(NoteError::Store(_)) => Some(AGAIN),
             Err(_) => None,
         };
-        *last = pause.map(|pause| (memo, self.host.now() + pause));
+        if let Some(last) = locked(&self.proclaimed.last).as_mut() {
+            let is_newest = last.number == said.number;
+            let pause = if is_newest { pause } else { Some(Duration::ZERO) };
+            last.due = pause.map(|pause| self.host.now() + pause);
+        }
+        self.proclaimed.changed.notify_one();
         self.lease.tell_observers();
-        said
+        answer
     }
+}
 
-    /// Says what was said last, until the lead is over.
-    async fn repeat(self) {
-        let mut due = self.host.now() + AGAIN;
+impl Repeating {
+    /// Says what was proclaimed last whenever that is due, until the lead has ended.
+    async fn run(self) {
+        let Term { lease, host, proclaimed } = &self.0;
         loop {
+            let now = host.now();
+            let due = locked(&proclaimed.last).as_ref().and_then(|last| last.due);
+            if due.is_some_and(|due| due.is_over(now)) {
+                let said = locked(&proclaimed.last).clone().expect("BUG: what is due was proclaimed");
+                if let Err(error) = self.0.say(said).await {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "not proclaimed yet");
+                }
+                continue;
+            }
+            let until = due.unwrap_or(now + REPEATED);
             tokio::select! {
                 biased;
-                _ = self.lease.lost() => return,
-                () = self.host.sleep_until(due) => {}
+                _ = lease.lost() => return,
+                () = proclaimed.changed.notified() => {}
+                () = host.sleep_until(until) => {}
             }
-            let mut last = self.proclaimed.last.lock().await;
-            // It may have been said meanwhile.
-            if let Some((memo, _)) = last.take_if(|(_, at)| at.is_over(self.host.now()))
-                && let Err(error) = self.say(memo, &mut last).await
-            {
-                tracing::debug!(error = &error as &dyn std::error::Error, "not proclaimed yet");
-            }
-            due = last.as_ref().map_or_else(|| self.host.now() + AGAIN, |(_, at)| *at);
         }
     }
 }

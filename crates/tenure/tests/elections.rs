@@ -14,6 +14,7 @@ use tenure::{AcquireError, ConfigError, Election, FencingToken, Leader};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
+    polls::is_pending,
 };
 
 use crate::stage::{Actor, Stage, TTL, in_time, ms};
@@ -263,6 +264,40 @@ async fn what_was_given_up_half_said_is_said_and_repeated() {
         pass(HOUR).await;
         assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:80"));
     }
+}
+
+/// One that was proclaimed and whose future rested kept every later one from the store, and what was to be said again as well.
+#[tokio::test(start_paused = true)]
+async fn a_proclamation_that_rests_delays_no_other() {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor(), stage.actor());
+    let leadership = election(&actor).campaign().await.unwrap();
+    for gate in [Gate::Open, Gate::Slow(ms(100)), Gate::Hang] {
+        actor.gates.plan(Verb::Note, &[gate], Gate::Open);
+        let mut rests = Box::pin(leadership.proclaim("10.0.0.7:80"));
+        drop(is_pending(&mut rests).await);
+        let term = leadership.term();
+        tokio::time::timeout(ms(50), term.proclaim("10.0.0.7:81")).await.unwrap().unwrap();
+        assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:81"), "{gate:?}");
+        pass(HOUR).await;
+        assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:81"), "{gate:?}");
+    }
+}
+
+/// What was proclaimed last stays, even if the store hears of an earlier one later.
+#[tokio::test(start_paused = true)]
+async fn what_was_proclaimed_before_does_not_come_after() {
+    let stage = Stage::new();
+    let (actor, other) = (stage.actor(), stage.actor());
+    let leadership = election(&actor).campaign().await.unwrap();
+    actor.gates.plan(Verb::Note, &[Gate::Late(ms(300))], Gate::Open);
+    let (first, second) = tokio::join!(leadership.proclaim("10.0.0.7:80"), async {
+        pass(ms(10)).await;
+        leadership.proclaim("10.0.0.7:81").await
+    });
+    first.and(second).unwrap();
+    pass(ms(50)).await;
+    assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:81"));
 }
 
 /// An owner that was chosen would be that of every term, and the words of one term those of the next.
