@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 pub use self::observer::{Leader, Observer};
 use crate::{
     error::{AcquireError, ConfigError, NoteError, ReleaseError},
-    guard::Guard,
+    guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
 };
@@ -138,13 +138,12 @@ impl Election {
         loop {
             let leadership = self.campaign().await?;
             let done = leadership.guard.work_under(work(leadership.term())).await;
-            match done.and_then(|out| leadership.check().map(|()| out)) {
-                Ok(out) => {
-                    if let Err(error) = leadership.resign().await {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
-                    }
-                    return Ok(out);
-                }
+            let done = match done.and_then(|out| leadership.check().map(|()| out)) {
+                Ok(out) => held_until_its_release(leadership.resign().await).map(|()| out),
+                lost => lost,
+            };
+            match done {
+                Ok(out) => return Ok(out),
                 Err(lost) => {
                     tracing::warn!(election = self.lock.named(), %lost, "the lead was lost: campaigning again")
                 }

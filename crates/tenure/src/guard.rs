@@ -50,8 +50,7 @@ impl Guard {
     /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
     pub(crate) async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;
-        self.give_up().await;
-        Ok(())
+        held_until_its_release(self.release().await).map_err(HoldError::Lost)
     }
 
     /// Gives the lock back; a failure is logged, for what was to be done under it is done, or was not to be done.
@@ -143,6 +142,19 @@ impl Guard {
         }
         self.done = true;
         (self.cell().owner(), self.token())
+    }
+}
+
+/// What a release says of the work before it: it does not count if the lease was gone by then, even if nobody had heard of that.
+/// A release that failed otherwise is no failure of the work.
+pub(crate) fn held_until_its_release(released: Result<(), ReleaseError>) -> Result<(), Lost> {
+    match released {
+        Ok(()) => Ok(()),
+        Err(ReleaseError::AlreadyLost(lost)) => Err(lost),
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, the release failed");
+            Ok(())
+        }
     }
 }
 

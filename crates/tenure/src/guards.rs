@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use crate::{
     error::{HoldError, ReleaseError},
-    guard::Guard,
+    guard::{Guard, held_until_its_release},
     leases::Leases,
 };
 
@@ -75,13 +75,10 @@ impl Guards {
         self.leases
     }
 
-    /// The work is done: its result counts if all leases were held until now, whatever becomes of the release.
+    /// The work is done: its result counts if all leases were held until now.
     pub(crate) async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;
-        if let Err(error) = self.release().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the work is done, a release failed");
-        }
-        Ok(())
+        held_until_its_release(self.release().await).map_err(HoldError::Lost)
     }
 }
 

@@ -228,8 +228,9 @@ impl Lock {
     ///
     /// # Errors
     /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before the work was done:
-    /// it was dropped, or its result came too late and is. A release that fails after the work is done is logged, and is no
-    /// error of the work; if it is not known whether it arrived, it is tried again in the background.
+    /// it was dropped, or its result came too late and is. So it is if only the release finds the lease gone: another holder may
+    /// have been inside by then. A release that fails otherwise is logged, and is no error of the work; if it is not known
+    /// whether it arrived, it is tried again in the background.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard.

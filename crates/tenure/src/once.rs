@@ -6,7 +6,7 @@ use tenure_core::{Memo, MemoView, Memos};
 
 use crate::{
     error::{AcquireError, ConfigError, OnceError},
-    guard::Guard,
+    guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
 };
@@ -155,8 +155,7 @@ impl Once {
         if is_success && !self.even_if_failed {
             self.count(&guard, took).await?;
         }
-        guard.give_up().await;
-        Ok(())
+        held_until_its_release(guard.release().await).map_err(OnceError::Lost)
     }
 
     /// The last run that counts, if it began within the interval: then it is not time yet. For a program that takes the lock

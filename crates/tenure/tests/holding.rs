@@ -3,11 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use tenure::{AcquireError, Guard, HoldError, Lease, Loss, blocking};
+use tenure::{AcquireError, Guard, HoldError, Lease, Loss, OnceError, blocking};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -174,4 +174,35 @@ async fn a_guard_passes_for_a_lease() {
     }
     let guard: Guard = Stage::new().actor().acquire().await;
     assert_eq!(token(&guard), guard.pass().token().get());
+}
+
+/// L1, L9: work whose lease had been broken, and was held by another one since, counted as done under the lock: that the store said so
+/// at the release was only logged.
+#[tokio::test(start_paused = true)]
+async fn work_whose_lease_is_gone_at_its_release_does_not_count() {
+    let stage = Stage::new();
+    let actor = stage.actor();
+    // No hint has arrived when the work is done.
+    let lost = async |done: Result<(), HoldError>| match done {
+        Err(HoldError::Lost(lost)) => assert_eq!(lost.cause(), Loss::Taken),
+        other => panic!("{other:?}"),
+    };
+    lost(actor.lock().hold(async |_| stage.break_lock().await).await).await;
+    lost(actor.locks.all(["stage", "other"]).hold(async |_| stage.break_lock().await).await).await;
+    lost(actor.locks.any(["stage"]).hold(async |_| stage.break_lock().await).await).await;
+    let once = actor.locks.once("stage").every(TTL).even_if_failed();
+    let run = once.run(async |_| Ok::<(), ()>(stage.break_lock().await)).await;
+    assert!(matches!(run, Err(OnceError::Lost(lost)) if lost.cause() == Loss::Taken), "{run:?}");
+    let terms = AtomicUsize::new(0);
+    let election = actor.locks.election("stage");
+    let led = election.lead(|term| {
+        let (stage, number) = (stage.clone(), terms.fetch_add(1, Ordering::SeqCst));
+        async move {
+            if number == 0 {
+                stage.break_lock().await;
+            }
+            (number, term.token())
+        }
+    });
+    assert_eq!(in_time(led).await.unwrap().0, 1, "the first term ended without the lead");
 }
