@@ -11,7 +11,8 @@ use tenure_core::{Host, Moment, locked};
 ///
 /// The one rule: **something was sent, and for longer than the limit no byte came.** That holds whoever asked. A caller with less
 /// patience than the limit leaves what it sent behind; its answer comes all the same if the connection is alive, and is heard. So
-/// two requests that were dropped at once say nothing of a healthy connection, and one that was dropped finds a dead one.
+/// two requests that were dropped at once say nothing of a healthy connection, and one that was dropped finds a dead one. So it is if
+/// nothing was sent for as long although a caller waits: the runtime that sends stands still.
 ///
 /// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit counts from
 /// the last byte. The clock is read for a byte only if somebody waits for more: when the one that it answered is gone, or at the
@@ -38,6 +39,8 @@ enum Missing {
     No,
     /// Something came, and whoever waits still waits for more.
     Perhaps,
+    /// It was asked then, and nothing has been sent since.
+    Unsent(Moment),
     Since(Moment),
 }
 
@@ -64,15 +67,19 @@ impl StallDetector {
     pub fn ask(&self) -> Awaited<'_> {
         let mut state = locked(&self.state);
         state.waiting += 1;
+        if matches!(state.missing, Missing::No) {
+            state.missing = Missing::Unsent(self.host.now());
+        }
         Awaited { detector: self, heard: state.heard }
     }
 
     /// Bytes were sent.
     pub fn on_sent(&self) {
         let mut state = locked(&self.state);
-        if !matches!(state.missing, Missing::Since(_)) {
-            state.missing = Missing::Since(self.host.now());
-        }
+        state.missing = match state.missing {
+            Missing::Unsent(since) | Missing::Since(since) => Missing::Since(since),
+            Missing::No | Missing::Perhaps => Missing::Since(self.host.now()),
+        };
     }
 
     /// Bytes came.
@@ -100,7 +107,10 @@ impl State {
         if matches!(self.missing, Missing::Perhaps) {
             self.missing = Missing::Since(host.now());
         }
-        if let Missing::Since(since) = self.missing { Some(since) } else { None }
+        match self.missing {
+            Missing::Unsent(since) | Missing::Since(since) => Some(since),
+            Missing::No | Missing::Perhaps => None,
+        }
     }
 }
 
@@ -108,11 +118,17 @@ impl Drop for Awaited<'_> {
     fn drop(&mut self) {
         let mut state = locked(&self.detector.state);
         state.waiting -= 1;
-        // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
-        if state.waiting == 0 && state.heard != self.heard {
+        let StallDetector { host, limit, .. } = self.detector;
+        let is_void = match state.missing {
+            // It was dropped before it could be sent.
+            Missing::Unsent(since) => since.elapsed(host.now()) <= *limit,
+            // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
+            _ => state.heard != self.heard,
+        };
+        if state.waiting == 0 && is_void {
             state.missing = Missing::No;
         }
-        state.missing_since(&*self.detector.host);
+        state.missing_since(&**host);
     }
 }
 
@@ -203,6 +219,22 @@ mod tests {
         drop(second);
         ms(1000).await;
         assert!(!detector.is_stalled(), "nobody waits");
+    }
+
+    /// A runtime that stood still had the requests of all others in its hands, and its connection passed for a healthy one.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_never_sent_finds_a_runtime_that_stands_still() {
+        let detector = detector();
+        let asked = detector.ask();
+        ms(400).await;
+        assert!(!detector.is_stalled());
+        ms(101).await;
+        assert!(detector.is_stalled());
+        drop(asked);
+        assert!(detector.is_stalled(), "it was given up since");
+        detector.on_sent();
+        detector.on_heard();
+        assert!(!detector.is_stalled(), "it goes on");
     }
 
     /// A part of an answer came, and then nothing: whoever looks finds it, though nobody has left.
