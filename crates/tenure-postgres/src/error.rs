@@ -101,6 +101,12 @@ pub(crate) fn unconfirmed(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
 }
 
+/// The connection was left, and its answer did not come.
+pub(crate) fn unanswered(place: &str) -> BackendError {
+    let message = "the PostgreSQL server did not answer in time";
+    BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("postgres", place)
+}
+
 /// Somebody has the row locked for longer than a commit takes.
 pub(crate) fn row_locked(place: &str) -> BackendError {
     let message = "the row of the lock is locked by another transaction";

@@ -138,7 +138,11 @@ impl Session {
     /// Runs one statement, which is a transaction of its own.
     pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
         let awaited = self.stall.ask();
-        let answer = self.client.query_typed(sql, arguments).await;
+        let answer = tokio::select! {
+            biased;
+            answer = self.client.query_typed(sql, arguments) => answer,
+            () = self.is_hopeless() => return Err(Failure::Broken(error::unanswered(&self.name))),
+        };
         drop(awaited);
         answer.map_err(|error| {
             let is_demoted = error::is_demoted(&error);
@@ -148,6 +152,14 @@ impl Session {
             }
             failure
         })
+    }
+
+    /// It was left so long ago that no answer comes over it any more: the server was asked to stop what is under way. The runtime that
+    /// reads it may stand still.
+    async fn is_hopeless(&self) {
+        self.fate.end.wait().await;
+        let host = &self.shared.host;
+        host.sleep_until(host.now() + HOPELESS).await;
     }
 
     /// Runs a statement that writes.
@@ -278,6 +290,8 @@ async fn drive(mut driver: Driver, ending: Ending) {
 }
 
 const CREATE_TRIES: usize = 10;
+/// How long an answer is waited for over a connection that was left: 2 s.
+const HOPELESS: Duration = Duration::from_secs(2);
 /// Between two cancels of one connection; doubled while the server does not take them.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_MAX: Duration = Duration::from_secs(8);
