@@ -26,6 +26,15 @@ pub trait Host: Send + Sync + 'static {
     /// Starts a task beside the caller.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
+    /// The same, if the caller is in a runtime; otherwise the task is given back.
+    ///
+    /// # Errors
+    /// The task, which was not started.
+    fn try_spawn(&self, task: BoxFuture<'static, ()>) -> Result<(), BoxFuture<'static, ()>> {
+        self.spawn(task);
+        Ok(())
+    }
+
     /// Starts a task on a thread of its own, where no code of the user can starve it (H2.5, hazard 24).
     ///
     /// `start` runs on that thread, so that its connections belong to that thread. May be called from anywhere, also

@@ -32,7 +32,7 @@ use crate::{
     engine::{
         cell::HoldCell,
         fork::{Unforked, forked},
-        in_flight::{InFlight, Left},
+        in_flight::InFlight,
         keeper::Keeper,
         local_queue::LocalQueues,
         roster::Expected,
@@ -213,11 +213,6 @@ impl Engine {
 
     fn in_flight(&self) -> &Arc<InFlight> {
         &self.keeper.reaper().in_flight
-    }
-
-    /// Has a claim polled to its end on the keeper's thread.
-    fn finish(&self, left: Left) {
-        self.keeper.reaper().finish(left);
     }
 
     /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is repeated behind it.

@@ -42,6 +42,16 @@ impl Host for TokioHost {
         tokio::spawn(task);
     }
 
+    fn try_spawn(&self, task: BoxFuture<'static, ()>) -> Result<(), BoxFuture<'static, ()>> {
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(task);
+                Ok(())
+            }
+            Err(_) => Err(task),
+        }
+    }
+
     fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
         let (tell, built) = mpsc::channel();
         let run = move || {

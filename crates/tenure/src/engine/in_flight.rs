@@ -1,8 +1,9 @@
 //! `InFlight`: claims that were sent, and that their askers do not wait for any more.
 //!
 //! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it would free nothing, and
-//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: [`Asked`] leaves it to the
-//! keeper's thread, which polls it to its end, and a release of that owner waits for that, over whatever connection either goes.
+//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: [`Asked`] leaves it to a task,
+//! which polls it to its end, and a release of that owner waits for that, over whatever connection either goes. If the runtime of that
+//! task ends first, the outcome is unknown.
 //!
 //! A claim whose outcome stays unknown may be granted later still: the server may have it in a buffer. The release of its owner is
 //! repeated until the store has answered it after a whole ttl (L9).
@@ -63,8 +64,8 @@ pub(crate) struct Asked<'a> {
     is_sent: bool,
 }
 
-/// A claim on its way, in the hands of the keeper's thread.
-pub(crate) struct Left {
+/// A claim on its way, in the hands of a task.
+struct Left {
     in_flight: Arc<InFlight>,
     host: Arc<dyn Host>,
     owner: OwnerId,
@@ -195,8 +196,9 @@ impl Drop for Asked<'_> {
         self.asker.leave();
         if self.engine.is_ours() {
             let host = self.engine.host.clone();
-            let left = self.engine.in_flight().leave((self.owner, self.life), host, asking);
-            self.engine.finish(left);
+            let left = self.engine.in_flight().leave((self.owner, self.life), host.clone(), asking);
+            // It goes on in its own runtime, where its timers are. Outside of any its outcome stays unknown.
+            drop(host.try_spawn(Box::pin(left.finish())));
         } else {
             // It has locks in it that another thread of the parent may have held.
             mem::forget(asking);
@@ -206,7 +208,7 @@ impl Drop for Asked<'_> {
 
 impl Left {
     /// Polls it to its end, but not for longer than what it is granted may last.
-    pub(crate) async fn finish(mut self) {
+    async fn finish(mut self) {
         let over = self.host.sleep_until(self.host.now() + self.life);
         tokio::select! {
             biased;
@@ -222,7 +224,7 @@ impl Left {
 }
 
 impl Drop for Left {
-    /// Even if the thread that polled it has ended.
+    /// Even if the runtime of its task has ended.
     fn drop(&mut self) {
         if !self.is_known {
             self.in_flight.set_unknown(self.owner, self.host.now() + self.life);

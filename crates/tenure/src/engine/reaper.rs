@@ -10,15 +10,11 @@ use std::{
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tenure_core::{BackendError, BoxFuture, Host, LockName, Moment, OwnerId, Released, locked};
+use tenure_core::{BackendError, Host, LockName, Moment, OwnerId, Released, locked};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    engine::{
-        in_flight::{InFlight, Left},
-        link::Link,
-        request::request,
-    },
+    engine::{in_flight::InFlight, link::Link, request::request},
     machine::backoff::Backoff,
 };
 
@@ -37,12 +33,6 @@ pub(crate) struct Order {
     until: Moment,
     /// Counts this order as pending for as long as it exists.
     pending: Ticket,
-}
-
-/// What is to be done on the keeper's thread.
-enum Job {
-    Finish(Left),
-    Release(Order),
 }
 
 /// Orders that are not carried out.
@@ -81,7 +71,7 @@ impl Drop for Ticket {
 #[derive(Default)]
 pub(crate) struct Reaper {
     /// They outlive the thread that carries them out.
-    jobs: Mutex<Vec<Job>>,
+    orders: Mutex<Vec<Order>>,
     bell: Notify,
     is_closed: AtomicBool,
     /// For as long as such a thread lives.
@@ -106,20 +96,11 @@ impl Reaper {
         Ok(())
     }
 
-    fn push(&self, job: Job) {
-        locked(&self.jobs).push(job);
-        self.bell.notify_one();
-    }
-
-    /// Has a claim polled to its end.
-    pub(crate) fn finish(&self, left: Left) {
-        self.push(Job::Finish(left));
-    }
-
     pub(crate) fn order(&self, name: LockName, owner: OwnerId, until: Moment) {
         locked(&self.pending.state).orders += 1;
         let pending = Ticket { pending: self.pending.clone(), until, is_done: false };
-        self.push(Job::Release(Order { name, owner, until, pending }));
+        locked(&self.orders).push(Order { name, owner, until, pending });
+        self.bell.notify_one();
     }
 
     /// No more orders come.
@@ -149,15 +130,12 @@ impl Reaper {
     /// Carries orders out until no more come and none is left.
     pub(crate) async fn run(&self, link: &Link, host: &dyn Host) {
         let turns = Semaphore::new(UNDER_WAY_MAX);
-        let mut begun: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let mut begun = FuturesUnordered::new();
         loop {
-            // Before the jobs are taken: none comes after the end.
+            // Before the orders are taken: none comes after the end.
             let is_closed = self.is_closed.load(Ordering::Acquire);
-            for job in mem::take(&mut *locked(&self.jobs)) {
-                begun.push(match job {
-                    Job::Finish(left) => Box::pin(left.finish()),
-                    Job::Release(order) => Box::pin(self.carry_out(order, &turns, link, host)),
-                });
+            for order in mem::take(&mut *locked(&self.orders)) {
+                begun.push(self.carry_out(order, &turns, link, host));
             }
             if begun.is_empty() && is_closed {
                 return;
