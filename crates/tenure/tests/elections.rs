@@ -275,7 +275,7 @@ async fn a_proclamation_that_rests_delays_no_other() {
     for gate in [Gate::Open, Gate::Slow(ms(100)), Gate::Hang] {
         actor.gates.plan(Verb::Note, &[gate], Gate::Open);
         let mut rests = Box::pin(leadership.proclaim("10.0.0.7:80"));
-        drop(is_pending(&mut rests).await);
+        let _rests = is_pending(&mut rests).await;
         let term = leadership.term();
         tokio::time::timeout(ms(50), term.proclaim("10.0.0.7:81")).await.unwrap().unwrap();
         assert_eq!(proclaimed(&election(&other)).await.as_deref(), Some("10.0.0.7:81"), "{gate:?}");

@@ -14,6 +14,14 @@ mod fence_processes;
 mod fence_redis;
 mod fence_sqlite;
 mod fork;
+#[cfg(all(
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+mod futures;
 mod heard;
 mod holding;
 mod idle;
@@ -57,6 +65,14 @@ mod settings;
 mod several;
 mod spans;
 mod stage;
+#[cfg(all(
+    feature = "sqlite",
+    feature = "redis",
+    feature = "redlock",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
+mod stores;
 mod threads;
 mod turns;
 #[cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]
