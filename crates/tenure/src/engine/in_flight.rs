@@ -39,7 +39,6 @@ pub(crate) struct InFlight {
     owners: Mutex<HashMap<OwnerId, Open>>,
     /// Mostly there are none.
     is_any: AtomicBool,
-    settled: Notify,
 }
 
 #[derive(Default)]
@@ -50,6 +49,8 @@ struct Open {
     unknown: Option<Moment>,
     /// What was granted to one after its asker had gone: a slot of a semaphore has a name of its own.
     granted: Option<LockName>,
+    /// Rings when none is polled any more.
+    settled: Arc<Notify>,
 }
 
 /// A claim on its way, in the hands of its asker.
@@ -115,8 +116,8 @@ impl InFlight {
 
     /// Waits until no claim of this owner is polled any more.
     pub(crate) async fn settled(&self, owner: OwnerId) {
-        while self.is_under_way(owner) {
-            let settled = self.settled.notified();
+        while let Some(bell) = self.bell_of(owner) {
+            let settled = bell.notified();
             tokio::pin!(settled);
             // From here on it is not missed.
             settled.as_mut().enable();
@@ -124,6 +125,10 @@ impl InFlight {
                 settled.await;
             }
         }
+    }
+
+    fn bell_of(&self, owner: OwnerId) -> Option<Arc<Notify>> {
+        self.get(owner, |open| (open.under_way > 0).then(|| open.settled.clone())).flatten()
     }
 
     /// By which name this owner is to leave.
@@ -229,7 +234,11 @@ impl Drop for Left {
         if !self.is_known {
             self.in_flight.set_unknown(self.owner, self.host.now() + self.life);
         }
-        self.in_flight.with(self.owner, |open| open.under_way -= 1);
-        self.in_flight.settled.notify_waiters();
+        self.in_flight.with(self.owner, |open| {
+            open.under_way -= 1;
+            if open.under_way == 0 {
+                open.settled.notify_waiters();
+            }
+        });
     }
 }
