@@ -32,10 +32,11 @@ pub(crate) struct Open {
     pub(crate) opens_us: u64,
 }
 
-struct Meta {
+/// What a file says of itself.
+pub(crate) struct Meta {
     clock: String,
-    world: String,
-    opens_us: u64,
+    pub(crate) world: String,
+    pub(crate) opens_us: u64,
 }
 
 /// The file that is being opened, and the settings of its client.
@@ -278,7 +279,7 @@ fn is_current(conn: &Connection) -> rusqlite::Result<bool> {
         .map(|version| version == sql::SCHEMA_VERSION)
 }
 
-fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
+pub(crate) fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
     conn.query_row(sql::READ_META, [], |row| {
         Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)? })
     })

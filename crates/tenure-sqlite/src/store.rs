@@ -275,11 +275,9 @@ impl Tx<'_> {
         &self.store.opened().conn
     }
 
-    /// Refuses while leases of a file that stood here before may be alive; also if this one was away meanwhile.
+    /// Refuses while leases of a file that stood here before may be alive.
     pub(crate) fn must_be_open(&mut self) -> Result<(), BackendError> {
-        if self.store.opened().is_unsure {
-            self.adjust_to_guard()?;
-        }
+        self.be_sure()?;
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
         let message = format!(
             "the database file was deleted or replaced; nothing is granted for another {left:.1?}, until every lease \
@@ -288,19 +286,22 @@ impl Tx<'_> {
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
 
-    /// What is remembered beside the file may be another one in its place, or a longer ttl.
-    fn adjust_to_guard(&mut self) -> Result<(), BackendError> {
-        let guard = Guard::read(self.path())?;
-        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
-        match guard {
-            Some(guard) if !guard.is_of(&open.guard) => Err(self.must_reopen()),
-            // If it was removed on purpose, the next grant writes it anew.
-            guard => {
-                open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
-                open.is_unsure = false;
-                Ok(())
-            }
+    /// Reads again what is remembered of the file, inside and beside it, if it may have been away: another process may have
+    /// been the first to open it since.
+    fn be_sure(&mut self) -> Result<(), BackendError> {
+        if !self.store.opened().is_unsure {
+            return Ok(());
         }
+        let guard = Guard::read(self.path())?;
+        let meta = schema::read_meta(self.conn()).map_err(|e| self.failed(e))?;
+        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
+        if meta.world != open.guard.world || guard.as_ref().is_some_and(|guard| !guard.is_of(&open.guard)) {
+            return Err(self.must_reopen());
+        }
+        // If it was removed on purpose, the next grant writes it anew.
+        open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
+        (open.opens_us, open.is_unsure) = (meta.opens_us, false);
+        Ok(())
     }
 
     /// The open file is not the one at the path: nothing was done, try again.
@@ -313,6 +314,7 @@ impl Tx<'_> {
 
     /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
     pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
+        self.be_sure()?;
         if self.store.opened().guard.covers(ttl) {
             return Ok(());
         }

@@ -62,8 +62,8 @@ async fn waits_for_the_lease(other: &Player, holder: &Player, grant: &Grant) {
     other.enter().await;
 }
 
-/// The file is away for a while, and another one is made and used in its place. Who knew it before has to ask again.
-async fn was_away(stage: &Stage, knew: &Player) {
+/// The file is away for a while, and another one is made and used in its place.
+async fn goes_away_and_comes_back(stage: &Stage) {
     stage.rename("locks.db", "away.db");
     let other = Player::new(stage.open("locks.db"), "one");
     assert_shut(&other).await;
@@ -71,6 +71,11 @@ async fn was_away(stage: &Stage, knew: &Player) {
     other.enter().await;
     stage.delete("locks.db");
     stage.rename("away.db", "locks.db");
+}
+
+/// The same; a client that knew the file before has to ask again.
+async fn was_away(stage: &Stage, knew: &Player) {
+    goes_away_and_comes_back(stage).await;
     let error = knew.backend.claim(&knew.claim).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::NotApplied, "{error:?}");
 }
@@ -315,6 +320,47 @@ async fn a_row_of_a_file_that_was_away_is_no_way_in() {
     for player in [&beside, &beside, &idle] {
         assert_shut(player).await;
     }
+}
+
+/// L1: a newcomer opened the file that had come back, wrote into it until when nothing is granted, and put the guard right. A
+/// client that had slept through all of it found its guard, and granted by what it had read when it opened the file.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_away_is_waited_for_even_if_another_opened_it_first() {
+    for knows_the_row in [false, true] {
+        let stage = Stage::new();
+        let idle = Player::new(stage.open("locks.db"), "one");
+        for _ in 0..=u8::from(knows_the_row) {
+            idle.enter().await;
+            idle.leave().await;
+        }
+        goes_away_and_comes_back(&stage).await;
+        assert_shut(&Player::new(stage.open("locks.db"), "one")).await;
+        for _ in 0..3 {
+            assert_shut(&idle).await;
+        }
+        pass(TTL).await;
+        idle.enter().await;
+    }
+}
+
+/// L1: the guard of the file that stood in its place knew shorter leases only. A holder that slept through it renews a longer
+/// one: it is remembered again, in case the file vanishes.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_in_a_file_that_was_away_is_remembered() {
+    let stage = Stage::new();
+    let mut holder = Player::new(stage.open("locks.db"), "one");
+    holder.claim.ttl = 6 * TTL;
+    let grant = holder.enter().await;
+    assert_eq!(stage.max_ttl_ms(), 60_000);
+    stage.rename("locks.db", "away.db");
+    fs::remove_file(stage.file(".locks.db.guard")).unwrap();
+    Player::new(stage.open("locks.db"), "one").enter().await;
+    stage.delete("locks.db");
+    stage.rename("away.db", "locks.db");
+    Player::new(stage.open("locks.db"), "two").backend.inspect(&holder.claim.name).await.unwrap();
+    assert_eq!(stage.max_ttl_ms(), 10_000, "the newcomer opened it first");
+    assert_eq!(holder.renew(&grant).await, Renewal::Renewed);
+    assert_eq!(stage.max_ttl_ms(), 60_000);
 }
 
 /// Only the database itself is deleted: what is left of its log is none of the new one's.
