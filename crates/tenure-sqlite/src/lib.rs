@@ -10,6 +10,7 @@ mod file;
 mod folder;
 mod front;
 mod guard;
+mod link;
 mod migration;
 mod pauses;
 mod places;

@@ -13,8 +13,9 @@ use crate::{
     file::{
         Changed, FileId, create, has_log, has_other_names, is_blank, is_link, is_mounted, remove_leftovers,
     },
-    folder::{FolderLock, Link},
+    folder::FolderLock,
     guard::Guard,
+    link::Link,
     migration::{is_old, migrate},
     sql,
 };
