@@ -1,4 +1,5 @@
-//! Files that are not ours to use: damaged, foreign, newer, or not for this user. Refused in one line and not touched.
+//! Files that are not ours to use: damaged, foreign, newer, or not for this user. Refused in one line and not touched. And
+//! what a program may do to the files that it has open.
 
 use std::{
     collections::BTreeMap,
@@ -6,7 +7,17 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
 };
+#[cfg(target_os = "linux")]
+use std::{
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
 
+#[cfg(target_os = "linux")]
+use tenure_testkit::patience::eventually;
+
+#[cfg(target_os = "linux")]
+use crate::stage::scaled_ttl;
 use crate::stage::{Ended, Stage, files::snapshot};
 
 /// Every verb that would write, and those that only look.
@@ -230,4 +241,36 @@ fn a_home_that_may_not_be_written_is_refused() {
     nobody.run(None, VERBS[0]).complained(69, "cannot be made");
     allow(&nobody.stage.path(".local"), 0o755);
     assert!(snapshot(&nobody.stage.path(".local")).is_empty());
+}
+
+/// L1: a program that copied its own database lost SQLite's locks on it (they belong to the process, and any close drops them).
+/// The next command that ended took itself for the last one and deleted the log; from then on both went on in worlds of their
+/// own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_that_reads_its_own_files_keeps_its_lock() {
+    for parts in [&[""][..], &["-shm"], &["", "-wal", "-shm"]] {
+        let stage = Stage::new();
+        stage.run(&["run", "job", "--", "true"]).silent(0);
+        let file = |part| format!("{}{part}", stage.database().display());
+        let locks = tenure::blocking::connect(&format!("sqlite:{}", file(""))).unwrap();
+        let (ttl, _) = scaled_ttl(Duration::from_secs(2));
+        let began = Instant::now();
+        let guard = locks.mutex("job").with(|lock| lock.ttl(ttl)).acquire().unwrap();
+        let inodes = || ["-wal", "-shm"].map(|part| fs::metadata(file(part)).map(|is| is.ino()).ok());
+        let before = inodes();
+        for part in parts {
+            fs::read(file(part)).unwrap();
+        }
+        for passer in [&["ls"][..], &["show", "job"], &["run", "other", "--", "true"], &["doctor"]] {
+            assert_eq!(stage.run(passer).code, 0, "{passer:?}");
+            assert_eq!(inodes(), before, "{parts:?}: {passer:?} left the log where it was");
+        }
+        eventually("a lease that nobody renewed is over", ttl, || (began.elapsed() > ttl).then_some(()));
+        stage.run(&["run", "-n", "job", "--", "touch", "ran"]).complained(1, "held by");
+        guard.check().unwrap();
+        guard.release().unwrap();
+        stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
+        stage.run(&["doctor", "-q"]).silent(0);
+    }
 }

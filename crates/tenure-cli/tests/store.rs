@@ -100,6 +100,54 @@ fn a_deleted_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over(
     survives_without_overlap(delete);
 }
 
+/// L1: a second client found neither log nor shared memory, made new ones and was granted, while the holder went on in those
+/// that were deleted; both wrote into one file.
+#[test]
+fn a_store_whose_log_is_deleted_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {
+    survives_without_overlap(|stage| {
+        for suffix in ["-wal", "-shm"] {
+            fs::remove_file(format!("{}{suffix}", stage.database().display())).unwrap();
+        }
+    });
+}
+
+/// L1: nor where only the shared memory is deleted, or both are replaced by copies, as a cleaner or `rsync` does. What the log
+/// says is read again, so the holder keeps its lease; no client is granted until the longest ttl has passed, and then behind it.
+#[test]
+fn a_store_whose_log_is_replaced_by_a_copy_lets_nobody_in_beside_the_holder() {
+    for suffixes in [&["-shm"][..], &["-wal", "-shm"]] {
+        for is_copied in [false, true] {
+            if suffixes.len() == 2 && !is_copied {
+                continue;
+            }
+            let stage = Stage::new();
+            let (ttl, text) = scaled_ttl(TTL);
+            let enter = ["run", "--ttl", &text, "job", "--", "sh", "-c", ENTER, "second"];
+            let mut holder = deaf_holder(&stage, &text);
+            let end = stage.fresh_lease_end("job", ttl);
+            for suffix in suffixes {
+                let part = format!("{}{suffix}", stage.database().display());
+                let copy = stage.path("copy");
+                fs::copy(&part, &copy).unwrap();
+                if is_copied { fs::rename(copy, part) } else { fs::remove_file(part) }.unwrap();
+            }
+            let late = stage.start(&enter);
+            eventually("the lease would be over", ttl, || (now() > end.latest).then_some(()));
+            stage.queued("job", &late);
+            assert!(
+                holder.is_running() && stage.turns() == ["first"],
+                "{suffixes:?} {is_copied}: {}",
+                holder.said()
+            );
+            assert_eq!(stage.show("job")["holders"][0]["label"]["pid"], holder.pid());
+            drop(holder);
+            let ended = late.ended();
+            assert_eq!(ended.code, 0, "{ended:?}");
+            stage.run(&["doctor", "-q"]).silent(0);
+        }
+    }
+}
+
 /// L1.
 #[test]
 fn a_replaced_store_ends_the_command_and_lets_nobody_in_before_its_lease_is_over() {

@@ -31,7 +31,7 @@ impl Store {
         let now = self.now();
         let open = self.opened();
         let may_grant =
-            |ttl| !open.is_unsure && open.guard.covers(ttl) && schema::until_open(open, now).is_none();
+            |ttl| !open.names.is_unsure && open.guard.covers(ttl) && schema::until_open(open, now).is_none();
         if !grants.is_none_or(may_grant) || !open.conn.is_autocommit() {
             return Ok(None);
         }

@@ -38,8 +38,8 @@ impl Sqlite {
     }
 
     fn sharing(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
-        let store = Store::new(config.clone(), host.clone(), bells.clone());
-        Self { config, host, bells, store: Arc::new(Mutex::new(store)) }
+        let store = Store::shared(config.clone(), host.clone(), bells.clone());
+        Self { config, host, bells, store }
     }
 
     fn store(&self) -> InUse<'_> {

@@ -78,12 +78,11 @@ fn free_space(folder: &Path) -> Option<u64> {
 }
 
 fn inside(conn: &Connection, path: &Path, now_us: u64) -> rusqlite::Result<Vec<Finding>> {
-    let text = |pragma: &str| conn.query_row(pragma, [], |row| row.get::<_, String>(0));
+    let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     let opens_us: u64 = conn.query_row(sql::READ_OPENS, [], |row| row.get(0))?;
     let found = [
         closed(Duration::from_micros(opens_us.saturating_sub(now_us))),
-        no_log(path, &text("PRAGMA journal_mode")?),
-        damage(path, &text("PRAGMA quick_check(1)")?),
+        damage(path, &check),
         foreign_states(conn, path)?,
     ];
     Ok(found.into_iter().flatten().collect())
@@ -180,16 +179,6 @@ fn closed(left: Duration) -> Option<Finding> {
             Severity::Warning,
             format!("the file was deleted or replaced; nothing is granted for another {left:.1?}"),
             "wait until every lease in the old file is over",
-        )
-    })
-}
-
-fn no_log(path: &Path, mode: &str) -> Option<Finding> {
-    (mode != "wal").then(|| {
-        finding(
-            Severity::Warning,
-            format!("the file was switched from WAL to the journal mode {mode}: readers and writers stop each other"),
-            format!("switch it back: sqlite3 {} 'PRAGMA journal_mode = WAL'", path.display()),
         )
     })
 }

@@ -58,24 +58,14 @@ pub(crate) fn is_refusal(error: &rusqlite::Error) -> bool {
 
 fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendError {
     let (kind, message) = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            return BackendError::new(
-                ErrorKind::Throttled,
-                Outcome::NotApplied,
-                "the database is locked by another process",
-            )
-            .with("file", path.display());
-        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::ReadOnly) => {
             (ErrorKind::Denied, "the database file is read-only; give this user write permission")
         }
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             (ErrorKind::Denied, "this user may not access the database file")
         }
-        Some(ErrorCode::CannotOpen) => (
-            ErrorKind::Denied,
-            "the database file cannot be opened; check that it and its directory are readable and writable",
-        ),
+        Some(ErrorCode::CannotOpen) => (ErrorKind::Denied, CANNOT_OPEN),
         Some(ErrorCode::NotADatabase) => (ErrorKind::Corrupt, "the file is not an SQLite database"),
         Some(ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Corrupt, "the database is damaged; `tenure doctor` says how to begin anew")
@@ -97,6 +87,20 @@ pub(crate) fn io(path: &Path, what: &str, error: std::io::Error) -> BackendError
         _ => ErrorKind::Unavailable,
     };
     BackendError::new(kind, Outcome::NotApplied, what).with("file", path.display()).caused_by(error)
+}
+
+/// Another process has a lock that this one needs.
+pub(crate) fn busy(path: &Path) -> BackendError {
+    refused(path, ErrorKind::Throttled, "the database is locked by another process")
+}
+
+/// What was found at the path is no longer there.
+pub(crate) fn replaced_meanwhile(path: &Path) -> BackendError {
+    refused(path, ErrorKind::Throttled, "the database file was replaced while it was opened; try again")
+}
+
+pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> BackendError {
+    io(path, CANNOT_OPEN, error)
 }
 
 /// There is no file and none can be made.
@@ -127,3 +131,6 @@ pub(crate) fn row(path: &Path, error: RowError) -> BackendError {
 pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) -> BackendError {
     BackendError::new(kind, Outcome::NotApplied, message).with("file", path.display())
 }
+
+const CANNOT_OPEN: &str =
+    "the database file cannot be opened; check that it and its directory are readable and writable";

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tenure_core::BackendError;
+use tenure_core::{BackendError, ErrorKind};
 
 use crate::error;
 
@@ -18,27 +18,42 @@ pub(crate) struct FileId {
     inode: u64,
 }
 
-/// When an inode last changed: seconds and nanoseconds.
+/// A file as it stands at its name.
+pub(crate) struct Facts {
+    pub(crate) file: FileId,
+    pub(crate) changed: Changed,
+}
+
+/// When an inode last changed: seconds and nanoseconds. Nothing but a change of the inode sets it.
 pub(crate) type Changed = (i64, i64);
 
 impl FileId {
     /// The file at `path` now, if there is one.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
-        Ok(Self::with_change(path)?.map(|(file, _)| file))
+        Ok(Facts::of(path)?.map(|is| is.file))
     }
 
-    /// The same, and when its inode last changed: by a rename, or when SQLite moved its log into it, which is rare.
-    ///
-    /// Opens nothing: closing a database file drops this process's locks on it.
-    pub(crate) fn with_change(path: &Path) -> Result<Option<(Self, Changed)>, BackendError> {
+    /// Both numbers, as bytes.
+    pub(crate) fn bytes(self) -> impl Iterator<Item = u8> {
+        [self.device, self.inode].into_iter().flat_map(u64::to_le_bytes)
+    }
+}
+
+impl Facts {
+    /// Of the file at `path` now, if there is one. Opens nothing: closing a database file drops this process's locks on it.
+    pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
         match fs::metadata(path) {
-            Ok(file) => {
-                let changed = (file.ctime(), file.ctime_nsec());
-                Ok(Some((Self { device: file.dev(), inode: file.ino() }, changed)))
-            }
+            Ok(is) => Ok(Some(Self::from(&is))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(error::io(path, "the database file cannot be reached", e)),
         }
+    }
+}
+
+impl From<&fs::Metadata> for Facts {
+    fn from(is: &fs::Metadata) -> Self {
+        let file = FileId { device: is.dev(), inode: is.ino() };
+        Self { file, changed: (is.ctime(), is.ctime_nsec()) }
     }
 }
 
@@ -54,8 +69,23 @@ pub(crate) fn beside(database: &Path, part: &str) -> PathBuf {
     name.into()
 }
 
+/// SQLite keeps its log beside the name by which it opened a file.
+pub(crate) fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
+    if has_other_names(path) {
+        let message = "the database file has several names (hard links), and each would have locks of its own; keep \
+                       one name";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
+    if is_mounted(path).map_err(|e| error::io(path, "the database file cannot be reached", e))? {
+        let message = "the database file alone is mounted here (a container's volume), so its log would not be \
+                       shared; mount its directory";
+        return Err(error::refused(path, ErrorKind::Invalid, message));
+    }
+    Ok(())
+}
+
 /// Whether the file has other names: SQLite would keep a log for each, and we a guard, and none would see the other's.
-pub(crate) fn has_other_names(database: &Path) -> bool {
+fn has_other_names(database: &Path) -> bool {
     fs::metadata(database).is_ok_and(|file| file.is_file() && file.nlink() > 1)
 }
 
@@ -68,13 +98,13 @@ pub(crate) fn is_link(database: &Path) -> bool {
 
 /// Whether the file is a mount point itself: SQLite would keep a log on each side of the mount.
 #[cfg(target_os = "linux")]
-pub(crate) fn is_mounted(database: &Path) -> io::Result<bool> {
+fn is_mounted(database: &Path) -> io::Result<bool> {
     let real = fs::canonicalize(database)?;
     Ok(mount(&real)? != mount(real.parent().unwrap_or(&real))?)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn is_mounted(_database: &Path) -> io::Result<bool> {
+fn is_mounted(_database: &Path) -> io::Result<bool> {
     Ok(false)
 }
 

@@ -22,6 +22,17 @@ pub(crate) struct Guard {
     pub(crate) file: FileId,
     /// The longest ttl that was ever granted.
     pub(crate) max_ttl_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_log: Option<LostLog>,
+}
+
+/// A log or a shared memory that was deleted or replaced beneath a process that had it open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LostLog {
+    /// Seen at this point of the lease clock of this id; its leases are yet to be waited for.
+    Seen { clock: String, at_us: u64 },
+    /// They are waited for in the one of this number: a process that has the old one open is passed over.
+    WaitedFor { number: u64 },
 }
 
 impl Guard {
@@ -35,6 +46,11 @@ impl Guard {
     /// Whether both speak of the same file.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.world == other.world && self.file == other.file
+    }
+
+    /// Whether no log was lost but one that is waited for beside the log of this number.
+    pub(crate) fn knows_log(&self, number: u64) -> bool {
+        self.lost_log.as_ref().is_none_or(|lost| *lost == LostLog::WaitedFor { number })
     }
 
     /// Whether it has remembered so long a ttl.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod anchor;
 mod at_once;
 mod backend;
 mod clock;
@@ -11,9 +12,12 @@ mod folder;
 mod front;
 mod guard;
 mod link;
+mod lost_log;
 mod migration;
+mod names;
 mod pauses;
 mod places;
+mod ranges;
 mod schema;
 mod sql;
 mod step;

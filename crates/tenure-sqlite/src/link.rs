@@ -1,4 +1,4 @@
-//! `Link`: a connection to the database.
+//! `Link`: a connection to the database, and what this process locks besides SQLite.
 
 use std::{
     ops::Deref,
@@ -6,25 +6,48 @@ use std::{
 };
 
 use rusqlite::{Connection, config::DbConfig};
+use tenure_core::BackendError;
 
-use crate::folder::FolderLock;
+use crate::{
+    anchor::{Anchor, Others},
+    folder::FolderLock,
+    names::LogFiles,
+};
 
-/// A connection whose end cannot hurt another file of the same name.
+/// A connection whose end cannot hurt another file of the same name, and which no close of another descriptor hurts.
 pub(crate) struct Link {
     conn: Connection,
     database: PathBuf,
-    /// Held while it is opened and while it is closed. Declared, and so dropped, after the connection.
+    /// Declared, and so dropped, after the connection, as is the lock.
+    anchor: Anchor,
+    /// Held while it is opened and while it is closed.
     lock: Option<FolderLock>,
+    keeps_log: bool,
 }
 
 impl Link {
-    pub(crate) fn new(conn: Connection, database: &Path, lock: FolderLock) -> Self {
-        Self { conn, database: database.to_owned(), lock: Some(lock) }
+    pub(crate) fn new(conn: Connection, database: &Path, anchor: Anchor, lock: FolderLock) -> Self {
+        let database = database.to_owned();
+        Self { conn, database, anchor, lock: Some(lock), keeps_log: false }
+    }
+
+    /// Takes the locks that last as long as it is open. It has read something: SQLite has its log open.
+    pub(crate) fn hold(&self) -> Result<LogFiles, BackendError> {
+        self.anchor.hold(&self.database)
+    }
+
+    pub(crate) fn others(&self) -> Result<Others, BackendError> {
+        self.anchor.others(&self.database)
     }
 
     /// It is open: others may come.
     pub(crate) fn opened(&mut self) {
         self.lock = None;
+    }
+
+    /// Leaves its log where it is.
+    pub(crate) fn close_beside_its_log(mut self) {
+        self.keeps_log = true;
     }
 
     /// Whether no other process makes, opens or closes a database here.
@@ -42,17 +65,16 @@ impl Deref for Link {
 }
 
 impl Drop for Link {
-    /// The last connection deletes its log, by name. Without the lock another file may have come to life under
-    /// that name since SQLite looked; so the log is left where it is.
+    /// The last connection moves its log into the database and deletes it, by name. Without the lock another file may have
+    /// come to life under that name since SQLite looked, and another log may stand there already: then all is left as it is.
     fn drop(&mut self) {
-        let lock = match self.lock.take() {
+        self.lock = match self.lock.take() {
             Some(lock) => lock.alone(),
             None => FolderLock::exclusive(&self.database).ok(),
         };
-        if lock.is_none() {
+        if self.keeps_log || self.lock.is_none() || !self.anchor.let_go(&self.database) {
             // Cannot fail: it sets a flag of an open connection.
             let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
-        self.lock = lock;
     }
 }

@@ -7,28 +7,25 @@ use tenure_core::{BackendError, ErrorKind, Host, Moment, Timing};
 use tenure_ledger::{Ledger, Rules};
 
 use crate::{
+    anchor::Anchor,
     clock::{LeaseClock, micros},
     config::Config,
-    error,
-    file::{
-        Changed, FileId, create, has_log, has_other_names, is_blank, is_link, is_mounted, remove_leftovers,
-    },
+    error::{self, replaced_meanwhile},
+    file::{FileId, create, has_log, is_blank, is_link, refuse_second_worlds, remove_leftovers},
     folder::FolderLock,
-    guard::Guard,
+    guard::{Guard, LostLog},
     link::Link,
+    lost_log::{self, Verdict},
     migration::{is_old, migrate},
+    names::{LogFiles, Names},
     sql,
 };
 
 /// An open file.
 pub(crate) struct Open {
     pub(crate) conn: Link,
-    pub(crate) file: FileId,
+    pub(crate) names: Names,
     pub(crate) guard: Guard,
-    /// When the file's inode last changed, as last seen.
-    pub(crate) changed: Changed,
-    /// It may have been away since we read the guard.
-    pub(crate) is_unsure: bool,
     /// Nothing is granted before this point on the lease clock.
     pub(crate) opens_us: u64,
 }
@@ -44,6 +41,8 @@ pub(crate) struct Meta {
 struct Opening<'a> {
     path: &'a Path,
     file: FileId,
+    /// Those at their names before SQLite opened any.
+    log_files: Option<LogFiles>,
     host: &'a dyn Host,
     clock: &'a LeaseClock,
 }
@@ -68,16 +67,22 @@ pub(crate) fn open(
         return Err(error::refused(path, ErrorKind::Unsupported, refusal));
     }
     // Beside others, as long as there is nothing to change.
-    if let Some(open) = open_under(FolderLock::shared(path)?, path, host, clock)? {
+    let open_beside_others = || open_under(FolderLock::shared(path)?, path, host, clock);
+    if let Some(open) = open_beside_others()? {
         return Ok(Some(open));
     }
-    open_under(FolderLock::exclusive(path)?, path, host, clock)
+    if let Some(ready) = open_under(FolderLock::exclusive(path)?, path, host, clock)? {
+        ready.conn.close_beside_its_log();
+    }
+    open_beside_others()?.map(Some).ok_or_else(|| replaced_meanwhile(path))
 }
 
-/// A failure on a file that has vanished is worth another attempt.
-fn unless_replaced(path: &Path, file: FileId) -> impl Fn(BackendError) -> BackendError + '_ {
-    move |error| match FileId::of(path) {
-        Ok(there) if there != Some(file) => replaced_meanwhile(path),
+/// A failure on a file that has vanished, or whose log has, is worth another attempt.
+fn unless_replaced<'a>(opening: &Opening<'a>) -> impl Fn(BackendError) -> BackendError + 'a {
+    let &Opening { path, file, log_files, .. } = opening;
+    move |error| match (FileId::of(path), LogFiles::of(path)) {
+        (Ok(there), _) if there != Some(file) => replaced_meanwhile(path),
+        (_, Ok(there)) if log_files.is_some() && there != log_files => replaced_meanwhile(path),
         _ => error,
     }
 }
@@ -96,57 +101,64 @@ fn open_under(
         create(path)?;
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
+    let opening = Opening { path, file, log_files: LogFiles::of(path)?, host, clock };
+    let anchor = Anchor::of(file);
     // Two files that both have this name, one after the other, would meet in one log: a stranger is opened alone.
-    let is_known = || Guard::read(path).is_ok_and(|guard| guard.is_some_and(|guard| guard.file == file));
-    if !lock.is_exclusive() && !is_known() {
+    let is_known = match Guard::read(path).ok().flatten().filter(|guard| guard.file == file) {
+        Some(guard) => has_known_log(&guard, &anchor, &opening, lock.is_exclusive())?,
+        None => false,
+    };
+    // A log is made alone, too, and left: which one a connection opens is certain only if it was there before.
+    if !lock.is_exclusive() && (!is_known || opening.log_files.is_none()) {
         return Ok(None);
     }
-    refuse_second_worlds(path).map_err(unless_replaced(path, file))?;
+    refuse_second_worlds(path).map_err(unless_replaced(&opening))?;
     let conn = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )
     .map_err(|e| error::before_commit(path, e))
-    .map_err(unless_replaced(path, file))?;
-    let mut conn = Link::new(conn, path, lock);
-    let settled = settle(&conn, &Opening { path, file, host, clock }).map_err(unless_replaced(path, file))?;
-    let Some(guard) = settled else { return Ok(None) };
-    // Only now has SQLite surely opened it: was it this file?
-    if FileId::of(path)? != Some(file) {
+    .map_err(unless_replaced(&opening))?;
+    let mut conn = Link::new(conn, path, anchor, lock);
+    let settled = settle(&conn, &opening).map_err(unless_replaced(&opening))?;
+    let Some((guard, log_files)) = settled else { return Ok(None) };
+    // Only now has SQLite surely opened it: was it this file? And newcomers see which log it has: was it this one until now?
+    if FileId::of(path)? != Some(file) || LogFiles::of(path)? != Some(log_files) {
         return Err(replaced_meanwhile(path));
     }
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
     conn.set_prepared_statement_cache_capacity(sql::STATEMENTS);
     conn.opened();
-    Ok(Some(Open { conn, file, guard, changed: (0, 0), is_unsure: true, opens_us: meta.opens_us }))
+    Ok(Some(Open { conn, names: Names::new(path, file, log_files), guard, opens_us: meta.opens_us }))
 }
 
-/// SQLite keeps its log beside the name by which it opened a file.
-fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
-    if has_other_names(path) {
-        let message = "the database file has several names (hard links), and each would have locks of its own; keep \
-                       one name";
-        return Err(error::refused(path, ErrorKind::Invalid, message));
+/// Whether all processes that have this file open have the log that is at its name. If not, and we are alone, its loss is
+/// written down, and the file may be opened once no process can be writing to the lost log.
+fn has_known_log(
+    guard: &Guard,
+    anchor: &Anchor,
+    opening: &Opening<'_>,
+    is_alone: bool,
+) -> Result<bool, BackendError> {
+    let &Opening { path, file, host, clock, .. } = opening;
+    // SQLite would give this connection the shared memory that the others of this process have.
+    if lost_log::is_open_here(path, file)? {
+        return Err(replaced_meanwhile(path));
     }
-    if is_mounted(path).map_err(|e| error::io(path, "the database file cannot be reached", e))? {
-        let message = "the database file alone is mounted here (a container's volume), so its log would not be \
-                       shared; mount its directory";
-        return Err(error::refused(path, ErrorKind::Invalid, message));
+    let others = anchor.others(path)?;
+    let verdict = lost_log::judge(guard, others);
+    if verdict == Verdict::Lost && is_alone {
+        lost_log::remember(path, file, host, clock)?;
+        if others.are_elsewhere {
+            lost_log::must_be_settled(path, host, clock)?;
+        }
     }
-    Ok(())
-}
-
-fn replaced_meanwhile(path: &Path) -> BackendError {
-    error::refused(
-        path,
-        ErrorKind::Throttled,
-        "the database file was replaced while it was opened; try again",
-    )
+    Ok(verdict == Verdict::Known)
 }
 
 /// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
 /// written, and we are not alone.
-fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendError> {
+fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFiles)>, BackendError> {
     let &Opening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
@@ -166,33 +178,41 @@ fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<Guard>, BackendEr
             "the database file is read-only; give this user write permission",
         ));
     }
-    let fresh = check_ownership(conn, path)?;
+    let is_fresh = check_ownership(conn, path)?;
     keep_log(false)?;
-    if !fresh && !is_current(conn).map_err(sqlite)? {
-        if !conn.is_alone() {
-            return Ok(None);
-        }
+    let has_log = journal_mode(conn, "PRAGMA journal_mode").map_err(sqlite)? == WAL;
+    let is_ready = !is_fresh && has_log && is_current(conn).map_err(sqlite)?;
+    if !is_ready && !conn.is_alone() {
+        return Ok(None);
+    }
+    if is_fresh || !has_log {
+        prepare(conn, path, file)?;
+    }
+    let log_files = conn.hold()?;
+    if !conn.is_alone() && opening.log_files != Some(log_files) {
+        return Err(replaced_meanwhile(path));
+    }
+    if !is_fresh && !is_ready {
         in_transaction(conn, path, || migrate(conn, path))?;
     }
     conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
-    if !fresh {
+    if !is_fresh {
         let meta = read_meta(conn).map_err(sqlite)?;
-        if let Some(guard) =
-            Guard::read(path)?.filter(|guard| is_known(guard, &meta, file) && meta.clock == clock.id())
-        {
-            return Ok(Some(guard));
+        let is_known = |guard: &Guard| {
+            is_known(guard, &meta, file) && meta.clock == clock.id() && guard.knows_log(log_files.number())
+        };
+        if let Some(guard) = Guard::read(path)?.filter(is_known) {
+            return Ok(Some((guard, log_files)));
         }
     }
     if !conn.is_alone() {
         return Ok(None);
     }
-    if fresh {
-        prepare(conn, path, file)?;
-    }
-    become_ours(conn, opening).map(Some)
+    Ok(Some((become_ours(conn, opening)?, log_files)))
 }
 
-/// Sees to it that a file without tables shares no log with an older one of its name, and turns its own log on.
+/// Sees to it that a file without tables shares no log with an older one of its name, and turns its own log on. One that
+/// another program has turned off is turned on again: without it readers and writers stop each other.
 ///
 /// No other connection has this file open once its exclusive lock is ours, and no other file comes to life here under
 /// our own.
@@ -205,15 +225,19 @@ fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendEr
         conn.execute_batch(sql::ROLLBACK).map_err(sqlite)?;
         removed?;
     }
-    let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(sqlite)?;
-    if mode != "wal" {
+    if journal_mode(conn, "PRAGMA journal_mode = WAL").map_err(sqlite)? != WAL {
         let message = "SQLite cannot use its WAL mode here; put the database on a local file system";
         return Err(error::refused(path, ErrorKind::Unsupported, message));
     }
-    Ok(())
+    // Only a read opens the log.
+    is_current(conn).map(drop).map_err(sqlite)
 }
 
-fn become_ours(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError> {
+fn journal_mode(conn: &Connection, pragma: &str) -> rusqlite::Result<String> {
+    conn.query_row(pragma, [], |row| row.get(0))
+}
+
+fn become_ours(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
     let path = opening.path;
     let guard = in_transaction(conn, path, || adopt(conn, opening))?;
     // In a transaction after that one: until it is remembered, whoever opens it finds the mismatch again, and waits
@@ -229,7 +253,7 @@ fn become_ours(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, Backen
 }
 
 fn in_transaction<A>(
-    conn: &Connection,
+    conn: &Link,
     path: &Path,
     work: impl FnOnce() -> Result<A, BackendError>,
 ) -> Result<A, BackendError> {
@@ -292,8 +316,8 @@ fn is_known(guard: &Guard, meta: &Meta, file: FileId) -> bool {
 
 /// Inside a write transaction: makes the tables, ends the leases of another boot, and closes the doors if the file has
 /// taken another's place. Answers what to remember.
-fn adopt(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError> {
-    let &Opening { path, file, host, clock } = opening;
+fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
+    let &Opening { path, file, host, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     let remembered = Guard::read(path)?;
     if check_ownership(conn, path)? {
@@ -309,11 +333,20 @@ fn adopt(conn: &Connection, opening: &Opening<'_>) -> Result<Guard, BackendError
         conn.execute(sql::SET_CLOCK, (clock.id(), micros(furthest))).map_err(sqlite)?;
     }
     let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
-    if remembered.is_some_and(|remembered| !is_known(&remembered, &meta, file)) {
-        let opens = now.boot + Duration::from_millis(max_ttl_ms);
+    // Since when nothing is granted in what is lost.
+    let since = remembered.as_ref().and_then(|remembered| match remembered.lost_log {
+        _ if !is_known(remembered, &meta, file) => Some(now.boot),
+        Some(LostLog::Seen { .. }) => Some(lost_log::seen_at(remembered, clock).unwrap_or(now.boot)),
+        _ => None,
+    });
+    if let Some(since) = since {
+        let opens = since + Duration::from_millis(max_ttl_ms);
         conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
     }
-    Ok(Guard { world: meta.world, file, max_ttl_ms })
+    let others = conn.others()?;
+    let number = others.number.filter(|_| others.are_elsewhere);
+    let lost_log = number.map(|number| LostLog::WaitedFor { number });
+    Ok(Guard { world: meta.world, file, max_ttl_ms, lost_log })
 }
 
 fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Result<()> {
@@ -355,3 +388,5 @@ fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result
 pub(crate) fn until_open(open: &Open, now: Moment) -> Option<Duration> {
     Some(Duration::from_micros(open.opens_us.saturating_sub(micros(now.boot)))).filter(|left| !left.is_zero())
 }
+
+const WAL: &str = "wal";

@@ -2,7 +2,8 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, TryLockError},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
     time::Duration,
 };
 
@@ -17,6 +18,8 @@ use crate::{
     file::FileId,
     folder::FolderLock,
     guard::Guard,
+    lost_log,
+    names::Standing,
     places::Places,
     schema::{self, Open},
     sql,
@@ -28,6 +31,9 @@ use crate::{
 const HOLDERS_TRIES: u32 = 64;
 /// Pauses of those who wait double so often, up to 96 ms.
 const DOUBLINGS: u32 = 5;
+
+/// The handles of this process, with their paths.
+static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<Store>>)>> = Mutex::new(Vec::new());
 
 /// One way to the file; opened when first needed, and again when another file stands in its place.
 pub(crate) struct Store {
@@ -135,34 +141,66 @@ impl Store {
         }
     }
 
+    /// The store of a handle.
+    pub(crate) fn shared(config: Config, host: Arc<dyn Host>, bells: Bells) -> Arc<Mutex<Self>> {
+        let path = config.path.clone();
+        let store = Arc::new(Mutex::new(Self::new(config, host, bells)));
+        let mut handles = locked(&HANDLES);
+        handles.retain(|(_, handle)| handle.strong_count() > 0);
+        handles.push((path, Arc::downgrade(&store)));
+        drop(handles);
+        store
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.clock.now(&*self.host)
     }
 
     /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
     pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
-        let there = FileId::with_change(&self.config.path)?;
-        match (&mut self.open, there) {
-            (Some(open), Some((file, changed))) if open.file == file && !self.stale => {
-                // It may have been away: what is remembered beside it says so.
-                open.is_unsure |= open.changed != changed;
-                open.changed = changed;
-            }
-            _ => (self.open, self.stale) = (None, false),
+        if self.standing()? == Some(Standing::Ours) && !self.stale {
+            return Ok(true);
         }
-        if self.open.is_none() {
-            let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
-            self.open = opened.map_err(|error| self.jittered(error, Haste::Waiter))?;
-            self.generation += u64::from(self.open.is_some());
-        }
+        self.leave_lost_log()?;
+        (self.open, self.stale) = (None, false);
+        let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
+        self.open = opened.map_err(|error| self.jittered(error, Haste::Waiter))?;
+        self.generation += u64::from(self.open.is_some());
         Ok(self.open.is_some())
     }
 
-    /// Whether the file at the path is the one that is open.
-    pub(crate) fn is_in_place(&self) -> bool {
-        let is_other =
-            |open: &Open| FileId::of(&self.config.path).is_ok_and(|there| there != Some(open.file));
-        !self.open.as_ref().is_some_and(is_other)
+    /// What stands at the names of the open file, if one is open.
+    fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
+        self.open.as_mut().map(|open| open.names.look()).transpose()
+    }
+
+    /// Whether the file at the path is the one that is open, beside its log.
+    pub(crate) fn is_in_place(&mut self) -> bool {
+        self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == Standing::Ours))
+    }
+
+    /// Closes all connections of this process to the file if another log is beside it than theirs: with one of them left,
+    /// SQLite would give a new one their shared memory.
+    fn leave_lost_log(&mut self) -> Result<(), BackendError> {
+        let path = self.config.path.clone();
+        let Some(file) = FileId::of(&path)? else { return Ok(()) };
+        if !lost_log::is_open_here(&path, file)? {
+            return Ok(());
+        }
+        let _lock = FolderLock::exclusive(&path).map_err(|e| self.jittered(e, Haste::Waiter))?;
+        lost_log::remember(&path, file, &*self.host, &self.clock)?;
+        self.open = None;
+        let is_here = |path: &Path| FileId::of(path).is_ok_and(|there| there == Some(file));
+        let handles = locked(&HANDLES);
+        let others: Vec<_> =
+            handles.iter().filter(|(path, _)| is_here(path)).map(|(_, store)| store.clone()).collect();
+        drop(handles);
+        for other in others.iter().filter_map(Weak::upgrade) {
+            // One that is in use finds out when it is used next.
+            let Ok(mut store) = other.try_lock() else { continue };
+            store.open.take_if(|open| open.names.file == file);
+        }
+        Ok(())
     }
 
     /// For reading; `None` before the file is there.
@@ -267,7 +305,7 @@ impl Store {
 }
 
 impl Tx<'_> {
-    pub(crate) fn path(&self) -> &std::path::Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.store.config.path
     }
 
@@ -280,28 +318,35 @@ impl Tx<'_> {
         self.be_sure()?;
         let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
         let message = format!(
-            "the database file was deleted or replaced; nothing is granted for another {left:.1?}, until every lease \
-             in the old file is over",
+            "the database file or its log was deleted or replaced; nothing is granted for another {left:.1?}, until \
+             every lease in the old one has expired",
         );
         Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
     }
 
-    /// Reads again what is remembered of the file, inside and beside it, if it may have been away: another process may have
-    /// been the first to open it since.
+    /// Reads again what is remembered of the file, inside and beside it, if it or its log may have been away: another process
+    /// may have been the first to open it since.
     fn be_sure(&mut self) -> Result<(), BackendError> {
-        if !self.store.opened().is_unsure {
+        if !self.store.opened().names.is_unsure {
             return Ok(());
         }
         let guard = Guard::read(self.path())?;
         let meta = schema::read_meta(self.conn()).map_err(|e| self.failed(e))?;
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
-        if meta.world != open.guard.world || guard.as_ref().is_some_and(|guard| !guard.is_of(&open.guard)) {
+        let number = open.names.log_files.number();
+        let is_ours = |guard: &Guard| guard.is_of(&open.guard) && guard.knows_log(number);
+        if meta.world != open.guard.world || !guard.as_ref().is_none_or(is_ours) {
             return Err(self.must_reopen());
         }
         // If it was removed on purpose, the next grant writes it anew.
         open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
-        (open.opens_us, open.is_unsure) = (meta.opens_us, false);
+        (open.opens_us, open.names.is_unsure) = (meta.opens_us, false);
         Ok(())
+    }
+
+    fn must_stand(&mut self) -> Result<(), BackendError> {
+        let is_ours = self.store.standing()? == Some(Standing::Ours);
+        if is_ours { Ok(()) } else { Err(self.must_reopen()) }
     }
 
     /// The open file is not the one at the path: nothing was done, try again.
@@ -322,25 +367,20 @@ impl Tx<'_> {
         let path = self.path().to_owned();
         // Under it nobody remembers another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
-        if !self.store.is_in_place() {
-            return Err(self.must_reopen());
-        }
+        self.must_stand()?;
         let remembered = Guard::read(&path)?;
         let host = self.store.host.clone();
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
         if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
             return Err(self.must_reopen());
         }
-        let known = remembered.map_or(0, |guard| guard.max_ttl_ms);
-        let guard = Guard { max_ttl_ms: known.max(ttl_ms), ..open.guard.clone() };
+        let guard = remembered.unwrap_or_else(|| Guard { max_ttl_ms: 0, ..open.guard.clone() });
+        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
         guard.write(&path, &*host)?;
         // Only what is written is known.
         open.guard = guard;
         // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.
-        if FileId::of(&path)? != Some(open.file) {
-            return Err(self.must_reopen());
-        }
-        Ok(())
+        self.must_stand()
     }
 
     /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.

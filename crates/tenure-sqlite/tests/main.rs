@@ -6,6 +6,8 @@
     reason = "a test stops at the first surprise, and real servers and processes live in real time"
 )]
 
+#[cfg(target_os = "linux")]
+mod anchors;
 mod at_once;
 mod conformance;
 mod diagnosis;

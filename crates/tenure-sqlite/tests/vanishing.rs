@@ -377,6 +377,134 @@ async fn a_log_without_its_database_is_not_taken_over() {
     assert!(other.enter().await.token > grant.token);
 }
 
+/// What befalls the log or the shared memory of a file that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    Deleted(&'static [&'static str]),
+    /// A copy takes its place, as `rsync` does it.
+    Replaced(&'static [&'static str]),
+    MovedAway(&'static [&'static str]),
+}
+
+impl Loss {
+    const ALL: [Self; 7] = [
+        Self::Deleted(&["-wal"]),
+        Self::Deleted(&["-shm"]),
+        Self::Deleted(&["-wal", "-shm"]),
+        Self::Replaced(&["-wal"]),
+        Self::Replaced(&["-shm"]),
+        Self::Replaced(&["-wal", "-shm"]),
+        Self::MovedAway(&["-wal", "-shm"]),
+    ];
+
+    fn befall(self, stage: &Stage) {
+        let (Self::Deleted(parts) | Self::Replaced(parts) | Self::MovedAway(parts)) = self;
+        for part in parts {
+            let (file, other) = (stage.file(&format!("locks.db{part}")), stage.file("other"));
+            match self {
+                Self::Deleted(_) => fs::remove_file(file).unwrap(),
+                Self::Replaced(_) => {
+                    fs::copy(&file, &other).unwrap();
+                    fs::rename(&other, &file).unwrap();
+                }
+                Self::MovedAway(_) => fs::rename(&file, stage.file(&format!("away{part}"))).unwrap(),
+            }
+        }
+    }
+
+    /// Whether what was written is where it was, or a copy of it.
+    fn keeps_what_was_written(self) -> bool {
+        matches!(self, Self::Replaced(_) | Self::Deleted(&["-shm"]))
+    }
+}
+
+/// L1: the log or the shared memory was deleted or replaced beneath an open file. The holder went on in the one that it had open,
+/// and a client that came later was granted in a new one.
+#[tokio::test(start_paused = true)]
+async fn a_file_whose_log_is_lost_grants_nothing_until_its_leases_have_expired() {
+    for loss in Loss::ALL {
+        let stage = Stage::new();
+        let holder = Player::new(stage.open("locks.db"), "one");
+        let grant = holder.enter().await;
+        loss.befall(&stage);
+        let other = Player::new(stage.open("locks.db"), "one");
+        assert_shut(&other).await;
+        let renewal = holder.renew(&grant).await;
+        assert_eq!(renewal == Renewal::Renewed, loss.keeps_what_was_written(), "{loss:?}: {renewal:?}");
+        pass(TTL - Duration::from_millis(1)).await;
+        assert_shut(&other).await;
+        holder.leave().await;
+        pass(Duration::from_millis(1)).await;
+        assert!(other.enter().await.token > grant.token, "{loss:?}");
+    }
+}
+
+/// L1, L5: the holder finds it out itself, at each of its verbs, as does a handle that has just written the row.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_log_is_lost_does_not_go_on_in_it() {
+    for loss in Loss::ALL {
+        let stage = Stage::new();
+        let (holder, idle) =
+            (Player::new(stage.open("locks.db"), "one"), Player::new(stage.open("locks.db"), "two"));
+        for _ in 0..2 {
+            idle.enter().await;
+            idle.leave().await;
+        }
+        let grant = holder.enter().await;
+        loss.befall(&stage);
+        assert_shut(&idle).await;
+        assert_eq!(holder.renew(&grant).await == Renewal::Renewed, loss.keeps_what_was_written(), "{loss:?}");
+        assert_eq!(holder.leave().await == Released::Released, loss.keeps_what_was_written(), "{loss:?}");
+        assert_shut(&holder).await;
+        pass(TTL).await;
+        holder.enter().await;
+    }
+}
+
+/// L5: a holder hears of it by its poll, and a waiter that only reads asks again.
+#[tokio::test(start_paused = true)]
+async fn a_lost_log_rings_holders_and_waiters() {
+    for loss in Loss::ALL {
+        let stage = Stage::new();
+        let (holder, waiter) =
+            (Player::new(stage.open("locks.db"), "one"), Player::new(stage.open("locks.db"), "one"));
+        let process = |player: &Player| player.claim.owner.process();
+        let mut streams = [
+            holder.backend.wakes(process(&holder), Audience::Holders),
+            waiter.backend.wakes(process(&waiter), Audience::Waiters),
+        ];
+        holder.enter().await;
+        waiter.queue_behind(0).await;
+        loss.befall(&stage);
+        for stream in &mut streams {
+            let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+            assert_eq!(heard.unwrap(), Wake::All, "{loss:?}");
+        }
+        holder.leave().await;
+        pass(TTL).await;
+        waiter.enter().await;
+    }
+}
+
+/// L1: until the log is looked at again, a handle of the same process has the old shared memory, and SQLite would give it to a new
+/// one as well. An idle one must not keep the others out for that.
+#[tokio::test(start_paused = true)]
+async fn an_idle_handle_of_the_same_process_keeps_no_other_in_a_lost_log() {
+    let stage = Stage::new();
+    let idle = Player::new(stage.open("locks.db"), "idle");
+    idle.enter().await;
+    Loss::Deleted(&["-wal", "-shm"]).befall(&stage);
+    let one = Player::new(stage.open("locks.db"), "one");
+    assert_shut(&one).await;
+    pass(TTL).await;
+    let grant = one.enter().await;
+    // Nor does it go on where it was.
+    assert!(!Player::new(idle.backend.clone(), "one").try_enter().await);
+    drop(one);
+    let view = idle.backend.inspect(&grant.name).await.unwrap();
+    assert_eq!(view.holders[0].token, Some(grant.token));
+}
+
 /// A hard link is a second world.
 #[tokio::test(start_paused = true)]
 async fn a_file_with_other_names_is_refused() {

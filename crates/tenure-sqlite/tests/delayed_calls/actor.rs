@@ -145,11 +145,11 @@ async fn patiently<A>(mut ask: impl AsyncFnMut() -> Result<A, BackendError>) -> 
     }
 }
 
-/// `None` if it is worth asking again, as it is where the doors are closed or another process writes.
+/// `None` if it is worth asking again, as it is where nothing is granted yet, another process writes, or this one stood still.
 fn patiently_once<A>(answer: Result<A, BackendError>) -> Result<Option<A>, BackendError> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.kind() == ErrorKind::Throttled => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::Throttled | ErrorKind::TimedOut) => Ok(None),
         Err(error) if error.kind() == ErrorKind::Unavailable && error.retry_hint().is_some() => Ok(None),
         Err(error) => Err(error),
     }

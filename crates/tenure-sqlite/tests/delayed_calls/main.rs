@@ -1,7 +1,7 @@
 //! One process is stopped before each of its file system calls in turn, while another one uses the same file.
 //!
 //! `TENURE_DELAYED_CALLS=all cargo test -p tenure-sqlite --test delayed_calls -- --nocapture` goes through every call of
-//! every scene. Without it every call is gone through in the scene of a new file, and each third one in the others.
+//! every scene. Without it every call is gone through in the scene of a new file, and each fourth one in the others.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -35,7 +35,7 @@ fn no_delayed_call_lets_two_in() {
         let calls = Pair { scene, at: 0 }.calls(&shim);
         println!("{scene:?}: {} calls, {:?}", calls.len(), tally(&calls));
         assert!(calls.len() > 30, "{scene:?}: the library sees too little: {calls:?}");
-        let step = if is_all || scene == Scene::Fresh { 1 } else { 3 };
+        let step = if is_all || scene == Scene::Fresh { 1 } else { 4 };
         pairs.extend((1..=calls.len()).step_by(step).map(|at| Pair { scene, at }));
     }
     let (count, findings) = (pairs.len(), search(pairs, &shim));

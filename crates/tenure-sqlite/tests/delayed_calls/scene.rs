@@ -30,6 +30,12 @@ pub(crate) enum Scene {
     Replaced,
     /// A ttl is granted that is longer than any before, and the file is deleted meanwhile.
     Longer,
+    /// Its log and its shared memory are deleted meanwhile, and it stays.
+    LogDeleted,
+    /// Only the shared memory.
+    MemoryDeleted,
+    /// Copies take the place of both meanwhile.
+    LogReplaced,
     /// It was last used under another boot id.
     OtherBoot,
 }
@@ -52,7 +58,7 @@ impl Drop for Player {
 }
 
 impl Scene {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Fresh,
         Self::Existing,
         Self::Regular,
@@ -60,11 +66,18 @@ impl Scene {
         Self::Beheaded,
         Self::Replaced,
         Self::Longer,
+        Self::LogDeleted,
+        Self::MemoryDeleted,
+        Self::LogReplaced,
         Self::OtherBoot,
     ];
 
     fn vanishes(self) -> bool {
-        matches!(self, Self::Deleted | Self::Beheaded | Self::Replaced | Self::Longer)
+        matches!(self, Self::Deleted | Self::Beheaded | Self::Replaced | Self::Longer) || self.loses_its_log()
+    }
+
+    fn loses_its_log(self) -> bool {
+        matches!(self, Self::LogDeleted | Self::MemoryDeleted | Self::LogReplaced)
     }
 
     /// Of the process that is stopped.
@@ -98,6 +111,9 @@ impl Scene {
             return;
         }
         let db = folder.join("db");
+        if self.loses_its_log() {
+            return self.loses(&db);
+        }
         let _ = fs::remove_file(db.join("l.db"));
         if self != Self::Beheaded {
             let _ = fs::remove_file(db.join("l.db-wal"));
@@ -105,6 +121,21 @@ impl Scene {
         }
         if self == Self::Replaced {
             fs::rename(db.join("other.db"), db.join("l.db")).unwrap();
+        }
+    }
+}
+
+impl Scene {
+    /// Not every one of them is there already.
+    fn loses(self, db: &Path) {
+        let parts: &[&str] =
+            if self == Self::MemoryDeleted { &["l.db-shm"] } else { &["l.db-wal", "l.db-shm"] };
+        for part in parts.iter().map(|part| db.join(part)) {
+            let copy = part.with_extension("copy");
+            let _ = match self {
+                Self::LogReplaced => fs::copy(&part, &copy).and_then(|_| fs::rename(&copy, &part)),
+                _ => fs::remove_file(&part),
+            };
         }
     }
 }
@@ -134,7 +165,7 @@ impl Pair {
 
     /// The process that will be stopped.
     fn stopped(self, folder: &TempDir, shim: &Path) -> Player {
-        let times = if self.scene == Scene::Regular { 3 } else { 1 };
+        let times = if self.scene == Scene::Regular || self.scene.loses_its_log() { 3 } else { 1 };
         let mut command = actor::command("hasty", folder.path(), self.scene.ttl(), times);
         start(command.env("LD_PRELOAD", shim).env("DELAY_AT", self.at.to_string()))
     }
