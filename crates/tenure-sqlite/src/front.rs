@@ -35,7 +35,7 @@ pub(crate) struct Front {
     places: Vec<PlaceRow>,
     is_whole: bool,
     read_at_us: u64,
-    /// The last place of the front that waits for a turn: a verb that leaves it there has not looked behind it.
+    /// The last live place of the front that waits for a turn: a verb that leaves it there has not looked behind it.
     last_turn: Option<OwnerId>,
 }
 
@@ -77,7 +77,8 @@ impl Front {
             false => Vec::new(),
         };
         let is_whole = front.len() < look.places;
-        let last_turn = front.iter().rev().find(|(_, place)| place.waits_for_a_turn());
+        let is_live = |place: &Place| place.ends_us() > micros(look.now.boot);
+        let last_turn = front.iter().rev().find(|(_, place)| is_live(place) && place.waits_for_a_turn());
         let last_turn = last_turn.map(|(_, place)| place.owner());
         let mut behind = Unseen::default();
         if let (Some(owner), Some((last, _)), false) = (look.owner, front.last(), is_whole) {
@@ -85,10 +86,9 @@ impl Front {
             if front.iter().all(|(_, place)| place.owner() != owner) {
                 front.extend(read_places(conn, sql::READ_PLACE, (look.name.as_str(), owner.to_string()))?);
             }
-            // A place that is over will be taken anew, at the end.
-            let is_live = |place: &Place| place.owner() == owner && place.ends_us() > micros(look.now.boot);
-            let own = front.iter().find(|(_, place)| is_live(place)).map(|(number, _)| *number);
-            behind = unseen(conn, look, last, own)?;
+            // A place that has ended will be taken anew, at the end.
+            let own = front.iter().find(|(_, place)| place.owner() == owner && is_live(place));
+            behind = unseen(conn, look, last, own.map(|(number, _)| *number))?;
         }
         let places = front.iter().map(|(number, place)| PlaceRow {
             number: *number,

@@ -199,3 +199,15 @@ proptest! {
         });
     }
 }
+
+/// L6: the last of the places that are read first had ended, and its owner took it anew. It was taken for the old one, so the
+/// verb did not look behind it, where the next owner waited: the lock was not handed over until that one asked.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_takes_its_place_anew_does_not_hide_those_behind() {
+    let mut twins = Twins::new(vec![Mode::Exclusive; CLIENTS]);
+    let claim = |client| Step::Claim { client, wait: Wait::Turn };
+    let (first, last) = (Step::Pass { ms: 4000 }, Step::Pass { ms: 2000 });
+    for step in [claim(1), claim(2), claim(3), claim(4), claim(0), first, claim(5), last, claim(0)] {
+        twins.play(&step).await;
+    }
+}
