@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod folder;
 mod front;
+mod grants;
 mod guard;
 mod link;
 mod lost_log;

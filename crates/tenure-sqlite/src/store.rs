@@ -12,12 +12,11 @@ use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerI
 use tokio::sync::Notify;
 
 use crate::{
-    clock::{LeaseClock, millis},
+    clock::LeaseClock,
     config::Config,
     error,
     file::FileId,
     folder::FolderLock,
-    guard::Guard,
     lost_log,
     names::Standing,
     places::Places,
@@ -41,11 +40,11 @@ pub(crate) struct Store {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: LeaseClock,
     bells: Bells,
-    open: Option<Open>,
+    pub(crate) open: Option<Open>,
     /// The number of times a file was opened: hints of another file do not count.
     pub(crate) generation: u64,
     /// The open file must be opened again.
-    stale: bool,
+    pub(crate) stale: bool,
     pub(crate) places: Places,
     pub(crate) last: LastWritten,
     /// Notified when a place is taken: the poll may have to look sooner.
@@ -170,7 +169,7 @@ impl Store {
     }
 
     /// What stands at the names of the open file, if one is open.
-    fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
+    pub(crate) fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
         self.open.as_mut().map(|open| open.names.look()).transpose()
     }
 
@@ -288,7 +287,7 @@ impl Store {
     /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits
     /// comes
     /// back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
-    fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
+    pub(crate) fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
         if error.kind() != ErrorKind::Throttled {
             return error;
         }
@@ -311,76 +310,6 @@ impl Tx<'_> {
 
     pub(crate) fn conn(&self) -> &Connection {
         &self.store.opened().conn
-    }
-
-    /// Refuses while leases of a file that stood here before may be alive.
-    pub(crate) fn must_be_open(&mut self) -> Result<(), BackendError> {
-        self.be_sure()?;
-        let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
-        let message = format!(
-            "the database file or its log was deleted or replaced; nothing is granted for another {left:.1?}, until \
-             every lease in the old one has expired",
-        );
-        Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
-    }
-
-    /// Reads again what is remembered of the file, inside and beside it, if it or its log may have been away: another process
-    /// may have been the first to open it since.
-    fn be_sure(&mut self) -> Result<(), BackendError> {
-        if !self.store.opened().names.is_unsure {
-            return Ok(());
-        }
-        let guard = Guard::read(self.path())?;
-        let meta = schema::read_meta(self.conn()).map_err(|e| self.failed(e))?;
-        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
-        let number = open.names.log_files.number();
-        let is_ours = |guard: &Guard| guard.is_of(&open.guard) && guard.knows_log(number);
-        if meta.world != open.guard.world || !guard.as_ref().is_none_or(is_ours) {
-            return Err(self.must_reopen());
-        }
-        // If it was removed on purpose, the next grant writes it anew.
-        open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
-        (open.opens_us, open.names.is_unsure) = (meta.opens_us, false);
-        Ok(())
-    }
-
-    fn must_stand(&mut self) -> Result<(), BackendError> {
-        let is_ours = self.store.standing()? == Some(Standing::Ours);
-        if is_ours { Ok(()) } else { Err(self.must_reopen()) }
-    }
-
-    /// The open file is not the one at the path: nothing was done, try again.
-    fn must_reopen(&mut self) -> BackendError {
-        self.store.stale = true;
-        let message = "the database file was replaced meanwhile; try again";
-        let error = error::refused(self.path(), ErrorKind::Throttled, message);
-        self.store.jittered(error, Haste::Waiter)
-    }
-
-    /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
-    pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
-        self.be_sure()?;
-        if self.store.opened().guard.covers(ttl) {
-            return Ok(());
-        }
-        let ttl_ms = millis(ttl);
-        let path = self.path().to_owned();
-        // Under it nobody remembers another file that has taken the place of this one.
-        let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
-        self.must_stand()?;
-        let remembered = Guard::read(&path)?;
-        let host = self.store.host.clone();
-        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
-        if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
-            return Err(self.must_reopen());
-        }
-        let guard = remembered.unwrap_or_else(|| Guard { max_ttl_ms: 0, ..open.guard.clone() });
-        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
-        guard.write(&path, &*host)?;
-        // Only what is written is known.
-        open.guard = guard;
-        // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.
-        self.must_stand()
     }
 
     /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.
