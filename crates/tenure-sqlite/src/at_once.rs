@@ -43,8 +43,9 @@ impl Store {
         let is_busy = !ledger.is_free();
         let after = Written::new(ledger);
         let Ok(mut write) = open.conn.prepare_cached(sql::WRITE_LOCK_AT_ONCE) else { return Ok(None) };
+        let Some(lock) = open.conn.write_lock() else { return Ok(None) };
         let written = write.execute((name.as_str(), is_busy, now.wall.as_secs(), &after.state, before));
-        drop(write);
+        drop((write, lock));
         match written {
             Ok(0) => Ok(None),
             Ok(_) => {

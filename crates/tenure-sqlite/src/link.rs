@@ -1,15 +1,18 @@
 //! `Link`: a connection to the database, and what this process locks besides SQLite.
 
 use std::{
+    fs::File,
     ops::Deref,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rusqlite::{Connection, config::DbConfig};
 use tenure_core::BackendError;
 
 use crate::{
-    anchor::{Anchor, Others},
+    anchor::{Anchor, Others, open_again},
+    file::beside,
     folder::FolderLock,
     names::LogFiles,
 };
@@ -18,6 +21,8 @@ use crate::{
 pub(crate) struct Link {
     conn: Connection,
     database: PathBuf,
+    /// The log, to be locked by each transaction that writes.
+    log: Option<Arc<File>>,
     /// Declared, and so dropped, after the connection, as is the lock.
     anchor: Anchor,
     /// Held while it is opened and while it is closed.
@@ -25,19 +30,33 @@ pub(crate) struct Link {
     keeps_log: bool,
 }
 
+/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory meanwhile:
+/// the next process wrote at the same time, and the first one's commit was gone. So there is another one, on the log
+/// (`flock`), which belongs to the description of this connection.
+pub(crate) struct WriteLock(Arc<File>);
+
 impl Link {
     pub(crate) fn new(conn: Connection, database: &Path, anchor: Anchor, lock: FolderLock) -> Self {
         let database = database.to_owned();
-        Self { conn, database, anchor, lock: Some(lock), keeps_log: false }
+        Self { conn, database, log: None, anchor, lock: Some(lock), keeps_log: false }
     }
 
     /// Takes the locks that last as long as it is open. It has read something: SQLite has its log open.
-    pub(crate) fn hold(&self) -> Result<LogFiles, BackendError> {
-        self.anchor.hold(&self.database)
+    pub(crate) fn hold(&mut self) -> Result<LogFiles, BackendError> {
+        let log_files = self.anchor.hold(&self.database)?;
+        // SQLite locks nothing of this file: it may be closed at any time.
+        self.log = Some(Arc::new(open_again(&beside(&self.database, "-wal"), log_files.log)?));
+        Ok(log_files)
     }
 
     pub(crate) fn others(&self) -> Result<Others, BackendError> {
         self.anchor.others(&self.database)
+    }
+
+    /// Taken before a transaction that writes begins. Never waits; `None` while another one writes.
+    pub(crate) fn write_lock(&self) -> Option<WriteLock> {
+        let log = self.log.clone().expect("BUG: nothing is written before the locks are held");
+        log.try_lock().is_ok().then(|| WriteLock(log))
     }
 
     /// It is open: others may come.
@@ -76,5 +95,12 @@ impl Drop for Link {
             // Cannot fail: it sets a flag of an open connection.
             let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
+    }
+}
+
+impl Drop for WriteLock {
+    fn drop(&mut self) {
+        // Not left to the close: a forked child has a copy of the descriptor.
+        let _ = self.0.unlock();
     }
 }

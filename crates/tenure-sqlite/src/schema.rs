@@ -120,7 +120,7 @@ fn open_under(
     .map_err(|e| error::before_commit(path, e))
     .map_err(unless_replaced(&opening))?;
     let mut conn = Link::new(conn, path, anchor, lock);
-    let settled = settle(&conn, &opening).map_err(unless_replaced(&opening))?;
+    let settled = settle(&mut conn, &opening).map_err(unless_replaced(&opening))?;
     let Some((guard, log_files)) = settled else { return Ok(None) };
     // Only now has SQLite surely opened it: was it this file? And newcomers see which log it has: was it this one until now?
     if FileId::of(path)? != Some(file) || LogFiles::of(path)? != Some(log_files) {
@@ -158,7 +158,7 @@ fn has_known_log(
 
 /// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
 /// written, and we are not alone.
-fn settle(conn: &Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFiles)>, BackendError> {
+fn settle(conn: &mut Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFiles)>, BackendError> {
     let &Opening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
@@ -257,6 +257,7 @@ fn in_transaction<A>(
     path: &Path,
     work: impl FnOnce() -> Result<A, BackendError>,
 ) -> Result<A, BackendError> {
+    let _lock = conn.write_lock().ok_or_else(|| error::busy(path))?;
     conn.execute_batch(sql::BEGIN).map_err(|e| error::before_commit(path, e))?;
     let done = work().and_then(|answer| {
         conn.execute_batch(sql::COMMIT).map(|()| answer).map_err(|e| error::at_commit(path, e))

@@ -17,6 +17,7 @@ use crate::{
     error,
     file::FileId,
     folder::FolderLock,
+    link::WriteLock,
     lost_log,
     names::Standing,
     places::Places,
@@ -26,8 +27,10 @@ use crate::{
     written::LastWritten,
 };
 
-/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs.
-const HOLDERS_TRIES: u32 = 64;
+/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs, a try one.
+const HOLDERS_TRIES: u32 = 320;
+/// So often a waiter does: a client that takes and releases a lock all the time leaves the write lock free for some µs only.
+const WAITERS_TRIES: u32 = 16;
 /// Pauses of those who wait double so often, up to 96 ms.
 const DOUBLINGS: u32 = 5;
 
@@ -243,13 +246,15 @@ impl Store {
             // A panic left a transaction open.
             self.roll_back();
         }
-        self.begin(haste)?;
+        let lock = self.begin(haste)?;
         let now = self.now();
         let mut tx = Tx { now, store: self, wakes: Vec::new() };
         let done = work(&mut tx).and_then(|answer| Ok((answer, tx.leave_hints()?)));
         let wakes = tx.wakes;
         let done = done.and_then(|done| self.commit().map(|()| done));
-        let (answer, is_left) = done.inspect_err(|_| self.roll_back())?;
+        let done = done.inspect_err(|_| self.roll_back());
+        drop(lock);
+        let (answer, is_left) = done?;
         if is_left {
             touch(&self.config.path);
         }
@@ -259,19 +264,23 @@ impl Store {
         Ok(Some(answer))
     }
 
-    fn begin(&mut self, haste: Haste) -> Result<(), BackendError> {
-        let mut tries = if haste == Haste::Holder { HOLDERS_TRIES } else { 1 };
-        loop {
-            tries -= 1;
-            let said = self.opened().conn.prepare_cached(sql::BEGIN).and_then(|mut s| s.execute([]));
-            match said.map_err(|e| error::before_commit(&self.config.path, e)) {
-                Err(error) if error.kind() == ErrorKind::Throttled && tries > 0 => std::thread::yield_now(),
-                Err(error) => return Err(self.jittered(error, haste)),
-                Ok(_) => break,
+    /// The lock comes first: what a transaction has read before it could be written over.
+    fn begin(&mut self, haste: Haste) -> Result<WriteLock, BackendError> {
+        let tries = if haste == Haste::Holder { HOLDERS_TRIES } else { WAITERS_TRIES };
+        let lock = (0..tries).find_map(|_| {
+            let lock = self.opened().conn.write_lock();
+            if lock.is_none() {
+                std::thread::yield_now();
             }
-        }
+            lock
+        });
+        let begun = lock.ok_or_else(|| error::busy(&self.config.path)).and_then(|lock| {
+            let said = self.opened().conn.prepare_cached(sql::BEGIN).and_then(|mut s| s.execute([]));
+            said.map(|_| lock).map_err(|e| error::before_commit(&self.config.path, e))
+        });
+        let lock = begun.map_err(|error| self.jittered(error, haste))?;
         self.busy = 0;
-        Ok(())
+        Ok(lock)
     }
 
     fn commit(&self) -> Result<(), BackendError> {
@@ -342,6 +351,7 @@ impl Tx<'_> {
 #[allow(clippy::disallowed_methods, reason = "threads are watched in real time")]
 mod tests {
     use std::{
+        fs::File,
         sync::{
             atomic::{AtomicBool, Ordering::SeqCst},
             mpsc,
@@ -353,6 +363,22 @@ mod tests {
     use tenure_testkit::host::PausedHost;
 
     use super::*;
+    use crate::file::beside;
+
+    /// L1: SQLite's own lock is dropped by a close of the shared memory.
+    #[tokio::test(start_paused = true)]
+    async fn a_transaction_has_a_lock_that_no_close_loses() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("locks.db");
+        let mut store = Store::new(Config::new(&path), PausedHost::new(1), Bells::default());
+        let is_free = || File::open(beside(&path, "-wal")).unwrap().try_lock().is_ok();
+        let written = store.transact(true, Haste::Waiter, |_| {
+            drop(File::open(beside(&path, "-shm")).unwrap());
+            assert!(!is_free());
+            Ok(())
+        });
+        assert!(written.unwrap().is_some() && is_free());
+    }
 
     /// L6: `tenure run` was suspended while its keeper opened the file, and nobody else could open it until `fg`.
     #[tokio::test(start_paused = true)]

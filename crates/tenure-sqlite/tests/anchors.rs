@@ -12,7 +12,7 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
 };
-use tenure_core::{ErrorKind, Outcome};
+use tenure_core::{BackendError, ErrorKind, Outcome, Released, Renewal};
 use tenure_testkit::{conformance::player::TTL, host::pass};
 
 use crate::stage::Stage;
@@ -47,6 +47,10 @@ fn stranger(stage: &Stage) -> File {
         lock(&file, range, libc::F_RDLCK).unwrap();
     }
     file
+}
+
+fn is_busy(error: &BackendError) {
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Throttled, Outcome::NotApplied), "{error}");
 }
 
 /// L1: a program that copied its own database lost SQLite's locks on it, and the next process deleted the log beneath it.
@@ -168,4 +172,32 @@ async fn a_log_that_was_away_is_waited_for_even_if_another_opened_one_first() {
     drop(stranger);
     pass(TTL).await;
     player.enter().await;
+}
+
+/// L1: a close of the shared memory in the midst of a transaction dropped SQLite's write lock; another process wrote at the same
+/// time, and a commit that was granted was gone. So each write takes a lock on the log, too.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_while_another_writes() {
+    let stage = Stage::new();
+    let one = stage.player("one");
+    for _ in 0..2 {
+        one.enter().await;
+        one.leave().await;
+    }
+    let log = File::open(part(&stage, "-wal")).unwrap();
+    log.lock().unwrap();
+    is_busy(&one.backend.claim(&one.claim).await.unwrap_err());
+    log.unlock().unwrap();
+    let grant = one.enter().await;
+    log.lock().unwrap();
+    is_busy(one.backend.renew(std::slice::from_ref(&grant)).await[0].as_ref().unwrap_err());
+    is_busy(&one.backend.release(&one.claim.name, one.claim.owner).await.unwrap_err());
+    assert_eq!(
+        one.backend.inspect(&one.claim.name).await.unwrap().holders.len(),
+        1,
+        "who reads needs no lock"
+    );
+    log.unlock().unwrap();
+    assert_eq!(one.renew(&grant).await, Renewal::Renewed);
+    assert_eq!(one.leave().await, Released::Released);
 }
