@@ -221,6 +221,57 @@ async fn a_key_of_another_type_harms_no_other_lock() {
     }
 }
 
+/// L9: two releases of one owner that left in one script both said that they had released the lock: the script read all locks before it
+/// freed the first. One of them has. Two claims of one owner are granted both, and a claim and a release are one before the other.
+#[tokio::test]
+async fn two_requests_of_one_owner_are_answered_as_if_one_had_come_after_the_other() {
+    let server = RedisServer::start();
+    for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
+        let players = crowd(&backend, prefix);
+        let claim = |player: &Player| {
+            let claim = player.claim.clone();
+            let backend = backend.clone();
+            async move { backend.claim(&claim).await }
+        };
+        let release = |player: &Player| {
+            let (backend, claim) = (backend.clone(), player.claim.clone());
+            async move { backend.release(&claim.name, claim.owner).await.unwrap() }
+        };
+        claim_at_once(&players).await;
+        let before = scripts(&server);
+        let answers = join_all(players.iter().flat_map(|player| [release(player), release(player)])).await;
+        for two in answers.chunks(2) {
+            let released = two.iter().filter(|answer| **answer == Released::Released).count();
+            assert_eq!(released, 1, "{two:?}");
+        }
+        // One script for many, and one for each second release.
+        let called = scripts(&server) - before;
+        assert!(called < 3 * MANY as u64 / 2, "{called} scripts for {} releases", 2 * MANY);
+        let answers = join_all(players.iter().flat_map(|player| [claim(player), claim(player)])).await;
+        for (player, two) in players.iter().zip(answers.chunks(2)) {
+            let tokens: Vec<_> = two.iter().map(|answer| token(answer).expect("granted")).collect();
+            assert_ne!(tokens[0], tokens[1]);
+            let holders = look(player).await.holders;
+            assert_eq!((holders.len(), holders[0].token), (1, tokens.iter().copied().max()));
+        }
+        release_at_once(&players).await;
+        for is_held in [false, true] {
+            let (claims, releases) = (players.iter().map(claim), players.iter().map(release));
+            let (claims, releases) = futures_util::join!(join_all(claims), join_all(releases));
+            for (player, (claim, left)) in players.iter().zip(claims.iter().zip(releases)) {
+                assert!(token(claim).is_some(), "{claim:?}");
+                let holders = look(player).await.holders;
+                assert!(holders.iter().all(|holder| holder.token == token(claim)), "{holders:?}");
+                let is_first = left == Released::WasGone;
+                assert!(is_held || is_first == (holders.len() == 1), "{left:?}: {holders:?}");
+                assert!(!is_held || left == Released::Released, "{left:?}");
+            }
+            // Each holds when both are asked for once more.
+            assert!(claim_at_once(&players).await.iter().all(|answer| token(answer).is_some()));
+        }
+    }
+}
+
 /// L9: what the server refuses is refused to each, and nothing is done.
 #[tokio::test]
 async fn a_full_memory_is_said_to_each_and_nothing_is_granted() {

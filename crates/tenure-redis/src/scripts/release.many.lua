@@ -6,8 +6,9 @@ local answers, freed = {}, {}
 for i, lock in ipairs(KEYS) do
   local value = redis.pcall('GET', lock)
   answers[i] = type(value) == 'table' and -1 or 0
-  if type(value) == 'string' and string.sub(value, 1, 48) == ARGV[i] and string.byte(value, -1) ~= 43 then
-    freed[#freed + 1], answers[i] = lock, 1
+  -- Of two releases of one owner, the first one frees its lock.
+  if type(value) == 'string' and string.sub(value, 1, 48) == ARGV[i] and string.byte(value, -1) ~= 43 and not freed[lock] then
+    freed[#freed + 1], freed[lock], answers[i] = lock, true, 1
   end
 end
 if #freed > 0 then redis.call('DEL', unpack(freed)) end
