@@ -7,16 +7,23 @@
 if (facts()) ~= ARGV[1] or record() ~= ARGV[2] then return 0 end
 local time, wait = redis.call('TIME'), tonumber(ARGV[3])
 local floor = time[1] * 1000000 + time[2] + wait * 1000
-local all = redis.call('HGETALL', KEYS[1])
+local all, old = redis.call('HGETALL', KEYS[1]), {}
 for i = 1, #all, 2 do
+  old[#old + 1] = all[i]
   if all[i] == 'token' or string.find(all[i], '.', 1, true) then
     floor = math.max(floor, tonumber(all[i + 1]) or 0)
   end
 end
-local ready = math.floor((time[1] * 1000000 + time[2]) / 1000) + wait
+local ready = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000) + wait)
+-- Nothing must stop it once the old record is gone. The first write changes nothing, and is one that a full memory does not refuse: nor does
+-- it refuse the next ones then. If this user lacks a right, the first two are refused.
+redis.call('HDEL', KEYS[1], '')
+if old[1] then
+  redis.call('HSET', KEYS[1], 'ready', ready)
+  redis.call('HDEL', KEYS[1], unpack(old))
+end
 -- Written anew, with the counter in front: it is looked up in every claim, and a small hash is read from the front.
-redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], wait == 0 and ARGV[4] or 'token', string.format('%.0f', floor), 'run', ARGV[5],
-  'replid', ARGV[6], 'ready', string.format('%.0f', ready), 'settings', ARGV[7], 'next', ARGV[8])
+  'replid', ARGV[6], 'ready', ready, 'settings', ARGV[7], 'next', ARGV[8])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'acked', ARGV[9]) end
 return 1
