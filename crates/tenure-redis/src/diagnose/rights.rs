@@ -17,12 +17,12 @@ const TTL: Duration = Duration::from_secs(1);
 const CLAIMED: Duration = Duration::from_millis(900);
 
 /// What a user needs, beside the keys.
-pub(super) const RIGHTS: &str = "+select +ping +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
+pub(super) const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
     +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank \
     +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
-pub(super) const RIGHTS_IN_A_CLUSTER: &str = "+cluster|nodes +cluster|slots";
+pub(super) const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|nodes +cluster|slots";
 
 impl Visit<'_> {
     /// A lock whose name nobody can guess.
