@@ -38,14 +38,7 @@ impl Connection {
 
     /// Asks, by hash first.
     pub(crate) async fn ask(&self, script: &Script, call: &Cmd) -> Result<Value, BackendError> {
-        let answer = self.wire.eval(script, call).await;
-        answer.map_err(|error| {
-            let mut judged = error::asked(&self.place, error);
-            if script.writes_early {
-                judged.1 = error::midway(judged.1);
-            }
-            self.judged(judged)
-        })
+        self.wire.eval(script, call).await.map_err(|error| self.failed(error))
     }
 
     /// Sends a command that is no script.
@@ -54,10 +47,7 @@ impl Connection {
     }
 
     pub(crate) fn failed(&self, error: RedisError) -> BackendError {
-        self.judged(error::asked(&self.place, error))
-    }
-
-    fn judged(&self, (fate, error): (Fate, BackendError)) -> BackendError {
+        let (fate, error) = error::asked(&self.place, error);
         if fate == Fate::Drop {
             self.on_left();
         }

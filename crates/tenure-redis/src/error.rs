@@ -24,13 +24,6 @@ pub(crate) fn asked(place: &str, error: RedisError) -> (Fate, BackendError) {
     (fate, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
 }
 
-/// The same of a script that may have written before it met a key or a right that stopped it (L9). What the server refuses
-/// as a whole, it refuses before the first write.
-pub(crate) fn midway(error: BackendError) -> BackendError {
-    let is_open = matches!(error.kind(), Corrupt | Denied | Invalid);
-    if is_open { error.of_unknown_outcome() } else { error }
-}
-
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
     let (_, kind, _, message) = judge(&error);
@@ -72,8 +65,11 @@ pub(crate) fn unreadable(place: &str, what: &str) -> BackendError {
 
 type Verdict = (Fate, ErrorKind, Outcome, &'static str);
 
-/// What a server's code means. Our scripts read before they write, and the lock's SET comes last: an error that the server
-/// itself answers says that nothing was granted.
+/// The code of an error that a script met after its first write (end.lua, L9); that error follows it.
+const MIDWAY: &str = "MIDWAY";
+
+/// What a server's code means. What the server refuses as a whole, it refuses before the first write of a script, and so is a script's own
+/// error without [`MIDWAY`]: nothing was done.
 const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
     ("READONLY", Fate::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
     ("LOADING", Fate::Drop, Unavailable, "the Redis server is still loading its data"),
@@ -108,6 +104,7 @@ const SPENT: &str = "the counter of fencing tokens in Redis is at its maximum, 2
                      another program has set it; set the clock right, stop all users, and delete the counter";
 const NOT_ALONE: &str =
     "the lock lies on another node of a Redis Cluster; begin the URL with redis-cluster://";
+const REFUSED: &str = "the Redis server refuses the request";
 const NOT_YOU: &str = "the Redis server refuses this user or password";
 
 fn by_code(code: &str) -> Option<Verdict> {
@@ -124,13 +121,17 @@ fn judge(error: &RedisError) -> Verdict {
     let is_no_count = text.contains("is not an integer") || text.contains("would overflow");
     let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
     let nested = || text.split([' ', ':']).find_map(by_code).or_else(|| by_code(unsaid?));
+    if error.code() == Some(MIDWAY) {
+        let refused = (Fate::Keep, Invalid, Outcome::Unknown, REFUSED);
+        return nested().map_or(refused, |(fate, kind, _, message)| (fate, kind, Outcome::Unknown, message));
+    }
     if let Some(verdict) = error.code().and_then(by_code).or_else(nested) {
         return verdict;
     }
     match error.kind() {
         redis::ErrorKind::AuthenticationFailed => (Fate::Drop, Denied, Outcome::NotApplied, NOT_YOU),
         redis::ErrorKind::Server(ServerErrorKind::ResponseError) => {
-            (Fate::Keep, Invalid, Outcome::NotApplied, "the Redis server refuses the request")
+            (Fate::Keep, Invalid, Outcome::NotApplied, REFUSED)
         }
         redis::ErrorKind::RESP3NotSupported => {
             let message = "the Redis server does not know RESP3; add protocol=2 to the URL";
@@ -146,5 +147,35 @@ fn judge(error: &RedisError) -> Verdict {
             (Fate::Drop, TimedOut, Outcome::Unknown, "the Redis server did not answer in time")
         }
         _ => (Fate::Drop, Unavailable, Outcome::Unknown, "the connection to the Redis server broke"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L9: what follows the code says what is wrong; the code says that something was done before.
+    #[test]
+    fn an_error_after_the_first_write_of_a_script_has_an_unknown_outcome() {
+        for (behind, kind) in [
+            ("WRONGTYPE Operation against a key", Corrupt),
+            ("ERR The user executing the script can't run this command or subcommand", Denied),
+            ("ERR user_script:25: SPENT the counter", Corrupt),
+            ("user_script:7: attempt to compare number with nil", Invalid),
+        ] {
+            let (code, detail) = behind.split_once(' ').unwrap();
+            let before = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            let after = redis::make_extension_error(MIDWAY.to_owned(), Some(behind.to_owned()));
+            let [(_, before), (fate, after)] = [before, after].map(|error| asked("here", error));
+            assert_eq!(
+                (fate, after.kind(), after.outcome()),
+                (Fate::Keep, kind, Outcome::Unknown),
+                "{behind}"
+            );
+            assert!(
+                kind == Invalid || (before.kind(), before.outcome()) == (kind, Outcome::NotApplied),
+                "{before:?}"
+            );
+        }
     }
 }

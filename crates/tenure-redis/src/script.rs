@@ -11,8 +11,6 @@ pub(crate) struct Script {
     text: String,
     /// Made when it is called first: a program that takes one lock calls two of them.
     hash: OnceLock<String>,
-    /// An error may come when something was done already: it writes before its last read.
-    pub(crate) writes_early: bool,
 }
 
 /// All scripts, for one way of minting tokens.
@@ -70,25 +68,27 @@ impl Scripts {
         let (lock, enter) = (include_str!("scripts/lock.lua"), include_str!("scripts/enter.lua"));
         let (sides, place) = (include_str!("scripts/sides.lua"), include_str!("scripts/place.lua"));
         let (handoff, claim) = (include_str!("scripts/handoff.lua"), include_str!("scripts/claim.lua"));
+        // An error of a script without these comes before its first write.
+        let (begin, end) = (include_str!("scripts/begin.lua"), include_str!("scripts/end.lua"));
         let (facts, replicas) = (include_str!("scripts/facts.lua"), include_str!("scripts/replicas.lua"));
         // A function that a script makes costs it a third of a command: those that hand on have no parts but these.
         let handing = |parts: &[&str], verb| {
-            Script::new(&[&[gate], parts, &[lock, sides, handoff, verb]].concat()).writing_early()
+            Script::new(&[&[gate], parts, &[lock, begin, sides, handoff, verb, end]].concat())
         };
         Self {
             acquire: Script::new(acquire),
             release: Script::new(&[include_str!("scripts/release.lua")]),
             acquire_many: Script::new(&[acquire_many]),
             release_many: Script::new(&[include_str!("scripts/release.many.lua")]),
-            renew: Script::new(&[include_str!("scripts/renew.lua")]).writing_early(),
-            claim: Script::new(&[gate, count, mint, lock, enter, sides, place, handoff, claim]),
+            renew: Script::new(&[include_str!("scripts/renew.lua")]),
+            claim: Script::new(&[gate, count, mint, lock, enter, begin, sides, place, handoff, claim, end]),
             leave: handing(&[], include_str!("scripts/leave.lua")),
             keep: handing(&[], include_str!("scripts/keep.lua")),
             break_lock: handing(&[count, mint, fence], include_str!("scripts/break.lua")),
             inspect: Script::new(&[gate, count, mint, fence, include_str!("scripts/inspect.lua")]),
             tell: Script::new(&[include_str!("scripts/tell.lua")]),
             note: Script::new(&[include_str!("scripts/note.lua")]),
-            raise: Script::new(&[count, include_str!("scripts/raise.lua")]).writing_early(),
+            raise: Script::new(&[count, include_str!("scripts/raise.lua")]),
             rewound: Script::new(&[include_str!("scripts/rewound.lua")]),
             check: Script::new(&[facts, replicas, include_str!("scripts/check.lua")]),
             look: Script::new(&[replicas, include_str!("scripts/look.lua")]),
@@ -99,12 +99,7 @@ impl Scripts {
 
 impl Script {
     fn new(parts: &[&str]) -> Self {
-        let text = parts.concat();
-        Self { text, hash: OnceLock::new(), writes_early: false }
-    }
-
-    fn writing_early(self) -> Self {
-        Self { writes_early: true, ..self }
+        Self { text: parts.concat(), hash: OnceLock::new() }
     }
 
     fn hash(&self) -> &str {

@@ -25,7 +25,10 @@ local function take(i)
   local last = first + (count - 1)
   if not (last <= LAST) then return end
   local text = string.format('%d', last)
-  if (last ~= counted or last > now) and pcall('SET', counter, text, 'PX', '86400000').err then return end
+  if (last ~= counted or last > now) and pcall('SET', counter, text, 'PX', '86400000').err then
+    if counted == 1 then pcall('DEL', counter) end
+    return
+  end
   local value = ARGV[4 * i - 1] .. ':' .. text .. ARGV[4 * i]
   if pcall('SET', lock, value, 'PX', ARGV[4 * i + 1]).err then return end
   taken[lock] = true

@@ -21,6 +21,12 @@ end
 if not (token <= LAST) then error('SPENT the counter of fencing tokens is at its end') end
 local text = string.format('%d', token)
 -- One that is ahead of the clock meets no grain: it is kept for a day all the same.
-if token ~= counted or token > now then call('SET', KEYS[3], text, 'PX', '86400000') end
+if token ~= counted or token > now then
+  local set = redis.pcall('SET', KEYS[3], text, 'PX', '86400000')
+  if set.err then
+    if counted == 1 then call('DEL', KEYS[3]) end -- what INCR made has no end
+    error(set.err)
+  end
+end
 call('SET', KEYS[1], ARGV[2] .. ':' .. text .. ARGV[3], 'PX', ARGV[4])
 return ARGV[6] and {text, count} or text

@@ -1,16 +1,17 @@
--- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After fence and handoff.
+-- Robs those who hold, foreign ones too, raises the fence, wakes the robbed and hands on. After fence, begin and handoff; before end.
 -- ARGV  none beside those of lock
 -- reply flat list: now, then the lock's value and ms left if it was held alone (else false, 0), then per shared holder:
 --       owner, details, end
 -- Who was handed the lock and has not entered keeps it: it holds nothing yet. Where no token is left, nobody is robbed.
-raise()
 local value = call('GET', lock)
+raise()
+wrote = true
 local robbed = {0, false, 0}
 if value and value ~= SHARED and not string.match(value, '^%x+:0:') then
   robbed[2], robbed[3] = value, call('PTTL', lock)
   call('DEL', lock)
   if string.match(value, '^%x+:%d+:') and string.byte(value, 49) == 58 then
-    call('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
+    redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
   end
   value = nil
 end
@@ -26,7 +27,7 @@ if value == SHARED then
     if string.match(details, '^[^:]*:([^:]*):') ~= '0' then
       together().drop(owner)
       robbed[#robbed + 1], robbed[#robbed + 2], robbed[#robbed + 3] = owner, details, all[i + 1]
-      call('PUBLISH', 'tenure:h:' .. string.sub(owner, 1, 16), 'a' .. string.sub(owner, 17))
+      redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(owner, 1, 16), 'a' .. string.sub(owner, 17))
     end
   end
   value = together().cover()

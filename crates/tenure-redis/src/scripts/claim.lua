@@ -1,21 +1,15 @@
--- Takes a lock, or takes or keeps a place. After place and handoff.
+-- Takes a lock, or takes or keeps a place. After enter, begin, place and handoff; before end.
 -- ARGV  3 owner  4 ttl in ms  5 mode  6 wait (n none, w wake, t turn)  7 tokens wanted  8 since in ms  9 label
 --       10 how far this server has counted for this client, or 0
 -- reply {1, first token, count} · {2, ahead, retry_after, ...} queued · {3, 0, retry_after, ...} busy
 --       {4, how many wait} the queue is full · {0} the gate is closed · {5} the server was put back: tell rewound.lua
 --       ... is one holder: value, ms left (-1 no end), or SHARED, ms left, owner, details
 -- Order of writes: an orphan in the queue is harmless, an orphan lock is not (H1.12).
-local function enter_shared(ends, value, leave)
+local function enter_shared(ends, value, has_place)
   local token, count = mint(tonumber(ARGV[7]))
   if not token then return {count} end
-  if leave then leave(owner) end
-  local last = string.format('%.0f', token + count - 1)
-  if value ~= SHARED then together().forget() end
-  if not ends then together().count(together().limit_of(mode)) end
-  call('HSET', who, owner, mode .. ':' .. last .. ':' .. ARGV[8] .. ':' .. ARGV[9])
-  call('ZADD', shared, math.max(now + ttl, ends or 0), owner)
-  touch(shared, ttl)
-  together().cover()
+  local rest = string.format('%.0f', token + count - 1) .. ':' .. ARGV[8] .. ':' .. ARGV[9]
+  together().share(owner, mode, rest, ttl, value, ends, has_place)
   return {1, token, count}
 end
 
@@ -31,6 +25,10 @@ local function is_barred(rank)
   return false
 end
 
+-- A server that was put back hands nothing on: `mint` would say so when that is done.
+local known = changed and tonumber(counted)
+if known and known < tonumber(ARGV[10]) then return {5} end
+
 -- Who takes a free lock alone leaves nothing to those that are only woken.
 if changed then value = hand_on(value, owner, not value and mode == 'x' and 0 or nil) end
 if is_owner(value, owner) then return enter_alone(value) end
@@ -42,11 +40,9 @@ if value then count, smallest = together().holders(value) end
 if count < math.min(smallest, mode == 'x' and 1 or together().limit_of(mode)) then
   local rank = call('ZRANK', queue, owner)
   if not is_barred(rank or call('ZCARD', queue)) then
-    local leave = rank and drop_place
-    if mode == 'x' then return enter_alone(nil, leave) end
-    return enter_shared(nil, value, leave)
+    if mode == 'x' then return enter_alone(nil, rank and drop_place) end
+    return enter_shared(nil, value, rank)
   end
 end
 
-if wait == 'n' then return standing(3, 0, value) end
-return queue_up(value)
+return stand(value)

@@ -1,4 +1,4 @@
--- The hand-off. After gate and sides.
+-- The hand-off. After gate, begin and sides.
 
 -- Tells a process that asking again may help one of its owners; answers how many connections heard it.
 -- b: it is the first one behind those who were handed the lock, and need not ask before their claim ttl is over.
@@ -38,20 +38,15 @@ local function hand_on(value, me, bells)
         elseif not fits then
           return value
         else
-          drop_place(owner)
           count, smallest = count + 1, math.min(smallest, limit)
           if mode == 'x' then
+            drop_place(owner)
             -- Who was passed waits on, and is handed the lock by its release.
             local flag = (at > 0 or owners[i + 1] or #owners == chunk) and '+' or ''
             value = owner .. ':0:' .. rest .. flag
             call('SET', lock, value, 'PX', claim_ttl)
           else
-            if value ~= SHARED then together().forget() end
-            call('ZADD', shared, now + claim_ttl, owner)
-            call('HSET', who, owner, mode .. ':0:' .. rest)
-            together().count(limit)
-            touch(shared, claim_ttl)
-            value = together().cover()
+            value = together().share(owner, mode, '0:' .. rest, tonumber(claim_ttl), value, nil, true)
           end
         end
       end

@@ -1,4 +1,5 @@
--- Extends one lease that renew.lua could not; never shortens, never re-creates (H2.4, hazard 23). After handoff.
+-- Extends one lease that renew.lua could not; never shortens, never re-creates (H2.4, hazard 23).
+-- After begin and handoff; before end.
 -- ARGV  3 owner  4 ttl in ms
 -- reply 1 extended; 0 does not hold
 -- The lock first: extending it passes a full memory, and then the rest does.
@@ -12,6 +13,10 @@ end
 local ends = value == SHARED and call('ZSCORE', shared, owner)
 if not ends or string.match(call('HGET', who, owner) or '', '^[^:]*:([^:]*):') == '0' then return 0 end
 call('PEXPIRE', lock, math.max(ttl, call('PTTL', lock)))
+wrote = true
 call('ZADD', shared, math.max(tonumber(ends), now + ttl), owner)
-touch(shared, ttl)
+if call('PTTL', shared) < ttl then
+  call('PEXPIRE', who, string.format('%.0f', math.max(ttl + SLACK, call('PTTL', who))))
+  call('PEXPIRE', shared, string.format('%.0f', ttl + SLACK))
+end
 return 1

@@ -1,4 +1,4 @@
--- Leaves a lock, whether holding or waiting, and hands on. After handoff.
+-- Leaves a lock, whether holding or waiting, and hands on. After begin and handoff; before end.
 -- ARGV  3 owner
 -- reply 1 has left; 2 has left, and nobody holds it now; 3 has left, and the gate is closed; 0 neither held nor waited
 -- Deletes before it grants: a full memory refuses neither then (H1.13, hazard 36).
@@ -7,7 +7,7 @@ local value = call('GET', lock)
 local left = false
 if is_owner(value, owner) then
   call('DEL', lock)
-  value, left = nil, true
+  wrote, value, left = true, nil, true
 end
 local changed
 value, changed = settle(value)

@@ -1,7 +1,47 @@
--- Takes or keeps a place in the queue. After gate, enter and sides.
+-- A place in the queue. After gate, enter, begin and sides.
 -- ARGV, reply  those of claim
-local function standing(kind, ahead, value)
-  local left = value and call('PTTL', lock) or 0
+
+-- Takes or keeps a place, if it waits; what stands in front of it. The place is in the queue last: one that is in the other sets only is
+-- none, and an error before that has taken nothing (L9).
+local function stand(value)
+  local kind, ahead, left = 3, 0, value and call('PTTL', lock) or 0
+  if wait ~= 'n' then
+    local waiting = call('ZCARD', queue)
+    local is_short = waiting == 0 or call('PTTL', queue) < tonumber(place_ttl)
+    if waiting >= tonumber(places_max) and not call('ZRANK', queue, owner) then return {4, waiting} end
+    local is_new = call('ZADD', places, string.format('%d', now + place_ttl), owner) == 1
+    -- Queue and places have the same members, and so one end; that of the queue is set last.
+    local over = is_short and string.format('%.0f', place_ttl + SLACK)
+    local bounded = over and redis.pcall('PEXPIRE', places, over)
+    if type(bounded) == 'table' then
+      if is_new then call('ZREM', places, owner) end
+      error(bounded.err)
+    end
+    wrote = wrote or not is_new
+    local rank = not is_new and call('ZRANK', queue, owner)
+    if not rank then
+      rank = waiting
+      local last = waiting > 0 and call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
+      local arrival = (tonumber(last) or 0) + 1
+      call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
+      call('ZADD', queue, string.format('%d', arrival), owner)
+      wrote = true
+      -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
+      local is_ours = value and string.byte(value, 49) == 58
+      if is_ours and string.byte(value, -1) ~= 43 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
+        -- A holder that may have nothing to do hears of its first waiter here, too: acquire.lua, which tells it, may have been skipped.
+        if string.sub(value, -6) == ',idles' then
+          redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
+        end
+        redis.pcall('APPEND', lock, '+')
+      end
+    end
+    if over then
+      call('PEXPIRE', queue, over)
+      if call('PTTL', who) < place_ttl + SLACK then call('PEXPIRE', who, over) end
+    end
+    kind, ahead = 2, wait == 't' and rank or 0
+  end
   local seen, soonest = {}, left < 0 and retry_max or left
   if value == SHARED then
     local ends = call('ZRANGE', shared, '0', '0', 'WITHSCORES')[2]
@@ -20,39 +60,9 @@ local function standing(kind, ahead, value)
   return {kind, ahead, math.max(1, after), value, left, seen[1], seen[2]}
 end
 
--- In the queue last: a place that is in the others only is none, and an error before that has taken nothing (L9).
-local function queue_up(value)
-  local rank = call('ZADD', places, string.format('%d', now + place_ttl), owner) == 0 and call('ZRANK', queue, owner)
-  if rank then
-    touch(places, place_ttl)
-  else
-    rank = call('ZCARD', queue)
-    if rank >= tonumber(places_max) then
-      call('ZREM', places, owner)
-      return {4, rank}
-    end
-    local last = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
-    local arrival = (tonumber(last) or 0) + 1
-    call('HSET', who, owner, mode .. ':' .. wait .. ':' .. now .. ':' .. ARGV[9])
-    call('ZADD', queue, string.format('%d', arrival), owner)
-    touch(places, place_ttl)
-    -- Tells the holder's release that there are waiters. Nothing is ever written to a foreign value.
-    local is_ours = value and string.byte(value, 49) == 58
-    if is_ours and string.byte(value, -1) ~= 43 and string.match(value, '^%x+:%d+:%d+:[^+]*$') then
-      -- A holder that may have nothing to do hears of its first waiter here, too: acquire.lua, which tells it, may have been skipped.
-      if string.sub(value, -6) == ',idles' then
-        redis.pcall('PUBLISH', 'tenure:h:' .. string.sub(value, 1, 16), 'a' .. string.sub(value, 17, 48))
-      end
-      redis.pcall('APPEND', lock, '+')
-    end
-  end
-  return standing(2, wait == 't' and rank or 0, value)
-end
-
-if not may_grant() then return {0} end
+local counted = may_grant()
+if not counted then return {0} end
 local changed
 value, changed = settle(value)
 -- Most want it alone, find another one that holds it alone, and nothing changed: the rest need not be made.
-if mode == 'x' and not changed and value ~= SHARED then
-  return wait == 'n' and standing(3, 0, value) or queue_up(value)
-end
+if mode == 'x' and not changed and value ~= SHARED then return stand(value) end

@@ -10,12 +10,12 @@ if call('HEXISTS', KEYS[3], ARGV[1]) == 0 then return -1 end
 local value = call('GET', KEYS[1])
 local token, rest = string.match(value or '', '^%x+:(%d+)(:.*)$')
 if not token or token == '0' or string.sub(value, 1, 49) ~= ARGV[2] .. ':' then return 0 end
-local to = tonumber(ARGV[3])
+local to, left = tonumber(ARGV[3]), call('PTTL', KEYS[1])
 local last = countable(math.max(to, tonumber(call('GET', KEYS[2]) or '0')))
 call('SET', KEYS[2], last, 'PX', 86400000)
 if tonumber(token) < to then
   -- KEEPTTL is not there before Redis 6.
-  local left, text = call('PTTL', KEYS[1]), ARGV[2] .. ':' .. string.format('%.0f', to) .. rest
+  local text = ARGV[2] .. ':' .. string.format('%.0f', to) .. rest
   if left < 0 then
     call('SET', KEYS[1], text)
   else

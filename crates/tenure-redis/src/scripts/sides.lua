@@ -1,22 +1,14 @@
 -- What is beside one lock: the queue, the places in it, and those that share the lock. After lock.
+-- Each of its keys ends by itself, a minute after the furthest lease or place in it at the latest (L8). A client that may not set that end
+-- writes nothing there.
 -- Numbers go to commands as text: Redis prints a Lua number with all its digits, which costs as much as a small command.
 local claim_ttl, place_ttl, retry_max, places_max, drop = string.match(ARGV[2], '(%d+):(%d+):(%d+):(%d+):(%d)')
 local now, first -- since settle: the time, and the place that ends first with its end
 local SLACK = 60000
 
--- The side keys outlive whoever uses them, and end a minute after the furthest lease or place at the latest (L8): `left` ms
--- are left of what was just written there. Queue and places have the same members, and so one end.
-local function touch(key, left)
-  left = tonumber(left)
-  if call('PTTL', key) >= left then return end
-  local over = string.format('%.0f', left + SLACK)
-  redis.pcall('PEXPIRE', key, over)
-  if key == places then redis.pcall('PEXPIRE', queue, over) end
-  if call('PTTL', who) < left + SLACK then redis.pcall('PEXPIRE', who, over) end
-end
-
 local function drop_place(owner)
   call('ZREM', queue, owner)
+  wrote = true
   call('ZREM', places, owner)
   call('HDEL', who, owner)
   first = nil
@@ -66,6 +58,7 @@ local function together()
   function made.drop(owner)
     local limit = made.limit_of(string.match(call('HGET', who, owner) or 's:', '^([^:]*):'))
     call('ZREM', shared, owner)
+    wrote = true
     call('HDEL', who, owner)
     local smallest, count = made.least()
     if limit == smallest and limit ~= math.huge then
@@ -83,8 +76,8 @@ local function together()
       -- It may wait again by now.
       if not call('ZSCORE', places, owner) then call('HDEL', who, owner) end
     end
-    call('DEL', shared)
     call('HDEL', who, 'least')
+    call('DEL', shared)
   end
 
   -- The plain key lives as long as the longest shared lease, so that foreign clients stay out; gone with the last one.
@@ -96,6 +89,32 @@ local function together()
     end
     call('DEL', lock)
     return nil
+  end
+
+  -- Adds an owner with `mode:rest` to those that share the lock, for `left` ms or until `ends`, if it shares it already and that is later.
+  -- Its place is removed, if it has one. `value` is what the lock holds.
+  function made.share(owner, mode, rest, left, value, ends, has_place)
+    if value ~= SHARED then made.forget() end
+    local is_short = value ~= SHARED or call('PTTL', shared) < left
+    local over, lasts = string.format('%.0f', left + SLACK), nil
+    if is_short then
+      lasts = string.format('%.0f', math.max(left + SLACK, call('PTTL', who)))
+      -- Before all else, so that a missing right changes nothing; and again below, where the key is not there yet.
+      call('PEXPIRE', who, lasts)
+    end
+    if has_place then
+      call('ZREM', queue, owner)
+      wrote = true
+      call('ZREM', places, owner)
+      first = nil
+    end
+    call('ZADD', shared, math.max(now + left, ends or 0), owner)
+    wrote = true
+    if is_short then call('PEXPIRE', shared, over) end
+    call('HSET', who, owner, mode .. ':' .. rest)
+    if is_short then call('PEXPIRE', who, lasts) end
+    if not ends then made.count(made.limit_of(mode)) end
+    return made.cover()
   end
 
   return made
@@ -114,6 +133,7 @@ local function settle(value)
     local over = call('ZRANGEBYSCORE', shared, '-inf', now)
     for _, owner in ipairs(over) do
       call('ZREM', shared, owner)
+      wrote = true
       call('HDEL', who, owner)
     end
     if over[1] then
