@@ -19,6 +19,7 @@ mod hazards_refusal;
 mod hazards_server;
 mod idle;
 mod leftovers;
+mod outcomes;
 mod quorum;
 mod regressions;
 mod rewound;

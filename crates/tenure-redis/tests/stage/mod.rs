@@ -2,6 +2,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod frozen;
+pub(crate) mod image;
 pub(crate) mod naive;
 pub(crate) mod pair;
 pub(crate) mod reference;
@@ -23,7 +24,16 @@ pub(crate) fn redis(url: &str) -> BackendHandle {
 
 /// A handle to a server as one of so many nodes of a quorum.
 pub(crate) fn node(url: &str, nodes: usize) -> Arc<Redis> {
-    let config = Config::from_url(url).unwrap().in_quorum(nodes).unwrap();
+    single(url, Some(nodes))
+}
+
+/// A handle to a server by itself, or as one of so many nodes of a quorum.
+pub(crate) fn single(url: &str, nodes: Option<usize>) -> Arc<Redis> {
+    let config = Config::from_url(url).unwrap();
+    let config = match nodes {
+        Some(nodes) => config.in_quorum(nodes).unwrap(),
+        None => config,
+    };
     Arc::new(Redis::new(config, Arc::new(TokioHost)))
 }
 
@@ -47,7 +57,11 @@ impl Clocked {
 
 /// How often the server ran each command, also in scripts.
 pub(crate) fn calls(server: &RedisServer) -> BTreeMap<String, u64> {
-    let stats = server.command(&["INFO", "commandstats"]).text();
+    calls_of(&server.command(&["INFO", "commandstats"]).text())
+}
+
+/// The same, from what the server says.
+pub(crate) fn calls_of(stats: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
