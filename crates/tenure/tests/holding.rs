@@ -191,7 +191,11 @@ async fn work_whose_lease_is_gone_at_its_release_does_not_count() {
     lost(actor.locks.all(["stage", "other"]).hold(async |_| stage.break_lock().await).await).await;
     lost(actor.locks.any(["stage"]).hold(async |_| stage.break_lock().await).await).await;
     let once = actor.locks.once("stage").every(TTL).even_if_failed();
-    let run = once.run(async |_| Ok::<(), ()>(stage.break_lock().await)).await;
+    let run = once.run(async |_| -> Result<(), ()> {
+        stage.break_lock().await;
+        Ok(())
+    });
+    let run = run.await;
     assert!(matches!(run, Err(OnceError::Lost(lost)) if lost.cause() == Loss::Taken), "{run:?}");
     let terms = AtomicUsize::new(0);
     let election = actor.locks.election("stage");
