@@ -9,12 +9,13 @@ use crate::redis::Certificates;
 pub struct Recipe {
     pub(crate) args: Vec<String>,
     pub(crate) certificates: Option<Certificates>,
+    pub(crate) is_durable: bool,
     /// The password of `root`, once [`login`](Self::login) has turned authentication on.
     pub(crate) root: Option<String>,
 }
 
 impl Recipe {
-    /// With defaults: without TLS, and anybody may do anything.
+    /// With defaults: without TLS, anybody may do anything, and a disk that is not waited for.
     pub fn new() -> Self {
         Self::default()
     }
@@ -23,6 +24,13 @@ impl Recipe {
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
+    /// What is written is on the disk before it is answered, as it is by default outside of tests.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.is_durable = true;
         self
     }
 

@@ -35,7 +35,9 @@ struct Ports {
 
 impl EtcdServer {
     pub(crate) fn prepare(recipe: Recipe, number: usize) -> Self {
-        let folder = folder::of_server("tenure-etcd-");
+        // Where nothing reaches a disk, durable says nothing.
+        let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
+        let folder = place("tenure-etcd-");
         let free = || ports::free(false);
         let ports = Ports { client: free(), peer: free(), metrics: free() };
         let name = format!("m{number}");
@@ -64,7 +66,8 @@ impl EtcdServer {
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{}", self.ports.metrics)])
             .args(["--initial-cluster", &self.members, "--initial-cluster-state", "new"])
-            .args(["--heartbeat-interval", "50", "--election-timeout", "500", "--unsafe-no-fsync=true"])
+            .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+            .args((!self.recipe.is_durable).then_some("--unsafe-no-fsync=true"))
             .args(self.recipe.server_args())
             .current_dir(self.folder.path());
         command

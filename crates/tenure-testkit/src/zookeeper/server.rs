@@ -26,6 +26,7 @@ pub const TICK: Duration = Duration::from_millis(500);
 pub struct ZooKeeperServer {
     port: u16,
     class: &'static str,
+    is_durable: bool,
     daemon: Daemon,
     // Last, as the process must be gone before its folder goes.
     folder: TempDir,
@@ -42,40 +43,46 @@ impl ZooKeeperServer {
     /// # Panics
     /// If it does not start.
     pub fn with(settings: &str) -> Self {
-        Self::reading(&classes::from_archive(Self::read_once), settings)
+        Self::reading(&classes::from_archive(Self::read_once), settings, false)
+    }
+
+    /// One that answers when what is written is on the disk, as it is by default outside of tests.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn durable() -> Self {
+        Self::reading(&classes::from_archive(Self::read_once), "", true)
     }
 
     /// One that gets at its classes in this way, as an option of Java's.
-    fn reading(classes: &str, settings: &str) -> Self {
+    fn reading(classes: &str, settings: &str, is_durable: bool) -> Self {
         started("ZooKeeper", TRIES, || {
-            let server = Self::prepare(ALONE, settings);
+            let server = Self::prepare(ALONE, settings, is_durable);
             server.launch_reading(classes).map(|()| server)
         })
     }
 
     /// One that ends in order.
     fn read_once(classes: &str) {
-        let server = Self::reading(classes, "");
+        let server = Self::reading(classes, "", false);
         server.daemon.signal(Signal::SIGTERM);
         let has_ended = || (!server.daemon.is_running()).then_some(());
         eventually("a server that is asked to end does", PATIENCE, has_ended);
     }
 
     /// Everything but the process.
-    fn prepare(class: &'static str, settings: &str) -> Self {
-        let server = Self {
-            port: ports::free(false),
-            class,
-            daemon: Daemon::default(),
-            folder: folder::of_server("tenure-zookeeper-"),
-        };
+    fn prepare(class: &'static str, settings: &str, is_durable: bool) -> Self {
+        // Where nothing reaches a disk, durable says nothing.
+        let place = if is_durable { folder::temporary } else { folder::of_server };
+        let (port, daemon, folder) = (ports::free(false), Daemon::default(), place("tenure-zookeeper-"));
+        let server = Self { port, class, is_durable, daemon, folder };
         server.write(SETTINGS, &server.settings(settings));
         server
     }
 
     /// A member of an ensemble, that does not run yet.
     pub(super) fn member(id: usize) -> Self {
-        let server = Self::prepare(MEMBER, "");
+        let server = Self::prepare(MEMBER, "", false);
         fs::create_dir(server.data()).expect("a folder in the temporary folder");
         server.write("data/myid", &id.to_string());
         server
@@ -117,7 +124,8 @@ impl ZooKeeperServer {
         command
             .args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", classes])
             // A process that is killed loses nothing by that; only a machine would.
-            .args(["-Dzookeeper.forceSync=no", "-cp", classes::JAR, self.class])
+            .args((!self.is_durable).then_some("-Dzookeeper.forceSync=no"))
+            .args(["-cp", classes::JAR, self.class])
             .arg(self.path(SETTINGS))
             .current_dir(self.folder.path());
         command
