@@ -63,6 +63,23 @@ pub trait Cell: Send + Sync + Sized + 'static {
         write: &Write<'_>,
     ) -> Result<Option<Stored>, Failure>;
 
+    /// Puts a place into a cell, whatever the cell has, and answers the cell as it is then; `None` if the cell does not take it, or
+    /// the store cannot. It gives no right: who writes the cell next reads it as the end of the queue.
+    ///
+    /// # Contract
+    /// 1. Compares nothing that others write to the cell, and waits for who has the cell locked: however often others write, it comes
+    ///    through after a few of them (L6). It waits for each of them for a moment only.
+    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or the time is over.
+    /// 3. The version is the next one, so that no write comes through that was made without it (L7).
+    async fn enqueue(
+        &self,
+        _over: &Self::Connection,
+        _name: &LockName,
+        _place: &Newcomer<'_>,
+    ) -> Result<Option<Reading>, Failure> {
+        Ok(None)
+    }
+
     /// Every cell whose name starts with `prefix` and that may be held or waited for, by name.
     async fn list(&self, over: &Self::Connection, prefix: &str) -> Result<Vec<Listed>, Failure>;
 
@@ -295,6 +312,24 @@ pub struct Listed {
     pub now: Duration,
 }
 
+/// A place that is to be put into a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer<'a> {
+    /// Whose it is: a cell that has this already does not take it.
+    pub owner: OwnerId,
+    /// Its text, in ASCII: it is put behind the first character of the cell's.
+    pub state: &'a str,
+    /// How the text of a cell begins that takes none; with the last place that a cell has room for, this takes the place of the first
+    /// character.
+    pub long: &'a str,
+    /// What is in the text of a cell once for each place.
+    pub each: &'a str,
+    /// How many places a cell has room for.
+    pub most: usize,
+    /// Until when by the store's clock.
+    pub until: Duration,
+}
+
 /// A place that is to be put beside a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPlace<'a> {
@@ -324,6 +359,8 @@ pub struct OldPlace<'a> {
 pub enum Failure {
     /// Somebody else was faster, and nothing happened: read again (hazard 56).
     Overtaken,
+    /// Somebody has the cell locked for longer than the write waits, and nothing happened.
+    Locked,
     /// The connection broke. A write may have happened.
     Broken(BackendError),
     /// The store refused, and nothing happened (L9).

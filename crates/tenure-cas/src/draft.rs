@@ -113,12 +113,12 @@ impl<C: Cell> Locks<C> {
         (snapshot, up): (Snapshot, Option<MovingUp>),
         verb: &V,
     ) -> Result<Draft<V::Answer>, BackendError> {
-        let Snapshot { version, state: before, mut ledger, is_long: was_long, now, .. } = snapshot;
+        let Snapshot { version, state: before, mut ledger, is_long: was_long, news, now, .. } = snapshot;
         let change = verb.run(&mut ledger, &At::new(&self.shared.rules, moment(now), Duration::ZERO));
         let mut change = change.map_err(|error| self.cell.error(Trouble::Ledger(error)))?;
         let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
         let is_long = is_more || ledger.waiting() >= FRONT;
-        let MovingUp { gone, news, .. } = up.unwrap_or_default();
+        let gone = up.map_or_else(Vec::new, |up| up.gone);
         change.wakes.splice(0..0, news);
         let (patience, is_guessed) = (V::PATIENCE, false);
         Ok(Draft { version, before, ledger, is_long, gone, change, patience, is_guessed, now })

@@ -6,6 +6,7 @@ mod draft;
 mod keyed_mutex;
 mod locks;
 mod memory;
+mod newcomer;
 mod overflow;
 mod own_places;
 mod renew;
@@ -18,9 +19,9 @@ mod view;
 mod write;
 
 pub use cell::{
-    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Overflow, Patience, Purpose, Reading, Stored,
-    Trouble, Until, Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Overflow, Patience, Purpose, Reading,
+    Stored, Trouble, Until, Write,
 };
 pub use locks::Locks;
 pub use memory::TOLERANCE;
-pub use text::encode;
+pub use text::{decode, encode};

@@ -22,7 +22,7 @@ use tenure_core::{BackendError, Claim, LockName, OwnerId};
 use tenure_ledger::{Ledger, Place};
 
 use crate::{
-    cell::{Cell, Failure, NewPlace, OldPlace, Patience, Purpose},
+    cell::{Cell, Failure, NewPlace, OldPlace, Patience, Purpose, Trouble},
     draft::Draft,
     locks::Locks,
     memory::moment,
@@ -46,7 +46,7 @@ impl<C: Cell> Locks<C> {
         // how many they are. And so is that places stand beside the cell, where it does not say so: an older tenure wrote it.
         let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
         if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
-            draft.patience = Patience::None;
+            draft.patience = Patience::Brief;
             let written = self.write(over, &claim.name, draft).await?;
             return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
         }
@@ -107,6 +107,7 @@ impl<C: Cell> Locks<C> {
             Ok(was_there) => Ok(was_there),
             // Somebody moved it up.
             Err(Failure::Overtaken) => Ok(false),
+            Err(Failure::Locked) => Err(self.cell.error(Trouble::Locked)),
             Err(Failure::Broken(error)) => Err(error.of_unknown_outcome()),
             Err(Failure::Refused(error)) => Err(error),
         }

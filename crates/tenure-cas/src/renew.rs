@@ -108,7 +108,8 @@ impl<C: Cell> Batch<'_, C> {
         for (&at, reading) in rest.iter().zip(readings) {
             let Some(reading) = reading else { continue };
             memory.learn(reading.now, locks.shared.host.now());
-            let snapshot = Snapshot::of(reading).map_err(|error| locks.unreadable(error))?;
+            let snapshot =
+                Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
             // What is in doubt is settled alone.
             if memory.is_in_doubt(&self.grants[at].name, snapshot.version) {
                 continue;

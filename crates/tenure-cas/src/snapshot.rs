@@ -8,7 +8,7 @@ use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
 use crate::{
     cell::{Overflow, Reading, Until},
     memory::moment,
-    text::is_long,
+    text::{is_long, split},
 };
 
 /// Places in the cell of a lock, where there can be some beside it.
@@ -25,6 +25,8 @@ pub(crate) struct Snapshot {
     pub(crate) is_long: bool,
     /// None: there can be none.
     pub(crate) beside: Option<Beside>,
+    /// Who is handed the lock by moving into the queue: it is written, or nobody tells them.
+    pub(crate) news: Vec<(Audience, OwnerId)>,
     pub(crate) now: Duration,
 }
 
@@ -46,12 +48,10 @@ pub(crate) struct MovingUp {
     pub(crate) gone: Vec<String>,
     /// Somebody may stand beside it still.
     pub(crate) is_more: bool,
-    /// Who is handed the lock by that.
-    pub(crate) news: Vec<(Audience, OwnerId)>,
 }
 
 impl Beside {
-    fn of(overflow: Overflow) -> Self {
+    pub(crate) fn of(overflow: Overflow) -> Self {
         let Overflow { first, is_whole, own, ahead } = overflow;
         let place = |text: String| Place::from_text(&text).ok();
         let first = first.into_iter().map(|(key, text)| (key, place(text))).collect();
@@ -65,13 +65,30 @@ impl Beside {
 }
 
 impl Snapshot {
+    /// Those who were put into the cell without comparing move into its queue.
+    ///
     /// # Errors
     /// If the text is no ledger.
-    pub(crate) fn of(reading: Reading) -> Result<Self, LedgerError> {
+    pub(crate) fn of(reading: Reading, rules: &Rules) -> Result<Self, LedgerError> {
         let Reading { version, state, now, overflow } = reading;
-        let ledger = if version == 0 { Ledger::new(0) } else { Ledger::decode(&state)? };
+        let (mut ledger, newcomers) =
+            if version == 0 { (Ledger::new(0), Vec::new()) } else { split(&state)? };
+        let mut up: Vec<Place> = Vec::new();
+        for place in newcomers {
+            let is_known =
+                ledger.knows(place.owner()) || up.iter().any(|known| known.owner() == place.owner());
+            if !is_known && !place.is_over(moment(now)) {
+                up.push(place);
+            }
+        }
+        let news = ledger.move_up(moment(now), rules, up);
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
-        Ok(Self { version, state, ledger, is_long, beside, now })
+        Ok(Self { version, state, ledger, is_long, beside, news, now })
+    }
+
+    /// Whoever comes has no room in the cell, or would pass those who stand beside it.
+    pub(crate) fn is_full(&self, up: Option<&MovingUp>) -> bool {
+        up.is_some_and(|up| up.is_more || self.ledger.waiting() >= FRONT)
     }
 
     /// Those who stand first beside the cell move up into its queue if that is short, and the rest is counted. `asker`: who asks,
@@ -98,13 +115,13 @@ impl Snapshot {
             up.extend(place);
         }
         let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
-        let news = self.ledger.move_up(now, rules, up);
+        self.news.extend(self.ledger.move_up(now, rules, up));
         let ahead = match asker {
             Some((owner, _)) if self.ledger.knows(owner) => 0,
             Some(_) if has_place => ahead,
             _ => ahead.max(rest),
         };
         self.ledger.leave_out(Unseen { ahead, places: ahead.max(rest) });
-        Some(MovingUp { gone, is_more: !is_whole || rest > 0, news })
+        Some(MovingUp { gone, is_more: !is_whole || rest > 0 })
     }
 }

@@ -34,7 +34,7 @@ use crate::{
     keyed_mutex::KeyedGuard,
     locks::Locks,
     memory::{LATE, moment},
-    snapshot::{FRONT, MovingUp, Snapshot},
+    snapshot::{MovingUp, Snapshot},
     text::encode,
     verb::Verb,
     write::Tried,
@@ -49,24 +49,24 @@ struct Step<'a, C: Cell, V: Verb> {
     name: &'a LockName,
     verb: &'a V,
     contention: Option<Contention>,
+    /// What an earlier try has done, or may have.
+    maybe: Option<V::Answer>,
+    /// How often the cell was locked for longer than a commit takes.
+    locked: u32,
     /// How many cells it has made.
     made: usize,
 }
 
-/// A cell that was to be written, and was not, though nobody had changed it since it was read.
+/// A cell that was to be written, and was not.
 struct Contention {
     version: i64,
     /// When it was read last, by the store's clock.
     read: Duration,
     since: Moment,
-    /// It was so at another version before: others commit.
+    /// It was at another version before: others commit.
     has_moved: bool,
     /// How often it was found at this version.
     times: usize,
-    /// How often it was found at all.
-    reads: u32,
-    /// What was to be written may be written later.
-    yields: bool,
 }
 
 impl Contention {
@@ -80,21 +80,22 @@ impl<C: Cell> Locks<C> {
     /// Runs a verb on a lock.
     pub(crate) async fn step<V: Verb>(&self, name: &LockName, verb: &V) -> Result<V::Answer, BackendError> {
         let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
-        Step { locks: self, name, verb, contention: None, made: 0 }.run(turn).await
+        Step { locks: self, name, verb, contention: None, maybe: None, locked: 0, made: 0 }.run(turn).await
     }
 }
 
 impl<C: Cell, V: Verb> Step<'_, C, V> {
     async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
         let cell = &self.locks.cell;
-        let (mut maybe, mut breaks): (Option<V::Answer>, u32) = (None, 0);
+        let mut breaks = 0;
         let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
             if maybe.is_some() { error.of_unknown_outcome() } else { error }
         };
         for count in 0..TRIES {
             let failure = match self.attempt(count == 0).await {
                 Ok(Tried::Done(answer)) => {
-                    let is_unsettled = maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
+                    let is_unsettled =
+                        self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
                     return if is_unsettled { Err(cell.error(Trouble::Unsettled)) } else { Ok(answer) };
                 }
                 Ok(Tried::Overtaken) => {
@@ -103,7 +104,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
                     continue;
                 }
                 Ok(Tried::Lost(error, answer)) => {
-                    maybe = Some(answer);
+                    self.maybe = Some(answer);
                     Failure::Broken(error)
                 }
                 Err(failure) => failure,
@@ -111,11 +112,18 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
             match failure {
                 // Read back on one new connection, as the same owner.
                 Failure::Broken(_) if breaks == 0 => breaks += 1,
-                Failure::Overtaken => {}
-                Failure::Broken(error) | Failure::Refused(error) => return Err(unsure(error, &maybe)),
+                Failure::Overtaken => self.is_told(),
+                // The next try waits before it reads.
+                Failure::Locked if V::WAITS && self.locked < ASIDE => {
+                    drop(turn.take());
+                    self.locked += 1;
+                    self.is_told();
+                }
+                Failure::Locked => return Err(unsure(cell.error(Trouble::Locked), &self.maybe)),
+                Failure::Broken(error) | Failure::Refused(error) => return Err(unsure(error, &self.maybe)),
             }
         }
-        Err(unsure(cell.error(Trouble::Overtaken).retry_after(PAUSE), &maybe))
+        Err(unsure(cell.error(Trouble::Overtaken).retry_after(PAUSE), &self.maybe))
     }
 
     /// Runs the verb once, on what was stored last or on what is read now.
@@ -127,23 +135,48 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         if let Some(draft) = guess {
             return locks.write(over, name, draft).await;
         }
-        if let Some(cell) = self.contention.as_ref().filter(|cell| cell.yields) {
-            self.step_back(cell.reads).await;
+        if self.locked > 0 {
+            self.step_back().await;
         }
-        let (mut snapshot, up) = self.look(over).await?;
+        let (snapshot, up) = self.look(over).await?;
         verb.must_be_wanted().map_err(Failure::Refused)?;
-        let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
         if V::WAITS {
             self.must_have_moved(snapshot.version, snapshot.now)?;
         } else {
+            let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
             self.wait_for_commit((snapshot.version, snapshot.now), is_doubted).await?;
         }
+        let has_lost = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        let Some((place, answer)) = locks.newcomer(verb, (&snapshot, up.as_ref()), has_lost) else {
+            return self.attempt_on(over, (snapshot, up)).await;
+        };
+        match locks.enqueue(over, (name, place), &snapshot).await {
+            Ok(Some(now)) => {
+                self.maybe = Some(answer);
+                self.attempt_on(over, (now, None)).await
+            }
+            Ok(None) => self.attempt_on(over, (snapshot, up)).await,
+            // L9: it may have its place.
+            Err(Failure::Broken(error)) => Ok(Tried::Lost(error.of_unknown_outcome(), answer)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Runs the verb on what was read.
+    async fn attempt_on(
+        &mut self,
+        over: &C::Connection,
+        (mut snapshot, up): (Snapshot, Option<MovingUp>),
+    ) -> Result<Tried<V::Answer>, Failure> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
         if !is_doubted
+            && snapshot.news.is_empty()
             && let Some(answer) = verb.glance(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
         {
             return Ok(Tried::Done(answer));
         }
-        let is_full = up.as_ref().is_some_and(|up| up.is_more || snapshot.ledger.waiting() >= FRONT);
+        let is_full = snapshot.is_full(up.as_ref());
         let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
         let is_there = snapshot.version != 0;
@@ -193,7 +226,8 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
             (reading.version, reading.now) = (version, at);
         }
         locks.shared.memory.learn(reading.now, locks.shared.host.now());
-        let mut snapshot = Snapshot::of(reading).map_err(|error| locks.unreadable(error))?;
+        let mut snapshot =
+            Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
         let asker = claim.map(|claim| (claim.owner, &look.until));
         let may_move = V::WAITS && snapshot.version != 0;
         let up = if may_move { snapshot.move_up(asker, &locks.shared.rules) } else { None };
@@ -201,15 +235,10 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
     }
 
     /// How long a write waits for who has the cell locked; `yields`: it may be written later.
-    fn patience(&mut self, yields: bool) -> Patience {
-        let Some(cell) = self.contention.as_mut() else { return V::PATIENCE };
-        cell.yields |= yields;
-        // A crowd in line for the cell would keep renewals from it.
-        if yields && cell.reads <= ASIDE {
-            return Patience::None;
-        }
-        // Where others commit all the time, the cell is hardly ever free: get in line.
-        if !V::WAITS && cell.has_moved { Patience::Brief } else { V::PATIENCE }
+    fn patience(&self, yields: bool) -> Patience {
+        // Where others commit all the time, the cell is hardly ever free: a renewal gets in line.
+        let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
     }
 
     /// The cell was skipped, and is as it was: somebody has it locked, unless the write came too late. Whoever commits is done in a
@@ -231,11 +260,9 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
                 host.sleep_until(host.now() + PAUSE).await;
             }
             other => {
-                let (since, has_moved) =
-                    (host.now(), other.as_ref().is_some_and(|cell| cell.version != version));
-                let (read, times, reads, yields) = (now, 1, 1, false);
-                let found = Contention { version, read, since, has_moved, times, reads, yields };
-                self.contention = Some(found);
+                let has_moved = other.as_ref().is_some_and(|cell| cell.version != version);
+                let since = host.now();
+                self.contention = Some(Contention { version, read: now, since, has_moved, times: 1 });
             }
         }
         Ok(())
@@ -245,35 +272,42 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
     /// was is one that the store does not let us change, and no answer but an error may come of it (L1).
     fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), Failure> {
         let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
-        // One that stepped aside may have met a lock.
-        let times = same.map_or(1, |cell| if cell.yields { 1 } else { cell.times + 1 });
+        let times = same.map_or(1, |cell| cell.times + 1);
         if times > SWALLOWED {
             return Err(Failure::Refused(self.locks.cell.error(Trouble::Swallowed)));
         }
         let since = self.locks.shared.host.now();
-        let reads = self.contention.as_ref().map_or(1, |cell| cell.reads + 1);
-        let (read, has_moved, yields) = (now, false, false);
-        self.contention = Some(Contention { version, read, since, has_moved, times, reads, yields });
+        // One that was made a moment ago has not.
+        let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
+        // Who had it locked has committed: that was no stranger.
+        self.locked = if moves { 0 } else { self.locked };
+        let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        self.contention = Some(Contention { version, read: now, since, has_moved, times });
         Ok(())
     }
 
-    /// After a lost race, for a time that chance chooses, longer each time: those who queue up do not hinder those who hold, nor
-    /// all of them each other.
-    async fn step_back(&self, reads: u32) {
+    /// The store has said why it did not write the cell: it is none that drops what is written.
+    fn is_told(&mut self) {
+        self.contention.iter_mut().for_each(|cell| cell.times = 0);
+    }
+
+    /// While a stranger has the cell locked, for a time that chance chooses, longer each time: a connection that waits for a lock is
+    /// of no use to others.
+    async fn step_back(&self) {
         let host = &self.locks.shared.host;
         let mut chance = [0; 2];
         host.random(&mut chance);
-        let most = STEP_BACK * (1 << reads.min(9));
+        let most = STEP_BACK * (1 << self.locked.min(ASIDE));
         host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
     }
 }
 
 /// How long a commit may take before the cell counts as locked by a stranger.
 const COMMIT: Duration = Duration::from_millis(50);
-/// How long a waiter steps back at most after it has lost its first race; doubled with each.
+/// How long a waiter steps back at most after it has found the cell locked; doubled with each time.
 const STEP_BACK: Duration = Duration::from_millis(2);
-/// How often a waiter finds the cell locked, or is overtaken, before it gets in line for it: who has it may be a stranger.
-const ASIDE: u32 = 12;
+/// How often a waiter finds the cell locked by a stranger before it says so.
+const ASIDE: u32 = 8;
 /// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection that broke, a cell that
 /// was deleted in between. And so many cells may be made that are gone when they are written.
 const SWALLOWED: usize = 5;

@@ -1,15 +1,61 @@
-//! The text of a cell: a ledger as JSON in ASCII, and whether places may stand beside it.
+//! The text of a cell: a ledger as JSON in ASCII, places that were put before it, and whether there may be some beside the cell.
 
 use std::fmt::Write as _;
 
-use tenure_ledger::{Ledger, Place};
+use tenure_ledger::{Ledger, LedgerError, Place, Unseen};
 
 /// How the text begins where places may stand beside the cell. Whoever does not know of that reads on as ever.
 pub(crate) const LONG: &str = "{\"long\":true,";
 
+/// How a place begins that was put into the text behind its first bracket. Whoever does not know of that overlooks it, and its owner
+/// asks again.
+const NEW: &str = "\"new\":";
+/// And how it ends: a ledger has no line breaks.
+const NEW_END: &str = ",\n";
+/// What each place has once, and nothing else: in a text of JSON every quote has a backslash before it.
+pub(crate) const EACH: &str = "\"turn\":";
+
 /// Whether places may stand beside the cell of this text.
 pub(crate) fn is_long(state: &str) -> bool {
     state.starts_with(LONG)
+}
+
+/// A place as it is put into a cell without comparing.
+pub(crate) fn encode_newcomer(place: &Place) -> String {
+    format!("{NEW}{}{NEW_END}", encode_place(place))
+}
+
+/// The ledger of a cell, and the places that were put into it since, in their order.
+pub(crate) fn split(state: &str) -> Result<(Ledger, Vec<Place>), LedgerError> {
+    let mut rest = state.strip_prefix(LONG).or_else(|| state.strip_prefix('{')).unwrap_or_default();
+    let mut newcomers = Vec::new();
+    while let Some((place, others)) = rest.strip_prefix(NEW).and_then(|rest| rest.split_once(NEW_END)) {
+        newcomers.push(Place::from_text(place)?);
+        rest = others;
+    }
+    newcomers.reverse();
+    Ok((Ledger::decode(state)?, newcomers))
+}
+
+/// The ledger of a cell as it can be seen, with all places in its queue.
+///
+/// # Errors
+/// If the text is no ledger.
+pub fn decode(state: &str) -> Result<Ledger, LedgerError> {
+    let (ledger, newcomers) = split(state)?;
+    Ok(with_places(ledger, newcomers))
+}
+
+/// With these behind those in its queue.
+pub(crate) fn with_places(mut ledger: Ledger, places: Vec<Place>) -> Ledger {
+    let mut queue = ledger.take_queue();
+    for place in places {
+        let is_known = queue.iter().any(|known| known.owner() == place.owner());
+        if !is_known && !ledger.knows(place.owner()) {
+            queue.push_back(place);
+        }
+    }
+    ledger.with_queue(queue, Unseen::default())
 }
 
 /// A ledger as a cell keeps it.
@@ -44,9 +90,55 @@ fn ascii(json: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::Label;
+    use std::{sync::Arc, time::Duration};
+
+    use tenure_core::{Claim, Label, LockName, Memo, Mode, Moment, OwnerId, ProcessId, Wait};
+    use tenure_ledger::Rules;
 
     use super::*;
+
+    const NOW: Moment = Moment { boot: Duration::from_secs(7), wall: Duration::from_secs(7) };
+
+    /// Its words look like a text of a cell.
+    fn claim(number: u8) -> Claim {
+        let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
+        let label = Label::new("\"turn\":", 1, ",\n\"new\":{", "}");
+        let (name, label) = (LockName::new("one").unwrap(), Arc::new(label));
+        let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
+        Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn }
+    }
+
+    fn owners(places: &[Place]) -> Vec<OwnerId> {
+        places.iter().map(Place::owner).collect()
+    }
+
+    /// L7: whatever words are in it, a text says how many places it has, and in which order they came.
+    #[test]
+    fn places_that_were_put_into_a_text_come_behind_its_queue_in_their_order() {
+        let (rules, mut ledger) = (Rules::default(), Ledger::new(0));
+        for number in [1, 2, 3] {
+            drop(ledger.claim(NOW, &rules, &claim(number)).unwrap());
+        }
+        let memo = Memo::new("\"turn\":", Duration::from_secs(1)).unwrap();
+        drop(ledger.note(NOW, &rules, (claim(1).owner, tenure_core::FencingToken::new(7_000_000)), &memo));
+        for is_long in [false, true] {
+            let mut text = encode(&ledger, false);
+            for number in [4, 5] {
+                let newcomer = encode_newcomer(&Place::of(&claim(number), NOW, &rules, 0));
+                text = format!("{{{newcomer}{}", &text[1..]);
+            }
+            if is_long {
+                text = format!("{LONG}{}", &text[1..]);
+            }
+            let (known, newcomers) = split(&text).unwrap();
+            assert_eq!((known, text.matches(EACH).count()), (ledger.clone(), 4));
+            assert_eq!(owners(&newcomers), [4, 5].map(|number| claim(number).owner));
+            // Who does not know of them reads on as ever.
+            assert_eq!(Ledger::decode(&text).unwrap(), ledger);
+            let queue = decode(&text).unwrap().take_queue();
+            assert_eq!(owners(queue.as_slices().0), [2, 3, 4, 5].map(|number| claim(number).owner));
+        }
+    }
 
     /// The state is what it was, whatever characters it is written with.
     #[test]

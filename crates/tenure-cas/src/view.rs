@@ -1,13 +1,14 @@
 //! What can be seen: reading without writing.
 
 use tenure_core::{BackendError, LockName, LockView};
-use tenure_ledger::{Ledger, Place, Unseen};
+use tenure_ledger::{Ledger, Place};
 
 use crate::{
-    cell::{Cell, Failure, Listed, Look, Purpose, Trouble},
+    cell::{Cell, Failure, Listed, Look, Purpose, Reading, Trouble},
     locks::Locks,
     memory::moment,
-    snapshot::{Beside, Snapshot},
+    snapshot::Beside,
+    text::{decode, with_places},
 };
 
 impl<C: Cell> Locks<C> {
@@ -15,13 +16,15 @@ impl<C: Cell> Locks<C> {
     pub(crate) async fn look_at(&self, name: &LockName) -> Result<LockView, BackendError> {
         self.looking(|over| async move {
             let reading = self.cell.read(&over, name, &Look::default()).await?;
-            let snapshot = Snapshot::of(reading).map_err(|error| self.unreadable(error))?;
-            let places = match snapshot.beside.map(Beside::whole) {
+            let Reading { state, now, overflow, .. } = reading;
+            let ledger = if state.is_empty() { Ok(Ledger::new(0)) } else { decode(&state) };
+            let ledger = ledger.map_err(|error| self.unreadable(error))?;
+            let places = match overflow.map(|overflow| Beside::of(overflow).whole()) {
                 Some(None) => places(self.cell.places(&over, name).await?),
                 Some(Some(all)) => all,
                 None => Vec::new(),
             };
-            Ok(with_places(snapshot.ledger, places).view(name.clone(), moment(snapshot.now)))
+            Ok(with_places(ledger, places).view(name.clone(), moment(now)))
         })
         .await
     }
@@ -31,7 +34,7 @@ impl<C: Cell> Locks<C> {
         self.looking(|over| async move {
             let mut views = Vec::new();
             for Listed { name, state, places: beside, now } in self.cell.list(&over, prefix).await? {
-                let ledger = Ledger::decode(&state).map_err(|error| self.unreadable(error))?;
+                let ledger = decode(&state).map_err(|error| self.unreadable(error))?;
                 views.push(with_places(ledger, places(beside)).view(name, moment(now)));
             }
             // What is over is free, though nobody has noticed yet.
@@ -63,6 +66,7 @@ impl<C: Cell> Locks<C> {
     pub(crate) fn failed(&self, failure: Failure) -> BackendError {
         match failure {
             Failure::Overtaken => self.cell.error(Trouble::Overtaken),
+            Failure::Locked => self.cell.error(Trouble::Locked),
             Failure::Broken(error) | Failure::Refused(error) => error,
         }
     }
@@ -71,16 +75,4 @@ impl<C: Cell> Locks<C> {
 /// Leaves out what is none.
 fn places(texts: Vec<String>) -> Vec<Place> {
     texts.iter().filter_map(|text| Place::from_text(text).ok()).collect()
-}
-
-/// With those who stand beside the cell in its queue.
-fn with_places(mut ledger: Ledger, beside: Vec<Place>) -> Ledger {
-    let mut queue = ledger.take_queue();
-    for place in beside {
-        let is_known = queue.iter().any(|known| known.owner() == place.owner());
-        if !is_known && !ledger.knows(place.owner()) {
-            queue.push_back(place);
-        }
-    }
-    ledger.with_queue(queue, Unseen::default())
 }

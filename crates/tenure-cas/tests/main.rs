@@ -4,5 +4,6 @@
 
 mod conformance;
 mod dead_waiters;
+mod hot_cells;
 mod late_writes;
 mod lost_answers;

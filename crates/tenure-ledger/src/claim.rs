@@ -119,29 +119,35 @@ impl Ledger {
         rules: &Rules,
         claim: &Claim,
     ) -> Result<usize, LedgerError> {
-        let ends_us = micros(now.boot.saturating_add(rules.place_ttl));
         let ahead = self.barring(at);
         if let Some(at) = at {
-            self.queue[at].ends_us = ends_us;
+            self.queue[at].ends_us = micros(now.boot.saturating_add(rules.place_ttl));
             return Ok(ahead);
         }
         let waiting = self.queue.len() + self.unseen.places;
         if waiting >= rules.places_max {
             return Err(LedgerError::QueueFull { waiting });
         }
-        self.queue.push_back(Place {
-            owner: claim.owner,
-            mode: claim.mode,
-            turn: claim.wait == Wait::Turn,
-            ends_us,
-            since_ms: millis(now.wall),
-            label: (*claim.label).clone(),
-            far: rules.is_far(claim.mode, ahead),
-        });
+        self.queue.push_back(Place::of(claim, now, rules, ahead));
         Ok(ahead)
     }
 
     fn one(&self, now: Moment) -> Option<HolderView> {
         self.holders.iter().max_by_key(|h| h.ends_us).map(|h| h.view(now))
+    }
+}
+
+impl Place {
+    /// The place of a claim that comes behind so many others.
+    pub fn of(claim: &Claim, now: Moment, rules: &Rules, ahead: usize) -> Self {
+        Self {
+            owner: claim.owner,
+            mode: claim.mode,
+            turn: claim.wait == Wait::Turn,
+            ends_us: micros(now.boot.saturating_add(rules.place_ttl)),
+            since_ms: millis(now.wall),
+            label: (*claim.label).clone(),
+            far: rules.is_far(claim.mode, ahead),
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Purpose, Reading, Stored, TOLERANCE, Trouble,
-    Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Purpose, Reading, Stored, TOLERANCE,
+    Trouble, Write,
 };
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Memos, Minting, Order, ProcessId,
@@ -89,6 +89,15 @@ impl Cell for Store {
         write: &Write<'_>,
     ) -> Result<Option<Stored>, Failure> {
         Ok(self.write_row(session, name, write).await?)
+    }
+
+    async fn enqueue(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        place: &Newcomer<'_>,
+    ) -> Result<Option<Reading>, Failure> {
+        Ok(self.enqueue_in_row(session, name, place).await?)
     }
 
     fn batch(&self) -> usize {

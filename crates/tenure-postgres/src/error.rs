@@ -18,6 +18,8 @@ use tokio_postgres::{
 pub(crate) enum Failure {
     /// Somebody else was faster, and nothing happened: read again (hazard 56).
     Overtaken,
+    /// Somebody has the row locked for longer than the statement waits, and nothing happened.
+    Locked,
     /// The table is not there, and nothing happened.
     Missing,
     /// The connection broke. If it was a write, it may have happened, which is for the caller to say.
@@ -31,6 +33,7 @@ impl Failure {
     pub(crate) fn into_error(self, place: &str) -> BackendError {
         match self {
             Self::Overtaken => overtaken(place),
+            Self::Locked => row_locked(place),
             Self::Missing => {
                 let message = "the table of the locks does not exist";
                 BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
@@ -44,6 +47,7 @@ impl From<Failure> for tenure_cas::Failure {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Overtaken | Failure::Missing => Self::Overtaken,
+            Failure::Locked => Self::Locked,
             Failure::Broken(error) => Self::Broken(error),
             Failure::Refused(error) => Self::Refused(error),
         }
@@ -61,6 +65,9 @@ pub(crate) fn asked(place: &str, error: Error) -> Failure {
     let code = db.code();
     if OVERTAKEN.contains(code) {
         return Failure::Overtaken;
+    }
+    if *code == SqlState::LOCK_NOT_AVAILABLE {
+        return Failure::Locked;
     }
     if *code == SqlState::UNDEFINED_TABLE {
         return Failure::Missing;
@@ -199,7 +206,6 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
         Invalid,
         "the encoding of the database lacks a character of the name; take another name, or a database in UTF8",
     ),
-    (SqlState::LOCK_NOT_AVAILABLE, Unavailable, "the row of the lock is locked by another transaction"),
     (SqlState::DISK_FULL, Unavailable, "the disk of the PostgreSQL server is full"),
     (SqlState::OUT_OF_MEMORY, Unavailable, "the PostgreSQL server is out of memory"),
     (SqlState::IO_ERROR, Unavailable, "the disk of the PostgreSQL server failed"),

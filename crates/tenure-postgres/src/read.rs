@@ -43,7 +43,7 @@ impl Session {
     }
 
     /// From a row whose columns are, from `at` on, version, state and time.
-    fn reading(&self, row: &Row, at: usize) -> Result<Reading, Failure> {
+    pub(crate) fn reading(&self, row: &Row, at: usize) -> Result<Reading, Failure> {
         let (version, state): (Option<i64>, Option<String>) =
             (self.column(row, at)?, self.column(row, at + 1)?);
         let (version, state) = (version.unwrap_or(0), state.unwrap_or_default());

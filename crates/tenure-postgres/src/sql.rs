@@ -28,6 +28,11 @@ pub(crate) struct Sql {
     /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written, and whether it is
     /// what was written.
     pub(crate) write_many: String,
+    /// Puts a place into the text of a lock, whatever that is, behind whoever has the row locked, for 50 ms; that is set for this
+    /// transaction and leaves nothing behind. In: name, owner, place, how the text begins where there is no room or with the last place,
+    /// what is in the text once for each place, how many there may be, until. Out: version, state, time, and whether the row is what was
+    /// written; no row: it was not put there.
+    pub(crate) enqueue: String,
     /// Of places behind the queue.
     pub(crate) tail: TailSql,
     /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of its tail.
@@ -159,6 +164,7 @@ impl Sql {
                  SELECT made.version, made.at, (made.name, made.version, made.busy, made.state) \
                  IS NOT DISTINCT FROM ($1, new.version, false, $2) FROM made, new"
             ),
+            enqueue: enqueue(table),
             tail: TailSql::new(table, &tail),
             write: Write::new(table, Patience::Any, &tail),
             write_unlocked: Write::new(table, Patience::None, &tail),
@@ -186,6 +192,21 @@ impl Sql {
             table: table.to_owned(),
         }
     }
+}
+
+fn enqueue(table: &str) -> String {
+    let there = "(length(t.state) - length(replace(t.state, $5, ''))) / length($5)";
+    format!(
+        "WITH w AS (SELECT set_config('lock_timeout', '50ms', true) AS brief), \
+         f AS (SELECT t.name, t.version + 1 AS version, \
+         CASE WHEN {there} + 1 < $6 THEN left(t.state, 1) ELSE $4 END || $3 || substr(t.state, 2) AS state \
+         FROM {table} AS t, w WHERE t.name = $1 AND NOT starts_with(t.state, $4) AND strpos(t.state, $2) = 0 \
+         AND {there} < $6 AND clock_timestamp() <= $7 AND w.brief <> '' \
+         FOR NO KEY UPDATE OF t) \
+         UPDATE {table} AS t SET version = f.version, busy = true, used = clock_timestamp(), state = f.state \
+         FROM f WHERE t.name = f.name RETURNING t.version, t.state, clock_timestamp(), \
+         (t.version, t.busy, t.state) IS NOT DISTINCT FROM (f.version, true, f.state)"
+    )
 }
 
 /// Tells another process something. In: channel, what.

@@ -1,6 +1,8 @@
 //! Writing rows, each on top of the one that it was made from.
 
-use tenure_cas::{Made, NewPlace, OldPlace, Patience, Stored, Write};
+use std::time::Duration;
+
+use tenure_cas::{Made, NewPlace, Newcomer, OldPlace, Patience, Reading, Stored, Write};
 use tenure_core::{Hint, LockName};
 use tokio_postgres::{Row, types::Type};
 
@@ -129,6 +131,30 @@ impl Store {
             }
         }
         Ok(stored_rows)
+    }
+
+    /// Puts a place into the row of a lock; answers the row as it is then.
+    pub(crate) async fn enqueue_in_row(
+        &self,
+        session: &Session,
+        name: &LockName,
+        place: &Newcomer<'_>,
+    ) -> Result<Option<Reading>, Failure> {
+        self.must_take_writes(session).await?;
+        let most = i64::try_from(place.most).unwrap_or(i64::MAX);
+        let (_, until) = window((Duration::ZERO, place.until));
+        let arguments: [Argument<'_>; 7] = [
+            (&name.as_str(), Type::TEXT),
+            (&place.owner.to_string(), Type::TEXT),
+            (&place.state, Type::TEXT),
+            (&place.long, Type::TEXT),
+            (&place.each, Type::TEXT),
+            (&most, Type::INT8),
+            (&until, Type::TIMESTAMPTZ),
+        ];
+        let rows = session.write(&self.shared().sql.enqueue, &arguments).await?;
+        must_be_ours(session, rows.first(), 3)?;
+        rows.first().map(|row| session.reading(row, 0)).transpose()
     }
 
     /// Puts a place at the end of the tail; answers the name of its row.

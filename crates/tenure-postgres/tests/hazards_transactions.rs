@@ -121,10 +121,23 @@ async fn a_locked_row_stops_no_other_lock() {
     for other in &others {
         grants.push(other.enter().await);
     }
-    let stranger = lock_row(&server, "stuck").await;
-    let late = Player::new(backend.clone(), "stuck");
-    let hangs = tokio::spawn(async move { late.backend.claim(&late.claim).await });
-    until("the claim waits for the row", async || is_anybody_waiting(&server)).await;
+    let (leaving, late) = (lasting("leaving"), lasting("stuck"));
+    leaving.enter().await;
+    let strangers = [lock_row(&server, "stuck").await, lock_row(&server, "leaving").await];
+    // As the engine does, which asks again.
+    let told = Arc::new(AtomicU32::new(0));
+    let waits = tokio::spawn({
+        let told = told.clone();
+        async move {
+            while let Err(error) = late.backend.claim(&late.claim).await {
+                assert!(error.kind().is_transient(), "{error:?}");
+                told.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let hangs =
+        tokio::spawn(async move { leaving.backend.release(&leaving.claim.name, leaving.claim.owner).await });
+    until("the release waits for the row", async || is_anybody_waiting(&server)).await;
     let begun = Instant::now();
     for _ in 0..5 {
         // As the watchdog does, which gives up after a sixth of the ttl and asks again.
@@ -138,13 +151,34 @@ async fn a_locked_row_stops_no_other_lock() {
         until("the others are renewed", renewed).await;
     }
     assert!(begun.elapsed() < Duration::from_secs(5) * slowness(), "{:?}", begun.elapsed());
-    // The one that hung was stopped, and says so.
+    // The one that hung was stopped, and says so; the one that waited was told why.
     let answer = soon(hangs).await.unwrap();
-    stranger.batch_execute("ROLLBACK").await.unwrap();
+    until("the claim is told", async || told.load(Relaxed) > 0).await;
+    for stranger in strangers {
+        stranger.batch_execute("ROLLBACK").await.unwrap();
+    }
     if let Err(error) = answer {
         assert!(error.kind().is_transient(), "{error:?}");
     }
+    soon(waits).await.unwrap();
     assert_eq!(stuck.renew(&stuck_grant).await, Renewal::Renewed);
+}
+
+/// L6: who comes to a row that a stranger has locked waits for it in short steps, so that the connection serves others in between, and
+/// is told why. Its claim stood in line for as long as the stranger stayed, or until the connection was given up.
+#[tokio::test]
+async fn who_comes_to_a_row_that_a_stranger_has_locked_is_told() {
+    let server = PostgresServer::start();
+    let mut holder = player(&server.url(""), "one");
+    holder.claim.ttl = Duration::from_secs(600);
+    holder.enter().await;
+    let late = player(&server.url(""), "one");
+    let stranger = lock_row(&server, "one").await;
+    let error = soon(late.backend.claim(&late.claim)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
+    assert!(error.to_string().contains("the row of the lock is locked by another transaction"), "{error:?}");
+    stranger.batch_execute("ROLLBACK").await.unwrap();
+    late.queue_behind(0).await;
 }
 
 /// In one batch, the rows that somebody else has locked are left out, and the others are extended and answered at once. They were

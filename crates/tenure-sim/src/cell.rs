@@ -7,8 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, Made, NewPlace, OldPlace, Patience, Purpose, Reading, Stored, TOLERANCE,
-    Trouble, Write,
+    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Patience, Purpose, Reading, Stored,
+    TOLERANCE, Trouble, Write,
 };
 use tenure_core::{
     Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos, Minting,
@@ -17,7 +17,7 @@ use tenure_core::{
 use tenure_testkit::cells::words;
 
 use crate::{
-    server::{Ask, Reply, Request, Told, WriteAsk},
+    server::{Ask, EnqueueAsk, Reply, Request, Told, WriteAsk},
     world::{Machine, NoAnswer, World},
 };
 
@@ -154,9 +154,22 @@ impl Cell for RemoteCells {
                 Told::Locked(wait) if write.patience == Patience::Any => {
                     self.host.sleep_until(self.host.now() + wait).await;
                 }
-                Told::Locked(_) => return Err(Failure::Refused(words(&Trouble::Locked))),
+                Told::Locked(_) => return Err(Failure::Locked),
                 told => return Ok(written(told).pop().flatten()),
             }
+        }
+    }
+
+    async fn enqueue(
+        &self,
+        over: &u64,
+        name: &LockName,
+        place: &Newcomer<'_>,
+    ) -> Result<Option<Reading>, Failure> {
+        match self.ask(*over, Ask::Enqueue(name.clone(), EnqueueAsk::of(place))).await? {
+            Told::Enqueued(reading) => Ok(reading),
+            Told::Locked(_) => Err(Failure::Locked),
+            other => unreachable!("BUG: {other:?} to a newcomer"),
         }
     }
 

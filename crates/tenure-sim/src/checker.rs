@@ -8,7 +8,7 @@
 //! | L4 | a release, renewal or raise shortens or ends nobody else's lease on the server, and a memo is taken from a holder alone, under no smaller token than that of the one before | everywhere |
 //! | L5 | a guard that has said that it is lost never says that it is held; a renewal on the server makes no holder | everywhere |
 //! | L6 | after the last fault every waiter enters within the bound of S7.4 and none fails; over a quorum, where no order is promised, some waiter does | within the assumptions |
-//! | L7 | who is let in is the first of the queue, and nobody is while there is one; waiters of one process enter in the order in which they asked, and share a lease as often and as long as is promised; mutexes only | nothing goes wrong; the queue: one server |
+//! | L7 | who is let in is the first of the queue, and nobody is while there is one; waiters of one process enter in the order in which they asked, and share a lease as often and as long as is promised; mutexes only; who asks is passed by one other process a few times at most before it enters | nothing goes wrong; the queue: one server; who is passed: where one program of each process asks |
 //! | L8 | long after the last program has left, nothing is held and no place kept anywhere | within the assumptions |
 //! | L9 | a claim or renewal that failed as `NotApplied` did nothing on any server, an owner of whom a store of cells said that it is gone is not let in later, and a release that said `Released` was there (on a quorum), or passed the lease on to one who entered or left; a memo that was answered for is seen by who asks later | everywhere |
 //!
@@ -77,6 +77,8 @@ pub struct Claims {
     pub is_within: bool,
     /// Nothing goes wrong: L7 can be checked.
     pub is_calm: bool,
+    /// Each process has one program, which asks for the lock again and again.
+    pub is_hot: bool,
     /// What came too late is not applied any more.
     pub bars_late: bool,
     /// Programs take several locks, one after the other, before they enter.
@@ -107,6 +109,9 @@ pub fn judge(events: &[Event], claims: &Claims) -> Vec<Violation> {
         progress::turns(events, &mut found);
         if !claims.is_quorum {
             progress::order(events, &mut found);
+            if claims.is_hot {
+                progress::passed(events, &mut found);
+            }
         }
     }
     memos::guarded(events, &mut found);

@@ -13,6 +13,7 @@ const CLAIMS: Claims = Claims {
     nodes: 1,
     is_within: true,
     is_calm: false,
+    is_hot: false,
     bars_late: false,
     takes_several: false,
     bound: 10_000_000,

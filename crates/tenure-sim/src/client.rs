@@ -37,6 +37,8 @@ pub(crate) struct Habits {
     pub(crate) rest: (u64, u64),
     /// All programs of the process ask at once, so often, and hold for an instant.
     pub(crate) crowds_every: Option<Micros>,
+    /// How often it asks before it rests.
+    pub(crate) asks: usize,
     /// Mutexes are kept for so long when they have nothing to do.
     pub(crate) idle: Option<Duration>,
     /// Asks for several locks at once, or for one of several.
@@ -102,9 +104,11 @@ impl Program {
         loop {
             let rest = self.rest();
             self.pause(rest).await;
-            match self.habits.several {
-                true => self.several().await,
-                false => self.once().await,
+            for _ in 0..self.habits.asks {
+                match self.habits.several {
+                    true => self.several().await,
+                    false => self.once().await,
+                }
             }
         }
     }

@@ -58,6 +58,8 @@ pub enum PlanKind {
     Several,
     /// Jobs that run once per interval, and memos; over a bad network, and with pauses.
     Jobs,
+    /// One program of each process asks for one lock, holds it for an instant, and asks again immediately, many times.
+    Hot,
 }
 
 impl PlanKind {
@@ -82,6 +84,7 @@ impl PlanKind {
         Self::Unguarded,
         Self::Rewound,
         Self::Scattered,
+        Self::Hot,
     ];
 
     /// The assumption of docs/laws.md that it breaks on purpose.
@@ -139,6 +142,9 @@ pub(crate) struct Plan {
 
 const SECOND: Micros = 1_000_000;
 
+/// All messages take so long, in µs: who needs one more than another comes too late each time.
+const EVEN: (u64, u64) = (1_000, 1_050);
+
 /// A clock that is behind by this much after a loss of data breaks A6.
 const SKEW: i64 = 40_000_000;
 
@@ -171,6 +177,7 @@ impl Planner<'_> {
     fn add(&mut self, kind: PlanKind) {
         match kind {
             PlanKind::Calm => {}
+            PlanKind::Hot => self.faults.push((0, Fault::Weather(Weather { delay: EVEN, ..Weather::CALM }))),
             // A clock that is wrong does harm where renewals fail.
             PlanKind::Network | PlanKind::Blocks | PlanKind::Drift => self.network(),
             PlanKind::Crossing => self.crossings(),

@@ -192,7 +192,7 @@ impl Stage {
             is_durable: kind == WorldKind::Ledger,
         };
         let plan = Plan::draw(plan_kind, size, &mut chance);
-        let locks = cast::locks(kind, &mut chance);
+        let locks = cast::locks(kind, plan_kind, &mut chance);
         let seats = (0..machines).map(|_| cast::seat(kind, &locks, plan_kind, &mut chance)).collect();
         let clockwork = Clockwork::new(chance.fork());
         let world = World::new(clockwork, nodes, chance.fork());
@@ -232,7 +232,8 @@ impl Stage {
             is_quorum: self.kind.is_quorum(),
             nodes: self.kind.addresses(),
             is_within: self.plan_kind.breaks().is_none(),
-            is_calm: self.plan_kind == PlanKind::Calm,
+            is_calm: matches!(self.plan_kind, PlanKind::Calm | PlanKind::Hot),
+            is_hot: self.plan_kind == PlanKind::Hot,
             bars_late: self.kind == WorldKind::Cell,
             takes_several: self.plan_kind == PlanKind::Several,
             bound,

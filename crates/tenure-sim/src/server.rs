@@ -20,7 +20,7 @@ mod cells;
 mod fate;
 mod judged;
 
-pub(crate) use cells::{Ask, Strangers, Told, WriteAsk};
+pub(crate) use cells::{Ask, EnqueueAsk, Strangers, Told, WriteAsk};
 pub(crate) use fate::Snapshot;
 pub(crate) use judged::Look;
 

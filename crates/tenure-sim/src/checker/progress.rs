@@ -149,6 +149,39 @@ pub(super) fn order(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
+/// L7, where each process asks for one lock again and again: the store hears of one that asks before another has had many turns.
+pub(super) fn passed(events: &[Event], found: &mut Vec<Violation>) {
+    const PASSED_MAX: usize = 6;
+    let mut waiting: BTreeMap<AskId, (LockId, BTreeMap<Pid, usize>)> = BTreeMap::new();
+    // Until then a server may have been too young to grant anything.
+    let mut known: BTreeSet<Pid> = BTreeSet::new();
+    for event in events {
+        match event.what {
+            What::Asked { ask, process, lock, patience: Patience::Endless, .. }
+                if known.contains(&process) =>
+            {
+                waiting.insert(ask, (lock, BTreeMap::new()));
+            }
+            What::NotEntered { ask, .. } => {
+                waiting.remove(&ask);
+            }
+            What::Entered { ask, process, lock, .. } => {
+                waiting.remove(&ask);
+                known.insert(process);
+                for (other, (_, passes)) in waiting.iter_mut().filter(|(_, (asked, _))| *asked == lock) {
+                    let passes = passes.entry(process).or_default();
+                    *passes += 1;
+                    if *passes > PASSED_MAX {
+                        let what = format!("lock {lock:#06x}: acquisition {other} was passed {passes} times");
+                        found.push(broken(Law::L7, event.at, what));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// L7, inside a process, where nothing goes wrong: who enters next, and how often and how long one lease is passed on (H5.2,
 /// H5.5).
 pub(super) fn turns(events: &[Event], found: &mut Vec<Violation>) {

@@ -9,6 +9,7 @@ use super::{MAX_TTL, Seat, WorldKind};
 use crate::{
     chance::Chance,
     client::{Habits, Use},
+    clockwork::Micros,
     host::{Clock, EPOCH},
     plan::PlanKind,
     server::{Data, Kind, Life, Node, Role, Strangers},
@@ -17,10 +18,17 @@ use crate::{
 /// How long some processes keep a lease when they have nothing to do.
 const IDLE: Duration = Duration::from_millis(2_500);
 
+/// So often a hot lock is asked for by all, and so many times in a row by each.
+const HOT_EVERY: Micros = 20_000_000;
+const HOT_ASKS: usize = 20;
+
 /// Lengths of leases, in ms.
 const TTLS: &[u64] = &[1_000, 1_500, 2_000, 3_000, 5_000, 6_000];
 
-pub(super) fn locks(kind: WorldKind, chance: &mut Chance) -> Vec<Use> {
+pub(super) fn locks(kind: WorldKind, plan: PlanKind, chance: &mut Chance) -> Vec<Use> {
+    if plan == PlanKind::Hot {
+        return vec![Use::Mutex];
+    }
     let other = match kind {
         WorldKind::Redlock3 | WorldKind::Redlock5 => &[Use::Mutex, Use::Write, Use::Semaphore][..],
         _ => &[Use::Mutex, Use::Write, Use::ReadWrite, Use::Semaphore],
@@ -43,11 +51,14 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     let long = chance.between(30, 200);
     // In no calm world, where waiters must not be passed for longer (L7); and not where an address comes to lead to another server
     // while leases are kept: they stay on one that cannot be told of their end any more (L9).
-    let keeps =
-        !matches!(plan, PlanKind::Calm | PlanKind::Scattered) && rest.0 < 1_000 && long.is_multiple_of(3);
+    let keeps = !matches!(plan, PlanKind::Calm | PlanKind::Scattered | PlanKind::Hot)
+        && rest.0 < 1_000
+        && long.is_multiple_of(3);
+    let is_hot = plan == PlanKind::Hot;
     let habits = Habits {
         idle: keeps.then_some(IDLE),
-        crowds_every,
+        crowds_every: if is_hot { Some(HOT_EVERY) } else { crowds_every },
+        asks: if is_hot { HOT_ASKS } else { 1 },
         locks: locks.to_vec(),
         renamed_every: (kind == WorldKind::Cell).then_some(25_000_000),
         ttl: Duration::from_millis(chance.pick(TTLS)),
@@ -58,7 +69,11 @@ pub(super) fn seat(kind: WorldKind, locks: &[Use], plan: PlanKind, chance: &mut 
     };
     let offset = i64::try_from(chance.below(4_000_000_000)).unwrap_or(0) - 2_000_000_000;
     let clock = Arc::new(Clock::new(rate(plan, chance), offset));
-    let most = if habits.crowds_every.is_some() { 24 } else { 4 };
+    let most = match plan {
+        PlanKind::Hot => 1,
+        _ if habits.crowds_every.is_some() => 24,
+        _ => 4,
+    };
     Seat { clock, habits, tasks: 1 + chance.index(most), process: 0, locker: None }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tenure_cas::{Look, Made, NewPlace, OldPlace, Patience, Reading, Stored, Write};
+use tenure_cas::{Look, Made, NewPlace, Newcomer, OldPlace, Patience, Reading, Stored, Write, decode};
 use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
@@ -18,6 +18,7 @@ pub(crate) enum Ask {
     Read(Vec<LockName>, Look),
     Make(LockName, String),
     Write(Vec<(LockName, WriteAsk)>),
+    Enqueue(LockName, EnqueueAsk),
     Append { name: LockName, owner: OwnerId, state: String, may_be_there: bool, behind: String },
     Keep { key: String, state: String },
     Remove { name: LockName, owner: OwnerId, key: String, may_have_another: bool },
@@ -36,6 +37,17 @@ pub(crate) struct WriteAsk {
     is_last: bool,
 }
 
+/// A place on its way into a cell.
+#[derive(Clone, Debug)]
+pub(crate) struct EnqueueAsk {
+    owner: OwnerId,
+    state: String,
+    long: String,
+    each: String,
+    most: usize,
+    until: Duration,
+}
+
 /// What it answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
@@ -46,6 +58,7 @@ pub(crate) enum Told {
     Written(Vec<Option<Stored>>),
     /// Somebody has the cell locked, for so long.
     Locked(Duration),
+    Enqueued(Option<Reading>),
     Appended(Option<String>),
     Done(bool),
 }
@@ -89,6 +102,18 @@ impl WriteAsk {
     }
 }
 
+impl EnqueueAsk {
+    pub(crate) fn of(place: &Newcomer<'_>) -> Self {
+        let Newcomer { owner, state, long, each, most, until } = *place;
+        Self { owner, state: state.to_owned(), long: long.to_owned(), each: each.to_owned(), most, until }
+    }
+
+    fn newcomer(&self) -> Newcomer<'_> {
+        let Self { owner, state, long, each, most, until } = self;
+        Newcomer { owner: *owner, state, long, each, most: *most, until: *until }
+    }
+}
+
 /// Who holds with a token that is theirs, until when.
 fn entered(view: &LockView) -> impl Iterator<Item = (OwnerId, u64, Duration)> {
     let entered = |holder: &HolderView| {
@@ -105,7 +130,7 @@ fn everybody(view: &LockView) -> impl Iterator<Item = OwnerId> {
 }
 
 fn ledger(state: &str) -> Ledger {
-    if state.is_empty() { Ledger::new(0) } else { Ledger::decode(state).unwrap_or_default() }
+    if state.is_empty() { Ledger::new(0) } else { decode(state).unwrap_or_default() }
 }
 
 /// A ledger as it is written, with points in time as durations since the epoch of the clock.
@@ -143,6 +168,7 @@ impl Node {
                 };
                 Told::Written(writes.iter().map(|(name, write)| (name, write)).map(write).collect())
             }
+            Ask::Enqueue(name, place) => self.enqueue((now, clock), from, (name, place), effects),
             Ask::Append { name, owner, state, may_be_there, behind } => {
                 let place = NewPlace { owner: *owner, state, may_be_there: *may_be_there, behind };
                 let key = self.data.cells.append(name, &place);
@@ -188,6 +214,28 @@ impl Node {
         effects.wakes.extend(ask.hints.iter().map(|hint| (hint.audience, hint.owner)));
         self.note_change(name, (&before, clock), from, effects);
         Some(stored)
+    }
+
+    fn enqueue(
+        &mut self,
+        (now, clock): (Micros, Duration),
+        from: usize,
+        (name, place): (&LockName, &EnqueueAsk),
+        effects: &mut Effects,
+    ) -> Told {
+        if self.strangers.lock_until > now {
+            return Told::Locked(Duration::from_micros(self.strangers.lock_until - now));
+        }
+        let before = self.data.cells.clone();
+        let reading = self.data.cells.enqueue(name, &place.newcomer(), clock);
+        if self.strangers.undo_until > now {
+            self.data.cells = before;
+            return Told::Enqueued(None);
+        }
+        if reading.is_some() {
+            self.note_change(name, (&before, clock), from, effects);
+        }
+        Told::Enqueued(reading)
     }
 
     /// Notes what a write did to whom.
@@ -260,10 +308,7 @@ impl Node {
     /// A view of each lock.
     pub(super) fn leftover_cells(&self, clock: Duration) -> Vec<LockView> {
         let at = Moment { boot: clock, wall: clock };
-        let view = |name: &LockName| {
-            let ledger = Ledger::decode(self.data.cells.state(name)).unwrap_or_default();
-            ledger.view(name.clone(), at)
-        };
+        let view = |name: &LockName| ledger(self.data.cells.state(name)).view(name.clone(), at);
         self.data.cells.names().map(view).collect()
     }
 }

@@ -1,0 +1,151 @@
+//! `Cells`: cells and the places beside them, as one value.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tenure_cas::{Listed, Look, Made, NewPlace, Newcomer, OldPlace, Overflow, Reading, Stored, Until, Write};
+use tenure_core::LockName;
+
+/// How many places beside a cell are read with it.
+const FIRST: usize = 6;
+/// Between the name of a lock and the number of a place beside its cell.
+const BESIDE: char = '\u{1}';
+
+/// Cells and the places beside them, as one value.
+#[derive(Clone, Debug, Default)]
+pub struct Cells {
+    cells: BTreeMap<LockName, Kept>,
+    places: BTreeMap<LockName, BTreeMap<String, String>>,
+    /// The number of the last place.
+    last: u64,
+}
+
+/// A cell that is there.
+#[derive(Clone, Debug)]
+struct Kept {
+    version: i64,
+    state: String,
+    is_busy: bool,
+}
+
+impl Cells {
+    /// What stands in a cell; empty if there is none.
+    pub fn state(&self, name: &LockName) -> &str {
+        self.cells.get(name).map_or("", |kept| &kept.state)
+    }
+
+    /// All locks that have a cell.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.cells.keys()
+    }
+
+    /// Reads a cell at this time of the store's clock.
+    pub fn read(&self, name: &LockName, look: &Look, now: Duration) -> Reading {
+        let kept = self.cells.get(name);
+        let places = || self.places.get(name).into_iter().flatten();
+        let first = places().take(FIRST).map(|(key, state)| (key.clone(), state.clone())).collect();
+        let own = match &look.until {
+            Until::Key(key) => places().find(|(known, _)| *known == key).map(|(_, state)| state.clone()),
+            Until::Nothing | Until::End => None,
+        };
+        let ahead = places().filter(|(key, _)| look.until.is_behind(key)).count();
+        Reading {
+            version: kept.map_or(0, |kept| kept.version),
+            state: kept.map_or_else(String::new, |kept| kept.state.clone()),
+            now,
+            overflow: Some(Overflow { first, is_whole: places().count() < FIRST, own, ahead }),
+        }
+    }
+
+    /// Makes a cell if there is none.
+    pub fn make(&mut self, name: &LockName, state: &str, now: Duration) -> Option<Made> {
+        if self.cells.contains_key(name) {
+            return None;
+        }
+        let version = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        self.cells.insert(name.clone(), Kept { version, state: state.to_owned(), is_busy: false });
+        Some(Made { version, at: now, is_ours: true })
+    }
+
+    /// Writes a cell if it is as it was, and the time is right.
+    pub fn write(&mut self, name: &LockName, write: &Write<'_>, now: Duration) -> Option<Stored> {
+        let kept = self.cells.get(name);
+        let (version, before) = write.on;
+        let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
+        let is_time = (write.within.0..=write.within.1).contains(&now);
+        let is_left = |key: &String| !write.gone.contains(key);
+        let is_passed =
+            write.is_last && self.places.get(name).is_some_and(|places| places.keys().any(is_left));
+        if !is_same || !is_time || is_passed {
+            return None;
+        }
+        let (version, state, is_busy) = (version + 1, write.state.to_owned(), write.is_busy);
+        self.cells.insert(name.clone(), Kept { version, state, is_busy });
+        for key in write.gone {
+            self.places.get_mut(name).and_then(|places| places.remove(key));
+        }
+        Some(Stored { at: now, is_ours: true })
+    }
+
+    /// Puts a place into a cell, whatever that has, and answers it as it is then; `None` if it does not take it.
+    pub fn enqueue(&mut self, name: &LockName, place: &Newcomer<'_>, now: Duration) -> Option<Reading> {
+        let kept = self.cells.get_mut(name)?;
+        let there = kept.state.matches(place.each).count();
+        let is_known = kept.state.contains(&place.owner.to_string());
+        if kept.state.starts_with(place.long) || is_known || there >= place.most || now > place.until {
+            return None;
+        }
+        let (first, rest) = kept.state.split_at(1);
+        let first = if there + 1 < place.most { first } else { place.long };
+        kept.state = format!("{first}{}{rest}", place.state);
+        kept.version += 1;
+        kept.is_busy = true;
+        Some(Reading { version: kept.version, state: kept.state.clone(), now, overflow: None })
+    }
+
+    /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must.
+    pub fn append(&mut self, name: &LockName, place: &NewPlace<'_>) -> Option<String> {
+        let is_behind = self.state(name).starts_with(place.behind);
+        let places = self.places.entry(name.clone()).or_default();
+        let owner = place.owner.to_string();
+        let known = places.iter().find(|(_, state)| place.may_be_there && state.contains(&owner));
+        if let Some((key, _)) = known {
+            return Some(key.clone());
+        }
+        if !is_behind {
+            return None;
+        }
+        self.last += 1;
+        let key = format!("{name}{BESIDE}{:016x}", self.last);
+        places.insert(key.clone(), place.state.to_owned());
+        Some(key)
+    }
+
+    /// Writes a place anew; false if it is not there.
+    pub fn keep(&mut self, key: &str, state: &str) -> bool {
+        let places = self.places.values_mut().find_map(|places| places.get_mut(key));
+        places.map(|place| *place = state.to_owned()).is_some()
+    }
+
+    /// Takes a place away; false if it is not there.
+    pub fn remove(&mut self, name: &LockName, place: &OldPlace<'_>) -> bool {
+        let Some(places) = self.places.get_mut(name) else { return false };
+        let (owner, before) = (place.owner.to_string(), places.len());
+        places.retain(|key, state| key != place.key && !(place.may_have_another && state.contains(&owner)));
+        places.len() < before
+    }
+
+    /// All places beside a cell.
+    pub fn places(&self, name: &LockName) -> Vec<String> {
+        self.places.get(name).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    /// What may be held or waited for.
+    pub fn list(&self, prefix: &str, now: Duration) -> Vec<Listed> {
+        let busy = self.cells.iter().filter(|(name, kept)| kept.is_busy && name.as_str().starts_with(prefix));
+        let list = |(name, kept): (&LockName, &Kept)| {
+            let (state, places) = (kept.state.clone(), self.places(name));
+            Listed { name: name.clone(), state, places, now }
+        };
+        busy.map(list).collect()
+    }
+}
