@@ -8,6 +8,7 @@ mod blocked_runtime;
 #[cfg(all(feature = "sqlite", feature = "redlock", feature = "postgres", feature = "zookeeper"))]
 mod builders;
 mod elections;
+mod fairness;
 mod fence_file;
 mod fence_postgres;
 mod fence_processes;
