@@ -57,8 +57,8 @@ impl<C: Cell> Locks<C> {
         match is_there {
             Ok(true) => Ok(Tried::Done(draft.change.answer)),
             Ok(false) => Ok(Tried::Overtaken),
-            // L9: it may stand there.
-            Err(Failure::Broken(error)) => Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer)),
+            // L9: it may stand there, or will.
+            Err(Failure::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
         }
     }

@@ -107,6 +107,8 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
                     self.maybe = Some(answer);
                     Failure::Broken(error)
                 }
+                // L8: another try would tell the caller how that one ended, and no release would come behind this one.
+                Ok(Tried::Late(error)) => return Err(error),
                 Err(failure) => failure,
             };
             match failure {
@@ -156,8 +158,8 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
                 self.attempt_on(over, (now, None)).await
             }
             Ok(None) => self.attempt_on(over, (snapshot, up)).await,
-            // L9: it may have its place.
-            Err(Failure::Broken(error)) => Ok(Tried::Lost(error.of_unknown_outcome(), answer)),
+            // L9: it may have its place, or get it later.
+            Err(Failure::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
             Err(failure) => Err(failure),
         }
     }

@@ -78,14 +78,16 @@ async fn a_claim_gets_its_place_within_a_turn_of_another_owner() {
     }
 }
 
-/// L9: the answer to a place that was put into the cell is lost, and so is the next one.
+/// L8, L9: the answer to a place that was put into the cell is lost. A second try would have hidden it, and the first may come after
+/// the release.
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_place_in_the_cell_may_be_there_is_of_unknown_outcome() {
     let host = PausedHost::new(1);
     let store = CellStore::new(host.clone());
-    let locks = Locks::new(store.clone(), host, Rules::default());
-    assert!(enters(&locks, &claim(1)).await);
-    store.lose_answers(2);
+    let new = || Locks::new(store.elsewhere(), host.clone(), Rules::default());
+    let (holder, locks) = (new(), new());
+    assert!(enters(&holder, &claim(1)).await);
+    store.lose_answers(1);
     let error = locks.claim(&claim(2)).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
     assert_eq!(locks.inspect(&claim(2).name).await.unwrap().queue.len(), 1, "it is there");
