@@ -1,16 +1,7 @@
 //! Many claims and releases at once over one connection: they go in few scripts, and each is answered as if it had gone alone. On a
 //! server, and on a node of a quorum.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    task::Context,
-    thread,
-    time::Duration,
-};
+use std::{sync::Arc, task::Context, time::Duration};
 
 use futures_util::{FutureExt, future::join_all, task::noop_waker};
 use tenure_core::{
@@ -365,73 +356,6 @@ async fn a_claim_that_was_given_up_does_not_come_after_its_release() {
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// L9: the same while the thread of the connection is busy and the release comes over another one, as the reaper's does: it is over
-/// when the claim is, whether that is still here, with the driver, or on its way; also if the server has forgotten the script.
-#[test]
-fn a_release_over_another_connection_waits_for_a_claim_that_was_given_up() {
-    let server = RedisServer::start();
-    let granted = |server: &RedisServer| calls(server).get("set").copied().unwrap_or(0);
-    let mut late = 0;
-    for (round, (rest, forgets)) in (0..5).flat_map(|rest| [(rest, false), (rest, true)]).enumerate() {
-        let busy = runtime();
-        let handles = busy.block_on(async { handles(&server) });
-        for (backend, prefix) in handles.into_iter().zip(["alone", "node"]) {
-            let players = crowd(&backend, &format!("{prefix}/{round}"));
-            busy.block_on(async {
-                // Connected, and the server knows the scripts.
-                claim_at_once(&players).await;
-                release_at_once(&players).await;
-            });
-            if forgets {
-                server.command(&["SCRIPT", "FLUSH"]);
-            }
-            let (ready, is_ready) = mpsc::channel();
-            let (give_up, are_given_up) = mpsc::channel();
-            let are_released = AtomicBool::new(false);
-            let mut before = 0;
-            let owners: Vec<_> = players.iter().map(|p| (p.claim.name.clone(), p.claim.owner)).collect();
-            thread::scope(|scope| {
-                let (backend, are_released) = (&backend, &are_released);
-                scope.spawn(move || {
-                    let reaper = runtime();
-                    let other = reaper.block_on(backend.handle()).unwrap();
-                    ready.send(()).unwrap();
-                    are_given_up.recv_timeout(PATIENCE).unwrap();
-                    let releases = owners.iter().map(|(name, owner)| release_for_good(&other, name, *owner));
-                    reaper.block_on(in_time("all are released", PATIENCE, join_all(releases)));
-                    are_released.store(true, Ordering::Release);
-                });
-                is_ready.recv_timeout(PATIENCE).unwrap();
-                busy.block_on(async {
-                    let mut claims: Vec<_> = players.iter().map(|p| p.backend.claim(&p.claim)).collect();
-                    for claim in &mut claims {
-                        assert!(claim.poll_unpin(&mut Context::from_waker(&noop_waker())).is_pending());
-                    }
-                    for _ in 0..rest {
-                        yield_now().await;
-                    }
-                    drop(claims);
-                    give_up.send(()).unwrap();
-                    // Nothing of this runtime gets on, and the releases have time to come first.
-                    thread::sleep(Duration::from_millis(100));
-                    before = granted(&server);
-                    // Then all of it does.
-                    until("the releases are over", PATIENCE, async || are_released.load(Ordering::Acquire))
-                        .await;
-                });
-            });
-            late += granted(&server) - before;
-            busy.block_on(async {
-                for player in &players {
-                    let view = look(player).await;
-                    assert_eq!(view.holders, [], "{} after {rest} rests, {forgets}", player.claim.name);
-                }
-            });
-        }
-    }
-    assert!(late > 0, "no claim was granted after it was given up");
 }
 
 /// Answers are told while more requests keep coming, one in each turn of a busy program.
