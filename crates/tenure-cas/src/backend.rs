@@ -45,14 +45,19 @@ impl<C: Cell> Backend for Locks<C> {
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let own_places = &self.shared.own_places;
-        if let Some(own) = own_places.find(name, owner)
-            && self.withdraw(name, owner, &own).await?
-        {
+        let Some(own) = own_places.find(name, owner) else {
             own_places.leave(name, owner);
-            return Ok(Released::Released);
-        }
+            return self.step(name, &Leaving(owner)).await;
+        };
+        let had_place = self.withdraw(name, owner, &own).await?;
+        // It may have moved up in the same moment.
+        let released = self.step(name, &Leaving(owner)).await;
         own_places.leave(name, owner);
-        self.step(name, &Leaving(owner)).await
+        if had_place {
+            released.map_err(BackendError::of_unknown_outcome).map(|_| Released::Released)
+        } else {
+            released
+        }
     }
 
     async fn tell(&self, _name: &LockName, audience: Audience, owner: OwnerId) -> Result<(), BackendError> {

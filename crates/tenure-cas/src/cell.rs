@@ -162,7 +162,8 @@ pub trait Cell: Send + Sync + Sized + 'static {
         Ok(false)
     }
 
-    /// Takes a place away; false if it is not there.
+    /// Takes a place away; false if it is not there. If it was there, the version of the cell grows with the same write: nobody moves
+    /// the place up who has read it before.
     async fn remove_place(
         &self,
         _over: &Self::Connection,

@@ -8,6 +8,10 @@
 //! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
 //! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
 //!
+//! **Why none is left when its owner has left (L8).** Somebody may have read the place, and be about to move it up. So the version of
+//! the cell grows when the place is taken away: a move that is not written by then is not written any more, and one that was is
+//! found by who reads the cell after that.
+//!
 //! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
 //! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text
 //! happens only if none stands there.
@@ -94,7 +98,7 @@ impl<C: Cell> Locks<C> {
         Ok(true)
     }
 
-    /// Takes the place of an owner beside the cell away. True if it was there.
+    /// Takes the place of an owner beside the cell away. True if it was there. It may have moved up in the same moment.
     pub(crate) async fn withdraw(
         &self,
         name: &LockName,
@@ -103,6 +107,7 @@ impl<C: Cell> Locks<C> {
     ) -> Result<bool, BackendError> {
         let over = self.cell.connect(Purpose::Keep).await?;
         let place = OldPlace { owner, key: &own.key, may_have_another: own.is_doubted };
+        self.shared.memory.forget(name);
         match self.cell.remove_place(&over, name, &place).await {
             Ok(was_there) => Ok(was_there),
             // Somebody moved it up.

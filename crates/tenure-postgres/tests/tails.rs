@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tenure_core::{ClaimAnswer, LockName, Released, Renewal, Severity, Timing};
+use tenure_core::{ClaimAnswer, LockName, Outcome, Released, Renewal, Severity, Timing};
 use tenure_testkit::{
     conformance::player::Player,
     postgres::{PostgresServer, Recipe},
@@ -121,7 +121,7 @@ async fn late_ones_write_nothing() -> bool {
     }
     assert_eq!(seen, (before.clone(), 40), "nobody wrote to it");
     assert_eq!(waiters.len(), 4);
-    // Who gives up takes its own row away, and nothing else.
+    // Who gives up takes its own row away, and the version grows: none is moved up by who read it before.
     for late in &late {
         assert_eq!(late.leave().await, Released::Released);
     }
@@ -129,7 +129,8 @@ async fn late_ones_write_nothing() -> bool {
     if !places.are_kept() {
         return false;
     }
-    assert_eq!(seen, (before, 0));
+    let before: i64 = before.parse().unwrap();
+    assert_eq!(seen, ((before + 40).to_string(), 0));
     assert_eq!(holder.leave().await, Released::Released);
     true
 }
@@ -298,10 +299,43 @@ async fn a_place_whose_answer_was_lost_is_found_again() {
         proxy.heal();
     };
     let (answer, ()) = soon(async { tokio::join!(late.backend.claim(&late.claim), cut) }).await;
+    assert_eq!(answer.unwrap_err().outcome(), Outcome::Unknown);
+    let answer = soon(late.backend.claim(&late.claim)).await;
     assert!(matches!(answer, Ok(ClaimAnswer::Queued { ahead: 5.., .. })), "{answer:?}");
     assert_eq!(tail(&server), 2, "one place for each");
     assert_eq!(late.leave().await, Released::Released);
     assert_eq!(tail(&server), 1);
+}
+
+/// L8: whoever releases may have read the places behind the queue, and move up one whose owner leaves in the same moment.
+#[tokio::test]
+async fn nobody_moves_up_who_has_left() {
+    let server = PostgresServer::start();
+    let (holder, waiters) = in_line(&server, 5).await;
+    for waiter in &waiters[..3] {
+        assert_eq!(waiter.leave().await, Released::Released);
+    }
+    // One is left in the queue: the next write moves up who stands behind it.
+    let late = &waiters[4];
+    assert_eq!(tail(&server), 1);
+    let other = postgres(&server.url(PATIENT));
+    other.inspect(&holder.claim.name).await.unwrap();
+    let locked = connect(&server, "BEGIN; SELECT 1 FROM tenure_lock WHERE name = 'one' FOR UPDATE").await;
+    let release = other.release(&holder.claim.name, holder.claim.owner);
+    let leave = async {
+        until("the release is to be written", async || is_anybody_waiting(&server)).await;
+        let mut answer = late.backend.release(&late.claim.name, late.claim.owner).await;
+        locked.batch_execute("COMMIT").await.unwrap();
+        while answer.as_ref().is_err_and(|error| error.kind().is_transient()) {
+            answer = late.backend.release(&late.claim.name, late.claim.owner).await;
+        }
+        answer
+    };
+    let (released, left) = soon(async { tokio::join!(release, leave) }).await;
+    assert_eq!((released.unwrap(), left.unwrap()), (Released::Released, Released::Released));
+    let view = other.inspect(&holder.claim.name).await.unwrap();
+    assert!(!view.queue.iter().any(|place| place.owner == late.claim.owner.to_string()), "{view:?}");
+    assert_eq!(tail(&server), 0);
 }
 
 /// A role that may not delete, names that are sorted by the rules of a language, names of 512 bytes: waiters have their places in the
