@@ -91,10 +91,10 @@ impl<C: Cell> Locks<C> {
     ) -> Result<bool, Failure> {
         let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
         let state = encode_place(place);
-        let may_be_there = own_places.doubt(name, owner);
+        let may_be_there = own_places.doubt(name, owner, self.shared.host.now());
         let place = NewPlace { owner, state: &state, may_be_there, behind: LONG };
         let Some(key) = self.cell.append_place(over, name, &place).await? else { return Ok(false) };
-        own_places.stands(name, owner, key);
+        own_places.stands(name, owner, key, self.shared.host.now());
         Ok(true)
     }
 

@@ -36,16 +36,25 @@ pub(crate) struct OwnPlace {
 impl OwnPlaces {
     /// The owner is about to ask.
     pub(crate) fn ask(&self, name: &LockName, owner: OwnerId, now: Moment) {
+        self.entry(name, owner, now, |waiter| waiter.asked = now);
+    }
+
+    fn entry<A>(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        now: Moment,
+        run: impl FnOnce(&mut Waiter) -> A,
+    ) -> A {
         let mut waiting = locked(&self.0);
         let waiters = waiting.entry(name.clone()).or_default();
         waiters.retain(|waiter| waiter.owner == owner || waiter.asked.elapsed(now) < AWAY);
-        match waiters.iter_mut().find(|waiter| waiter.owner == owner) {
-            Some(waiter) => waiter.asked = now,
-            None => {
-                let (was_told, key, is_doubted) = (false, None, false);
-                waiters.push(Waiter { owner, asked: now, was_told, key, is_doubted });
-            }
-        }
+        let at = waiters.iter().position(|waiter| waiter.owner == owner).unwrap_or_else(|| {
+            let (was_told, key, is_doubted) = (false, None, false);
+            waiters.push(Waiter { owner, asked: now, was_told, key, is_doubted });
+            waiters.len() - 1
+        });
+        run(&mut waiters[at])
     }
 
     fn with<A>(&self, name: &LockName, owner: OwnerId, run: impl FnOnce(&mut Waiter) -> A) -> Option<A> {
@@ -74,14 +83,15 @@ impl OwnPlaces {
         self.with(name, owner, |waiter| waiter.key.clone()).flatten().unwrap_or_default()
     }
 
-    /// A place beside the cell is about to be made. True if there may be one.
-    pub(crate) fn doubt(&self, name: &LockName, owner: OwnerId) -> bool {
-        self.with(name, owner, |waiter| std::mem::replace(&mut waiter.is_doubted, true)).unwrap_or_default()
+    /// A place beside the cell is about to be made, even if its owner has been released meanwhile: the next release finds it. True if
+    /// there may be one.
+    pub(crate) fn doubt(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
+        self.entry(name, owner, now, |waiter| std::mem::replace(&mut waiter.is_doubted, true))
     }
 
     /// It has this key.
-    pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String) {
-        self.with(name, owner, |waiter| (waiter.key, waiter.is_doubted) = (Some(key), false));
+    pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String, now: Moment) {
+        self.entry(name, owner, now, |waiter| (waiter.key, waiter.is_doubted) = (Some(key), false));
     }
 
     /// Where a place of it may be left.
@@ -101,5 +111,27 @@ impl OwnPlaces {
         if waiters.is_empty() {
             waiting.remove(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L8: a release came while the claim was on its way, and forgot where its place would be. The one behind the claim left it there.
+    #[test]
+    fn a_place_that_is_made_after_a_release_is_found_by_the_next_one() {
+        let places = OwnPlaces::default();
+        let (name, now) = (LockName::new("one").unwrap(), Moment { boot: AWAY, wall: AWAY });
+        let owner: OwnerId = "0000000000000009000000000000000000000000000000aa".parse().unwrap();
+        places.ask(&name, owner, now);
+        places.leave(&name, owner);
+        places.doubt(&name, owner, now);
+        assert!(places.find(&name, owner).is_some_and(|own| own.is_doubted));
+        places.leave(&name, owner);
+        places.stands(&name, owner, "key".to_owned(), now);
+        assert_eq!(places.find(&name, owner).map(|own| own.key).as_deref(), Some("key"));
+        places.leave(&name, owner);
+        assert!(places.find(&name, owner).is_none());
     }
 }
