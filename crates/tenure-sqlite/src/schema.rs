@@ -233,8 +233,11 @@ fn prepare(conn: &Connection, path: &Path, file: FileId) -> Result<(), BackendEr
     is_current(conn).map(drop).map_err(sqlite)
 }
 
+/// To its end: a new mode is answered first, and committed after that, where the disk may be full.
 fn journal_mode(conn: &Connection, pragma: &str) -> rusqlite::Result<String> {
-    conn.query_row(pragma, [], |row| row.get(0))
+    let modes: rusqlite::Result<Vec<String>> =
+        conn.prepare(pragma)?.query_map([], |row| row.get(0))?.collect();
+    modes?.pop().ok_or(rusqlite::Error::QueryReturnedNoRows)
 }
 
 fn become_ours(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
