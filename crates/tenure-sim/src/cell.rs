@@ -17,8 +17,9 @@ use tenure_core::{
 use tenure_testkit::cells::words;
 
 use crate::{
+    network::Machine,
     server::{Ask, EnqueueAsk, Reply, Request, Told, WriteAsk},
-    world::{Machine, NoAnswer, World},
+    world::{NoAnswer, World},
 };
 
 /// The server of a world of cells.

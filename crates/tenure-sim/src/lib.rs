@@ -17,6 +17,7 @@ mod excuses;
 mod history;
 mod host;
 mod jobs;
+mod network;
 mod plan;
 mod remote;
 mod run;

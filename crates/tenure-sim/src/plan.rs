@@ -6,12 +6,7 @@ mod succession;
 
 use std::fmt;
 
-use crate::{
-    chance::Chance,
-    clockwork::Micros,
-    history::NodeId,
-    world::{Machine, Weather},
-};
+use crate::{chance::Chance, clockwork::Micros, history::NodeId, network::Machine, network::Weather};
 
 pub(crate) use faults::{Fault, Memory};
 

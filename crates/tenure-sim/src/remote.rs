@@ -16,8 +16,9 @@ use tenure_redis::LOOK;
 
 use crate::{
     history::NodeId,
+    network::Machine,
     server::{Kind, Look, Reply, Request},
-    world::{Machine, NoAnswer, World},
+    world::{NoAnswer, World},
 };
 
 /// A handle to one server.

@@ -26,12 +26,13 @@ use crate::{
     history::{Event, What, fingerprint},
     host::{Clock, SimHost},
     jobs::JobProgram,
+    network::Machine,
     plan::{Plan, PlanKind, Size, Succession, crossing_times},
     remote::Remote,
     server::Kind,
     several::LOCKS,
     witness::Witness,
-    world::{Machine, World},
+    world::World,
 };
 
 /// The kinds of worlds.

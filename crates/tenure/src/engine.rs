@@ -1,6 +1,7 @@
 //! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
 
 pub(crate) mod acquire;
+mod asked;
 pub(crate) mod attach;
 pub(crate) mod cell;
 pub(crate) mod fork;

@@ -1,10 +1,6 @@
 //! `Fault`: something that goes wrong in a world.
 
-use crate::{
-    clockwork::Micros,
-    history::NodeId,
-    world::{Machine, Weather},
-};
+use crate::{clockwork::Micros, history::NodeId, network::Machine, network::Weather};
 
 /// With what memory a server comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,10 @@ use super::Stage;
 use crate::{
     clockwork::Micros,
     history::{What, lock_id},
+    network::Machine,
     plan::{Fault, Memory},
     server::{Data, Node},
-    world::{Machine, World},
+    world::World,
 };
 
 impl Stage {

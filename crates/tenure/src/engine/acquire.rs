@@ -7,7 +7,7 @@ use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine, cell::HoldCell, fork::forked, in_flight::Asked, local_queue::Turn, local_waiter::LocalWaiter,
+        Engine, asked::Asked, cell::HoldCell, fork::forked, local_queue::Turn, local_waiter::LocalWaiter,
         request, roster::Expected, self_wait::SelfWait, waiters::Subscription,
     },
     error::AcquireError,

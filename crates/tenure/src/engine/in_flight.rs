@@ -1,7 +1,7 @@
 //! `InFlight`: claims that were sent, and that their askers do not wait for any more.
 //!
 //! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it would free nothing, and
-//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: [`Asked`] leaves it to a task,
+//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: `Asked` leaves it to a task,
 //! which polls it to its end, and a release of that owner waits for that, over whatever connection either goes. If the runtime of that
 //! task ends first, the outcome is unknown.
 //!
@@ -9,29 +9,21 @@
 //! repeated until the store has answered it after a whole ttl (L9).
 
 use std::{
-    future::Future,
-    mem,
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
 use foldhash::HashMap;
-use tenure_core::{
-    Asker, BackendError, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, Outcome, OwnerId, locked,
-};
+use tenure_core::{BackendError, BoxFuture, ClaimAnswer, Host, LockName, Moment, Outcome, OwnerId, locked};
 use tokio::sync::Notify;
-
-use crate::engine::Engine;
 
 /// How long a place in a queue outlives its waiter at most: 6 s.
 const PLACE_MAX: Duration = Duration::from_secs(6);
 
-type Answer = Result<ClaimAnswer, BackendError>;
+pub(super) type Answer = Result<ClaimAnswer, BackendError>;
 
 /// Owners of claims that may yet be granted, unnoticed.
 #[derive(Default)]
@@ -53,20 +45,8 @@ struct Open {
     settled: Arc<Notify>,
 }
 
-/// A claim on its way, in the hands of its asker.
-pub(crate) struct Asked<'a> {
-    engine: &'a Engine,
-    owner: OwnerId,
-    /// How long it may last, whatever it is granted.
-    life: Duration,
-    asker: Asker,
-    asking: Option<BoxFuture<'static, Answer>>,
-    /// What was never polled was not sent.
-    is_sent: bool,
-}
-
 /// A claim on its way, in the hands of a task.
-struct Left {
+pub(super) struct Left {
     in_flight: Arc<InFlight>,
     host: Arc<dyn Host>,
     owner: OwnerId,
@@ -144,11 +124,11 @@ impl InFlight {
         }
     }
 
-    fn set_unknown(&self, owner: OwnerId, until: Moment) {
+    pub(super) fn set_unknown(&self, owner: OwnerId, until: Moment) {
         self.with(owner, |open| open.unknown = Some(open.unknown.map_or(until, |known| known.later(until))));
     }
 
-    fn leave(
+    pub(super) fn leave(
         self: &Arc<Self>,
         (owner, life): (OwnerId, Duration),
         host: Arc<dyn Host>,
@@ -164,56 +144,13 @@ pub(crate) fn life_of(ttl: Duration) -> Duration {
     ttl.max(PLACE_MAX)
 }
 
-fn is_unknown(answer: &Answer) -> bool {
+pub(super) fn is_unknown(answer: &Answer) -> bool {
     matches!(answer, Err(error) if error.outcome() == Outcome::Unknown)
-}
-
-impl<'a> Asked<'a> {
-    /// Nothing is sent before it is polled.
-    pub(crate) fn new(engine: &'a Engine, claim: &Claim) -> Self {
-        let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
-        let asker = Asker::new();
-        let claim = Claim { asker: asker.clone(), ..claim.clone() };
-        let asking = Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, Answer>);
-        Self { engine, owner, life, asker, asking, is_sent: false }
-    }
-}
-
-impl Future for Asked<'_> {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        self.is_sent = true;
-        let asking = self.asking.as_mut().expect("BUG: polled after its answer");
-        let answer = std::task::ready!(asking.as_mut().poll(context));
-        self.asking = None;
-        if is_unknown(&answer) {
-            let until = self.engine.host.now() + self.life;
-            self.engine.in_flight().set_unknown(self.owner, until);
-        }
-        Poll::Ready(answer)
-    }
-}
-
-impl Drop for Asked<'_> {
-    fn drop(&mut self) {
-        let Some(asking) = self.asking.take().filter(|_| self.is_sent) else { return };
-        self.asker.leave();
-        if self.engine.is_ours() {
-            let host = self.engine.host.clone();
-            let left = self.engine.in_flight().leave((self.owner, self.life), host.clone(), asking);
-            // It goes on in its own runtime, where its timers are. Outside of any its outcome stays unknown.
-            drop(host.try_spawn(Box::pin(left.finish())));
-        } else {
-            // It has locks in it that another thread of the parent may have held.
-            mem::forget(asking);
-        }
-    }
 }
 
 impl Left {
     /// Polls it to its end, but not for longer than what it is granted may last.
-    async fn finish(mut self) {
+    pub(super) async fn finish(mut self) {
         let over = self.host.sleep_until(self.host.now() + self.life);
         tokio::select! {
             biased;

@@ -1,0 +1,60 @@
+//! `Network`: how long a message is on its way, and whether it arrives.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    chance::Chance,
+    clockwork::{Micros, Pid},
+    history::NodeId,
+};
+
+/// A machine of clients: its process may be killed and another one started.
+pub(crate) type Machine = usize;
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    /// Of one way, in µs.
+    pub(crate) delay: (u64, u64),
+    /// So many in a thousand take longer: so long.
+    pub(crate) slow: (u64, u64, u64),
+    /// So many in a thousand are lost.
+    pub(crate) loss: u64,
+    /// So many in a thousand are applied twice.
+    pub(crate) twice: u64,
+}
+
+impl Weather {
+    pub(crate) const CALM: Self = Self { delay: (100, 2_000), slow: (0, 0, 0), loss: 0, twice: 0 };
+}
+
+pub(crate) struct Network {
+    pub(crate) chance: Chance,
+    pub(crate) weather: Weather,
+    /// Until when nothing passes, and whether it is kept for later.
+    pub(crate) cuts: BTreeMap<(Machine, NodeId), (Micros, bool)>,
+    /// Processes that are to be stopped when their machine sends something next, and for how long.
+    pub(crate) traps: BTreeMap<Machine, (Pid, Micros)>,
+}
+
+impl Network {
+    /// When a message sent now arrives; `None` if it is lost.
+    pub(crate) fn passage(&mut self, now: Micros, from: Machine, to: NodeId) -> Option<Micros> {
+        let at = self.hint(now)?;
+        match self.cuts.get(&(from, to)) {
+            Some(&(until, is_kept)) if until > now => is_kept.then_some(until + (at - now)),
+            _ => Some(at),
+        }
+    }
+
+    pub(crate) fn hint(&mut self, now: Micros) -> Option<Micros> {
+        let Weather { delay, slow, loss, .. } = self.weather;
+        if self.chance.below(1000) < loss {
+            return None;
+        }
+        let (share, from, to) = slow;
+        let is_slow = self.chance.below(1000) < share;
+        let (from, to) = if is_slow { (from, to) } else { delay };
+        Some(now + self.chance.between(from, to))
+    }
+}
