@@ -17,7 +17,7 @@ use tenure_core::{
 use tenure_testkit::cells::words;
 
 use crate::{
-    network::Machine,
+    history::Machine,
     server::{Ask, EnqueueAsk, Reply, Request, Told, WriteAsk},
     world::{NoAnswer, World},
 };

@@ -9,6 +9,9 @@ use tenure_core::{LockName, Outcome, OwnerId, locked};
 
 use crate::clockwork::{Micros, Pid};
 
+/// A machine of clients: its process may be killed and another one started.
+pub(crate) type Machine = usize;
+
 /// Which lock of the world, times 256, and which slot of it: tokens of two slots cannot be compared.
 pub type LockId = u16;
 /// Which acquisition, counted through the world.

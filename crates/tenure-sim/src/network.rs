@@ -5,11 +5,8 @@ use std::collections::BTreeMap;
 use crate::{
     chance::Chance,
     clockwork::{Micros, Pid},
-    history::NodeId,
+    history::{Machine, NodeId},
 };
-
-/// A machine of clients: its process may be killed and another one started.
-pub(crate) type Machine = usize;
 
 /// How the network behaves.
 #[derive(Clone, Copy, Debug)]

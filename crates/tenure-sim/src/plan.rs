@@ -6,7 +6,12 @@ mod succession;
 
 use std::fmt;
 
-use crate::{chance::Chance, clockwork::Micros, history::NodeId, network::Machine, network::Weather};
+use crate::{
+    chance::Chance,
+    clockwork::Micros,
+    history::{Machine, NodeId},
+    network::Weather,
+};
 
 pub(crate) use faults::{Fault, Memory};
 

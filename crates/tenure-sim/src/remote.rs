@@ -15,8 +15,7 @@ use tenure_core::{
 use tenure_redis::LOOK;
 
 use crate::{
-    history::NodeId,
-    network::Machine,
+    history::{Machine, NodeId},
     server::{Kind, Look, Reply, Request},
     world::{NoAnswer, World},
 };

@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use crate::{
     chance::Chance,
     clockwork::{Clockwork, Micros, Pid},
-    history::{GrantId, Leaving, LockId, Log, NodeId, What, lock_id},
+    history::{GrantId, Leaving, LockId, Log, Machine, NodeId, What, lock_id},
     host::Clock,
-    network::{Machine, Network, Weather},
+    network::{Network, Weather},
     server::{Effects, Node, Reply, Request, Role},
 };
 

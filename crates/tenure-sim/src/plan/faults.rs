@@ -1,6 +1,10 @@
 //! `Fault`: something that goes wrong in a world.
 
-use crate::{clockwork::Micros, history::NodeId, network::Machine, network::Weather};
+use crate::{
+    clockwork::Micros,
+    history::{Machine, NodeId},
+    network::Weather,
+};
 
 /// With what memory a server comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

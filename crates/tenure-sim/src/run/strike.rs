@@ -5,8 +5,7 @@ use tenure_core::locked;
 use super::Stage;
 use crate::{
     clockwork::Micros,
-    history::{What, lock_id},
-    network::Machine,
+    history::{Machine, What, lock_id},
     plan::{Fault, Memory},
     server::{Data, Node},
     world::World,
