@@ -18,10 +18,15 @@ use crate::{
 /// lease, which does not keep the lock.
 ///
 /// # Dropping
-/// Stops the renewals at once and has the lock released in the background, from any thread and without a runtime, or passes the
-/// lease on to the next waiter of this process.
-/// If that fails too, or more than 1024 guards are dropped at once, the lease ends after its ttl. Call
-/// [`release`](Self::release) to know, and [`Locker::drain`](crate::Locker::drain) before the program ends.
+/// Stops the renewals immediately and has the lock released in the background, from any thread and without a runtime, or passes
+/// the lease on to the next waiter of this process.
+/// If that fails too, the lease ends after its ttl. Call [`release`](Self::release) to know, and
+/// [`Locker::drain`](crate::Locker::drain) before the program ends.
+///
+/// # Forking
+/// A process that was forked holds nothing: each verb of a guard, a lease or a [`Locker`](crate::Locker) that it has from its
+/// parent, and each future that waits, is refused there with [`ErrorKind::Forked`](crate::ErrorKind::Forked), and dropping it
+/// does nothing. Connect anew in the child.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
