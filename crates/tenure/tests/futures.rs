@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tenure::{Guard, Locker};
+use tenure::{Guard, Locker, ReleaseError};
 use tenure_testkit::{
     patience::{becomes_ok, slowness, stretch},
     polls::{dropped_after, is_pending},
@@ -95,6 +95,14 @@ async fn rests_after(polls: usize, future: &mut Resting<'_>) -> bool {
     true
 }
 
+/// A server on a busy machine may answer so late that it says no more whether the lock was held until then.
+async fn release(guard: Guard) {
+    match guard.release().await {
+        Ok(()) | Err(ReleaseError::Unknown(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// The work of a process beside what rests in it: it takes a lock, and passes one on and back with another process. How long one of
 /// these took at most.
 async fn work(own: &Locker, elsewhere: &Locker, name: &str) -> Duration {
@@ -103,7 +111,7 @@ async fn work(own: &Locker, elsewhere: &Locker, name: &str) -> Duration {
         let began = Instant::now();
         let lock = own.mutex(format!("{name}/own/{round}")).ttl(ttl());
         let guard = timeout(PATIENCE * slowness(), lock.acquire());
-        guard.await.expect("it is free").unwrap().release().await.unwrap();
+        release(guard.await.expect("it is free").unwrap()).await;
         worst = worst.max(began.elapsed());
     }
     let turns = async |locks: &Locker| {
@@ -115,7 +123,7 @@ async fn work(own: &Locker, elsewhere: &Locker, name: &str) -> Duration {
                 timeout(PATIENCE * slowness(), lock.acquire()).await.expect("its turn comes").unwrap();
             worst = worst.max(began.elapsed());
             sleep(ms(2)).await;
-            guard.release().await.unwrap();
+            release(guard).await;
         }
         worst
     };
@@ -174,7 +182,7 @@ fn what_rests_while_it_connects_delays_no_other(store: &Store) {
             let began = Instant::now();
             let lock = own.mutex(format!("other/{polls}")).ttl(ttl());
             let guard = timeout(PATIENCE * slowness(), lock.acquire()).await.expect("it is free").unwrap();
-            guard.release().await.unwrap();
+            release(guard).await;
             let took = began.elapsed();
             assert!(took < ms(1_500) * slowness(), "after {polls} polls: {took:?}");
             if !is_resting {
@@ -202,7 +210,7 @@ fn a_runtime_that_stands_still_or_has_ended_is_not_waited_for(store: &Store) {
                         let acquired = timeout(PATIENCE * slowness(), lock.acquire()).await;
                         let guard =
                             acquired.unwrap_or_else(|_| panic!("{name} was not acquired in time")).unwrap();
-                        guard.release().await.unwrap();
+                        release(guard).await;
                     }
                 });
             })
