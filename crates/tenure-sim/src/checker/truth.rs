@@ -49,13 +49,16 @@ struct Account {
     last: u64,
     /// The first token that a holder entered with.
     first: Option<u64>,
+    /// The most tokens that a node granted it: a node whose counter is near its next grain grants fewer than were asked for.
+    block: u64,
 }
 
 impl Account {
     /// What a message did that came again says nothing of the one that was sent last.
     fn on_served(&mut self, node: NodeId, did: Served, again: bool) {
-        if let Served::Granted { last, .. } = did {
+        if let Served::Granted { first, last } = did {
             self.last = self.last.max(last);
+            self.block = self.block.max(last.saturating_sub(first));
         }
         match did {
             Served::Renewed(true) => self.is_renewed |= !again,
@@ -80,7 +83,7 @@ impl Account {
 
     /// It was granted more tokens than local turns need.
     fn may_be_kept(&self) -> bool {
-        self.first.is_some_and(|first| self.last - first > TURNS_MAX)
+        self.first.is_some_and(|first| self.block.max(self.last - first) > TURNS_MAX)
     }
 
     fn on_claimed(&mut self) {
