@@ -62,7 +62,8 @@ async fn a_waiter_costs_a_few_statements_however_many_processes_wait() {
     for count in [2, 16, 100] {
         let each = for_each_of(count).await;
         println!("{count} waiting processes: {each:.1} statements for each");
-        assert!(each < 9.0, "{count} waiting processes: {each:.1}");
+        // On a busy machine they ask again meanwhile, every 2 s.
+        assert!(each < 12.0, "{count} waiting processes: {each:.1}");
     }
 }
 
