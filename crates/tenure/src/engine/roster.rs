@@ -146,7 +146,10 @@ impl Roster {
     /// Ends the leases that are kept idle, and answers them.
     pub(crate) fn end_idle(&self, now: Moment) -> Vec<Arc<HoldCell>> {
         let mut entries = self.entries();
-        let ended: Vec<_> = entries.by_owner.values().filter(|cell| cell.end_idle(now)).cloned().collect();
+        let mut ended: Vec<_> =
+            entries.by_owner.values().filter(|cell| cell.end_idle(now)).cloned().collect();
+        // A history of the simulation is the same each time.
+        ended.sort_unstable_by_key(|cell| cell.owner());
         for cell in &ended {
             entries.take(cell);
         }
