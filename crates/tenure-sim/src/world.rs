@@ -10,7 +10,7 @@ use std::{
 };
 
 use tenure::{Guard, Guards, Lease, Leases};
-use tenure_core::{Bells, Grant, OwnerId, locked};
+use tenure_core::{Bells, Grant, OwnerId, ProcessId, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
@@ -157,13 +157,14 @@ impl World {
         locked(&self.granted).insert((lock, last), (first, grant.owner));
     }
 
-    /// To whom this token was granted; one that no server granted is of the last owner before.
+    /// To whom this token was granted; one that no server granted is of the last owner before, or of none.
     pub(crate) fn owner_of(&self, lock: LockId, token: u64) -> OwnerId {
         let granted = locked(&self.granted);
         let after = granted.range((lock, token)..=(lock, u64::MAX)).map(|(_, grant)| *grant);
         let its_own = after.take(1).find(|(first, _)| *first <= token);
         let before = || granted.range((lock, 0)..(lock, token)).next_back().map(|(_, grant)| *grant);
-        its_own.or_else(before).expect("BUG: nobody enters before a grant").1
+        let of_none = || OwnerId::from_random(ProcessId::from_random([0; 8]), [0; 16]);
+        its_own.or_else(before).map_or_else(of_none, |(_, owner)| owner)
     }
 
     pub(crate) fn next_ask(&self) -> usize {
