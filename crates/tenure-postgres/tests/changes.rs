@@ -1,5 +1,7 @@
 //! What a change of owner costs the server: a few statements, however many processes wait (L6).
 
+use std::time::{Duration, Instant};
+
 use tenure::Locker;
 use tenure_testkit::{
     patience::slowness,
@@ -39,8 +41,9 @@ fn asked(server: &PostgresServer) -> usize {
 const WAITING: &str =
     "SELECT coalesce(sum(length(state) - length(replace(state, '\"turn\":', ''))) / 7, 0) FROM tenure_lock";
 
-/// What one waiter costs, from its first question to its release, when so many processes come at once and wait.
-async fn for_each_of(count: usize) -> f64 {
+/// What one waiter costs, from its first question to its release, when so many processes come and wait; and how long all of them took.
+async fn for_each_of(count: usize) -> (f64, Duration) {
+    let began = Instant::now();
     let server = roomy();
     let holder = processes(&server, 1).await.remove(0);
     let held = holder.mutex("one").acquire().await.unwrap();
@@ -52,7 +55,7 @@ async fn for_each_of(count: usize) -> f64 {
     for waiter in waiters {
         waiter.await.unwrap();
     }
-    (asked(&server) - before) as f64 / count as f64
+    ((asked(&server) - before) as f64 / count as f64, began.elapsed())
 }
 
 /// L6: each waiter wrote its place into the row of the lock, and read it again after each race that it lost to the others who did so: of
@@ -60,10 +63,11 @@ async fn for_each_of(count: usize) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_costs_a_few_statements_however_many_processes_wait() {
     for count in [2, 16, 100] {
-        let each = for_each_of(count).await;
+        let (each, took) = for_each_of(count).await;
         println!("{count} waiting processes: {each:.1} statements for each");
-        // On a busy machine they ask again meanwhile, every 2 s.
-        assert!(each < 12.0, "{count} waiting processes: {each:.1}");
+        // A waiter asks again every 2 s, which on a busy machine it may have to.
+        let most = 8.0 + took.as_secs_f64() / 2.0;
+        assert!(each < most, "{count} waiting processes: {each:.1} in {took:?}");
     }
 }
 
