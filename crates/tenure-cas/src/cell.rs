@@ -69,7 +69,7 @@ pub trait Cell: Send + Sync + Sized + 'static {
     /// # Contract
     /// 1. Compares nothing that others write to the cell, and waits for who has the cell locked: however often others write, it comes
     ///    through after a few of them (L6). It waits for each of them for a moment only.
-    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or the time is over.
+    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until` has passed.
     /// 3. The version is the next one, so that no write comes through that was made without it (L7).
     async fn enqueue(
         &self,
@@ -162,8 +162,8 @@ pub trait Cell: Send + Sync + Sized + 'static {
         Ok(false)
     }
 
-    /// Takes a place away; false if it is not there. If it was there, the version of the cell grows with the same write: nobody moves
-    /// the place up who has read it before.
+    /// Takes a place away; false if it is not there. If it was there, the version of the cell grows with the same write: a writer
+    /// that has read the place before does not move it up.
     async fn remove_place(
         &self,
         _over: &Self::Connection,
@@ -360,7 +360,7 @@ pub struct OldPlace<'a> {
 pub enum Failure {
     /// Somebody else was faster, and nothing happened: read again (hazard 56).
     Overtaken,
-    /// Somebody has the cell locked for longer than the write waits, and nothing happened.
+    /// Another transaction has the cell locked for longer than the write waits; nothing was written.
     Locked,
     /// The connection broke. A write may have happened.
     Broken(BackendError),

@@ -1,18 +1,18 @@
 //! Places that are put into a cell without comparing, so that a claim that comes waits for no race.
 //!
-//! Whoever writes a cell compares it with what it has seen. A holder that releases and claims again writes on top of its own last
+//! A writer compares the cell with what it has read. A holder that releases and claims again writes on top of its own last
 //! write, with one request; a claim that comes reads first, with one more, and so it finds the cell changed each time. Its place is
 //! therefore put into the cell as it is by the store itself, in line with the other writes.
 //!
-//! **Why nobody is let in twice or too early (L1, L2).** Such a place gives no right. The version of the cell grows with it, so that
-//! nobody writes on top of a cell that it has seen without this place. Who holds, and with which token, is what the ledger says that
-//! is written next, by comparing as ever.
+//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. The version of the cell grows with it, so that
+//! no client writes on top of a cell that it has read without this place. The next write of the ledger, which compares as ever, says
+//! which owner holds, and with which token.
 //!
-//! **Why nobody waits for ever (L6).** A write in line comes through when those before it have: each of the others makes one or two of
-//! them, and then reads, for its next comparison fails. Whoever reads the cell moves the place into the queue, hands the lock to it if
-//! it is free, and stores that with its own write.
+//! **Why no claim waits for ever (L6).** A write in line comes through when those before it have: each of the others makes one or two of
+//! them, and then reads, for its next comparison fails. The next reader of the cell moves the place into the queue, hands the lock to
+//! it if it is free, and stores that with its own write.
 //!
-//! **Why nobody is passed (L7).** Places move into the queue in the order in which they were put into the cell, behind those that were
+//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were put into the cell, behind those that were
 //! there. A cell that [is long](crate::text::LONG) takes none: there the places beside it come first.
 //!
 //! **What may be left (L8).** One that arrives after its owner has gone ends by itself, as a claim that is late does. It arrives
@@ -48,7 +48,7 @@ impl<C: Cell> Locks<C> {
         }
         let now = moment(snapshot.now);
         let change = verb.run(&mut ledger.clone(), &At::new(rules, now, std::time::Duration::ZERO)).ok()?;
-        // Whose turn has come is told by a write of the ledger (L6).
+        // A write of the ledger tells the owner whose turn has come (L6).
         let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
         let waits = is_quiet && verb.yields(&change.answer);
         (waits || has_lost).then(|| (Place::of(claim, now, rules, ledger.waiting()), change.answer))

@@ -8,9 +8,9 @@
 //! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
 //! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
 //!
-//! **Why none is left when its owner has left (L8).** Somebody may have read the place, and be about to move it up. So the version of
-//! the cell grows when the place is taken away: a move that is not written by then is not written any more, and one that was is
-//! found by who reads the cell after that.
+//! **Why none is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So the
+//! version of the cell grows when the place is taken away: a move that is not written by then fails, and the owner's release finds one
+//! that was, for it reads the cell after that.
 //!
 //! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
 //! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text

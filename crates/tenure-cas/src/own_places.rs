@@ -83,8 +83,8 @@ impl OwnPlaces {
         self.with(name, owner, |waiter| waiter.key.clone()).flatten().unwrap_or_default()
     }
 
-    /// A place beside the cell is about to be made, even if its owner has been released meanwhile: the next release finds it. True if
-    /// there may be one.
+    /// A place beside the cell is about to be made, even if its owner has been released since it asked: the next release finds it. True
+    /// if there may be one.
     pub(crate) fn doubt(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
         self.entry(name, owner, now, |waiter| std::mem::replace(&mut waiter.is_doubted, true))
     }

@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
     pub(crate) is_long: bool,
     /// None: there can be none.
     pub(crate) beside: Option<Beside>,
-    /// Who is handed the lock by moving into the queue: it is written, or nobody tells them.
+    /// Owners that are handed the lock by moving into the queue: that is written, or no hint reaches them.
     pub(crate) news: Vec<(Audience, OwnerId)>,
     pub(crate) now: Duration,
 }
@@ -86,7 +86,7 @@ impl Snapshot {
         Ok(Self { version, state, ledger, is_long, beside, news, now })
     }
 
-    /// Whoever comes has no room in the cell, or would pass those who stand beside it.
+    /// A new claim has no room in the cell, or would pass the places beside it.
     pub(crate) fn is_full(&self, up: Option<&MovingUp>) -> bool {
         up.is_some_and(|up| up.is_more || self.ledger.waiting() >= FRONT)
     }

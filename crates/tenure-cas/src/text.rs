@@ -7,7 +7,7 @@ use tenure_ledger::{Ledger, LedgerError, Place, Unseen};
 /// How the text begins where places may stand beside the cell. Whoever does not know of that reads on as ever.
 pub(crate) const LONG: &str = "{\"long\":true,";
 
-/// How a place begins that was put into the text behind its first bracket. Whoever does not know of that overlooks it, and its owner
+/// How a place begins that was put into the text behind its first bracket. An older tenure overlooks it, and its owner
 /// asks again.
 const NEW: &str = "\"new\":";
 /// And how it ends: a ledger has no line breaks.

@@ -15,7 +15,7 @@ pub(crate) enum Tried<A> {
     Done(A),
     /// Read again.
     Overtaken,
-    /// It was sent, and nobody knows. It compares: it is done by now, or never.
+    /// It was sent, and had no answer. It compares: it is done by now, or never.
     Lost(BackendError, A),
     /// It was sent, compares nothing, and may be done later.
     Late(BackendError),

@@ -1,4 +1,4 @@
-//! A claim that comes to a cell which somebody else writes again and again.
+//! A claim of a cell which another owner writes again and again.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 

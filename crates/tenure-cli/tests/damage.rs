@@ -266,7 +266,7 @@ fn a_program_that_reads_its_own_files_keeps_its_lock() {
             assert_eq!(stage.run(passer).code, 0, "{passer:?}");
             assert_eq!(inodes(), before, "{parts:?}: {passer:?} left the log where it was");
         }
-        eventually("a lease that nobody renewed is over", ttl, || (began.elapsed() > ttl).then_some(()));
+        eventually("a lease without a renewal has expired", ttl, || (began.elapsed() > ttl).then_some(()));
         stage.run(&["run", "-n", "job", "--", "touch", "ran"]).complained(1, "held by");
         guard.check().unwrap();
         guard.release().unwrap();

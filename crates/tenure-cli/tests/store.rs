@@ -132,7 +132,7 @@ fn a_store_whose_log_is_replaced_by_a_copy_lets_nobody_in_beside_the_holder() {
                 if is_copied { fs::rename(copy, part) } else { fs::remove_file(part) }.unwrap();
             }
             let late = stage.start(&enter);
-            eventually("the lease would be over", ttl, || (now() > end.latest).then_some(()));
+            eventually("the lease would have expired", ttl, || (now() > end.latest).then_some(()));
             stage.queued("job", &late);
             assert!(
                 holder.is_running() && stage.turns() == ["first"],

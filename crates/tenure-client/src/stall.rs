@@ -11,7 +11,7 @@ use tenure_core::{Host, Moment, locked};
 ///
 /// The one rule: **something was sent, and for longer than the limit no byte came.** That holds whoever asked. A caller with less
 /// patience than the limit leaves what it sent behind; its answer comes all the same if the connection is alive, and is heard. So
-/// two requests that were dropped at once say nothing of a healthy connection, and one that was dropped finds a dead one. So it is if
+/// two requests that were dropped immediately say nothing of a healthy connection, and one that was dropped finds a dead one. So it is if
 /// nothing was sent for as long although a caller waits: the runtime that sends stands still.
 ///
 /// Answers come in the order of the requests: where one request waits, those behind it wait as well, and the limit counts from
@@ -122,7 +122,7 @@ impl Drop for Awaited<'_> {
         let is_void = match state.missing {
             // It was dropped before it could be sent.
             Missing::Unsent(since) => since.elapsed(host.now()) <= *limit,
-            // It was answered, or whoever came before it was. What nobody waits for any more may be heard or not.
+            // It was answered, or a request before it was. A dropped request may be answered or not.
             _ => state.heard != self.heard,
         };
         if state.waiting == 0 && is_void {

@@ -138,7 +138,7 @@ impl Ledger {
 }
 
 impl Place {
-    /// The place of a claim that comes behind so many others.
+    /// The place of a claim that comes behind `waiting` others.
     pub fn of(claim: &Claim, now: Moment, rules: &Rules, ahead: usize) -> Self {
         Self {
             owner: claim.owner,

@@ -18,7 +18,7 @@ use tokio_postgres::{
 pub(crate) enum Failure {
     /// Somebody else was faster, and nothing happened: read again (hazard 56).
     Overtaken,
-    /// Somebody has the row locked for longer than the statement waits, and nothing happened.
+    /// Another transaction has the row locked for longer than the statement waits; nothing was written.
     Locked,
     /// The table is not there, and nothing happened.
     Missing,

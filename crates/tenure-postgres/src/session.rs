@@ -154,7 +154,7 @@ impl Session {
         })
     }
 
-    /// It was left so long ago that no answer comes over it any more: the server was asked to stop what is under way. The runtime that
+    /// It was left more than 2 s ago, and no answer comes over it any more: the server was asked to stop what is under way. The runtime that
     /// reads it may stand still.
     async fn is_hopeless(&self) {
         self.fate.end.wait().await;

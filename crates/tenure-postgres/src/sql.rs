@@ -28,7 +28,7 @@ pub(crate) struct Sql {
     /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written, and whether it is
     /// what was written.
     pub(crate) write_many: String,
-    /// Puts a place into the text of a lock, whatever that is, behind whoever has the row locked, for 50 ms; that is set for this
+    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row locked, for 50 ms; that is set for this
     /// transaction and leaves nothing behind. In: name, owner, place, how the text begins where there is no room or with the last place,
     /// what is in the text once for each place, how many there may be, until. Out: version, state, time, and whether the row is what was
     /// written; no row: it was not put there.
@@ -53,7 +53,7 @@ pub(crate) struct TailSql {
     pub(crate) stand: String,
     /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no row: it is not there.
     pub(crate) keep: String,
-    /// Takes a place of the tail away; then the version of the lock grows, behind whoever has its row locked, for 50 ms, as that of
+    /// Takes a place of the tail away; then the version of the lock grows, behind the transaction that has its row locked, for 50 ms, as that of
     /// `enqueue`. In: name, owner, name of the row, whether it may have another name. Out: a row for each.
     pub(crate) withdraw: String,
     /// The places of the tail. In: name. Out: state, in their order.

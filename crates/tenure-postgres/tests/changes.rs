@@ -41,7 +41,7 @@ fn asked(server: &PostgresServer) -> usize {
 const WAITING: &str =
     "SELECT coalesce(sum(length(state) - length(replace(state, '\"turn\":', ''))) / 7, 0) FROM tenure_lock";
 
-/// What one waiter costs, from its first question to its release, when so many processes come and wait; and how long all of them took.
+/// What one waiter costs, from its first question to its release, when `count` processes come and wait; and how long all of them took.
 async fn for_each_of(count: usize) -> (f64, Duration) {
     let began = Instant::now();
     let server = roomy();

@@ -164,7 +164,7 @@ async fn a_locked_row_stops_no_other_lock() {
     assert_eq!(stuck.renew(&stuck_grant).await, Renewal::Renewed);
 }
 
-/// L6: who comes to a row that a stranger has locked waits for it in short steps, so that the connection serves others in between, and
+/// L6: a claim of a row that a stranger has locked waits for it in short steps, so that the connection serves others in between, and
 /// is told why. Its claim stood in line for as long as the stranger stayed, or until the connection was given up.
 #[tokio::test]
 async fn who_comes_to_a_row_that_a_stranger_has_locked_is_told() {

@@ -307,7 +307,7 @@ async fn a_place_whose_answer_was_lost_is_found_again() {
     assert_eq!(tail(&server), 1);
 }
 
-/// L8: whoever releases may have read the places behind the queue, and move up one whose owner leaves in the same moment.
+/// L8: a release may have read the places behind the queue, and move up one whose owner leaves in the same moment.
 #[tokio::test]
 async fn nobody_moves_up_who_has_left() {
     let server = PostgresServer::start();

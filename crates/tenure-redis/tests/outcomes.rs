@@ -1,4 +1,4 @@
-//! Each command that a verb has the server run is refused to its user, in every state of a lock: the answer is true all the same. So it
+//! Each command that a verb has the server run is refused to its user, in every state of a lock: the answer is still true. So it
 //! is with a full memory, and with data of another type under each key.
 
 use std::{
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What happened to the lock before; then `me` asks.
 ///
 /// `a:x` claims alone, `a:s` as a reader, `a:2` one of two permits, `a:w` alone to be woken, `a:i` alone and idle; with a turn and
-/// for 10 s, or for so many ms as are behind `@`. A `~` in front: its process is gone. `a-` leaves, `a*` leaves a memo, `+5` lets 5 ms
+/// for 10 s, or for the ms behind `@`. A `~` in front: its process is gone. `a-` leaves, `a*` leaves a memo, `+5` lets 5 ms
 /// pass, and `!` is a command on a key of the lock.
 const STORIES: &[(&str, &str)] = &[
     ("free", ""),
@@ -179,7 +179,7 @@ impl Way {
 
 #[derive(Clone, Debug)]
 enum Verb {
-    /// With so many tokens at most.
+    /// With this many tokens at most.
     Claim(Mode, Wait, u32),
     Renew,
     Release,
@@ -723,7 +723,7 @@ fn released(released: Released) -> Said {
 }
 
 /// L8, L9: an error says `NotApplied` only if nothing of a lock, a place, a memo or a counter has changed; an answer is true; and whatever
-/// fails, no key without an end is left where it had one. Readers were refused and held all the same, waiters were refused and kept a
+/// fails, no key without an end is left where it had one. Readers were refused and still held, waiters were refused and kept a
 /// place whose keys never ended, because scripts went on after their first write.
 async fn sweep(way: Way) {
     let mut sweep = Sweep::new(way);

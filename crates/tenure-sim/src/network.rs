@@ -13,11 +13,11 @@ use crate::{
 pub(crate) struct Weather {
     /// Of one way, in µs.
     pub(crate) delay: (u64, u64),
-    /// So many in a thousand take longer: so long.
+    /// In a thousand, how many take longer; and how long, in µs.
     pub(crate) slow: (u64, u64, u64),
-    /// So many in a thousand are lost.
+    /// How many in a thousand are lost.
     pub(crate) loss: u64,
-    /// So many in a thousand are applied twice.
+    /// How many in a thousand are applied twice.
     pub(crate) twice: u64,
 }
 

@@ -142,7 +142,7 @@ pub(crate) struct Plan {
 
 const SECOND: Micros = 1_000_000;
 
-/// All messages take so long, in µs: who needs one more than another comes too late each time.
+/// How long all messages take, in µs: a client that needs one more than another comes too late each time.
 const EVEN: (u64, u64) = (1_000, 1_050);
 
 /// A clock that is behind by this much after a loss of data breaks A6.

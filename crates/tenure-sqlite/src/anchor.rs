@@ -84,8 +84,8 @@ impl Anchor {
         locked(&ANCHORS).iter().find(|held| (held.file, held.process) == wanted)?.log_files
     }
 
-    /// Whether others have another log or another shared memory open than those at their names. Exact if no process opens or
-    /// closes a database here meanwhile.
+    /// Whether others have another log or another shared memory open than those at their names. Exact unless a process opens or
+    /// closes a database here at the same time.
     pub(crate) fn others(&self, path: &Path) -> Result<Others, BackendError> {
         self.with(|held| {
             // First, because one of those that it finds may be making the log just now.

@@ -54,7 +54,7 @@ impl Tx<'_> {
     /// The open file is not the one at the path: nothing was done, try again.
     fn must_reopen(&mut self) -> BackendError {
         self.store.stale = true;
-        let message = "the database file was replaced meanwhile; try again";
+        let message = "the database file was replaced; try again";
         let error = error::refused(self.path(), ErrorKind::Throttled, message);
         self.store.jittered(error, Haste::Waiter)
     }
@@ -67,7 +67,7 @@ impl Tx<'_> {
         }
         let ttl_ms = millis(ttl);
         let path = self.path().to_owned();
-        // Under it nobody remembers another file that has taken the place of this one.
+        // Under it no process remembers another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
         self.must_stand()?;
         let remembered = Guard::read(&path)?;
@@ -81,7 +81,7 @@ impl Tx<'_> {
         guard.write(&path, &*host)?;
         // Only what is written is known.
         open.guard = guard;
-        // Whoever replaces the file from here on finds this ttl; whoever did so before must not be overlooked.
+        // A process that opens a replacement from here on finds this ttl; one that was put there before must be seen.
         self.must_stand()
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct Link {
     keeps_log: bool,
 }
 
-/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory meanwhile:
+/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory:
 /// the next process wrote at the same time, and the first one's commit was gone. So there is another one, on the log
 /// (`flock`), which belongs to the description of this connection.
 pub(crate) struct WriteLock(Arc<File>);

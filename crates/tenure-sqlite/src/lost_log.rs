@@ -18,7 +18,7 @@ use crate::{
     names::LogFiles,
 };
 
-/// For so long a newcomer writes nothing while a process has the lost log open. It looks at the names before it writes, and is
+/// How long a newcomer writes nothing while a process has the lost log open. It looks at the names before it writes, and is
 /// in the midst of a write for no longer.
 const SETTLED: Duration = Duration::from_secs(5);
 /// It may have noticed sooner.

@@ -36,7 +36,7 @@ pub(crate) struct Names {
     logged: Changed,
     /// The guard file, as last seen. Each write of it is another file.
     remembered: Option<(FileId, Changed)>,
-    /// The guard file has changed since it was read: other files may have stood here meanwhile.
+    /// The guard file has changed since it was read: other files may have stood here since then.
     pub(crate) is_unsure: bool,
 }
 

@@ -23,7 +23,7 @@ impl Range {
         Self { start: NUMBERS, length: COUNT }
     }
 
-    /// The place of a number, which is none of the two ends.
+    /// The place of a number, which is neither of the two ends.
     pub(crate) fn number(number: u64) -> Self {
         let place = number % (COUNT.unsigned_abs() - 2) + 1;
         Self { start: NUMBERS.saturating_add_unsigned(place), length: 1 }

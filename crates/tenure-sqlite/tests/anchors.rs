@@ -22,7 +22,7 @@ const TO_DELETE: (i64, i64) = (0x4000_0002, 510);
 const TO_BEGIN_ANEW: (i64, i64) = (128, 1);
 /// A place in which no log of a test has its number, but by chance.
 const ANOTHER_LOG: (i64, i64) = ((1 << 62) + 4711, 1);
-/// For so long a newcomer writes nothing beside a process that has another log open.
+/// How long a newcomer writes nothing beside a process that has another log open.
 const SETTLED: Duration = Duration::from_secs(5);
 
 fn lock(file: &File, (start, length): (i64, i64), kind: i32) -> io::Result<()> {
@@ -149,7 +149,7 @@ async fn a_process_with_another_log_is_waited_for_once() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
-/// L1: the log was moved away and back. Another process had made another one meanwhile and was granted there; a client that had
+/// L1: the log was moved away and back. Another process had made another one in between and was granted there; a client that had
 /// slept through it found its own log at its name.
 #[tokio::test(start_paused = true)]
 async fn a_log_that_was_away_is_waited_for_even_if_another_opened_one_first() {

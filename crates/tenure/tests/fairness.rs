@@ -78,7 +78,7 @@ async fn all_enter_in_their_order(lockers: &[Locker]) {
     assert_eq!(*entered.lock().unwrap(), (1..lockers.len()).collect::<Vec<_>>());
 }
 
-/// L6, L7. On PostgreSQL one of two lockers had 345 turns and the other one 7, and of a reader and a writer 617 and 2: whoever came
+/// L6, L7. On PostgreSQL one of two lockers had 345 turns and the other one 7, and of a reader and a writer 617 and 2: a claim that came
 /// lost every comparison to the one that came again. All tests of an order had servers that wait for no disk.
 async fn is_fair(connect: impl AsyncFn() -> Locker, most: usize, is_ordered: bool) {
     let mut all = Vec::new();

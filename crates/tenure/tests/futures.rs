@@ -52,7 +52,7 @@ fn ttl() -> Duration {
     Duration::from_secs(10) * stretch()
 }
 
-/// The verbs of which futures rest, each at a lock of its own that somebody else holds or none.
+/// The verbs of which futures rest, each at a lock of its own that another process holds or none.
 const VERBS: [&str; 10] =
     ["acquire", "wait", "read", "try_acquire", "release", "all", "any", "inspect", "list", "leader"];
 
@@ -83,7 +83,7 @@ fn verb<'a>(
     })
 }
 
-/// Polls so often, with time for the others in between; true if there is more to come.
+/// Polls `polls` times, with time for the others in between; true if there is more to come.
 async fn rests_after(polls: usize, future: &mut Resting<'_>) -> bool {
     for _ in 0..polls {
         if !is_pending(future).await {
@@ -221,7 +221,7 @@ fn a_runtime_that_stands_still_or_has_ended_is_not_waited_for(store: &Store) {
     }
 }
 
-/// A claim whose future was dropped was granted after its release, to nobody, for a whole ttl, and `drain` said true.
+/// A claim whose future was dropped was granted after its release, to no process, for a whole ttl, and `drain` said true.
 fn what_is_dropped_anywhere_leaves_nothing(store: &Store) {
     static SEED: AtomicUsize = AtomicUsize::new(1);
     runtime().block_on(async {

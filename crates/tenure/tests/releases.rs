@@ -96,7 +96,7 @@ async fn releases_that_are_tried_again_hold_up_no_stranger() {
     assert_eq!(actor.gates.asked(Verb::Release), 129);
 }
 
-/// L8: `drain` said true while 6694 of 10 000 dropped guards were still held: there was room for so many orders, and what came beyond
+/// L8: `drain` said true while 6694 of 10 000 dropped guards were still held: the room for orders was bounded, and what came beyond
 /// was thrown away.
 #[tokio::test(start_paused = true)]
 async fn drain_knows_of_each_of_ten_thousand_dropped_guards() {

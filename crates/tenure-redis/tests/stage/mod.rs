@@ -27,7 +27,7 @@ pub(crate) fn node(url: &str, nodes: usize) -> Arc<Redis> {
     single(url, Some(nodes))
 }
 
-/// A handle to a server by itself, or as one of so many nodes of a quorum.
+/// A handle to a server by itself, or as one of `nodes` nodes of a quorum.
 pub(crate) fn single(url: &str, nodes: Option<usize>) -> Arc<Redis> {
     let config = Config::from_url(url).unwrap();
     let config = match nodes {

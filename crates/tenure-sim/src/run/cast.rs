@@ -18,7 +18,7 @@ use crate::{
 /// How long some processes keep a lease when they have nothing to do.
 const IDLE: Duration = Duration::from_millis(2_500);
 
-/// So often a hot lock is asked for by all, and so many times in a row by each.
+/// How often all ask for a hot lock, and how many times in a row each does.
 const HOT_EVERY: Micros = 20_000_000;
 const HOT_ASKS: usize = 20;
 

@@ -30,11 +30,11 @@ pub(crate) enum Scene {
     Replaced,
     /// A ttl is granted that is longer than any before, and the file is deleted meanwhile.
     Longer,
-    /// Its log and its shared memory are deleted meanwhile, and it stays.
+    /// Its log and its shared memory are deleted beneath it, and it stays.
     LogDeleted,
     /// Only the shared memory.
     MemoryDeleted,
-    /// Copies take the place of both meanwhile.
+    /// Copies take the place of both beneath it.
     LogReplaced,
     /// It was last used under another boot id.
     OtherBoot,

@@ -53,7 +53,7 @@ struct Losing {
     left: usize,
     /// Removals that are lost.
     removals: usize,
-    /// Writes for which somebody else is faster.
+    /// Writes for which another writer is faster.
     races: usize,
 }
 
@@ -80,7 +80,7 @@ impl CellStore {
         Self { bells, ..self.clone() }
     }
 
-    /// From the next write on so many answers are lost: what was asked for is done all the same.
+    /// How many answers are lost, from the next write on: the writes are done.
     pub fn lose_answers(&self, count: usize) {
         self.losing().armed = count;
     }
@@ -90,7 +90,7 @@ impl CellStore {
         self.losing().removals = count;
     }
 
-    /// For so many writes somebody else is faster, and leaves the cell as it was.
+    /// For how many writes another writer is faster, and leaves the cell as it was.
     pub fn lose_races(&self, count: usize) {
         self.losing().races = count;
     }

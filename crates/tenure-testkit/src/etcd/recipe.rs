@@ -15,7 +15,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// With defaults: without TLS, anybody may do anything, and a disk that is not waited for.
+    /// With defaults: without TLS, without users, and a disk that is not waited for.
     pub fn new() -> Self {
         Self::default()
     }

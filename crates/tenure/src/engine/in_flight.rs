@@ -1,7 +1,7 @@
 //! `InFlight`: claims that were sent, and that their askers do not wait for any more.
 //!
 //! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it would free nothing, and
-//! the lock would be held by nobody for a whole ttl (L8). So the future of a claim is never dropped: `Asked` leaves it to a task,
+//! the lock would be held by no process for a whole ttl (L8). So the future of a claim is never dropped: `Asked` leaves it to a task,
 //! which polls it to its end, and a release of that owner waits for that, over whatever connection either goes. If the runtime of that
 //! task ends first, the outcome is unknown.
 //!
