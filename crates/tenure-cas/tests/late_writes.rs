@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use tenure_cas::{Locks, Look};
 use tenure_core::{
     Backend, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released,
@@ -142,4 +143,25 @@ async fn a_release_that_is_written_late_is_written_again() {
         };
         assert_eq!(beside_late_writes(late, release).await, Released::Released, "{late:?} late");
     }
+}
+
+/// L9: a claim that was dropped on its way may be written after the release of its owner was answered. The release writes the cell,
+/// although it finds nothing to release: the claim compares a version that the cell no longer has.
+#[tokio::test(start_paused = true)]
+async fn a_release_bars_a_claim_that_is_still_on_its_way() {
+    let stage = Stage::new();
+    let locks = stage.locks();
+    pass_through(&locks, &claim(2)).await;
+    let version = || stage.store.copy().read(&claim(1).name, &Look::default(), Duration::ZERO).version;
+    let before = version();
+    stage.store.delay_write();
+    let late = claim(1);
+    assert!(locks.claim(&late).now_or_never().is_none(), "it is on its way");
+    assert_eq!(version(), before);
+    assert_eq!(locks.release(&late.name, late.owner).await.unwrap(), Released::WasGone);
+    assert!(version() > before);
+    // Only once.
+    let barred = version();
+    assert_eq!(locks.release(&late.name, late.owner).await.unwrap(), Released::WasGone);
+    assert_eq!(version(), barred);
 }
