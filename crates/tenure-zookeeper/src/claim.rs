@@ -186,6 +186,12 @@ impl Attempt<'_> {
         let session = &self.session;
         self.store.directories.ready(session, &self.lock).await?;
         let owner = self.claim.owner;
+        // An earlier claim that ran out of time, and this one, which follows it, must not both make a node: one would wait for the other,
+        // and the session keeps both alive.
+        self.claim.asker.must_be_there()?;
+        if session.with_entry(owner, |_| ()).is_some() {
+            return Ok(None);
+        }
         let entry = Entry::new(self.claim, self.lock.clone(), session.host.now());
         let data = entry.record.written();
         // Before it is sent: if this is broken off, the session's thread finds the node and deletes it.

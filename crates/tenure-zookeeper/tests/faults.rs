@@ -367,3 +367,30 @@ async fn many_leases_are_renewed_and_the_robbed_one_is_found() {
         assert_eq!(guard.check().is_ok(), n != 200, "{n}");
     }
 }
+
+/// L6, L8: a claim that had run out of time was still on its way when its owner claimed again. Both made a node; the owner waited behind
+/// its own one, which its session kept alive, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_claims_of_one_owner_make_one_node() {
+    let server = ZooKeeperServer::start();
+    let proxy = Proxy::to(server.port(), 6);
+    let player = Player::new(zookeeper(&through(&proxy)), "job");
+    let warm = Player::new(player.backend.clone(), "warm");
+    warm.enter().await;
+    let client = raw(&server.address()).await;
+    proxy.hold_replies();
+    let first = player.backend.claim(&player.claim);
+    let second = player.backend.claim(&player.claim);
+    let free = async {
+        until("both look for the directory", async || proxy.traffic().held_replies > 0).await;
+        sleep(Duration::from_millis(50)).await;
+        proxy.release();
+    };
+    let (first, second, ()) = soon("both are answered", async { tokio::join!(first, second, free) }).await;
+    for answer in [first, second] {
+        assert!(matches!(answer, Ok(ClaimAnswer::Granted(_))), "{answer:?}");
+    }
+    assert_eq!(contenders(&client, "/tenure/job").await.len(), 1);
+    assert_eq!(player.leave().await, Released::Released);
+    assert_eq!(contenders(&client, "/tenure/job").await, Vec::<String>::new());
+}
