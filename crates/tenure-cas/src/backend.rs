@@ -47,17 +47,20 @@ impl<C: Cell> Backend for Locks<C> {
         let own_places = &self.shared.own_places;
         let Some(own) = own_places.find(name, owner) else {
             own_places.leave(name, owner);
-            return self.step(name, &Leaving(owner)).await;
+            return self.step(name, &Leaving { owner, had_place: false }).await;
         };
-        let had_place = self.withdraw(name, owner, &own).await?;
-        // It may have moved up in the same moment.
-        let released = self.step(name, &Leaving(owner)).await;
-        own_places.leave(name, owner);
-        if had_place {
-            released.map_err(BackendError::of_unknown_outcome).map(|_| Released::Released)
-        } else {
-            released
+        let is_taken = self.withdraw(name, owner, &own).await?;
+        if is_taken {
+            own_places.taken(name, owner);
         }
+        let had_place = is_taken || own.had_one;
+        let released = self.step(name, &Leaving { owner, had_place }).await;
+        let released = if is_taken { released.map_err(BackendError::of_unknown_outcome)? } else { released? };
+        // A place whose making had no answer may come yet: the next release looks for it again.
+        if had_place || !own.is_doubted {
+            own_places.leave(name, owner);
+        }
+        Ok(if is_taken { Released::Released } else { released })
     }
 
     async fn tell(&self, _name: &LockName, audience: Audience, owner: OwnerId) -> Result<(), BackendError> {

@@ -162,8 +162,7 @@ pub trait Cell: Send + Sync + Sized + 'static {
         Ok(false)
     }
 
-    /// Takes a place away; false if it is not there. If it was there, the version of the cell grows with the same write: a writer
-    /// that has read the place before does not move it up.
+    /// Takes a place away; false if it is not there.
     async fn remove_place(
         &self,
         _over: &Self::Connection,

@@ -8,9 +8,10 @@
 //! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
 //! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
 //!
-//! **Why none is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So the
-//! version of the cell grows when the place is taken away: a move that is not written by then fails, and the owner's release finds one
-//! that was, for it reads the cell after that.
+//! **Why none is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So a release
+//! takes the place away, and reads the cell after that. If the place has moved up, it is in the queue then. If the queue is so long that
+//! nobody moves up, a client that has read a shorter one compares a cell that is no more. Else the release writes the cell,
+//! which bars such a client.
 //!
 //! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
 //! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text
@@ -107,14 +108,23 @@ impl<C: Cell> Locks<C> {
     ) -> Result<bool, BackendError> {
         let over = self.cell.connect(Purpose::Keep).await?;
         let place = OldPlace { owner, key: &own.key, may_have_another: own.is_doubted };
-        self.shared.memory.forget(name);
-        match self.cell.remove_place(&over, name, &place).await {
+        let mut removed = self.cell.remove_place(&over, name, &place).await;
+        // In stricter isolations its removal is undone if another client writes it: it moves up, or is kept.
+        for _ in 1..REMOVALS {
+            if !matches!(removed, Err(Failure::Overtaken)) {
+                break;
+            }
+            removed = self.cell.remove_place(&over, name, &place).await;
+        }
+        match removed {
             Ok(was_there) => Ok(was_there),
-            // Somebody moved it up.
-            Err(Failure::Overtaken) => Ok(false),
+            Err(Failure::Overtaken) => Err(self.cell.error(Trouble::Overtaken)),
             Err(Failure::Locked) => Err(self.cell.error(Trouble::Locked)),
             Err(Failure::Broken(error)) => Err(error.of_unknown_outcome()),
             Err(Failure::Refused(error)) => Err(error),
         }
     }
 }
+
+/// How often the removal of a place is tried that another client writes at the same time.
+const REMOVALS: usize = 8;

@@ -9,6 +9,9 @@ use crate::cell::Until;
 /// Who has not asked for so long has gone without a word.
 const AWAY: Duration = Duration::from_secs(40);
 
+/// Names of which all waiters that have gone are forgotten only when their name is asked for; of more they are immediately.
+const NAMES_MAX: usize = 4096;
+
 /// The waiters of all locks.
 #[derive(Default)]
 pub(crate) struct OwnPlaces(Mutex<HashMap<LockName, Vec<Waiter>>>);
@@ -22,6 +25,8 @@ struct Waiter {
     key: Option<String>,
     /// Such a place was to be made, and nobody knows whether it was.
     is_doubted: bool,
+    /// Such a place was taken away.
+    had_one: bool,
 }
 
 /// Where to look for a place beside the cell of a lock.
@@ -31,6 +36,8 @@ pub(crate) struct OwnPlace {
     pub(crate) key: String,
     /// It may be there under another key.
     pub(crate) is_doubted: bool,
+    /// It was taken away, by an earlier release.
+    pub(crate) had_one: bool,
 }
 
 impl OwnPlaces {
@@ -47,11 +54,15 @@ impl OwnPlaces {
         run: impl FnOnce(&mut Waiter) -> A,
     ) -> A {
         let mut waiting = locked(&self.0);
+        let is_here = |waiter: &Waiter| waiter.owner == owner || waiter.asked.elapsed(now) < AWAY;
+        if waiting.len() >= NAMES_MAX {
+            waiting.retain(|_, waiters| waiters.iter().any(is_here));
+        }
         let waiters = waiting.entry(name.clone()).or_default();
-        waiters.retain(|waiter| waiter.owner == owner || waiter.asked.elapsed(now) < AWAY);
+        waiters.retain(is_here);
         let at = waiters.iter().position(|waiter| waiter.owner == owner).unwrap_or_else(|| {
-            let (was_told, key, is_doubted) = (false, None, false);
-            waiters.push(Waiter { owner, asked: now, was_told, key, is_doubted });
+            let (was_told, key, is_doubted, had_one) = (false, None, false, false);
+            waiters.push(Waiter { owner, asked: now, was_told, key, is_doubted, had_one });
             waiters.len() - 1
         });
         run(&mut waiters[at])
@@ -97,10 +108,19 @@ impl OwnPlaces {
     /// Where a place of it may be left.
     pub(crate) fn find(&self, name: &LockName, owner: OwnerId) -> Option<OwnPlace> {
         let found = |waiter: &mut Waiter| {
-            let (key, is_doubted) = (waiter.key.clone(), waiter.is_doubted);
-            (key.is_some() || is_doubted).then(|| OwnPlace { key: key.unwrap_or_default(), is_doubted })
+            let (key, is_doubted, had_one) = (waiter.key.clone(), waiter.is_doubted, waiter.had_one);
+            (key.is_some() || is_doubted).then(|| OwnPlace {
+                key: key.unwrap_or_default(),
+                is_doubted,
+                had_one,
+            })
         };
         self.with(name, owner, found).flatten()
+    }
+
+    /// Its place was taken away.
+    pub(crate) fn taken(&self, name: &LockName, owner: OwnerId) {
+        self.with(name, owner, |waiter| waiter.had_one = true);
     }
 
     /// It waits no more.

@@ -23,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) ledger: Ledger,
     /// It says that places may stand beside it.
     pub(crate) is_long: bool,
+    /// A client that reads this may move places up that stand beside it.
+    pub(crate) may_move: bool,
     /// None: there can be none.
     pub(crate) beside: Option<Beside>,
     /// Owners that are handed the lock by moving into the queue: that is written, or no hint reaches them.
@@ -82,8 +84,10 @@ impl Snapshot {
             }
         }
         let news = ledger.move_up(moment(now), rules, up);
+        // With the same text it was no shorter before: what has not expired now had not then.
+        let may_move = ledger.waiting() <= LOW;
         let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
-        Ok(Self { version, state, ledger, is_long, beside, news, now })
+        Ok(Self { version, state, ledger, is_long, may_move, beside, news, now })
     }
 
     /// A new claim has no room in the cell, or would pass the places beside it.

@@ -181,7 +181,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         let is_full = snapshot.is_full(up.as_ref());
         let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
         let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
-        let is_there = snapshot.version != 0;
+        let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
         let named = |error: BackendError| Failure::Refused(error.with("lock", name));
         let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
         let yields = verb.yields(&draft.change.answer);
@@ -193,7 +193,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         draft.patience = self.patience(yields);
         // A write of ours that may still come is barred by one more: only then the answer is final. Where there is no cell any more,
         // none can come.
-        if is_there && (draft.change.changed || is_doubted) {
+        if is_there && (draft.change.changed || is_doubted || (verb.bars() && may_move)) {
             return locks.write(over, name, draft).await;
         }
         Ok(Tried::Done(draft.change.answer))

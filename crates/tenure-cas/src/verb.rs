@@ -57,6 +57,11 @@ pub(crate) trait Verb: Sync {
         Ok(())
     }
 
+    /// Whether the cell is written even if nothing changes, so that no client moves up whom it has read beside the cell before.
+    fn bars(&self) -> bool {
+        false
+    }
+
     /// What can be answered without a write.
     fn glance(&self, _ledger: &Ledger, _rules: &Rules, _now: Moment) -> Option<Self::Answer> {
         None
@@ -161,14 +166,22 @@ impl Verb for Renewing {
 }
 
 /// Takes an owner out.
-pub(crate) struct Leaving(pub(crate) OwnerId);
+pub(crate) struct Leaving {
+    pub(crate) owner: OwnerId,
+    /// It had a place beside the cell, which may be about to move up.
+    pub(crate) had_place: bool,
+}
 
 impl Verb for Leaving {
     type Answer = Released;
     const CREATES: bool = false;
 
     fn run(&self, ledger: &mut Ledger, at: &At) -> Result<Change<Released>, LedgerError> {
-        Ok(ledger.release(at.now, &at.rules, self.0))
+        Ok(ledger.release(at.now, &at.rules, self.owner))
+    }
+
+    fn bars(&self) -> bool {
+        self.had_place
     }
 
     fn is_plain(&self, answer: &Released) -> bool {

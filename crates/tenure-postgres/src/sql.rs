@@ -53,8 +53,7 @@ pub(crate) struct TailSql {
     pub(crate) stand: String,
     /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no row: it is not there.
     pub(crate) keep: String,
-    /// Takes a place of the tail away; then the version of the lock grows, behind the transaction that has its row locked, for 50 ms, as that of
-    /// `enqueue`. In: name, owner, name of the row, whether it may have another name. Out: a row for each.
+    /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name. Out: a row for each.
     pub(crate) withdraw: String,
     /// The places of the tail. In: name. Out: state, in their order.
     pub(crate) places: String,
@@ -127,11 +126,7 @@ impl TailSql {
                 "UPDATE {table} SET used = clock_timestamp(), state = $2 WHERE name = $1 RETURNING state = $2"
             ),
             withdraw: format!(
-                "WITH w AS (SELECT set_config('lock_timeout', '50ms', true) AS brief), \
-                 gone AS (DELETE FROM {table} USING w \
-                 WHERE (name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0) AND w.brief <> '' RETURNING name), \
-                 barred AS (UPDATE {table} SET version = version + 1 WHERE name = $1 AND EXISTS (SELECT FROM gone)) \
-                 SELECT FROM gone"
+                "DELETE FROM {table} WHERE name = $3 OR $4 AND {tail} AND strpos(state, $2) > 0 RETURNING 1"
             ),
             places: format!(
                 "SELECT state FROM {table} WHERE {tail} ORDER BY name COLLATE \"C\" LIMIT {PLACES}"

@@ -126,16 +126,12 @@ impl Cells {
         places.map(|place| *place = state.to_owned()).is_some()
     }
 
-    /// Takes a place away, and then the version of its cell grows; false if it is not there.
+    /// Takes a place away; false if it is not there.
     pub fn remove(&mut self, name: &LockName, place: &OldPlace<'_>) -> bool {
         let Some(places) = self.places.get_mut(name) else { return false };
         let (owner, before) = (place.owner.to_string(), places.len());
         places.retain(|key, state| key != place.key && !(place.may_have_another && state.contains(&owner)));
-        let was_there = places.len() < before;
-        if was_there && let Some(kept) = self.cells.get_mut(name) {
-            kept.version += 1;
-        }
-        was_there
+        places.len() < before
     }
 
     /// All places beside a cell.
