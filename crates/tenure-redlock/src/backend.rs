@@ -66,6 +66,11 @@ impl<N: QuorumNode> Redlock<N> {
         let (mut soonest, mut is_split) = (None::<Duration>, false);
         for asked in 1..=slots.get() {
             let is_last = asked == slots.get() || over.is_over(self.quorum.host.now());
+            // No slot was granted so far. Its release may have come by now, and knows of those that were asked before.
+            if let Err(gone) = claim.asker.must_be_there() {
+                self.leave_place(claim, trail, None);
+                return Err(gone);
+            }
             let number = trail.step();
             // Before anything is sent: dropped half way, it must be released there too.
             self.slots.set(name, *owner, trail);

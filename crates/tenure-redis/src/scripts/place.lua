@@ -13,11 +13,11 @@ local function stand(value)
     -- Queue and places have the same members, and so one end; that of the queue is set last.
     local over = is_short and string.format('%.0f', place_ttl + SLACK)
     local bounded = over and redis.pcall('PEXPIRE', places, over)
+    wrote = wrote or not is_new
     if type(bounded) == 'table' then
       if is_new then call('ZREM', places, owner) end
       error(bounded.err)
     end
-    wrote = wrote or not is_new
     local rank = not is_new and call('ZRANK', queue, owner)
     if not rank then
       rank = waiting
