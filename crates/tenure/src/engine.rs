@@ -46,6 +46,9 @@ use crate::{
 /// How long a question to the store may stay unanswered: 5 s.
 pub(crate) const QUESTION: Duration = Duration::from_secs(5);
 
+/// How long a place in a queue outlives its waiter at most: 30 s, where very many wait.
+const PLACE_MAX: Duration = Duration::from_secs(30);
+
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
     pub(crate) backend: BackendHandle,
@@ -209,7 +212,7 @@ impl Engine {
 
     /// The same for whatever a claim may have left there.
     fn reap_claim(&self, name: LockName, owner: OwnerId, ttl: Duration) {
-        self.reap(name, owner, self.host.now() + in_flight::life_of(ttl));
+        self.reap(name, owner, self.host.now() + ttl.max(PLACE_MAX));
     }
 
     fn in_flight(&self) -> &Arc<InFlight> {
@@ -239,8 +242,10 @@ impl Engine {
             let name = self.in_flight().name_of(owner, name);
             let again = || self.backend.release(&name, owner);
             let second = self.request(self.host.now(), timeout, again).await;
-            if let (Ok(_), Some(until)) = (&second, self.in_flight().unknown_until(owner)) {
-                self.reap(name.clone(), owner, until);
+            match (&second, self.in_flight().unknown_until(owner)) {
+                (Ok(_), Some(until)) => self.reap(name.clone(), owner, until),
+                (Ok(_), None) => self.in_flight().close(owner),
+                (Err(_), _) => {}
             }
             both(first, second)
         })

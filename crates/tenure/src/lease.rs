@@ -69,7 +69,8 @@ impl Lease {
     /// one and no other, here and in every process.
     ///
     /// A lease whose owner was asked for is given back to the store by its guard: it is neither passed on to a waiter of this
-    /// process nor [kept idle](crate::Lock::idle). Otherwise the owner would name the next holder's lease.
+    /// process nor [kept idle](crate::Lock::idle). Otherwise the owner would name the next holder's lease. So ask while the
+    /// guard is held: after its release the lease may have been passed on already, and the owner with it.
     pub fn owner(&self) -> OwnerId {
         self.cell.tell_owner()
     }

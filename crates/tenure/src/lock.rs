@@ -114,7 +114,9 @@ impl Lock {
     ///
     /// Choose a new one for every lease, as [`Locker::new_owner`](crate::Locker::new_owner) makes them, and keep it where the
     /// other process finds it. Never use one for two claims at the same time: the one that gives up ends the other. A release
-    /// that comes late ends what was taken under the same owner afterwards (H3.4).
+    /// that comes late ends what was taken under the same owner afterwards: after a future of it was dropped,
+    /// [`drain`](crate::Locker::drain) before it is used again. It is released until the store has answered once, so a claim whose
+    /// answer was lost may still be granted after that.
     ///
     /// It takes no [turns](Self::strict_order). If the owner was not made by this `Locker` it may hear of its turn late: it
     /// then asks every 2 s, and on Redis may be passed once by the waiter behind it.

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{
+    io,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -13,8 +14,9 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::{
-    Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, LockName, LockView, Locker, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Wakes,
+    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
+    HolderView, Host, LockName, LockView, Locker, Moment, Outcome, OwnerId, ProcessId, Promises, Released,
+    Renewal, Start, Wakes,
 };
 use tenure_memory::Memory;
 use tenure_testkit::host::{PausedHost, pass};
@@ -178,13 +180,18 @@ async fn ask_and_give_up(locks: Locker, chance: Arc<Chance>, counts: Arc<Counts>
     }
 }
 
-async fn play(seed: u64, counts: &Arc<Counts>) {
-    let (host, handles) = (PausedHost::new(seed), Arc::default());
+/// A store that is reached so by all who share it.
+fn delayed(seed: u64, store: &Memory, counts: &Arc<Counts>) -> Delayed {
     let chance = Arc::new(Chance(Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)));
-    let connection = watch::Sender::new(0);
+    let (connection, handles) = (watch::Sender::new(0), Arc::default());
+    Delayed { store: store.clone(), chance, counts: counts.clone(), connection, handles }
+}
+
+async fn play(seed: u64, counts: &Arc<Counts>) {
+    let host = PausedHost::new(seed);
     let store = Memory::new(host.clone());
-    let first =
-        Delayed { store: store.clone(), chance: chance.clone(), counts: counts.clone(), connection, handles };
+    let first = delayed(seed, &store, counts);
+    let chance = first.chance.clone();
     let locks = Locker::new(Arc::new(first.sharing()), host.clone());
     let programs: Vec<_> = (0..3)
         .map(|_| tokio::spawn(ask_and_give_up(locks.clone(), chance.clone(), counts.clone())))
@@ -228,4 +235,82 @@ async fn what_was_cancelled_is_granted_to_nobody_once_all_is_released() {
         cancelled > 500 && late > 50 && alone == 0,
         "{cancelled} cancelled, {late} granted after the end of their connection, {alone} without an asker"
     );
+}
+
+/// L1, L4: the release of a claim without an answer was repeated for a whole ttl, even if the program had chosen the owner. It repeats
+/// the claim elsewhere, and lost that lease to the next of these releases.
+#[tokio::test(start_paused = true)]
+async fn a_chosen_owner_may_be_used_elsewhere_once_its_release_is_answered() {
+    for seed in 1..=HISTORIES {
+        let host = PausedHost::new(seed);
+        let store = Memory::new(host.clone());
+        let first = delayed(seed, &store, &Arc::default());
+        let here = Locker::new(Arc::new(first.sharing()), host.clone());
+        let owner = here.new_owner();
+        let lock = here.mutex("one").owner(owner).ttl(TTL);
+        let ends = async {
+            pass(ms(10)).await;
+            first.handles.lock().unwrap()[0].send_modify(|number| *number += 1);
+        };
+        let (asked, ()) = tokio::join!(lock.try_acquire(), ends);
+        let Err(error) = asked else { panic!("its answer is lost") };
+        assert!(error.to_string().contains("failed"), "{error}");
+        // Two round trips: the claim, and the release behind it.
+        pass(ms(1_500)).await;
+        let elsewhere = Locker::new(Arc::new(store.clone()), host.clone());
+        let guard = elsewhere.mutex("one").owner(owner).ttl(TTL).acquire().await.unwrap();
+        for _ in 0..60 {
+            pass(ms(100)).await;
+            guard.check().unwrap_or_else(|lost| panic!("seed {seed}: {lost}"));
+        }
+        drop(guard);
+    }
+}
+
+/// A runtime that is driven no more, and does not end.
+struct Still {
+    host: Arc<PausedHost>,
+    tasks: Mutex<Vec<BoxFuture<'static, ()>>>,
+}
+
+impl Host for Still {
+    fn now(&self) -> Moment {
+        self.host.now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        self.host.sleep_until(until)
+    }
+
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.host.spawn(task);
+    }
+
+    fn try_spawn(&self, task: BoxFuture<'static, ()>) -> Result<(), BoxFuture<'static, ()>> {
+        self.tasks.lock().unwrap().push(task);
+        Ok(())
+    }
+
+    fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
+        self.host.spawn_apart(name, start)
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.host.random(bytes);
+    }
+}
+
+/// L8: a claim that was dropped in a runtime which is driven no more was waited for without an end.
+#[tokio::test(start_paused = true)]
+async fn a_claim_in_a_runtime_that_stands_still_is_waited_for_as_long_as_it_may_last() {
+    let paused = PausedHost::new(1);
+    let host = Arc::new(Still { host: paused.clone(), tasks: Mutex::default() });
+    let store = Memory::new(paused);
+    let first = delayed(1, &store, &Arc::default());
+    let locks = Locker::new(Arc::new(first.sharing()), host.clone());
+    let lock = locks.mutex("one").ttl(TTL);
+    assert!(timeout(ms(1), lock.acquire()).await.is_err(), "it is on its way");
+    assert_eq!(host.tasks.lock().unwrap().len(), 1);
+    assert!(locks.drain(Duration::from_secs(60)).await);
+    assert!(store.list("").await.unwrap().is_empty());
 }

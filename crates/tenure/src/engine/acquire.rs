@@ -206,7 +206,7 @@ impl<'a> Attempt<'a> {
         progress.iter().for_each(|progress| progress.on_sent(sent_at));
         // A store that is busy for a moment is asked again in there, and may be busy for long.
         let asked = || async {
-            let answer = Asked::new(self.engine, &self.claim).await;
+            let answer = Asked::new(self.engine, &self.claim, self.options.owner.is_some()).await;
             if let (Err(error), Some(progress)) = (&answer, progress) {
                 progress.on_trouble(error);
             }

@@ -25,16 +25,18 @@ pub(crate) struct Asked<'a> {
     asking: Option<BoxFuture<'static, Answer>>,
     /// What was never polled was not sent.
     is_sent: bool,
+    /// The program chose the owner, and may repeat the claim elsewhere: one answered release is the last one.
+    is_chosen: bool,
 }
 
 impl<'a> Asked<'a> {
     /// Nothing is sent before it is polled.
-    pub(crate) fn new(engine: &'a Engine, claim: &Claim) -> Self {
+    pub(crate) fn new(engine: &'a Engine, claim: &Claim, is_chosen: bool) -> Self {
         let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
         let asker = Asker::new();
         let claim = Claim { asker: asker.clone(), ..claim.clone() };
         let asking = Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, Answer>);
-        Self { engine, owner, life, asker, asking, is_sent: false }
+        Self { engine, owner, life, asker, asking, is_sent: false, is_chosen }
     }
 }
 
@@ -46,7 +48,7 @@ impl Future for Asked<'_> {
         let asking = self.asking.as_mut().expect("BUG: polled after its answer");
         let answer = std::task::ready!(asking.as_mut().poll(context));
         self.asking = None;
-        if is_unknown(&answer) {
+        if is_unknown(&answer) && !self.is_chosen {
             let until = self.engine.host.now() + self.life;
             self.engine.in_flight().set_unknown(self.owner, until);
         }
@@ -60,7 +62,8 @@ impl Drop for Asked<'_> {
         self.asker.leave();
         if self.engine.is_ours() {
             let host = self.engine.host.clone();
-            let left = self.engine.in_flight().leave((self.owner, self.life), host.clone(), asking);
+            let (owner, life, is_chosen) = (self.owner, self.life, self.is_chosen);
+            let left = self.engine.in_flight().leave(owner, life, is_chosen, host.clone(), asking);
             // It goes on in its own runtime, where its timers are. Outside of any its outcome stays unknown.
             drop(host.try_spawn(Box::pin(left.finish())));
         } else {

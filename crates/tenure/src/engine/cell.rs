@@ -27,8 +27,8 @@ pub(crate) struct HoldCell {
     news: Notify,
     host: Arc<dyn Host>,
     pid: u32,
-    /// Somebody knows its owner.
-    is_named: AtomicBool,
+    /// The program has asked for its owner; shared by all holders that it is passed on to.
+    is_named: Arc<AtomicBool>,
 }
 
 /// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
@@ -44,7 +44,7 @@ impl HoldCell {
     ) -> Self {
         let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
         let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
-        Self { grant, timing, hold, due, news, host, pid, is_named: AtomicBool::new(false) }
+        Self { grant, timing, hold, due, news, host, pid, is_named: Arc::default() }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -132,7 +132,7 @@ impl HoldCell {
         let grant =
             Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
         let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
-        let (hold, is_named) = (Mutex::new(hold), AtomicBool::new(false));
+        let (hold, is_named) = (Mutex::new(hold), self.is_named.clone());
         Some(Self { grant, timing: self.timing, hold, due, news, host, pid: self.pid, is_named })
     }
 

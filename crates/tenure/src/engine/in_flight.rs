@@ -20,8 +20,11 @@ use foldhash::HashMap;
 use tenure_core::{BackendError, BoxFuture, ClaimAnswer, Host, LockName, Moment, Outcome, OwnerId, locked};
 use tokio::sync::Notify;
 
-/// How long a place in a queue outlives its waiter at most: 6 s.
-const PLACE_MAX: Duration = Duration::from_secs(6);
+/// How late a claim without an answer may be granted, or get a place, at least: 6 s.
+const LATE_MIN: Duration = Duration::from_secs(6);
+
+/// So many owners are open before those are forgotten that need no release any more.
+const OPEN_MAX: usize = 1024;
 
 pub(super) type Answer = Result<ClaimAnswer, BackendError>;
 
@@ -40,7 +43,8 @@ struct Open {
     /// The outcome of one is unknown: it is granted before then, or never.
     unknown: Option<Moment>,
     /// What was granted to one after its asker had gone: a slot of a semaphore has a name of its own.
-    granted: Option<LockName>,
+    /// It ends with its ttl.
+    granted: Option<(LockName, Moment)>,
     /// Rings when none is polled any more.
     settled: Arc<Notify>,
 }
@@ -53,6 +57,7 @@ pub(super) struct Left {
     life: Duration,
     asking: BoxFuture<'static, Answer>,
     is_known: bool,
+    is_chosen: bool,
 }
 
 impl InFlight {
@@ -114,7 +119,7 @@ impl InFlight {
     /// By which name this owner is to leave.
     pub(crate) fn name_of(&self, owner: OwnerId, name: &LockName) -> LockName {
         let granted = self.get(owner, |open| open.granted.clone()).flatten();
-        granted.unwrap_or_else(|| name.clone())
+        granted.map_or_else(|| name.clone(), |(granted, _)| granted)
     }
 
     /// Nothing of what is unknown of this owner can be granted any more, or it is no business of this process.
@@ -130,18 +135,34 @@ impl InFlight {
 
     pub(super) fn leave(
         self: &Arc<Self>,
-        (owner, life): (OwnerId, Duration),
+        owner: OwnerId,
+        life: Duration,
+        is_chosen: bool,
         host: Arc<dyn Host>,
         asking: BoxFuture<'static, Answer>,
     ) -> Left {
+        self.forget_passed(host.now());
         self.with(owner, |open| open.under_way += 1);
-        Left { in_flight: self.clone(), host, owner, life, asking, is_known: false }
+        Left { in_flight: self.clone(), host, owner, life, asking, is_known: false, is_chosen }
+    }
+
+    /// What was granted or unknown after its order had ended, because the store failed for so long.
+    fn forget_passed(&self, now: Moment) {
+        let mut owners = self.owners();
+        if owners.len() < OPEN_MAX {
+            return;
+        }
+        owners.retain(|_, open| {
+            let is_open = |until: Moment| now.boot < until.boot;
+            let granted = open.granted.as_ref().map(|(_, until)| *until);
+            open.under_way > 0 || open.unknown.is_some_and(is_open) || granted.is_some_and(is_open)
+        });
     }
 }
 
-/// How long a lease or a place of such a claim lasts at most.
+/// How long a claim is polled after its asker has gone, and how late it may be granted.
 pub(crate) fn life_of(ttl: Duration) -> Duration {
-    ttl.max(PLACE_MAX)
+    ttl.max(LATE_MIN)
 }
 
 pub(super) fn is_unknown(answer: &Answer) -> bool {
@@ -157,7 +178,8 @@ impl Left {
             answer = &mut self.asking => {
                 self.is_known = !is_unknown(&answer);
                 if let Ok(ClaimAnswer::Granted(grant)) = answer {
-                    self.in_flight.with(self.owner, |open| open.granted = Some(grant.name));
+                    let until = self.host.now() + self.life;
+                    self.in_flight.with(self.owner, |open| open.granted = Some((grant.name, until)));
                 }
             }
             () = over => {}
@@ -168,7 +190,7 @@ impl Left {
 impl Drop for Left {
     /// Even if the runtime of its task has ended.
     fn drop(&mut self) {
-        if !self.is_known {
+        if !self.is_known && !self.is_chosen {
             self.in_flight.set_unknown(self.owner, self.host.now() + self.life);
         }
         self.in_flight.with(self.owner, |open| {

@@ -167,18 +167,31 @@ impl Reaper {
             drop(turn);
             let again = host.now() + backoff.delay();
             match answer {
-                // It may have come before the claim.
-                Ok(_) if was_under_way => self.in_flight.settled(owner).await,
+                // It may have come before the claim. If that does not end, its runtime stands still, and does not send it any more.
+                Ok(_) if was_under_way => {
+                    if has_passed(order.until, began) {
+                        break;
+                    }
+                    tokio::select! {
+                        biased;
+                        () = self.in_flight.settled(owner) => {}
+                        () = host.sleep_until(order.until) => {}
+                    }
+                }
                 Ok(_) if self.in_flight.unknown_until(owner).is_none_or(|until| has_passed(until, began)) => {
                     break;
                 }
                 Ok(_) => host.sleep_until(again).await,
-                Err(error) if !error.kind().is_transient() || has_passed(order.until, again) => {
-                    tracing::warn!(lock = %name, %error, "not released; its ttl ends it");
-                    host.sleep_until(order.until).await;
-                    break;
+                Err(error) => {
+                    let unknown = self.in_flight.unknown_until(owner);
+                    let last = unknown.map_or(order.until, |unknown| unknown.later(order.until));
+                    if !error.kind().is_transient() || has_passed(last, again) {
+                        tracing::warn!(lock = %name, %error, "not released; its ttl ends it");
+                        host.sleep_until(last).await;
+                        break;
+                    }
+                    host.sleep_until(again).await;
                 }
-                Err(_) => host.sleep_until(again).await,
             }
         }
         self.in_flight.close(owner);
