@@ -69,7 +69,8 @@ impl<N: QuorumNode> Redlock<N> {
             // No slot was granted so far. Its release may have come by now, and knows of those that were asked before.
             if let Err(gone) = claim.asker.must_be_there() {
                 self.leave_place(claim, trail, None);
-                return Err(gone);
+                // A minority of the nodes may have granted a slot that was asked before.
+                return Err(if asked == 1 { gone } else { gone.of_unknown_outcome() });
             }
             let number = trail.step();
             // Before anything is sent: dropped half way, it must be released there too.
