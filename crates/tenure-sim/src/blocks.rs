@@ -73,7 +73,7 @@ impl BlockProgram {
         let claim = self.claim(block);
         let (world, lock) = (self.world.clone(), lock_id(&claim.name));
         let (ask, process, patience) = (world.next_ask(), self.process, Patience::None);
-        world.note(What::Asked { ask, process, lock, patience, limit: 1, is_queue: false });
+        world.note(What::Asked { ask, process, lock, patience, limit: 1, is_queue: false, keeps: false });
         let timing = Timing::new(self.ttl).expect("BUG: a good ttl");
         let sent_at = self.host.now();
         let over = self.host.sleep_until(sent_at + timing.request_timeout());

@@ -160,7 +160,15 @@ fn what_was_lost_and_is_held_again_breaks_l5() {
 
 #[test]
 fn a_waiter_that_waits_too_long_breaks_l6() {
-    let asked = Asked { ask: 1, process: 0, lock: 0, patience: Patience::Endless, limit: 1, is_queue: true };
+    let asked = Asked {
+        ask: 1,
+        process: 0,
+        lock: 0,
+        patience: Patience::Endless,
+        limit: 1,
+        is_queue: true,
+        keeps: false,
+    };
     let waits = |end| [(0, asked.clone()), (5_000_000, Healed), (end, enters(1, 1, 1)), (90_000_000, Closed)];
     assert_eq!(laws(&waits(15_000_000)), []);
     assert_eq!(laws(&waits(15_000_001)), [Law::L6]);
@@ -199,8 +207,20 @@ fn a_lease_that_is_passed_on_too_often_or_too_long_or_out_of_order_breaks_l7() {
     assert_eq!(laws_of(&turns(34, 10), &claims), [Law::L7]);
     assert_eq!(laws_of(&turns(3, 5_000), &claims), []);
     assert_eq!(laws_of(&turns(4, 5_000), &claims), [Law::L7]);
-    let asked =
-        |ask| (0, Asked { ask, process: 0, lock: 0, patience: Patience::Endless, limit: 1, is_queue: true });
+    let asked = |ask| {
+        (
+            0,
+            Asked {
+                ask,
+                process: 0,
+                lock: 0,
+                patience: Patience::Endless,
+                limit: 1,
+                is_queue: true,
+                keeps: false,
+            },
+        )
+    };
     let in_order = [vec![asked(1), asked(2)], turn(1, 1).to_vec(), turn(2, 2).to_vec()].concat();
     assert_eq!(laws_of(&in_order, &claims), []);
     let passed_by = [vec![asked(2), asked(1)], turn(1, 1).to_vec(), turn(2, 2).to_vec()].concat();

@@ -124,17 +124,19 @@ impl Program {
         self.world.clockwork.until(self.world.now() + micros(d)).await;
     }
 
-    fn choose(&mut self) -> (LockId, Lock, Mode, bool) {
+    fn choose(&mut self) -> (LockId, Lock, Mode, bool, bool) {
         let at = self.chance.index(self.habits.locks.len());
         let times = self.habits.renamed_every.map_or(0, |every| (self.world.now() / every).min(11));
         let letter = u8::try_from(times).expect("BUG: a few") * 2
             + u8::try_from(at).expect("BUG: a world has few locks");
         let (id, name) = (u16::from(letter) * 256, char::from(b'a' + letter).to_string());
+        let mut keeps = false;
         let (lock, mode) = match self.habits.locks[at] {
             Use::Mutex if self.chance.per_mille(100) => {
                 (self.locker.mutex(name).strict_order(), Mode::Exclusive)
             }
             Use::Mutex => {
+                keeps = self.habits.idle.is_some();
                 // Zero is not at all.
                 (self.locker.mutex(name).idle(self.habits.idle.unwrap_or_default()), Mode::Exclusive)
             }
@@ -148,11 +150,11 @@ impl Program {
                 (self.locker.semaphore(name, 2), Mode::Shared { limit })
             }
         };
-        (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex)
+        (id, lock.ttl(self.habits.ttl), mode, self.habits.locks[at] == Use::Mutex, keeps)
     }
 
     async fn once(&mut self) {
-        let (id, lock, mode, is_queue) = self.choose();
+        let (id, lock, mode, is_queue, keeps) = self.choose();
         let is_healed = self.world.is_healed();
         let fate = if is_healed { 999 } else { self.chance.below(1000) };
         let patience = match fate {
@@ -165,7 +167,7 @@ impl Program {
         let world = self.world.clone();
         let ask = world.next_ask();
         let (process, limit) = (self.process, mode.limit());
-        world.note(What::Asked { ask, process, lock: id, patience, limit, is_queue });
+        world.note(What::Asked { ask, process, lock: id, patience, limit, is_queue, keeps });
         let asking = Asking { world: &world, ask, is_over: false };
         let acquiring = Box::pin(async move {
             match patience {

@@ -121,8 +121,17 @@ pub enum Served {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "fields are called what they are")]
 pub enum What {
-    /// A program asks for a lock; its process has a queue for it, or each of its waiters has a place of its own.
-    Asked { ask: AskId, process: Pid, lock: LockId, patience: Patience, limit: u32, is_queue: bool },
+    /// A program asks for a lock; its process has a queue for it, or each of its waiters has a place of its own; and may keep the
+    /// lease when it is released.
+    Asked {
+        ask: AskId,
+        process: Pid,
+        lock: LockId,
+        patience: Patience,
+        limit: u32,
+        is_queue: bool,
+        keeps: bool,
+    },
     /// It was let in, with tokens from `token` to `last`.
     Entered {
         ask: AskId,

@@ -81,7 +81,15 @@ impl Program {
         let asked = if is_all { letters.len() } else { 1 };
         let ask = |letter: &u8| {
             let (ask, lock) = (world.next_ask(), u16::from(*letter) * 256);
-            world.note(What::Asked { ask, process: self.process, lock, patience, limit: 1, is_queue: true });
+            world.note(What::Asked {
+                ask,
+                process: self.process,
+                lock,
+                patience,
+                limit: 1,
+                is_queue: true,
+                keeps: false,
+            });
             ask
         };
         let mut asking = Asking { world: &world, asks: letters[..asked].iter().map(ask).collect() };

@@ -20,9 +20,6 @@ pub(super) fn harmless(events: &[Event], found: &mut Vec<Violation>) {
     }
 }
 
-/// Local turns of one lease.
-const TURNS_MAX: u64 = 128;
-
 enum After {
     Done,
     Passed,
@@ -47,18 +44,15 @@ struct Account {
     is_gone: bool,
     /// The last token that it was granted.
     last: u64,
-    /// The first token that a holder entered with.
-    first: Option<u64>,
-    /// The most tokens that a node granted it: a node whose counter is near its next grain grants fewer than were asked for.
-    block: u64,
+    /// A holder that entered with it may keep it when it is released.
+    may_be_kept: bool,
 }
 
 impl Account {
     /// What a message did that came again says nothing of the one that was sent last.
     fn on_served(&mut self, node: NodeId, did: Served, again: bool) {
-        if let Served::Granted { first, last } = did {
+        if let Served::Granted { last, .. } = did {
             self.last = self.last.max(last);
-            self.block = self.block.max(last.saturating_sub(first));
         }
         match did {
             Served::Renewed(true) => self.is_renewed |= !again,
@@ -79,11 +73,6 @@ impl Account {
             return After::Passed;
         }
         if self.left.len() < quorum { After::NotDone } else { After::Done }
-    }
-
-    /// It was granted more tokens than local turns need.
-    fn may_be_kept(&self) -> bool {
-        self.first.is_some_and(|first| self.block.max(self.last - first) > TURNS_MAX)
     }
 
     fn on_claimed(&mut self) {
@@ -118,13 +107,15 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
     let quorum = claims.nodes / 2 + 1;
     let mut accounts: BTreeMap<OwnerId, Account> = BTreeMap::new();
     let mut owners: BTreeMap<GrantId, (OwnerId, u64)> = BTreeMap::new();
+    let mut keepers = BTreeSet::new();
     // Released and still on the servers: passed on to a waiter of the same process, who then enters or leaves, or is killed.
     let mut passed: BTreeMap<OwnerId, (Micros, GrantId)> = BTreeMap::new();
     for event in events {
         match event.what {
-            What::Entered { grant, owner, token, .. } => {
+            What::Asked { ask, keeps: true, .. } => _ = keepers.insert(ask),
+            What::Entered { ask, grant, owner, token, .. } => {
                 owners.insert(grant, (owner, token));
-                accounts.entry(owner).or_default().first.get_or_insert(token);
+                accounts.entry(owner).or_default().may_be_kept |= keepers.contains(&ask);
                 passed.remove(&owner);
             }
             What::Served { owner, did: Served::Left(true), .. } if passed.remove(&owner).is_some() => {}
@@ -168,7 +159,7 @@ pub(super) fn outcomes(events: &[Event], claims: &Claims, found: &mut Vec<Violat
             _ => {}
         }
     }
-    let may_be_kept = |owner: &OwnerId| accounts.get(owner).is_some_and(Account::may_be_kept);
+    let may_be_kept = |owner: &OwnerId| accounts.get(owner).is_some_and(|account| account.may_be_kept);
     not_given_back(events, claims, &passed, may_be_kept, found);
 }
 
