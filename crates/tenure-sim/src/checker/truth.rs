@@ -32,6 +32,8 @@ struct Account {
     took: BTreeSet<NodeId>,
     /// Nodes that it has left, having been there.
     left: BTreeSet<NodeId>,
+    /// It has left since its claim was sent.
+    has_left: bool,
     /// Claims that are not answered.
     under_way: usize,
     /// An earlier claim may still be on its way, or one was beside it: what was done may be its work.
@@ -56,11 +58,14 @@ impl Account {
         }
         match did {
             Served::Renewed(true) => self.is_renewed |= !again,
+            // Another client may have read the place that it has left, and moves it up: that is not its claim's work.
+            Served::Queued { .. } if self.has_left => {}
             Served::Granted { .. } | Served::Queued { .. } if !again => {
                 self.took.insert(node);
             }
             Served::Left(true) => {
                 self.left.insert(node);
+                self.has_left = true;
             }
             _ => {}
         }
@@ -79,6 +84,7 @@ impl Account {
         self.under_way += 1;
         self.is_uncertain |= self.under_way > 1;
         self.took.clear();
+        self.has_left = false;
         self.is_gone = false;
     }
 
