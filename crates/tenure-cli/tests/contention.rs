@@ -46,12 +46,8 @@ fn assert_alone(log: &[String], names: &str) {
 fn all_succeed(processes: Vec<Process>) {
     for process in processes {
         let ended = process.ended_within(Duration::from_secs(60));
-        // A busy machine may answer so late that a release is repeated, which is said.
-        let is_said = ended
-            .err
-            .lines()
-            .all(|line| line.contains(": the lease was gone when its release was repeated: "));
-        assert_eq!((ended.code, ended.out.as_str(), is_said), (0, "", true), "{ended:?}");
+        ended.silent(0);
+        assert_eq!(ended.out, "");
     }
 }
 

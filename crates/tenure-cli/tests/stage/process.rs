@@ -132,8 +132,11 @@ impl Ended {
     }
 }
 
-/// Whether this line says no more than that the store did not answer for some seconds, as may be where the machine is busy.
+/// Whether this line says no more than that the store did not answer in time, as may be where the machine is busy.
 fn is_of_a_busy_machine(line: &str) -> bool {
+    if line.contains(": the lease was gone when its release was repeated: ") {
+        return true;
+    }
     let is_wait = line.contains(": waiting for ") || line.contains(" has not answered the release for ");
     slowness() > 1 && is_wait && line.contains("; given up ")
 }
