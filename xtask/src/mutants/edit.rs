@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
+use syn::{spanned::Spanned, visit::Visit};
+
 use crate::mutants::mutant::{Edit, Mutant};
 
 /// What surrounds the part of the shipped text that is replaced.
@@ -15,7 +17,7 @@ struct Place<'a> {
 }
 
 /// The files that any mutant edits, with all of them in place; or every edit that does not fit. An edit fits if its shipped text
-/// occurs exactly once. Mutants may replace the same text, but not parts of what another one replaces.
+/// occurs exactly once in the items that it names. Mutants may replace the same text, but not parts of what another one replaces.
 pub(crate) fn apply(
     mutants: &[Mutant],
     texts: &BTreeMap<String, String>,
@@ -25,11 +27,11 @@ pub(crate) fn apply(
     for mutant in mutants {
         for edit in &mutant.edits {
             match locate(edit, texts) {
-                Ok(range) => {
+                Ok((file, range)) => {
                     let place = Place { range, name: &mutant.name, text: &edit.mutant };
-                    files.entry(&edit.file).or_default().push(place);
+                    files.entry(file).or_default().push(place);
                 }
-                Err(why) => errors.push(format!("{}: {}: {why}", mutant.name, edit.file)),
+                Err(why) => errors.push(format!("{}: {} {}: {why}", mutant.name, edit.package, edit.item)),
             }
         }
     }
@@ -45,8 +47,8 @@ pub(crate) fn apply(
     if errors.is_empty() { Ok(edited) } else { Err(errors) }
 }
 
-/// What the edit replaces in its file.
-fn locate(edit: &Edit, texts: &BTreeMap<String, String>) -> Result<Range<usize>, String> {
+/// The file of an edit, and what it replaces there.
+fn locate<'a>(edit: &Edit, texts: &'a BTreeMap<String, String>) -> Result<(&'a str, Range<usize>), String> {
     let marked = edit.shipped.split_once(MARKS[0]).and_then(|(before, rest)| {
         let (inner, after) = rest.split_once(MARKS[1])?;
         Some((before, inner, after))
@@ -56,10 +58,17 @@ fn locate(edit: &Edit, texts: &BTreeMap<String, String>) -> Result<Range<usize>,
     if wanted.trim().is_empty() || wanted.contains(MARKS) {
         return Err("the shipped text is empty, or has not one pair of «»".to_owned());
     }
-    let text = texts.get(&edit.file).map_or("", String::as_str);
-    let found: Vec<usize> = text.match_indices(&wanted).map(|(at, _)| at).collect();
+    let folder = format!("crates/{}/src/", edit.package);
+    let has_it = |(path, text): &(&String, &String)| path.ends_with(".rs") && text.contains(&wanted);
+    let mut found = Vec::new();
+    for (path, text) in texts.iter().filter(|file| file.0.starts_with(&folder)).filter(has_it) {
+        let items = items_of(text, &edit.item).map_err(|error| format!("{path} is no Rust: {error}"))?;
+        let places = text.match_indices(&wanted).map(|(at, _)| at);
+        let inside = places.filter(|at| items.iter().any(|item| item.contains(at)));
+        found.extend(inside.map(|at| (path.as_str(), at + before.len())));
+    }
     match found[..] {
-        [at] => Ok(at + before.len()..at + before.len() + inner.len()),
+        [(path, at)] => Ok((path, at..at + inner.len())),
         [] => {
             Err(format!("the shipped text is not there{}: {}", elsewhere(&wanted, texts), opening(&wanted)))
         }
@@ -67,7 +76,52 @@ fn locate(edit: &Edit, texts: &BTreeMap<String, String>) -> Result<Range<usize>,
     }
 }
 
-/// Files are moved more often than lines are changed.
+/// Where the functions and constants of this name stand in a file.
+fn items_of(text: &str, name: &str) -> syn::Result<Vec<Range<usize>>> {
+    struct Items<'a> {
+        name: &'a str,
+        found: Vec<Range<usize>>,
+    }
+
+    impl Items<'_> {
+        fn meet(&mut self, name: &syn::Ident, item: &dyn Spanned) {
+            if name == self.name {
+                self.found.push(item.span().byte_range());
+            }
+        }
+    }
+
+    impl<'ast> Visit<'ast> for Items<'_> {
+        fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+            self.meet(&item.sig.ident, item);
+            syn::visit::visit_item_fn(self, item);
+        }
+
+        fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+            self.meet(&item.sig.ident, item);
+            syn::visit::visit_impl_item_fn(self, item);
+        }
+
+        fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+            self.meet(&item.sig.ident, item);
+            syn::visit::visit_trait_item_fn(self, item);
+        }
+
+        fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+            self.meet(&item.ident, item);
+        }
+
+        fn visit_impl_item_const(&mut self, item: &'ast syn::ImplItemConst) {
+            self.meet(&item.ident, item);
+        }
+    }
+
+    let mut items = Items { name, found: Vec::new() };
+    items.visit_file(&syn::parse_file(text)?);
+    Ok(items.found)
+}
+
+/// Lines are moved more often than they are changed.
 fn elsewhere(wanted: &str, texts: &BTreeMap<String, String>) -> String {
     let is_it = |(path, text): &(&String, &String)| path.ends_with(".rs") && text.contains(wanted);
     texts.iter().find(is_it).map_or_else(String::new, |(path, _)| format!(", it is in {path}"))
@@ -110,15 +164,22 @@ mod tests {
     use super::*;
     use crate::mutants::mutant::sample::mutant;
 
-    fn tree(text: &str) -> BTreeMap<String, String> {
-        [("a.rs", text), ("b.rs", "moved();")].map(|(path, text)| (path.to_owned(), text.to_owned())).into()
+    const A: &str = "crates/a/src/a.rs";
+
+    fn tree(body: &str) -> BTreeMap<String, String> {
+        let text = format!("fn it() {{ {body} }}\nfn other() {{ twice(); twice(); moved(); }}");
+        [(A, text), ("crates/b/src/b.rs", "fn it() { gone(); }".to_owned())]
+            .map(|(path, text)| (path.to_owned(), text))
+            .into()
     }
 
-    fn applied(text: &str, mutants: &[(&str, &str, &str)]) -> Result<String, Vec<String>> {
+    fn applied(body: &str, mutants: &[(&str, &str, &str)]) -> Result<String, Vec<String>> {
         let mutants: Vec<Mutant> =
-            mutants.iter().map(|(name, old, new)| mutant(name, "a.rs", old, new)).collect();
-        let edited = apply(&mutants, &tree(text))?;
-        Ok(edited["a.rs"].split_whitespace().collect::<Vec<_>>().join(" "))
+            mutants.iter().map(|(name, old, new)| mutant(name, "it", old, new)).collect();
+        let edited = apply(&mutants, &tree(body))?;
+        let it = edited[A].split("fn other").next().unwrap();
+        let it = it.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok(it.trim_start_matches("fn it() { ").trim_end_matches(" }").to_owned())
     }
 
     fn is_on(name: &str) -> String {
@@ -144,24 +205,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_twice_is_an_error_that_names_mutant_and_file() {
-        for (text, what) in [("f();", "not there"), ("now now", "there 2 times")] {
-            let errors = applied(text, &[("late", "now", "later")]).unwrap_err();
+    fn what_is_not_there_or_twice_is_an_error_that_names_mutant_and_item() {
+        for (body, what) in [("f();", "not there"), ("now; now;", "there 2 times")] {
+            let errors = applied(body, &[("late", "now", "later")]).unwrap_err();
             assert_eq!(errors.len(), 1);
-            assert!(errors[0].starts_with("late: a.rs: ") && errors[0].contains(what), "{errors:?}");
+            assert!(errors[0].starts_with("late: a it: ") && errors[0].contains(what), "{errors:?}");
         }
         let errors = applied("f();", &[("late", "«now", "later"), ("early", "", "sooner")]).unwrap_err();
         assert_eq!(errors.len(), 2, "{errors:?}");
     }
 
     #[test]
-    fn a_file_that_is_gone_is_an_error_that_says_where_the_text_is_now() {
-        let mutants = [mutant("late", "gone.rs", "moved()", "x()")];
-        let errors = apply(&mutants, &tree("")).unwrap_err();
-        assert!(
-            errors[0].starts_with("late: gone.rs: ") && errors[0].contains("it is in b.rs"),
-            "{errors:?}"
-        );
+    fn the_same_text_in_another_function_is_not_meant() {
+        let text = applied("twice();", &[("late", "twice()", "x()")]).unwrap();
+        assert_eq!(text, format!("{{ {} {{ x() }} else {{ twice() }} }};", is_on("late")));
+        for (item, is_found) in [("other", true), ("it", false)] {
+            let mutants = [mutant("late", item, "moved()", "x()")];
+            assert_eq!(apply(&mutants, &tree("f();")).is_ok(), is_found, "{item}");
+        }
+    }
+
+    #[test]
+    fn a_constant_and_a_method_are_found() {
+        let text = "const N: u8 = 1; impl A { fn m(&self) { a(1) } const K: u8 = 2; }".to_owned();
+        let tree = [("crates/a/src/lib.rs".to_owned(), text)].into();
+        for (item, shipped) in [("N", "1"), ("m", "1"), ("K", "2")] {
+            assert!(apply(&[mutant("late", item, shipped, "3")], &tree).is_ok(), "{item}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_went_to_another_package_is_an_error_that_says_where_it_is_now() {
+        let mutants = [mutant("late", "it", "gone()", "x()")];
+        let errors = apply(&mutants, &tree("f();")).unwrap_err();
+        let where_to = "it is in crates/b/src/b.rs";
+        assert!(errors[0].starts_with("late: a it: ") && errors[0].contains(where_to), "{errors:?}");
     }
 
     #[test]
@@ -171,7 +249,7 @@ mod tests {
         assert_eq!(text, format!("a = {{ {one} {{ 1 }} else {two} {{ 2 }} else {{ b + c }} }};"));
         for part in ["b", "c"] {
             let errors = applied("a = b + c;", &[("one", "b + c", "1"), ("two", part, "2")]).unwrap_err();
-            assert!(errors[0].starts_with("a.rs: "), "{errors:?}");
+            assert!(errors[0].starts_with(A), "{errors:?}");
         }
         assert!(applied("a = b + c;", &[("one", "b", "1"), ("two", "c", "2")]).is_ok());
     }

@@ -32,10 +32,13 @@ pub(crate) struct Mutant {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Edit {
-    /// The file, by its path from the root.
-    pub(crate) file: String,
-    /// What is shipped; it occurs exactly once in the file. What is replaced stands in `«»`: nothing there is an insertion.
-    /// Without them all of it is replaced.
+    /// The package.
+    #[serde(rename = "crate")]
+    pub(crate) package: String,
+    /// The function or constant, in whichever file of the package.
+    pub(crate) item: String,
+    /// What is shipped; it occurs exactly once in items of that name. What is replaced stands in `«»`: nothing there is an
+    /// insertion. Without them all of it is replaced.
     pub(crate) shipped: String,
     /// An expression where the shipped text is one, or statements.
     pub(crate) mutant: String,
@@ -90,8 +93,9 @@ pub(crate) mod sample {
     use super::*;
 
     /// A mutant of one edit.
-    pub(crate) fn mutant(name: &str, file: &str, shipped: &str, text: &str) -> Mutant {
-        let edit = Edit { file: file.to_owned(), shipped: shipped.to_owned(), mutant: text.to_owned() };
+    pub(crate) fn mutant(name: &str, item: &str, shipped: &str, text: &str) -> Mutant {
+        let [package, item, shipped, text] = ["a", item, shipped, text].map(str::to_owned);
+        let edit = Edit { package, item, shipped, mutant: text };
         let [name, why, law, world, plan] = [name, "x", "L1", "redis", "calm"].map(str::to_owned);
         Mutant { name, why, law, world, plan, seeds: Seeds(0..10), edits: vec![edit] }
     }
@@ -102,7 +106,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "why = 'x'\nlaw = 'L1'\nworld = 'redis'\nplan = 'calm'\nseeds = '3..10'\n\
-                        [[edit]]\nfile = 'a.rs'\nshipped = 'a'\nmutant = 'b'\n";
+                        [[edit]]\ncrate = 'a'\nitem = 'b'\nshipped = 'a'\nmutant = 'b'\n";
 
     fn read(text: &str) -> Result<Vec<Mutant>, Vec<String>> {
         let files = [

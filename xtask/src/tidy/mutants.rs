@@ -20,9 +20,9 @@ mod tests {
     fn a_mutant_whose_text_was_changed_is_found() {
         let path = format!("{}/late.toml", mutants::FOLDER);
         let mutant = "why = 'x'\nlaw = 'L1'\nworld = 'redis'\nplan = 'calm'\nseeds = '0..9'\n\
-                      [[edit]]\nfile = 'crates/x/src/a.rs'\nshipped = 'now'\nmutant = 'later'\n";
+                      [[edit]]\ncrate = 'x'\nitem = 'it'\nshipped = 'now'\nmutant = 'later'\n";
         let verdict = |text: &str| judge(fit, &[(&*path, mutant), ("crates/x/src/a.rs", text)]);
-        assert!(verdict("f(now);").is_empty());
-        assert!(verdict("f(soon);")[0].contains("late: crates/x/src/a.rs: the shipped text is not there"));
+        assert!(verdict("fn it() { f(now); }").is_empty());
+        assert!(verdict("fn it() { f(soon); }")[0].contains("late: x it: the shipped text is not there"));
     }
 }
