@@ -47,21 +47,6 @@ pub(crate) fn item_lines(code: &str) -> usize {
     lines_to(code, code.len())
 }
 
-/// How many lines the function takes whose `fn` is at the start of this code; none if it has no body.
-pub(crate) fn function_lines(code: &str) -> Option<usize> {
-    let mut depth = 0_i32;
-    for (index, c) in code.char_indices() {
-        match c {
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth -= 1,
-            ';' if depth == 0 => return None,
-            '{' if depth == 0 => return Some(lines_to(code, index) - 1 + item_lines(&code[index..])),
-            _ => {}
-        }
-    }
-    None
-}
-
 /// Whether `word` stands in `text` as a word of its own, not inside a longer one.
 pub(crate) fn has_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(index, _)| {
@@ -192,13 +177,6 @@ mod tests {
         assert_eq!(item_lines("#[cfg(test)]\nuse a;\nb"), 2);
         assert_eq!(item_lines("#[cfg(test)]\nfn a(b: [u8; 2]) {\n    c();\n}\nd"), 4);
         assert_eq!(item_lines("#[cfg(test)]\n    a: u8,\n}\n"), 3);
-    }
-
-    #[test]
-    fn a_function_is_measured_from_its_fn_to_its_last_brace() {
-        assert_eq!(function_lines("fn a(\n    b: [u8; 2],\n) -> C {\n    d();\n}\ne"), Some(5));
-        assert_eq!(function_lines("fn a() {}"), Some(1));
-        assert_eq!(function_lines("fn a();\nfn b() {}"), None);
     }
 
     #[test]

@@ -56,12 +56,6 @@ impl RustFile {
         Some((name, inside.strip_prefix("src/")?))
     }
 
-    /// Whether it is source of ours: of a crate, of these chores or of an example.
-    pub(crate) fn is_source(&self) -> bool {
-        let is_example = self.path.starts_with("examples/") && self.path.contains("/src/");
-        is_example || self.path.starts_with("xtask/src/") || self.in_crate_source().is_some()
-    }
-
     /// Where modules that this file declares live.
     fn modules_folder(&self) -> &str {
         let stem = self.path.trim_end_matches(".rs");
@@ -160,13 +154,8 @@ mod tests {
     fn places_are_told_apart() {
         let source = RustFile::new("crates/tenure/src/engine/acquire.rs", "");
         assert_eq!(source.in_crate_source(), Some(("tenure", "engine/acquire.rs")));
-        assert!(source.is_source());
         let test = RustFile::new("crates/tenure/tests/engine.rs", "fn a() {}\n");
         assert_eq!(test.in_crate_source(), None);
-        assert!(!test.is_source());
         assert_eq!(test.shipped_lines().count(), 0);
-        assert!(RustFile::new("xtask/src/main.rs", "").is_source());
-        assert!(RustFile::new("examples/fenced-write/src/main.rs", "").is_source());
-        assert!(!RustFile::new("examples/fenced-write/tests/play.rs", "").is_source());
     }
 }

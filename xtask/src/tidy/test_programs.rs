@@ -1,4 +1,4 @@
-//! Tests that belong to no program are not run, and nobody is told: each file is named where its program begins.
+//! Tests that are not run: files that belong to no program, and tests that are left out.
 
 use crate::tidy::house::{House, Violation};
 
@@ -34,6 +34,16 @@ pub(crate) fn named(house: &House<'_>) -> Vec<Violation> {
     violations
 }
 
+/// Put together here, so that this file does not find itself.
+const LEFT_OUT: &str = concat!("#[ign", "ore");
+
+/// No test is left out.
+pub(crate) fn left_out(house: &House<'_>) -> Vec<Violation> {
+    let lines = house.rust.iter().flat_map(|file| file.lines().map(move |line| (file, line)));
+    let found = lines.filter(|(_, line)| line.code.contains(LEFT_OUT));
+    found.map(|(file, line)| Violation::new(&file.path, line.number, "a test that is left out")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +73,14 @@ mod tests {
         let cargo =
             ("crates/a/Cargo.toml", "[[test]]\nname = \"interop\"\npath = \"tests/interop/main.rs\"\n");
         assert!(judge(named, &[MAIN, other, cargo]).is_empty());
+    }
+
+    #[test]
+    fn a_test_that_is_left_out_is_found() {
+        let text = format!("#[test]\n{LEFT_OUT} = \"slow\"]\nfn a() {{}}\n");
+        let found =
+            judge(left_out, &[("crates/a/src/b.rs", &text), ("crates/a/tests/c.rs", "fn ignore() {}")]);
+        assert_eq!(found, ["crates/a/src/b.rs:2: a test that is left out"]);
     }
 
     #[test]
