@@ -3,7 +3,7 @@
 //! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that it may
 //! have forgotten is over. The rule is the pure function [`decide`]; the scripts that read the facts and write the
 //! record, if the facts are still the same, are `check.lua` and `judge.lua`. Every shortcut below, taken wrongly, lets two in:
-//! `guard_shortcut_tests.rs`.
+//! `guard_world_tests.rs`.
 //!
 //! No wait counts from before the check. Up-time proves that a process ran, not that it served this address
 //! (`docs/decisions/0019-up-time-proves-nothing.md`).
@@ -214,7 +214,7 @@ fn max_ttl_of(settings: &str) -> Duration {
 }
 
 /// The longest lease that there may be.
-pub(crate) fn longest_lease(terms: &Terms, record: Option<&Record>) -> Duration {
+fn longest_lease(terms: &Terms, record: Option<&Record>) -> Duration {
     record.map_or(terms.max_ttl, |record| terms.max_ttl.max(max_ttl_of(&record.settings)))
 }
 
@@ -328,6 +328,28 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
             Decision::Write { why, wait, settings, next, acked }
         }
         other => other,
+    }
+}
+
+/// For how long renewals are refused, by what was decided from these facts; then the server is looked at again.
+///
+/// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there: its copy of the lease ends
+/// there, and lets the next one in while the holder believes us (L1). So nothing is renewed until it has stopped: for as long as the
+/// wait of the gate is longer than the longest lease.
+///
+/// Who is still connected to the old master renews there. Once that follows the new one, it grants nothing, and whoever it let
+/// in came after the end of a lease that its holder did not believe in any more: then renewals go on at once.
+pub fn renewals_wait(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: &Decision) -> Duration {
+    let (Decision::Wait { why, wait } | Decision::Write { why, wait, .. }) = decision else {
+        return Duration::ZERO;
+    };
+    let left = wait.saturating_sub(longest_lease(terms, record));
+    match facts.predecessor {
+        Predecessor::Demoted => Duration::ZERO,
+        // What this client waits for alone says nothing of a fail-over.
+        _ if matches!(why, Why::Moved | Why::Unguarded) => Duration::ZERO,
+        Predecessor::Serving => left.max(LOOK),
+        Predecessor::Unknown => left,
     }
 }
 

@@ -385,3 +385,43 @@ fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
         other => panic!("{other:?}"),
     }
 }
+
+fn promoted(predecessor: Predecessor, now: u64) -> Facts {
+    Facts { is_promoted: true, predecessor, now: Duration::from_secs(now), ..facts() }
+}
+
+fn written_for(run_id: &str, ready: u64) -> Record {
+    Record { run_id: run_id.into(), ready: Duration::from_secs(ready), is_open: false, ..record() }
+}
+
+fn refused_for(facts: &Facts, record: Option<&Record>) -> Duration {
+    let terms = terms(GuardMode::On);
+    renewals_wait(&terms, facts, record, &decide(&terms, facts, record))
+}
+
+/// L1: a promoted server renews nothing until the master before it has stopped or follows it.
+#[test]
+fn a_promoted_server_renews_nothing_while_the_master_before_it_may_grant() {
+    let waits = |predecessor, now, record| refused_for(&promoted(predecessor, now), record);
+    let old = written_for("old", 0);
+    assert_eq!(waits(Predecessor::Unknown, 1000, Some(&old)), LINGER);
+    assert_eq!(waits(Predecessor::Serving, 1000, Some(&old)), LINGER);
+    assert_eq!(waits(Predecessor::Demoted, 1000, Some(&old)), Duration::ZERO);
+    assert_eq!(waits(Predecessor::Unknown, 1000, None), LINGER);
+    // The record of the wait, 4 s later, 10 s later, and while the other one is not demoted even then.
+    let ours = written_for("run", 1040);
+    assert_eq!(waits(Predecessor::Unknown, 1004, Some(&ours)), Duration::from_secs(6));
+    assert_eq!(waits(Predecessor::Demoted, 1004, Some(&ours)), Duration::ZERO);
+    assert_eq!(waits(Predecessor::Unknown, 1010, Some(&ours)), Duration::ZERO);
+    assert_eq!(waits(Predecessor::Serving, 1011, Some(&ours)), LOOK);
+}
+
+/// A restart, a new server and an open gate keep nobody from renewing: no other server grants.
+#[test]
+fn where_no_other_server_may_grant_renewals_go_on() {
+    let open = Record { is_open: true, ..written_for("run", 0) };
+    let facts = Facts { is_promoted: false, ..promoted(Predecessor::Unknown, 1000) };
+    for known in [None, Some(written_for("old", 0)), Some(written_for("run", 1020)), Some(open)] {
+        assert_eq!(refused_for(&facts, known.as_ref()), Duration::ZERO, "{known:?}");
+    }
+}

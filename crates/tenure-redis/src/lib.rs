@@ -17,7 +17,6 @@ mod keys;
 mod known;
 mod list;
 mod memo;
-mod overlap;
 mod plain;
 mod quorum;
 mod reply;
@@ -36,5 +35,5 @@ pub use backend::Redis;
 pub use config::{Config, ConfigError, GuardMode};
 pub use guard::{
     Decision, Facts, GRACE, LINGER, LOOK, Predecessor, Record, Refusal, Terms, Why, decide, is_alone,
+    renewals_wait,
 };
-pub use overlap::renewals_wait;

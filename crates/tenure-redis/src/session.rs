@@ -281,7 +281,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fails while nothing may be renewed: see [`overlap`](crate::overlap).
+    /// Fails while nothing may be renewed: see [`renewals_wait`](crate::renewals_wait).
     pub(crate) async fn may_renew(self: &Arc<Self>) -> Result<(), BackendError> {
         let now = || self.shared.host.now();
         let waits = |gate: &Gate| {
