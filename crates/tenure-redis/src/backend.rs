@@ -21,7 +21,6 @@ use crate::{
     config::{Config, GuardMode},
     error,
     guard::Terms,
-    hint,
     keys::Keys,
     known::Known,
     plain::Freeing,
@@ -31,6 +30,7 @@ use crate::{
     shared::Shared,
     value,
     wake::Pushed,
+    wire,
 };
 
 /// Leases that one call renews.
@@ -332,7 +332,7 @@ impl Backend for Redis {
         let (script, keys) = (&self.scripts().tell, self.keys(name)?);
         let session = self.sessions.session().await?;
         let mut call = script.call(&[&keys.lock]);
-        call.arg(hint::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
+        call.arg(wire::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
         session.ask(script, &call).await.map(drop)
     }
 

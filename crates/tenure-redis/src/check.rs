@@ -7,12 +7,12 @@ use tenure_core::{BackendError, ErrorKind, Moment, Outcome, locked};
 
 use crate::{
     config::Place,
-    connect::Wire,
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why, renewals_wait},
     reply::Reply,
     sentinel,
     shared::Shared,
+    wire::Wire,
 };
 
 /// How often facts may change while they are judged.

@@ -7,10 +7,10 @@ use tenure_client::{End, HintRouter};
 use tenure_core::BackendError;
 
 use crate::{
-    connect::Wire,
     error::{self, Fate},
     gathering::Gathering,
     script::Script,
+    wire::Wire,
 };
 
 /// What requests go over.

@@ -17,9 +17,9 @@ use tenure_core::{BackendError, Finding, Severity, shown};
 use crate::{
     backend::Redis,
     config::GuardMode,
-    connect::{Node, Wire},
     error,
     guard::Terms,
+    wire::{Node, Wire},
 };
 use server::Server;
 

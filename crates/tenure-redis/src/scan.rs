@@ -2,7 +2,7 @@
 
 use redis::RedisResult;
 
-use crate::connect::{Node, Wire};
+use crate::wire::{Node, Wire};
 
 /// Keys that one step looks at.
 pub(crate) const STEP: usize = 500;

@@ -19,17 +19,16 @@ use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, lock
 use crate::{
     check::{self, Gate},
     config::GuardMode,
-    connect::{self, Wire},
     connection::Connection,
     error,
     gathering::{Entrance, Gathering},
     guard::{self, LOOK, Terms, Why},
-    hint,
     plain::{Plain, Told},
     reply::Reply,
     script::Script,
     shared::Shared,
     together::{self, Sender},
+    wire::{self, Wire},
 };
 
 /// One handle's way to the server.
@@ -138,7 +137,7 @@ async fn wire(
     let over = host.sleep_until(host.now() + config.connect_timeout * WHOLE);
     tokio::select! {
         biased;
-        opened = connect::open(shared, router, end) => opened,
+        opened = wire::open(shared, router, end) => opened,
         () = over => Err(error::no_answer(&config.place_name())),
     }
 }
@@ -330,7 +329,7 @@ impl Session {
 
     async fn subscribe(self: Arc<Self>) -> Result<(), BackendError> {
         let Connection { router, wire, .. } = &*self.connection;
-        let channels: Vec<String> = router.wanted().into_iter().map(hint::channel).collect();
+        let channels: Vec<String> = router.wanted().into_iter().map(wire::channel).collect();
         if self.is_pushed {
             for channel in channels.iter().skip(self.subscribed.load(Ordering::Acquire)) {
                 wire.subscribe(channel).await.map_err(|error| self.failed(error))?;
@@ -369,7 +368,7 @@ async fn read(mut messages: PubSubStream, connection: Weak<Connection>, over: Ar
         };
         let Some(connection) = connection.upgrade() else { return };
         let Some(message) = message else { return connection.on_left() };
-        let said = hint::read(message.get_channel_name().as_bytes(), message.get_payload_bytes());
+        let said = wire::read_hint(message.get_channel_name().as_bytes(), message.get_payload_bytes());
         said.into_iter().for_each(|hint| connection.router.route(hint));
     }
 }

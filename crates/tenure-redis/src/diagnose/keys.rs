@@ -10,10 +10,10 @@ use tenure_core::{
 
 use super::{Visit, time, word};
 use crate::{
-    connect::Node,
     keys::{self, ONE, PREFIX, QUORUM},
     scan::{self, STEP, Scan},
     session::Session,
+    wire::Node,
 };
 
 /// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.

@@ -9,7 +9,7 @@ use tenure_core::{
 };
 
 use super::{Visit, described, finding, word};
-use crate::{hint, keys::Counting, session::Session};
+use crate::{keys::Counting, session::Session, wire};
 
 /// The lock ends after so long if the visit is cut off; no server has a shorter maximum. A claim asks for less, so that a
 /// renewal has something to do.
@@ -80,7 +80,7 @@ impl Visit<'_> {
 
     /// What the lock above did not need, but others will: hints, and scripts that the server forgot.
     async fn commands(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
-        let channel = hint::channel((process, Audience::Waiters));
+        let channel = wire::channel((process, Audience::Waiters));
         // On the connection that is dropped with this visit.
         let heard = if self.resp3 {
             self.wire.subscribe(&channel).await

@@ -6,7 +6,7 @@ use redis::{Cmd, RedisResult};
 
 use crate::{
     backend::Redis,
-    connect::{Node, Wire},
+    wire::{Node, Wire},
 };
 
 /// What was read from one server. What could not be read is not there, and no finding is made of it.

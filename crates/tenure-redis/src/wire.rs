@@ -1,0 +1,406 @@
+//! `Wire`: a connection of the driver, to one server or to a Cluster; how it is opened, and what is pushed over it.
+
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use redis::{
+    Arg, AsyncConnectionConfig, Cmd, ConnectionAddr, ProtocolVersion, PushInfo, PushKind,
+    RedisConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode, Value,
+    aio::{MultiplexedConnection, PubSubStream},
+    cluster::ClusterClientBuilder,
+    cluster_async::ClusterConnection,
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
+    io::tcp::TcpSettings,
+};
+use tenure_client::{End, HintRouter, StallDetector, tls};
+use tenure_core::{Audience, BackendError, Hint, Host, Moment, OwnerId, ProcessId, locked};
+
+use crate::{
+    client::{Address, Way, connector, logged_in},
+    config::{Config, Place},
+    error,
+    script::Script,
+    sentinel,
+    shared::Shared,
+};
+
+/// One connection; clones share it.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    /// To one server, with the way to make a second connection to the same, and what finds it dead.
+    One(MultiplexedConnection, Arc<Way>, Arc<StallDetector>),
+    /// With the host that was named first, which nodes have that know no name of their own, and what finds a dead node.
+    Cluster(Box<ClusterConnection>, String, Arc<Unanswered>),
+}
+
+impl Wire {
+    pub(crate) async fn ask(&self, cmd: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::One(connection, _, stall) => {
+                let _awaited = stall.ask();
+                cmd.query_async(&mut connection.clone()).await
+            }
+            Self::Cluster(connection, _, unanswered) => {
+                let asked = unanswered.ask(cmd);
+                let mut connection = connection.clone();
+                let answer = Box::pin(cmd.query_async(&mut *connection)).await;
+                asked.on_answer();
+                answer
+            }
+        }
+    }
+
+    /// It was asked something, and nothing comes.
+    pub(crate) fn is_stalled(&self) -> bool {
+        matches!(self, Self::One(_, _, stall) if stall.is_stalled())
+    }
+
+    /// Calls a script by its hash, and by its text if the server has forgotten it (hazard 29).
+    pub(crate) async fn eval(&self, script: &Script, call: &Cmd) -> RedisResult<Value> {
+        match self.ask(call).await {
+            Err(error) if error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript) => {
+                let in_full = script.in_full(call);
+                Box::pin(self.ask(&in_full)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Has messages of this channel pushed; only over RESP3.
+    pub(crate) async fn subscribe(&self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::One(connection, ..) => connection.clone().subscribe(channel).await,
+            Self::Cluster(connection, ..) => connection.clone().subscribe(channel).await,
+        }
+    }
+
+    /// The servers that hold locks: this one, or the masters of the Cluster.
+    pub(crate) async fn nodes(&self) -> RedisResult<Vec<Node>> {
+        let Self::Cluster(_, host, _) = self else { return Ok(vec![Node::Here]) };
+        let mut cmd = redis::cmd("CLUSTER");
+        let answer = self.ask(cmd.arg("NODES")).await?;
+        let text: String = redis::from_redis_value(answer)?;
+        Ok(text.lines().filter_map(|line| read_node(line, host)).collect())
+    }
+
+    pub(crate) async fn ask_node(&self, node: &Node, cmd: &Cmd) -> RedisResult<Value> {
+        match (self, node) {
+            (Self::Cluster(connection, ..), Node::At(host, port)) => {
+                let node = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
+                let value =
+                    connection.clone().route_command(cmd.clone(), RoutingInfo::SingleNode(node)).await?;
+                value.extract_error()
+            }
+            _ => self.ask(cmd).await,
+        }
+    }
+
+    /// A connection of its own for messages, for servers that do not push them.
+    pub(crate) async fn listen(&self, channels: &[String]) -> RedisResult<PubSubStream> {
+        let Self::One(_, way, _) = self else {
+            return Err(RedisError::from((redis::ErrorKind::InvalidClientConfig, "a Cluster speaks RESP3")));
+        };
+        let mut connection = way.listen().await?;
+        for channel in channels {
+            connection.subscribe(channel).await?;
+        }
+        Ok(connection.into_on_message())
+    }
+}
+
+/// A server that holds locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Here,
+    At(String, u16),
+}
+
+/// A living master of a line of `CLUSTER NODES`: `id host:port@bus flags …`.
+fn read_node(line: &str, known: &str) -> Option<Node> {
+    let mut words = line.split(' ');
+    let (address, flags) = (words.nth(1)?, words.next()?);
+    let (host, port) = address.split(['@', ',']).next()?.rsplit_once(':')?;
+    let is_master = flags.split(',').any(|flag| flag == "master") && !flags.contains("fail");
+    let host = if host.is_empty() { known } else { host };
+    is_master.then_some(Node::At(host.to_owned(), port.parse().ok()?))
+}
+
+/// Connects once; what the server pushes goes to the router, and that it ended to `end`. Answers whether it speaks RESP3.
+pub(crate) async fn open(
+    shared: &Shared,
+    router: &Arc<HintRouter>,
+    end: &Arc<End>,
+) -> Result<(Wire, bool), BackendError> {
+    let config = &shared.config;
+    let place = config.place_name();
+    let failed = |error| error::connecting(&place, error);
+    let address = match &config.place {
+        Place::Cluster(nodes) => {
+            let connection = connect_cluster(config, nodes, (router, end)).await?;
+            let host = nodes.first().map_or_else(String::new, |(host, _)| host.clone());
+            let ends = (router.clone(), end.clone());
+            let unanswered = Unanswered::new(shared.host.clone(), config.response_timeout, ends);
+            return Ok((Wire::Cluster(Box::new(connection), host, Arc::new(unanswered)), true));
+        }
+        Place::Sentinel { .. } => {
+            let found = sentinel::survey(config, &shared.host).await?;
+            let seat = locked(&shared.newest).of(shared.host.now(), found);
+            Address::Host(seat.host, seat.port)
+        }
+        Place::Socket(path) => Address::Socket(path.clone()),
+        Place::Host(host, port) => Address::Host(host.clone(), *port),
+    };
+    let tls = connector(config)?;
+    let way = |resp3| Way {
+        address: address.clone(),
+        tls: tls.clone(),
+        login: login(config, resp3),
+        host: shared.host.clone(),
+        connect_timeout: config.connect_timeout,
+        response_timeout: config.response_timeout,
+    };
+    if config.resp3 {
+        let (router, end) = (router.clone(), end.clone());
+        let settings = AsyncConnectionConfig::new().set_push_sender(move |push: PushInfo| {
+            on_push(push, &router, &end);
+            Ok::<(), ()>(())
+        });
+        match single(way(true), settings).await {
+            Err(error) if knows_no_resp3(&error) => {}
+            answer => return answer.map(|wire| (wire, true)).map_err(failed),
+        }
+    }
+    single(way(false), AsyncConnectionConfig::new()).await.map(|wire| (wire, false)).map_err(failed)
+}
+
+/// Redis before 6 has no HELLO, and some services rename it away.
+fn knows_no_resp3(error: &RedisError) -> bool {
+    let text = error.to_string().to_lowercase();
+    error.kind() == redis::ErrorKind::RESP3NotSupported || text.contains("hello") || text.contains("noproto")
+}
+
+async fn single(way: Way, settings: AsyncConnectionConfig) -> RedisResult<Wire> {
+    let (connection, stall) = way.connect(settings).await?;
+    Ok(Wire::One(connection, Arc::new(way), stall))
+}
+
+fn login(config: &Config, resp3: bool) -> RedisConnectionInfo {
+    let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
+    let info = RedisConnectionInfo::default()
+        .set_db(config.db)
+        .set_protocol(protocol)
+        .set_lib_name("tenure", env!("CARGO_PKG_VERSION"));
+    logged_in(info, &config.login)
+}
+
+/// Connects to the nodes that answer; what they push goes to the router, and that one was lost to `end`.
+async fn connect_cluster(
+    config: &Config,
+    nodes: &[(String, u16)],
+    (router, end): (&Arc<HintRouter>, &Arc<End>),
+) -> Result<ClusterConnection, BackendError> {
+    let (router, end) = (router.clone(), end.clone());
+    let mut builder = ClusterClientBuilder::new(nodes.iter().map(|node| address(config.tls, node)))
+        .connection_timeout(config.connect_timeout)
+        .response_timeout(config.response_timeout)
+        .overall_response_timeout(Some(config.response_timeout * 2))
+        .use_protocol(ProtocolVersion::RESP3)
+        .tcp_settings(TcpSettings::default().set_nodelay(true))
+        .push_sender(move |push: PushInfo| {
+            on_push(push, &router, &end);
+            Ok::<(), ()>(())
+        });
+    if let Some(user) = &config.login.user {
+        builder = builder.username(user);
+    }
+    if let Some(password) = &config.login.password {
+        builder = builder.password(password.expose());
+    }
+    if config.tls {
+        builder = builder.tls(TlsMode::Secure);
+    }
+    if let Some(certificates) = certificates(config)? {
+        builder = builder.certs(certificates);
+    }
+    let client = builder.build().map_err(|error| error::connecting(&config.place_name(), error))?;
+    let connected = client.get_async_connection().await;
+    connected.map_err(|error| error::connecting(&config.place_name(), error))
+}
+
+fn address(tls: bool, (host, port): &(String, u16)) -> ConnectionAddr {
+    let (host, port) = (host.clone(), *port);
+    if tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    }
+}
+
+/// The own CA, if there is one. Without it the system's are taken.
+fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError> {
+    if !config.tls {
+        return Ok(None);
+    }
+    // The driver of a Cluster takes the ciphers of the process, and has no place to name others. An error says that the program
+    // has chosen some already.
+    let _ = rustls::crypto::CryptoProvider::install_default(tls::provider().as_ref().clone());
+    let Some(path) = &config.ca else { return Ok(None) };
+    tls::authorities(path, "ca")?;
+    let pem = fs::read(path).map_err(|error| error::no_ca(path, error))?;
+    Ok(Some(TlsCertificates { client_tls: None, root_cert: Some(pem) }))
+}
+
+/// The channel of a process.
+pub(crate) fn channel((process, audience): (ProcessId, Audience)) -> String {
+    match audience {
+        Audience::Waiters => format!("tenure:p:{process}"),
+        Audience::Holders => format!("tenure:h:{process}"),
+        Audience::Observers => format!("tenure:o:{process}"),
+    }
+}
+
+/// What came over a connection, which perhaps is over.
+fn on_push(push: PushInfo, router: &HintRouter, end: &End) {
+    match push.kind {
+        PushKind::Disconnection if end.set() => router.ring_all(),
+        PushKind::Message => {
+            if let [Value::BulkString(channel), Value::BulkString(text)] = push.data.as_slice()
+                && let Some(hint) = read_hint(channel, text)
+            {
+                router.route(hint);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// In the channel of a process: a letter, and the claim part of an owner. Anything else is somebody's joke.
+pub(crate) fn read_hint(channel: &[u8], text: &[u8]) -> Option<Hint> {
+    let (channel, text) = (std::str::from_utf8(channel).ok()?, std::str::from_utf8(text).ok()?);
+    let (audience, process) = match channel.split_at_checked("tenure:p:".len())? {
+        ("tenure:p:", process) => (Audience::Waiters, process),
+        ("tenure:h:", process) => (Audience::Holders, process),
+        ("tenure:o:", process) => (Audience::Observers, process),
+        _ => return None,
+    };
+    let (kind, claim) = text.split_at_checked(1)?;
+    let owner = format!("{process}{claim}").parse::<OwnerId>().ok()?;
+    Some(Hint { owner, audience, is_behind: kind == "b" })
+}
+
+/// How long callers have waited in vain, by the key that they asked about, since the last answer about it.
+///
+/// The driver makes the connections to the nodes, and forgets a request whose caller has gone. So callers with less patience than the
+/// driver would ask a dead node for ever. Other nodes answer meanwhile: what they say of their keys says nothing of this one.
+pub(crate) struct Unanswered {
+    host: Arc<dyn Host>,
+    limit: Duration,
+    router: Arc<HintRouter>,
+    end: Arc<End>,
+    waited: Mutex<HashMap<Vec<u8>, Duration>>,
+}
+
+/// A caller that waits for an answer; dropped, it has waited in vain.
+struct Asked<'a> {
+    unanswered: &'a Unanswered,
+    key: Vec<u8>,
+    since: Moment,
+    has_answer: bool,
+}
+
+impl Unanswered {
+    /// Says to `end` that the connection is of no use any more once callers have waited for longer than `limit`.
+    fn new(host: Arc<dyn Host>, limit: Duration, (router, end): (Arc<HintRouter>, Arc<End>)) -> Self {
+        Self { host, limit, router, end, waited: Mutex::default() }
+    }
+
+    fn ask(&self, cmd: &Cmd) -> Asked<'_> {
+        let key = match cmd.args_iter().nth(FIRST_KEY) {
+            Some(Arg::Simple(key)) => key.to_vec(),
+            _ => Vec::new(),
+        };
+        Asked { unanswered: self, key, since: self.host.now(), has_answer: false }
+    }
+
+    /// True if that is too long.
+    fn has_waited(&self, key: &[u8], time: Duration) -> bool {
+        let mut waited = locked(&self.waited);
+        if waited.len() >= KEPT {
+            waited.clear();
+        }
+        let sum = waited.entry(key.to_vec()).or_default();
+        *sum += time;
+        *sum > self.limit
+    }
+}
+
+impl Asked<'_> {
+    fn on_answer(mut self) {
+        self.has_answer = true;
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Unanswered { host, waited, router, end, .. } = self.unanswered;
+        if self.has_answer {
+            locked(waited).remove(&self.key);
+        } else if self.unanswered.has_waited(&self.key, self.since.elapsed(host.now())) && end.set() {
+            router.ring_all();
+        }
+    }
+}
+
+/// Keys about which somebody waits in vain; beyond that all are forgotten, and counted anew.
+const KEPT: usize = 1024;
+/// Where a script has its first key.
+const FIRST_KEY: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use tenure_testkit::host::{PausedHost, pass};
+
+    use super::*;
+    use crate::{keys::Counting, script::Scripts};
+
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    async fn ms(ms: u64) {
+        pass(Duration::from_millis(ms)).await;
+    }
+
+    /// A node that died without a word was asked for renewals until the kernel gave up: each was given up before the driver's own
+    /// time-out, which then never came, and all leases of that node were lost.
+    #[tokio::test(start_paused = true)]
+    async fn callers_with_little_patience_find_a_dead_node_and_leave_a_healthy_one() {
+        let (host, end) = (PausedHost::new(1), Arc::<End>::default());
+        let router = Arc::new(HintRouter::new(host.clone(), LIMIT));
+        let unanswered = Unanswered::new(host, LIMIT, (router, end.clone()));
+        let renew = Scripts::new(Counting::Own).renew;
+        let (dead, healthy) = (renew.call(&["dead"]), renew.call(&["healthy"]));
+        // Given up at once: that says nothing.
+        for _ in 0..3 {
+            drop(unanswered.ask(&dead));
+            ms(2000).await;
+        }
+        // Answered in the end.
+        for _ in 0..3 {
+            let asked = unanswered.ask(&healthy);
+            ms(900).await;
+            asked.on_answer();
+        }
+        assert!(!end.is_over());
+        for patience in [400, 400, 400] {
+            assert!(!end.is_over());
+            let asked = unanswered.ask(&dead);
+            unanswered.ask(&healthy).on_answer();
+            ms(patience).await;
+            drop(asked);
+        }
+        assert!(end.is_over(), "1.2 s in vain");
+    }
+}
