@@ -9,7 +9,7 @@ use crate::{
     config::Place,
     error,
     guard::{self, Decision, Facts, LOOK, Predecessor, Record, Refusal, Terms, Why, renewals_wait},
-    reply::Reply,
+    script::{Reply, number},
     sentinel,
     shared::Shared,
     wire::Wire,
@@ -193,8 +193,8 @@ async fn backlog_ttl(wire: &Wire) -> Option<Duration> {
     let mut cmd = redis::cmd("CONFIG");
     let answer = wire.ask(cmd.arg("GET").arg("repl-backlog-ttl")).await.ok()?;
     let seconds = match &answer {
-        Value::Map(pairs) => crate::reply::number(&pairs.first()?.1),
-        Value::Array(items) => crate::reply::number(items.get(1)?),
+        Value::Map(pairs) => number(&pairs.first()?.1),
+        Value::Array(items) => number(items.get(1)?),
         _ => None,
     }?;
     u64::try_from(seconds).ok().map(Duration::from_secs)
@@ -296,5 +296,5 @@ async fn write(
     call.arg(entry.settings).arg(entry.next.unwrap_or_default());
     call.arg(entry.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
     let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
-    Ok(crate::reply::number(&answer) == Some(1))
+    Ok(number(&answer) == Some(1))
 }

@@ -10,7 +10,7 @@ use crate::{
     backend::{Redis, millis},
     error,
     plain::{Taken, Taking},
-    reply::Reply,
+    script::Reply,
     session::Session,
     value,
 };

@@ -11,8 +11,8 @@ use crate::{
     error,
     keys::{self, PREFIX},
     memo,
-    reply::Reply,
     scan::{STEP, Scan, escaped},
+    script::Reply,
     session::Session,
     value,
 };

@@ -7,7 +7,7 @@ use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Noted, O
 use crate::{
     backend::{Redis, millis},
     error,
-    reply::number,
+    script::number,
 };
 
 impl Redis {

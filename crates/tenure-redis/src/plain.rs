@@ -9,8 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     keys::{Counting, Keys},
-    reply::{Reply, number},
-    script::{Script, Scripts},
+    script::{Reply, Script, Scripts, number},
     shared::Shared,
 };
 

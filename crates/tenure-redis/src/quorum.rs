@@ -7,7 +7,7 @@ use crate::{
     backend::Redis,
     error,
     keys::{Counting, Keys},
-    reply::number,
+    script::number,
     session::Session,
 };
 

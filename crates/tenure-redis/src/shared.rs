@@ -1,16 +1,13 @@
-//! `Shared`: what all handles of one process share.
+//! `Shared`: what all handles of one process share, and what it has learnt of the server at its address.
 
-use std::sync::{Arc, Mutex};
-
-use tenure_core::Host;
-
-use crate::{
-    config::Config,
-    keys::Counting,
-    known::{Known, Seen},
-    script::Scripts,
-    sentinel::Newest,
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
 };
+
+use tenure_core::{Host, Moment, locked};
+
+use crate::{config::Config, keys::Counting, script::Scripts, sentinel::Newest};
 
 /// What all handles of one process share.
 pub(crate) struct Shared {
@@ -27,5 +24,73 @@ impl Shared {
     /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
     pub(crate) fn known_through(&self, gate: &str) -> u64 {
         if self.config.counting() == Counting::One { self.known.through(gate) } else { 0 }
+    }
+}
+
+/// The largest token that all handles of this process were granted through one gate.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<(Arc<str>, u64)>);
+
+impl Known {
+    /// Zero for another gate: another run or history counts for itself.
+    fn through(&self, gate: &str) -> u64 {
+        let known = locked(&self.0);
+        if *known.0 == *gate { known.1 } else { 0 }
+    }
+
+    pub(crate) fn learn(&self, gate: &str, last: u64) {
+        let mut known = locked(&self.0);
+        if *known.0 == *gate {
+            known.1 = known.1.max(last);
+        } else {
+            *known = (Arc::from(gate), last);
+        }
+    }
+}
+
+/// Which processes of the server this process of ours has met at its address.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The one that let us through last.
+    passed: String,
+    /// Another one that answered later, and since when.
+    later: Option<(String, Moment)>,
+}
+
+impl Seen {
+    pub(crate) fn pass(&mut self, run_id: &str) {
+        run_id.clone_into(&mut self.passed);
+        self.later = None;
+    }
+
+    /// See [`Facts::moved`].
+    pub(crate) fn see(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
+        if self.passed.is_empty() || self.passed == run_id {
+            return None;
+        }
+        match &self.later {
+            Some((known, since)) if known == run_id => Some(since.elapsed(now)),
+            _ => {
+                self.later = Some((run_id.to_owned(), now));
+                Some(Duration::ZERO)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
+    #[test]
+    fn what_is_known_belongs_to_one_gate_and_grows() {
+        let known = Known::default();
+        let mut seen = vec![known.through("a")];
+        for (gate, last) in [("a", 7), ("a", 5), ("b", 3)] {
+            known.learn(gate, last);
+            seen.push(known.through(gate));
+        }
+        assert_eq!((seen, known.through("a")), (vec![0, 7, 7, 3], 0));
     }
 }
