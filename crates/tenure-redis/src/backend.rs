@@ -19,10 +19,10 @@ use tenure_core::{
 use crate::{
     check::Gate,
     config::{Config, GuardMode},
+    connection::Freeing,
     error,
     guard::Terms,
     keys::Keys,
-    plain::Freeing,
     script::{Reply, Script, Scripts, number},
     session::{Session, Sessions},
     shared::{Known, Shared},
@@ -124,7 +124,7 @@ impl Redis {
         let session = self.sessions.session().await?;
         if !self.contended.is_contended(name) {
             let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
-            if session.ask_plainly(&self.sessions.shared, freeing).await? {
+            if session.connection.ask_plainly(&self.sessions.shared, freeing).await? {
                 return Ok(Released::Released);
             }
         }

@@ -8,8 +8,8 @@ use tenure_core::{
 
 use crate::{
     backend::{Redis, millis},
+    connection::{Taken, Taking},
     error,
-    plain::{Taken, Taking},
     script::Reply,
     session::Session,
     value,
@@ -117,7 +117,7 @@ impl Redis {
             ttl_ms: millis(claim.ttl),
             block: claim.block,
         };
-        session.ask_plainly(&self.sessions.shared, taking).await
+        session.connection.ask_plainly(&self.sessions.shared, taking).await
     }
 }
 

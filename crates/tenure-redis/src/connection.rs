@@ -1,15 +1,27 @@
-//! `Connection`: the driver's connection with its place, and what a failure on it means for all who use it.
+//! `Connection`: the driver's connection with its place, what a failure on it means for all who use it, and how plain claims and
+//! releases go over it: alone while few are under way, else those that are ready at the same time in one script.
+//!
+//! A script costs a server more than what it does for one lock: with many requests under way, that is most of its work. A request
+//! leaves when all that was ready beside it has joined; none waits for others to become ready (decision 0073).
 
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    mem,
+    sync::{Arc, Mutex},
+    task::Poll,
+    time::Duration,
+};
 
 use redis::{Cmd, RedisError, Value};
 use tenure_client::{End, HintRouter};
-use tenure_core::BackendError;
+use tenure_core::{Asker, BackendError, ErrorKind, Host, Moment, Outcome, locked};
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     error::{self, Fate},
-    gathering::Gathering,
-    script::Script,
+    keys::{Counting, Keys},
+    script::{Reply, Script, Scripts, number},
+    shared::Shared,
     wire::Wire,
 };
 
@@ -36,6 +48,29 @@ impl Connection {
         self.gathering.end();
     }
 
+    /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
+    pub(crate) async fn ask_plainly<R: Plain>(
+        &self,
+        shared: &Shared,
+        request: R,
+    ) -> Result<R::Answer, BackendError> {
+        let gathering = &self.gathering;
+        if let Some(_under_way) = gathering.alone() {
+            return alone(self, shared, &request).await;
+        }
+        if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
+            self.on_left();
+        }
+        match gathering.join(request, &*shared.host).await {
+            Ok(Told::Answer(answer)) => answer,
+            Ok(Told::Alone(request)) => alone(self, shared, &request).await,
+            Err(_) => {
+                self.on_left();
+                Err(error::unsent(&self.place))
+            }
+        }
+    }
+
     /// Asks, by hash first.
     pub(crate) async fn ask(&self, script: &Script, call: &Cmd) -> Result<Value, BackendError> {
         self.wire.eval(script, call).await.map_err(|error| self.failed(error))
@@ -52,5 +87,588 @@ impl Connection {
             self.on_left();
         }
         error
+    }
+}
+
+/// Asks for one.
+async fn alone<R: Plain>(
+    connection: &Connection,
+    shared: &Shared,
+    request: &R,
+) -> Result<R::Answer, BackendError> {
+    let answer = connection.ask(R::script(&shared.scripts), &request.call(shared)).await?;
+    R::read(answer).ok_or_else(|| error::unreadable(&connection.place, R::WHAT))
+}
+
+/// A request of the plain path. How a script is called stands in the script.
+pub(crate) trait Plain: Sized + Send + Sync + 'static {
+    type Answer: Send;
+
+    /// For messages.
+    const WHAT: &'static str;
+
+    /// Where those of this kind wait to leave.
+    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>>;
+
+    fn script(scripts: &Scripts) -> &Script;
+
+    fn call(&self, shared: &Shared) -> Cmd;
+
+    fn read(answer: Value) -> Option<Self::Answer>;
+
+    fn script_for_many(scripts: &Scripts) -> &Script;
+
+    fn call_for_many(all: &[Self], shared: &Shared) -> Cmd;
+
+    /// Nothing for those that have to be asked alone.
+    fn read_many(answer: Value, count: usize) -> Option<Vec<Option<Self::Answer>>>;
+}
+
+/// What became of a request that left with others.
+pub(crate) enum Told<R: Plain> {
+    Answer(Result<R::Answer, BackendError>),
+    /// Nothing was done for anybody; it has to be asked alone.
+    Alone(R),
+}
+
+/// A request, and where its answer goes.
+pub(crate) type Asked<R> = (R, oneshot::Sender<Told<R>>);
+
+/// An owner, as it stands in a key.
+type Owner = [u8; 48];
+
+/// Those that leave in one script.
+enum Run {
+    Take(Vec<Asked<Taking>>),
+    Free(Vec<Asked<Freeing>>),
+}
+
+/// Requests that wait to leave, in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Ready {
+    takes: Vec<Asked<Taking>>,
+    frees: Vec<Asked<Freeing>>,
+}
+
+impl Ready {
+    fn is_empty(&self) -> bool {
+        self.takes.is_empty() && self.frees.is_empty()
+    }
+}
+
+/// A claim.
+pub(crate) struct Taking {
+    pub(crate) asker: Asker,
+    pub(crate) keys: Keys,
+    pub(crate) gate: Arc<str>,
+    pub(crate) owner: Owner,
+    /// `:since:label`
+    pub(crate) tail: String,
+    pub(crate) ttl_ms: u64,
+    /// How many tokens at most.
+    pub(crate) block: u32,
+}
+
+/// The last token and their count; or what the script says instead, and 0.
+pub(crate) type Taken = (i64, u64);
+
+impl Plain for Taking {
+    type Answer = Taken;
+
+    const WHAT: &'static str = "a claim";
+
+    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
+        &mut ready.takes
+    }
+
+    fn script(scripts: &Scripts) -> &Script {
+        &scripts.acquire
+    }
+
+    fn call(&self, shared: &Shared) -> Cmd {
+        let mut call = self.keys.plain(|keys| Self::script(&shared.scripts).call(keys));
+        call.arg(&*self.gate).arg(&self.owner[..]).arg(&self.tail).arg(self.ttl_ms);
+        call.arg(shared.known_through(&self.gate));
+        if self.block > 1 {
+            call.arg(self.block);
+        }
+        call
+    }
+
+    fn read(answer: Value) -> Option<Taken> {
+        match number(&answer) {
+            Some(token) => Some((token, 1)),
+            None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),
+        }
+    }
+
+    fn script_for_many(scripts: &Scripts) -> &Script {
+        &scripts.acquire_many
+    }
+
+    fn call_for_many(all: &[Self], shared: &Shared) -> Cmd {
+        let config = &shared.config;
+        let keys_each = if config.counting() == Counting::Quorum { 3 } else { 2 };
+        let mut call =
+            Self::script_for_many(&shared.scripts).begin(1 + keys_each * all.len(), 4 * all.len() + 2);
+        call.arg(config.record());
+        for one in all {
+            call.arg(&one.keys.lock).arg(one.keys.queue());
+            if keys_each == 3 {
+                call.arg(&*one.keys.counter());
+            }
+        }
+        let gate = all.first().map_or("", |one| &*one.gate);
+        call.arg(gate).arg(shared.known_through(gate));
+        for one in all {
+            call.arg(&one.owner[..]).arg(&one.tail).arg(one.ttl_ms).arg(one.block.max(1));
+        }
+        call
+    }
+
+    fn read_many(answer: Value, count: usize) -> Option<Vec<Option<Taken>>> {
+        if let Some(instead @ (-2 | -1)) = number(&answer) {
+            return Some(vec![Some((instead, 0)); count]);
+        }
+        let mut reply = Reply::new(answer)?;
+        (0..count).map(|_| Some(Some((reply.number()?, reply.count()?)))).collect()
+    }
+}
+
+/// A release.
+pub(crate) struct Freeing {
+    pub(crate) lock: String,
+    pub(crate) owner: Owner,
+}
+
+impl Plain for Freeing {
+    /// Whether it was as plain as that.
+    type Answer = bool;
+
+    const WHAT: &'static str = "a release";
+
+    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
+        &mut ready.frees
+    }
+
+    fn script(scripts: &Scripts) -> &Script {
+        &scripts.release
+    }
+
+    fn call(&self, shared: &Shared) -> Cmd {
+        let mut call = Self::script(&shared.scripts).call(&[&self.lock]);
+        call.arg(&self.owner[..]);
+        call
+    }
+
+    fn read(answer: Value) -> Option<bool> {
+        Some(number(&answer)? == 1)
+    }
+
+    fn script_for_many(scripts: &Scripts) -> &Script {
+        &scripts.release_many
+    }
+
+    fn call_for_many(all: &[Self], shared: &Shared) -> Cmd {
+        let mut call = Self::script_for_many(&shared.scripts).begin(all.len(), all.len());
+        for one in all {
+            call.arg(&one.lock);
+        }
+        for one in all {
+            call.arg(&one.owner[..]);
+        }
+        call
+    }
+
+    fn read_many(answer: Value, count: usize) -> Option<Vec<Option<bool>>> {
+        let mut reply = Reply::new(answer)?;
+        let mut read = || reply.number().map(|number| (number >= 0).then_some(number == 1));
+        (0..count).map(|_| read()).collect()
+    }
+}
+
+/// The plain claims and releases of one connection that are ready at the same time, on their way to the server in one script.
+pub(crate) struct Gathering {
+    state: Mutex<State>,
+    /// Something is ready, or it is over.
+    rings: Notify,
+}
+
+/// The way in for those who ask. Without it nothing is sent any more.
+pub(crate) struct Entrance(pub(crate) Arc<Gathering>);
+
+impl Drop for Entrance {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+struct State {
+    ready: Ready,
+    /// Since when somebody waits to leave, and nobody leaves.
+    since: Option<Moment>,
+    under_way: usize,
+    /// Each goes alone.
+    is_refused: bool,
+    is_over: bool,
+}
+
+/// Requests that are counted for as long as it lives.
+struct UnderWay<'a>(&'a Gathering, usize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.state).under_way -= self.1;
+    }
+}
+
+impl Gathering {
+    /// For a server that can do many at once, or not.
+    pub(crate) fn new(can_do_many: bool) -> Self {
+        let state = State {
+            ready: Ready::default(),
+            since: None,
+            under_way: 0,
+            is_refused: !can_do_many,
+            is_over: false,
+        };
+        Self { state: Mutex::new(state), rings: Notify::new() }
+    }
+
+    /// Whether a request may go by itself.
+    fn alone(&self) -> Option<UnderWay<'_>> {
+        let mut state = locked(&self.state);
+        let is_alone = state.is_refused || state.is_over || state.ready.is_empty() && state.under_way < FEW;
+        is_alone.then(|| {
+            state.under_way += 1;
+            UnderWay(self, 1)
+        })
+    }
+
+    fn enter(&self, count: usize) -> UnderWay<'_> {
+        locked(&self.state).under_way += count;
+        UnderWay(self, count)
+    }
+
+    /// From here on each goes alone.
+    fn refuse(&self) {
+        locked(&self.state).is_refused = true;
+    }
+
+    /// Nobody has left for longer than `limit`: the runtime of who sends stands still.
+    fn is_stuck(&self, clock: &dyn Host, limit: Duration) -> bool {
+        locked(&self.state).since.is_some_and(|since| since.elapsed(clock.now()) > limit)
+    }
+
+    /// One more is ready; what waits for its answer. It waits for as long as who sends stands still: the time of a request is that of
+    /// whoever asks.
+    fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<Told<R>> {
+        let (tell, told) = oneshot::channel();
+        let mut state = locked(&self.state);
+        // Whoever comes when it is over hears at once that nobody will send it.
+        if !state.is_over {
+            if state.ready.is_empty() {
+                self.rings.notify_one();
+            }
+            R::waiting(&mut state.ready).push((request, tell));
+            state.since.get_or_insert_with(|| clock.now());
+        }
+        told
+    }
+
+    /// Nothing is sent any more; all who wait to leave hear that.
+    fn end(&self) {
+        let mut state = locked(&self.state);
+        state.is_over = true;
+        state.since = None;
+        let ready = mem::take(&mut state.ready);
+        drop(state);
+        drop(ready);
+        self.rings.notify_one();
+    }
+
+    /// Waits until something is ready; false if it is over.
+    async fn is_ready(&self) -> bool {
+        while !self.has_news() {
+            self.rings.notified().await;
+        }
+        !locked(&self.state).is_over
+    }
+
+    fn has_news(&self) -> bool {
+        let state = locked(&self.state);
+        state.is_over || !state.ready.is_empty()
+    }
+
+    /// What is ready, as far as it goes into one script of each kind.
+    fn next(&self) -> Vec<Run> {
+        let mut state = locked(&self.state);
+        let Ready { takes, frees } = &mut state.ready;
+        let ready = Ready { takes: first(takes), frees: first(frees) };
+        state.since = None;
+        drop(state);
+        runs(ready)
+    }
+}
+
+/// The first of them, as many as go into one script.
+fn first<T>(all: &mut Vec<T>) -> Vec<T> {
+    let most = all.len().min(MOST);
+    let rest = all.split_off(most);
+    mem::replace(all, rest)
+}
+
+/// Releases first: they may free what others came for. A claim that was cancelled before it left is not sent.
+fn runs(Ready { takes, frees }: Ready) -> Vec<Run> {
+    let mut runs = Vec::new();
+    if !frees.is_empty() {
+        runs.push(Run::Free(frees));
+    }
+    for (take, tell) in takes {
+        if let Err(gone) = take.asker.must_be_there() {
+            // OK to ignore: it may have gone altogether.
+            let _ = tell.send(Told::Answer(Err(gone)));
+            continue;
+        }
+        match runs.last_mut() {
+            Some(Run::Take(run)) if run[0].0.gate == take.gate => run.push((take, tell)),
+            _ => runs.push(Run::Take(vec![(take, tell)])),
+        }
+    }
+    runs
+}
+
+/// What sends those that are ready. It lives where the driver of the connection does, so that they depend on no other runtime.
+pub(crate) struct Sender {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Drop for Sender {
+    /// Also if its runtime ends before it is begun.
+    fn drop(&mut self) {
+        self.connection.gathering.end();
+    }
+}
+
+impl Sender {
+    /// Until nobody can ask over this connection any more.
+    pub(crate) async fn run(self) {
+        while self.connection.gathering.is_ready().await {
+            // All that is ready now joins; and the server begins with what was sent while we make the next.
+            go_behind().await;
+            for run in self.connection.gathering.next() {
+                match run {
+                    Run::Take(run) => self.begin(run).await,
+                    Run::Free(run) => self.begin(run).await,
+                }
+            }
+        }
+    }
+
+    /// Gives them to the connection; a task of their own hears the answer, also while more keep coming.
+    async fn begin<R: Plain>(&self, run: Vec<Asked<R>>) {
+        let Self { connection, shared } = self;
+        let mut asking = Box::pin(together(connection.clone(), shared.clone(), run));
+        let is_answered = poll_fn(|task| Poll::Ready(asking.as_mut().poll(task).is_ready())).await;
+        if !is_answered {
+            shared.host.spawn(asking);
+        }
+    }
+}
+
+/// Lets those have their turn that are ready now. (The driver is one. tokio's `yield_now` would wait until no task is ready.)
+async fn go_behind() {
+    let mut is_behind = false;
+    poll_fn(|task| {
+        if mem::replace(&mut is_behind, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Asked<R>>) {
+    let _under_way = connection.gathering.enter(run.len());
+    let (requests, askers): (Vec<R>, Vec<_>) = run.into_iter().unzip();
+    let told: Vec<Told<R>> = if let [request] = &requests[..] {
+        vec![Told::Answer(alone(&connection, &shared, request).await)]
+    } else {
+        many(&connection, &shared, requests).await
+    };
+    for (asker, told) in askers.into_iter().zip(told) {
+        // OK to ignore: an asker that has gone needs no answer. The engine has none go that may be granted something.
+        let _ = asker.send(told);
+    }
+}
+
+async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<R>) -> Vec<Told<R>> {
+    let (call, count) = (R::call_for_many(&requests, shared), requests.len());
+    match connection.ask(R::script_for_many(&shared.scripts), &call).await {
+        Ok(answer) => match R::read_many(answer, count) {
+            Some(answers) => {
+                let told = |(answer, request)| match answer {
+                    Some(answer) => Told::Answer(Ok(answer)),
+                    None => Told::Alone(request),
+                };
+                answers.into_iter().zip(requests).map(told).collect()
+            }
+            None => to_all(count, &error::unreadable(&connection.place, R::WHAT)),
+        },
+        // One of them may be to blame, or a right that only the script for many needs.
+        Err(error) if error.outcome() == Outcome::NotApplied => {
+            if error.kind() != ErrorKind::Unavailable {
+                tracing::debug!(place = connection.place, %error, "from here on each request goes alone");
+                connection.gathering.refuse();
+            }
+            requests.into_iter().map(Told::Alone).collect()
+        }
+        Err(error) => to_all(count, &error),
+    }
+}
+
+fn to_all<R: Plain>(count: usize, error: &BackendError) -> Vec<Told<R>> {
+    (0..count).map(|_| Told::Answer(Err(error.clone()))).collect()
+}
+
+/// So many under way go one by one: company would cost them more than it saves.
+const FEW: usize = 4;
+
+/// In one script at most: the server does nothing else meanwhile.
+const MOST: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::LockName;
+    use tenure_testkit::{
+        host::{PausedHost, pass},
+        polls::is_pending,
+    };
+
+    use super::*;
+    const LIMIT: Duration = Duration::from_secs(1);
+
+    fn gathering() -> Gathering {
+        Gathering::new(true)
+    }
+
+    fn clock() -> Arc<PausedHost> {
+        PausedHost::new(1)
+    }
+
+    fn take(name: &str, gate: &str) -> Taking {
+        let name = LockName::new(name).unwrap();
+        let keys = Keys::new("%s", &name, Counting::One).unwrap();
+        let (gate, owner) = (Arc::from(gate), [b'0'; 48]);
+        Taking { asker: Asker::default(), keys, gate, owner, tail: String::new(), ttl_ms: 1, block: 1 }
+    }
+
+    fn free(name: &str) -> Freeing {
+        Freeing { lock: name.to_owned(), owner: [b'0'; 48] }
+    }
+
+    fn shown(runs: &[Run]) -> Vec<String> {
+        let names = |run: &Run| match run {
+            Run::Take(run) => run.iter().map(|one| one.0.keys.lock.clone()).collect::<Vec<_>>(),
+            Run::Free(run) => run.iter().map(|one| format!("-{}", one.0.lock)).collect(),
+        };
+        runs.iter().map(|run| names(run).join(" ")).collect()
+    }
+
+    /// One gate for each script; a claim that was cancelled is not sent, and is told so.
+    #[tokio::test]
+    async fn those_that_are_ready_leave_together() {
+        let gathering = gathering();
+        let _a = gathering.join(take("a", "g"), &*clock());
+        let cancelled = take("b", "g");
+        let asker = Asker::new();
+        let b = gathering.join(Taking { asker: asker.clone(), ..cancelled }, &*clock());
+        let _c = gathering.join(take("c", "g"), &*clock());
+        let _d = gathering.join(take("d", "h"), &*clock());
+        let _f = gathering.join(free("f"), &*clock());
+        asker.leave();
+        assert!(gathering.is_ready().await);
+        assert_eq!(shown(&gathering.next()), ["-f", "a c", "d"]);
+        let Ok(Told::Answer(Err(gone))) = b.await else { panic!("it was sent") };
+        assert_eq!(gone.outcome(), Outcome::NotApplied);
+        assert!(is_pending(&mut Box::pin(gathering.is_ready())).await);
+        assert!(gathering.next().is_empty());
+    }
+
+    /// No more leave at a time than one script takes, and all in the end.
+    #[tokio::test]
+    async fn a_script_takes_so_many() {
+        let gathering = gathering();
+        let _told: Vec<_> = (0..=MOST).map(|n| gathering.join(free(&n.to_string()), &*clock())).collect();
+        let first = gathering.next();
+        assert!(matches!(&first[..], [Run::Free(run)] if run.len() == MOST));
+        assert!(gathering.is_ready().await);
+        assert_eq!(shown(&gathering.next()), [format!("-{MOST}")]);
+    }
+
+    /// Who waits to be woken is: by the first one that is ready, and by the end.
+    #[tokio::test]
+    async fn the_first_one_and_the_end_wake_the_sender() {
+        let gathering = gathering();
+        let mut ready = Box::pin(gathering.is_ready());
+        assert!(is_pending(&mut ready).await);
+        let _told = gathering.join(free("a"), &*clock());
+        assert!(ready.await);
+        gathering.next();
+        let mut ready = Box::pin(gathering.is_ready());
+        assert!(is_pending(&mut ready).await);
+        gathering.end();
+        assert!(!ready.await);
+    }
+
+    /// L8: whoever waits to leave when it is over hears of it, and the next one is not held up.
+    #[tokio::test]
+    async fn if_nobody_sends_them_they_hear_of_it() {
+        let gathering = gathering();
+        let told = gathering.join(free("a"), &*clock());
+        gathering.end();
+        assert!(told.await.is_err());
+        assert!(gathering.join(take("b", "g"), &*clock()).await.is_err());
+        let alone: Vec<_> = (0..=FEW).map(|_| gathering.alone().is_some()).collect();
+        assert_eq!(alone, [true; FEW + 1]);
+    }
+
+    /// L6: a sender that stands still is found by whoever asks later; one that gets on is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_stands_still_is_found() {
+        let (gathering, clock) = (gathering(), clock());
+        let is_stuck = async |after| {
+            pass(Duration::from_millis(after)).await;
+            gathering.is_stuck(&*clock, LIMIT)
+        };
+        assert!(!is_stuck(5000).await, "nobody waits");
+        let _first = gathering.join(free("a"), &*clock);
+        assert!(!is_stuck(900).await);
+        let _second = gathering.join(free("b"), &*clock);
+        assert!(!is_stuck(100).await && is_stuck(1).await);
+        gathering.next();
+        assert!(!is_stuck(5000).await, "they have left");
+        let _third = gathering.join(free("c"), &*clock);
+        assert!(!is_stuck(1000).await && is_stuck(1).await);
+        gathering.end();
+        assert!(!is_stuck(5000).await, "it is over");
+    }
+
+    #[tokio::test]
+    async fn few_go_alone_and_all_where_the_server_can_do_no_more() {
+        let gathering = gathering();
+        let few: Vec<_> = (0..FEW).map(|_| gathering.alone().unwrap()).collect();
+        assert!(gathering.alone().is_none());
+        drop(few);
+        let many = gathering.enter(MOST);
+        assert!(gathering.alone().is_none());
+        drop(many);
+        let _waits = gathering.join(free("a"), &*clock());
+        assert!(gathering.alone().is_none(), "nobody passes those who wait to leave");
+        gathering.refuse();
+        assert!(gathering.alone().is_some());
+        assert!(Gathering::new(false).alone().is_some());
     }
 }

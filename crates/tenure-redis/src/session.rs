@@ -19,14 +19,11 @@ use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, lock
 use crate::{
     check::{self, Gate},
     config::GuardMode,
-    connection::Connection,
+    connection::{Connection, Entrance, Gathering, Sender},
     error,
-    gathering::{Entrance, Gathering},
     guard::{self, LOOK, Terms, Why},
-    plain::{Plain, Told},
     script::{Reply, Script},
     shared::Shared,
-    together::{self, Sender},
     wire::{self, Wire},
 };
 
@@ -40,7 +37,7 @@ pub(crate) struct Sessions {
 /// One connection that has looked at its server.
 pub(crate) struct Session {
     shared: Arc<Shared>,
-    connection: Arc<Connection>,
+    pub(crate) connection: Arc<Connection>,
     _entrance: Entrance,
     gate: Mutex<Gate>,
     checking: SingleFlight<Result<(), BackendError>>,
@@ -192,29 +189,6 @@ impl Link for Session {
 impl Session {
     pub(crate) fn place(&self) -> &str {
         &self.connection.place
-    }
-
-    /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
-    pub(crate) async fn ask_plainly<R: Plain>(
-        &self,
-        shared: &Shared,
-        request: R,
-    ) -> Result<R::Answer, BackendError> {
-        let Connection { gathering, .. } = &*self.connection;
-        if let Some(_under_way) = gathering.alone() {
-            return together::alone(&self.connection, shared, &request).await;
-        }
-        if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
-            self.connection.on_left();
-        }
-        match gathering.join(request, &*shared.host).await {
-            Ok(Told::Answer(answer)) => answer,
-            Ok(Told::Alone(request)) => together::alone(&self.connection, shared, &request).await,
-            Err(_) => {
-                self.connection.on_left();
-                Err(error::unsent(self.place()))
-            }
-        }
     }
 
     pub(crate) fn gate(&self) -> Gate {
