@@ -24,11 +24,9 @@ use crate::{
     guard::Terms,
     keys::Keys,
     script::{Reply, Script, Scripts, number},
-    session::{Session, Sessions},
+    session::{Pushed, Session, Sessions},
     shared::{Known, Shared},
-    value,
-    wake::Pushed,
-    wire,
+    value, wire,
 };
 
 /// Leases that one call renews.

@@ -20,7 +20,6 @@ mod sentinel;
 mod session;
 mod shared;
 mod value;
-mod wake;
 mod wire;
 
 pub use backend::Redis;

@@ -1,7 +1,8 @@
-//! `Session`: one connection that has looked at its server, and `Sessions`, which makes a new one when it ends.
+//! `Session`: one connection that has looked at its server, `Sessions`, which makes a new one when it ends, and `Pushed`, the
+//! hints that come over it.
 //!
-//! Reconnecting to one server is ours, never silent inside the driver (that of a Cluster is the driver's): every new connection reads who the server is and judges its
-//! record before its first claim (H4.3).
+//! Reconnecting to one server is ours, never silent inside the driver (that of a Cluster is the driver's): every new connection
+//! reads who the server is and judges its record before its first claim (H4.3).
 
 use std::{
     sync::{
@@ -11,10 +12,14 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use futures_util::StreamExt;
 use redis::{Cmd, RedisError, Value, aio::PubSubStream};
-use tenure_client::{Connections, End, HintRouter, Link, SingleFlight};
-use tenure_core::{Adoption, BackendError, ErrorKind, Host, Moment, Outcome, locked};
+use tenure_client::{Connections, End, HintRouter, Hints, Link, SingleFlight};
+use tenure_core::{
+    Adoption, Audience, BackendError, ErrorKind, Forward, Host, Moment, Outcome, ProcessId, Wake, Wakes,
+    locked,
+};
 
 use crate::{
     check::{self, Gate},
@@ -62,10 +67,6 @@ impl Sessions {
 
     pub(crate) fn host(&self) -> &dyn Host {
         &*self.shared.host
-    }
-
-    pub(crate) fn router(&self) -> &HintRouter {
-        &self.router
     }
 
     /// The connection; a new one if there is none, or the one there was is dead.
@@ -316,11 +317,6 @@ impl Session {
         self.subscribed.store(channels.len(), Ordering::Release);
         Ok(())
     }
-
-    /// Waits until the connection ends.
-    pub(crate) async fn ended(&self) {
-        self.connection.end.wait().await;
-    }
 }
 
 /// A task that reads messages until this is dropped.
@@ -346,6 +342,56 @@ async fn read(mut messages: PubSubStream, connection: Weak<Connection>, over: Ar
     }
 }
 
+/// The stream of hints of one process. Nothing is read ahead but by the driver.
+pub(crate) struct Pushed {
+    sessions: Arc<Sessions>,
+    audience: Audience,
+    hints: Hints,
+}
+
+impl Pushed {
+    pub(crate) fn new(sessions: Arc<Sessions>, process: ProcessId, audience: Audience) -> Self {
+        let hints = sessions.router.listen(process, audience);
+        Self { sessions, audience, hints }
+    }
+}
+
+#[async_trait]
+impl Wakes for Pushed {
+    async fn next(&mut self) -> Wake {
+        tokio::select! {
+            biased;
+            wake = self.hints.next() => wake,
+            () = listen(&self.sessions, self.audience) => unreachable!("BUG: listening never ends"),
+        }
+    }
+
+    fn forward(&mut self, to: Forward) {
+        self.hints.forward(to);
+    }
+}
+
+/// Keeps a connection that hears what is pushed; never ends.
+async fn listen(sessions: &Sessions, audience: Audience) {
+    let host = sessions.host();
+    loop {
+        match sessions.listening().await {
+            Ok(session) => {
+                session.connection.end.wait().await;
+                // A waiter, which was told of the end, makes the next one in its own runtime.
+                if audience != Audience::Waiters {
+                    continue;
+                }
+            }
+            Err(error) => tracing::debug!(%error, "no hints are heard"),
+        }
+        host.sleep_until(host.now() + RECONNECT).await;
+    }
+}
+
 /// How many connect time-outs it may take until a connection can be used: finding the master takes a question to the Sentinels, and
 /// others to the server.
 const WHOLE: u32 = 4;
+
+/// Pause before a connection is made only to listen.
+const RECONNECT: Duration = Duration::from_millis(500);
