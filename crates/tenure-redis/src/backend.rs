@@ -1,6 +1,8 @@
-//! `impl Backend`: each verb is one call of a script, two where the first finds that it is not as plain as that.
+//! `Redis`, a backend and a node of a quorum: each verb is one call of a script, two where the first finds that it is not as plain as that.
 
 use std::{
+    collections::BTreeSet,
+    fmt::Write,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -12,41 +14,233 @@ use tenure_client::Contended;
 use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo, Memos,
-    Minting, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart,
-    Sharing, WakeUp, Wakes, locked,
+    Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released,
+    Renewal, Restart, Sharing, Wait, WakeUp, Wakes, locked,
 };
 
 use crate::{
     check::Gate,
     config::{Config, GuardMode},
-    connection::Freeing,
+    connection::{Freeing, Taken, Taking},
     error,
     guard::Terms,
-    keys::Keys,
+    keys::{self, Counting, Keys, PREFIX},
+    scan::{STEP, Scan, escaped},
     script::{Reply, Script, Scripts, number},
     session::{Pushed, Session, Sessions},
     shared::{Known, Shared},
     value, wire,
 };
 
-/// Leases that one call renews.
-const BATCH: usize = 128;
-
-/// How many may wait for one lock.
-const PLACES_MAX: usize = 4096;
-
-/// Names that are remembered as contended; more, and all are forgotten.
-const CONTENDED_MAX: usize = 4096;
-
 /// Locks in Redis: one master, behind Sentinel, or a Cluster.
 pub struct Redis {
     pub(crate) sessions: Arc<Sessions>,
     /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
-    pub(crate) contended: Contended,
+    contended: Contended,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
     /// The durations and bounds of queues, as the scripts want them.
     bounds: String,
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn promises(&self) -> Promises {
+        let (config, is_cluster) = (self.config(), self.is_cluster());
+        let is_guarded = !is_cluster && config.guard != GuardMode::Off;
+        let forgotten = if is_guarded { Restart::WaitedFor } else { Restart::Lost };
+        let mut promises = Promises::least(if is_cluster { "redis-cluster" } else { "redis" });
+        promises.sharing = Sharing::Counted;
+        promises.order = Order::Fifo;
+        promises.absent = Absent::Passed;
+        promises.minting = Minting::Entry;
+        promises.restart = forgotten;
+        promises.fail_over = Some(forgotten);
+        promises.reach = "all clients of the server";
+        promises.end = EndOfGrant::Ttl;
+        promises.chosen_owner = true;
+        promises.wake = WakeUp::Pushed;
+        promises.memo = Memos::Kept;
+        promises.max_ttl = config.max_ttl;
+        promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
+        promises.ttl_grain = Duration::from_millis(1);
+        promises
+    }
+
+    async fn handle(&self) -> Result<BackendHandle, BackendError> {
+        let handle = self.another().await?;
+        handle.sessions.session().await?;
+        Ok(Arc::new(handle))
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
+        self.allow(claim.ttl)?;
+        for _ in 0..3 {
+            let listens = claim.wait != Wait::No;
+            let session =
+                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
+            claim.asker.must_be_there()?;
+            let (gate, now) = (session.gate(), self.sessions.host().now());
+            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
+                session.stand(now).await?;
+                if let Some(answer) = self.claim_through(&session, text, claim, now).await? {
+                    return Ok(answer);
+                }
+            }
+            Box::pin(session.recheck(&gate)).await?;
+        }
+        let session = self.sessions.session().await?;
+        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+    }
+
+    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
+        let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
+        let session = match self.renewing(longest).await {
+            Ok(session) => session,
+            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
+        };
+        // In a Cluster every lock has its own slot.
+        let batch = if self.is_cluster() { 1 } else { BATCH };
+        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, batch));
+        join_all(batches).await.into_iter().flatten().collect()
+    }
+
+    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
+        let keys = self.keys(name)?;
+        let session = self.sessions.session().await?;
+        if !self.contended.is_contended(name) {
+            let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
+            if session.connection.ask_plainly(&self.sessions.shared, freeing).await? {
+                return Ok(Released::Released);
+            }
+        }
+        Box::pin(self.leave(&session, &keys, name, owner)).await
+    }
+
+    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
+        let (script, keys) = (&self.scripts().tell, self.keys(name)?);
+        let session = self.sessions.session().await?;
+        let mut call = script.call(&[&keys.lock]);
+        call.arg(wire::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
+        session.ask(script, &call).await.map(drop)
+    }
+
+    async fn note(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        token: FencingToken,
+        memo: &Memo,
+    ) -> Result<Noted, BackendError> {
+        // No gate is asked: where a lease was forgotten its owner does not hold.
+        let session = self.sessions.session().await?;
+        let (script, keys) = (&self.scripts().note, self.keys(name)?);
+        let beside = ["shared", "who", "memo"].map(|kind| keys.side(kind));
+        let [shared, who, key] = &beside;
+        let mut call = script.call(&[&keys.lock, shared, who, key]);
+        call.arg(&owner.hex()[..]).arg(token.get()).arg(millis(memo.kept())).arg(memo.text());
+        match number(&session.ask(script, &call).await?) {
+            Some(1) => Ok(Noted::Noted),
+            Some(0) => Ok(Noted::Gone),
+            _ => Err(error::unreadable(session.place(), "a memo")),
+        }
+    }
+
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+        Box::new(Pushed::new(self.sessions.clone(), process, audience))
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
+        let session = self.sessions.session().await?;
+        self.look(&session, name).await
+    }
+
+    /// Every lock of ours whose name starts with `prefix`, and every foreign one that ours wait for.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
+        let session = self.sessions.session().await?;
+        let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
+        let locks = format!("{}*", escaped(&format!("{before}{prefix}")));
+        let nodes = session.wire().nodes().await.map_err(|error| session.failed(error))?;
+        let scan = |pattern| Scan::new(session.wire(), &nodes, pattern);
+        let mut names = BTreeSet::new();
+        // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets twice is one name.
+        let mut texts = scan(locks).only_texts();
+        while let Some(step) = self.step(&session, &mut texts).await? {
+            let step = step.iter().filter_map(|key| self.name_of(key, prefix)).collect();
+            names.extend(self.only_ours(&session, step).await?);
+        }
+        let mut queues = scan(format!("{PREFIX}*:queue:*"));
+        while let Some(step) = self.step(&session, &mut queues).await? {
+            let locks = step.iter().filter_map(|queue| keys::lock_of_queue(queue));
+            names.extend(locks.filter_map(|key| self.name_of(key, prefix)));
+        }
+        let mut views = Vec::new();
+        let names: Vec<LockName> = names.into_iter().collect();
+        for step in names.chunks(STEP) {
+            for view in join_all(step.iter().map(|name| self.look(&session, name))).await {
+                views.push(view?);
+            }
+        }
+        views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
+        Ok(views)
+    }
+
+    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
+        let session = self.sessions.session().await?;
+        let keys = self.keys(name)?;
+        let script = &self.scripts().break_lock;
+        let call = self.full_call(script, &keys, &self.gate_for_handing(&session).await);
+        let answer = session.ask(script, &call).await?;
+        let robbed = Reply::new(answer).and_then(read_robbed);
+        robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        self.examine().await
+    }
+
+    async fn adopt(&self) -> Result<Adoption, BackendError> {
+        self.sessions.adopt().await
+    }
+}
+
+#[async_trait]
+impl QuorumNode for Redis {
+    /// The `run_id`, asked for each time: whoever wants to know it also wants to know whether this server answers.
+    async fn identity(&self) -> Result<String, BackendError> {
+        self.must_be(!self.is_cluster(), "a Redis Cluster is more than one server")?;
+        let session = self.sessions.session().await?;
+        let mut info = redis::cmd("INFO");
+        let answer = session.command(info.arg("server")).await?;
+        let text: Option<String> = redis::from_redis_value(answer).ok();
+        let run_id =
+            text.as_ref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("run_id:")));
+        run_id.map(str::to_owned).ok_or_else(|| error::unreadable(session.place(), "who it is"))
+    }
+
+    async fn another(&self) -> Result<Self, BackendError> {
+        Ok(Self::sharing(self.sessions.shared.clone()))
+    }
+
+    /// Only those who hold alone are raised; a quorum knows no others.
+    async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {
+        let is_node = self.config().counting() == Counting::Quorum;
+        self.must_be(is_node, "this Redis server is no node of a quorum")?;
+        let keys = self.keys(name)?;
+        for _ in 0..3 {
+            let session = self.sessions.session().await?;
+            let (gate, now) = (session.gate(), self.sessions.host().now());
+            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
+                session.stand(now).await?;
+                if let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await? {
+                    return Ok(raised);
+                }
+            }
+            session.recheck(&gate).await?;
+        }
+        let session = self.sessions.session().await?;
+        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+    }
 }
 
 impl Redis {
@@ -63,7 +257,7 @@ impl Redis {
         }))
     }
 
-    pub(crate) fn sharing(shared: Arc<Shared>) -> Self {
+    fn sharing(shared: Arc<Shared>) -> Self {
         let Config { claim_ttl, place_ttl, retry_max, .. } = &shared.config;
         let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
         // Elsewhere in a Cluster somebody may listen of whom this node does not know.
@@ -81,7 +275,7 @@ impl Redis {
         &self.sessions.shared.config
     }
 
-    pub(crate) fn scripts(&self) -> &Scripts {
+    fn scripts(&self) -> &Scripts {
         &self.sessions.shared.scripts
     }
 
@@ -93,14 +287,98 @@ impl Redis {
         Keys::new(&self.config().key, name, self.config().counting())
     }
 
+    /// One attempt to be let in through an open gate. `None`: it is closed.
+    async fn claim_through(
+        &self,
+        session: &Session,
+        gate: &Arc<str>,
+        claim: &Claim,
+        since: Moment,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
+            match self.acquire(session, gate, claim, since).await? {
+                (-1, _) => return Ok(None),
+                (-2, _) => return Box::pin(self.close(session, gate)).await,
+                (0, _) => self.contended.set(&claim.name, true),
+                (last, count) => {
+                    let first = last.saturating_add(1).saturating_sub_unsigned(count);
+                    let answer = granted(claim, first, count);
+                    self.learn(gate, &answer);
+                    return Ok(Some(answer));
+                }
+            }
+        }
+        Box::pin(self.claim_in_full(session, gate, claim)).await
+    }
+
+    /// The plain path: nobody holds and nobody waits. The last token and their count, or why not.
+    async fn acquire(
+        &self,
+        session: &Session,
+        gate: &Arc<str>,
+        claim: &Claim,
+        since: Moment,
+    ) -> Result<Taken, BackendError> {
+        let mut tail = String::with_capacity(64);
+        // OK because writing to a String cannot fail.
+        let _ = write!(tail, ":{}:", since.wall.as_millis());
+        tail.push_str(&self.label(&claim.label));
+        let taking = Taking {
+            asker: claim.asker.clone(),
+            keys: self.keys(&claim.name)?,
+            gate: gate.clone(),
+            owner: claim.owner.hex(),
+            tail,
+            ttl_ms: millis(claim.ttl),
+            block: claim.block,
+        };
+        session.connection.ask_plainly(&self.sessions.shared, taking).await
+    }
+
+    /// The path that sees everything.
+    async fn claim_in_full(
+        &self,
+        session: &Session,
+        gate: &str,
+        claim: &Claim,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
+        let mut call = self.full_call(script, &keys, gate);
+        call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
+        call.arg(match claim.wait {
+            Wait::No => "n",
+            Wait::Wake => "w",
+            Wait::Turn => "t",
+        });
+        let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
+        call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
+        call.arg(self.known(gate));
+        let answer = session.ask(script, &call).await?;
+        let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
+        match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
+            Claimed::Answer(answer) => {
+                self.learn(gate, &answer);
+                Ok(Some(answer))
+            }
+            Claimed::Closed => Ok(None),
+            Claimed::Rewound => self.close(session, gate).await,
+            Claimed::Full(waiting) => {
+                let message =
+                    format!("the queue of this lock is full: {waiting} owners wait already; try again later");
+                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
+            }
+        }
+    }
+
     /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
-    pub(crate) fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
-        let mut call = calling(script, keys);
+    fn full_call(&self, script: &Script, keys: &Keys, gate: &str) -> Cmd {
+        let all = keys.all();
+        let mut call = script.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
         call.arg(gate).arg(&self.bounds);
         call
     }
 
-    pub(crate) fn label(&self, label: &Arc<Label>) -> Arc<str> {
+    fn label(&self, label: &Arc<Label>) -> Arc<str> {
         let mut last = locked(&self.label);
         if let Some((_, text)) = last.as_ref().filter(|(known, _)| Arc::ptr_eq(known, label)) {
             return text.clone();
@@ -112,21 +390,38 @@ impl Redis {
         text
     }
 
-    /// One release.
-    pub(crate) async fn try_release(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-    ) -> Result<Released, BackendError> {
-        let keys = self.keys(name)?;
-        let session = self.sessions.session().await?;
-        if !self.contended.is_contended(name) {
-            let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
-            if session.connection.ask_plainly(&self.sessions.shared, freeing).await? {
-                return Ok(Released::Released);
-            }
+    /// # Errors
+    /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
+    fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
+        let max = self.config().max_ttl;
+        if ttl <= max {
+            return Ok(());
         }
-        Box::pin(self.leave(&session, &keys, name, owner)).await
+        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
+    }
+
+    fn known(&self, gate: &str) -> u64 {
+        self.sessions.shared.known_through(gate)
+    }
+
+    fn learn(&self, gate: &str, answer: &ClaimAnswer) {
+        if let (Counting::One, ClaimAnswer::Granted(grant)) = (self.config().counting(), answer) {
+            let last = grant.token.get() + u64::from(grant.block) - 1;
+            self.sessions.shared.known.learn(gate, last);
+        }
+    }
+
+    /// A server was put back to an earlier state under the same run and history, as a snapshot that is resumed: what tells is its
+    /// counter, which is behind what it granted to us. Closes the gate until every lease that the server may have forgotten is over
+    /// (L1); its check finds it closed.
+    async fn close<A>(&self, session: &Session, gate: &str) -> Result<Option<A>, BackendError> {
+        let script = &self.scripts().rewound;
+        let mut call = script.call(&[self.config().record()]);
+        call.arg(gate).arg(self.known(gate)).arg(millis(self.config().max_ttl));
+        session.ask(script, &call).await?;
+        tracing::warn!(place = %session.place(), "a Redis server was put back to an earlier state");
+        Ok(None)
     }
 
     /// The connection, if leases so long may be renewed over it.
@@ -136,6 +431,22 @@ impl Redis {
         session.stand(self.sessions.host().now()).await?;
         session.may_renew().await?;
         Ok(session)
+    }
+
+    async fn renew_batch(
+        &self,
+        session: &Arc<Session>,
+        grants: &[Grant],
+    ) -> Vec<Result<Renewal, BackendError>> {
+        let plain = match self.renew_plain(session, grants).await {
+            Ok(plain) => plain,
+            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
+        };
+        // A future for each of hundreds that are renewed already would cost more than they did.
+        let rest = grants.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
+        let mut kept = join_all(rest.map(|(grant, _)| self.keep(session, grant))).await.into_iter();
+        let answer = |is_renewed| if is_renewed { Some(Ok(Renewal::Renewed)) } else { kept.next() };
+        plain.into_iter().filter_map(answer).collect()
     }
 
     /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
@@ -188,35 +499,6 @@ impl Redis {
         }
     }
 
-    async fn renew_batch(
-        &self,
-        session: &Arc<Session>,
-        grants: &[Grant],
-    ) -> Vec<Result<Renewal, BackendError>> {
-        let plain = match self.renew_plain(session, grants).await {
-            Ok(plain) => plain,
-            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
-        };
-        // A future for each of hundreds that are renewed already would cost more than they did.
-        let rest = grants.iter().zip(&plain).filter(|(_, is_renewed)| !**is_renewed);
-        let mut kept = join_all(rest.map(|(grant, _)| self.keep(session, grant))).await.into_iter();
-        let answer = |is_renewed| if is_renewed { Some(Ok(Renewal::Renewed)) } else { kept.next() };
-        plain.into_iter().filter_map(answer).collect()
-    }
-
-    /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and
-    /// hand nothing on.
-    async fn gate_for_handing(&self, session: &Arc<Session>) -> Arc<str> {
-        let gate = session.gate();
-        if let Gate::Closed { until, .. } = &gate
-            && until.is_over(self.sessions.host().now())
-            && let Err(error) = session.recheck(&gate).await
-        {
-            tracing::debug!(%error, "nothing is handed on");
-        }
-        open_gate(session)
-    }
-
     /// Leaves where there may be waiters; remembers whether there were.
     async fn leave(
         &self,
@@ -244,133 +526,150 @@ impl Redis {
         }
     }
 
+    /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and
+    /// hand nothing on.
+    async fn gate_for_handing(&self, session: &Arc<Session>) -> Arc<str> {
+        let gate = session.gate();
+        if let Gate::Closed { until, .. } = &gate
+            && until.is_over(self.sessions.host().now())
+            && let Err(error) = session.recheck(&gate).await
+        {
+            tracing::debug!(%error, "nothing is handed on");
+        }
+        open_gate(session)
+    }
+
+    /// One lock.
+    pub(crate) async fn look(&self, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
+        let keys = self.keys(name)?;
+        let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
+        let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        call.arg(&*open_gate(session));
+        let answer = session.ask(&self.scripts().inspect, &call).await?;
+        let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
+        view.ok_or_else(|| error::unreadable(session.place(), "an inspection"))
+    }
+
+    /// The keys of a walk's next step; one that is no UTF-8 has no name.
+    async fn step(&self, session: &Session, scan: &mut Scan) -> Result<Option<Vec<String>>, BackendError> {
+        let step = scan.next().await.map_err(|error| session.failed(error))?;
+        Ok(step.map(|keys| keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+    }
+
+    fn name_of(&self, key: &str, prefix: &str) -> Option<LockName> {
+        let name = keys::name_of(&self.config().key, key)?;
+        (name.as_str().starts_with(prefix) && self.keys(&name).is_ok()).then_some(name)
+    }
+
+    /// Of these names, those whose value is one of ours: anybody's data may lie under such a key.
+    async fn only_ours(
+        &self,
+        session: &Session,
+        mut names: Vec<LockName>,
+    ) -> Result<Vec<LockName>, BackendError> {
+        let heads = join_all(names.iter().map(|name| self.head_of(session, name))).await;
+        let heads: Vec<Option<String>> = heads.into_iter().collect::<Result<_, _>>()?;
+        let is_ours = |head: &String| head.starts_with(value::SHARED) || value::owner_of(head).is_some();
+        let mut are_ours = heads.iter().map(|head| head.as_ref().is_some_and(is_ours));
+        names.retain(|_| are_ours.next() == Some(true));
+        Ok(names)
+    }
+
+    /// The first bytes of what lies under the lock's key; nothing if it is no text, or gone by now.
+    async fn head_of(&self, session: &Session, name: &LockName) -> Result<Option<String>, BackendError> {
+        let mut cmd = redis::cmd("GETRANGE");
+        cmd.arg(self.keys(name)?.lock).arg(0).arg(63);
+        match session.command(&cmd).await {
+            Ok(Value::BulkString(bytes)) => Ok(String::from_utf8(bytes).ok()),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One attempt through an open gate. `None`: it is closed.
+    async fn raise_through(
+        &self,
+        session: &Session,
+        gate: &str,
+        keys: &Keys,
+        (owner, to): (OwnerId, FencingToken),
+    ) -> Result<Option<Raised>, BackendError> {
+        let script = &self.scripts().raise;
+        let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
+        call.arg(gate).arg(&owner.hex()[..]).arg(to.get());
+        match number(&session.ask(script, &call).await?) {
+            Some(1) => Ok(Some(Raised::Raised)),
+            Some(0) => Ok(Some(Raised::Gone)),
+            Some(-1) => Ok(None),
+            _ => Err(error::unreadable(session.place(), "a raise")),
+        }
+    }
+
     /// # Errors
-    /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
-    pub(crate) fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
-        let max = self.config().max_ttl;
-        if ttl <= max {
+    /// `Unsupported`, if this handle was not made for that.
+    fn must_be(&self, is_so: bool, message: &str) -> Result<(), BackendError> {
+        if is_so {
             return Ok(());
         }
-        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
-        Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
+        let error = BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message.to_owned());
+        Err(error.with("redis", self.config().place_name()))
     }
 }
 
-/// A call of a script that looks at everything, with its keys.
-fn calling(script: &Script, keys: &Keys) -> Cmd {
-    let all = keys.all();
-    script.call(&all.iter().map(String::as_str).collect::<Vec<_>>())
+fn granted(claim: &Claim, token: i64, count: u64) -> ClaimAnswer {
+    ClaimAnswer::Granted(Grant {
+        name: claim.name.clone(),
+        owner: claim.owner,
+        token: FencingToken::new(token.unsigned_abs()),
+        block: u32::try_from(count).unwrap_or(1),
+        ttl: claim.ttl,
+    })
+}
+
+enum Claimed {
+    Answer(ClaimAnswer),
+    Closed,
+    Rewound,
+    Full(u64),
+}
+
+/// See the contract of `claim.lua`.
+fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
+    let kind = reply.number()?;
+    Some(match kind {
+        0 => Claimed::Closed,
+        1 => Claimed::Answer(granted(claim, reply.number()?, reply.count()?)),
+        4 => Claimed::Full(reply.count()?),
+        5 => Claimed::Rewound,
+        _ => {
+            let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
+            let holder = read_holder(&mut reply);
+            Claimed::Answer(if kind == 3 {
+                ClaimAnswer::Busy { retry_after, holder }
+            } else {
+                ClaimAnswer::Queued { ahead, retry_after, holder }
+            })
+        }
+    })
+}
+
+/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
+fn read_holder(reply: &mut Reply) -> Option<HolderView> {
+    let (value, left) = (reply.bytes()?, reply.millis());
+    if value == value::SHARED.as_bytes()
+        && let (Some(owner), Some(details)) = (reply.text(), reply.text())
+    {
+        return value::shared_holder(&owner, &details, left.unwrap_or_default());
+    }
+    Some(value::sole_holder(&value, left))
 }
 
 /// The text of the gate if it is open as far as we know. A wrong one only keeps the script from handing on.
-pub(crate) fn open_gate(session: &Session) -> Arc<str> {
+fn open_gate(session: &Session) -> Arc<str> {
     match session.gate() {
         Gate::Open(text) => text,
         Gate::Closed { .. } => Arc::from("closed"),
-    }
-}
-
-pub(crate) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
-#[async_trait]
-impl Backend for Redis {
-    fn promises(&self) -> Promises {
-        let (config, is_cluster) = (self.config(), self.is_cluster());
-        let is_guarded = !is_cluster && config.guard != GuardMode::Off;
-        let forgotten = if is_guarded { Restart::WaitedFor } else { Restart::Lost };
-        let mut promises = Promises::least(if is_cluster { "redis-cluster" } else { "redis" });
-        promises.sharing = Sharing::Counted;
-        promises.order = Order::Fifo;
-        promises.absent = Absent::Passed;
-        promises.minting = Minting::Entry;
-        promises.restart = forgotten;
-        promises.fail_over = Some(forgotten);
-        promises.reach = "all clients of the server";
-        promises.end = EndOfGrant::Ttl;
-        promises.chosen_owner = true;
-        promises.wake = WakeUp::Pushed;
-        promises.memo = Memos::Kept;
-        promises.max_ttl = config.max_ttl;
-        promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
-        promises.ttl_grain = Duration::from_millis(1);
-        promises
-    }
-
-    async fn handle(&self) -> Result<BackendHandle, BackendError> {
-        let handle = self.another().await?;
-        handle.sessions.session().await?;
-        Ok(Arc::new(handle))
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        self.try_claim(claim).await
-    }
-
-    async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let longest = grants.iter().map(|grant| grant.ttl).max().unwrap_or_default();
-        let session = match self.renewing(longest).await {
-            Ok(session) => session,
-            Err(error) => return grants.iter().map(|_| Err(error.clone())).collect(),
-        };
-        // In a Cluster every lock has its own slot.
-        let batch = if self.is_cluster() { 1 } else { BATCH };
-        let batches = grants.chunks(batch).map(|batch| self.renew_batch(&session, batch));
-        join_all(batches).await.into_iter().flatten().collect()
-    }
-
-    async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        self.try_release(name, owner).await
-    }
-
-    async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
-        let (script, keys) = (&self.scripts().tell, self.keys(name)?);
-        let session = self.sessions.session().await?;
-        let mut call = script.call(&[&keys.lock]);
-        call.arg(wire::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
-        session.ask(script, &call).await.map(drop)
-    }
-
-    async fn note(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        token: FencingToken,
-        memo: &Memo,
-    ) -> Result<Noted, BackendError> {
-        self.leave_memo(name, (owner, token), memo).await
-    }
-
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(Pushed::new(self.sessions.clone(), process, audience))
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        let session = self.sessions.session().await?;
-        self.look(&session, name).await
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        self.walk(prefix).await
-    }
-
-    async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        let session = self.sessions.session().await?;
-        let keys = self.keys(name)?;
-        let script = &self.scripts().break_lock;
-        let call = self.full_call(script, &keys, &self.gate_for_handing(&session).await);
-        let answer = session.ask(script, &call).await?;
-        let robbed = Reply::new(answer).and_then(read_robbed);
-        robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))
-    }
-
-    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        self.examine().await
-    }
-
-    async fn adopt(&self) -> Result<Adoption, BackendError> {
-        self.sessions.adopt().await
     }
 }
 
@@ -386,3 +685,44 @@ fn read_robbed(mut reply: Reply) -> Option<Vec<HolderView>> {
     }
     Some(robbed)
 }
+
+/// See the contract of `inspect.lua`. What is over is left out.
+fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
+    let now = reply.millis()?;
+    let fence = FencingToken::new(reply.count()?);
+    let (lock, left) = (reply.bytes(), reply.millis());
+    let (mut places, mut shared) = (reply.list()?, reply.list()?);
+    let memo = (reply.bytes(), reply.millis());
+    let (mut holders, mut queue) = (Vec::new(), Vec::new());
+    while !places.is_empty() {
+        let (owner, details, end) = (places.text()?, places.text()?, places.millis()?);
+        if end > now {
+            queue.extend(value::waiter(&owner, &details, now));
+        }
+    }
+    while !shared.is_empty() {
+        let (owner, details, end) = (shared.text()?, shared.text()?, shared.millis()?);
+        if end > now {
+            holders.extend(value::shared_holder(&owner, &details, end.saturating_sub(now)));
+        }
+    }
+    if let Some(lock) = lock.filter(|lock| holders.is_empty() || lock != value::SHARED.as_bytes()) {
+        holders.push(value::sole_holder(&lock, left));
+    }
+    let mut view = LockView::new(name.clone(), holders, queue, fence);
+    view.memo = if let (Some(value), Some(left)) = memo { value::memo(&value, left) } else { None };
+    Some(view)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// Leases that one call renews.
+const BATCH: usize = 128;
+
+/// How many may wait for one lock.
+const PLACES_MAX: usize = 4096;
+
+/// Names that are remembered as contended; more, and all are forgotten.
+const CONTENDED_MAX: usize = 4096;

@@ -2,7 +2,6 @@
 
 mod backend;
 mod check;
-mod claim;
 mod client;
 mod config;
 mod connection;
@@ -10,10 +9,6 @@ mod diagnose;
 mod error;
 mod guard;
 mod keys;
-mod list;
-mod memo;
-mod quorum;
-mod rewound;
 mod scan;
 mod script;
 mod sentinel;

@@ -1,9 +1,10 @@
-//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII.
+//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII; and those beside it: shared holders,
+//! waiters, memos.
 
 use std::{fmt::Write, time::Duration};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use tenure_core::{FencingToken, HolderView, Label, Mode, OwnerId, WaiterView};
+use tenure_core::{FencingToken, HolderView, Label, MemoView, Mode, OwnerId, WaiterView};
 
 /// What a lock holds while shared holders stand beside it.
 pub(crate) const SHARED: &str = "tenure:shared";
@@ -110,6 +111,14 @@ pub(crate) fn waiter(owner: &str, details: &str, now: Duration) -> Option<Waiter
     Some(WaiterView::new(owner, mode, label, now.saturating_sub(since)))
 }
 
+/// A memo, a key beside the lock that ends by itself, from `owner:token:kept:text`; `None` for anything else.
+pub(crate) fn memo(value: &[u8], left: Duration) -> Option<MemoView> {
+    let mut parts = std::str::from_utf8(value).ok()?.splitn(4, ':');
+    let (owner, token) = (parts.next()?, parts.next()?.parse().ok()?);
+    let kept = Duration::from_millis(parts.next()?.parse().ok()?);
+    Some(MemoView::new(parts.next()?, (owner, FencingToken::new(token)), kept.saturating_sub(left), left))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +161,16 @@ mod tests {
                 (None, None, None, None),
                 "{value:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_memo_reads_back_whatever_it_says() {
+        let view = memo("ab:7:9000:a:b\n:é".as_bytes(), Duration::from_secs(2)).unwrap();
+        assert_eq!((view.text.as_str(), view.owner.as_str(), view.token.get()), ("a:b\n:é", "ab", 7));
+        assert_eq!((view.age, view.left), (Duration::from_secs(7), Duration::from_secs(2)));
+        for other in [&b""[..], b"ab:7:9000", b"ab:x:9000:", b"\xff:7:9:"] {
+            assert_eq!(memo(other, Duration::ZERO), None);
         }
     }
 }
