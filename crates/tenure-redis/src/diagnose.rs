@@ -1,27 +1,35 @@
 //! `diagnose`: what weakens the promises of a Redis server, and what to do about it.
 //!
 //! A visit uses a connection that has passed no check, so that it also works where clients are refused. It looks at the
-//! servers, at the record, at one lock of its own, and at the keys.
+//! servers, at the record (whether its settings are ours, whether it grants, and what its clock did), at one lock of its own from
+//! claim to release (whether this user may do all that a lock needs), and at the keys (what others keep under our prefix, and
+//! which foreign clients hold what ours wait for).
 
-mod keys;
-mod record;
-mod rights;
 mod server;
-mod settings;
 
-use std::{error::Error, time::Duration};
+use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
-use redis::{Cmd, RedisResult, Value};
-use tenure_core::{BackendError, Finding, Severity, shown};
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue, RedisResult, Value};
+use tenure_core::{
+    Audience, Backend, BackendError, Claim, ClaimAnswer, ErrorKind, Finding, Grant, HolderView, Label,
+    LockName, Mode, OwnerId, ProcessId, Severity,
+    Severity::{Note, Problem, Warning},
+    Wait, shown,
+};
 
 use crate::{
     backend::Redis,
+    check::{self, Gate},
     config::GuardMode,
     error,
-    guard::Terms,
-    wire::{Node, Wire},
+    guard::{self, Decision, Facts, Record, Refusal, SLACK, Terms, Why},
+    keys::{self, Counting, ONE, PREFIX, QUORUM},
+    scan::{self, STEP, Scan},
+    session::Session,
+    wire::{self, Node, Wire},
 };
-use server::Server;
+use server::{Server, finding, time, word};
 
 struct Visit<'a> {
     redis: &'a Redis,
@@ -56,6 +64,341 @@ impl Redis {
 }
 
 impl Visit<'_> {
+    /// Looks at each server that keeps locks; false if a look at anything else is of no use.
+    async fn servers(&mut self, nodes: &[Node]) -> Result<bool, BackendError> {
+        let (mut found, mut is_right) = (Vec::new(), true);
+        for node in nodes {
+            let findings = match Server::read(&self.wire, node, self.redis).await {
+                Ok(server) => {
+                    is_right &= server.keeps_locks(&self.terms);
+                    server.findings(&self.terms)
+                }
+                Err(error) if error.code() == Some("NOPERM") => {
+                    is_right = false;
+                    vec![self.refused("INFO and TIME", &self.failed(error))]
+                }
+                Err(error) => return Err(self.failed(error)),
+            };
+            found.extend(findings.into_iter().map(|finding| (node, finding)));
+        }
+        self.findings.extend(merged(found));
+        Ok(is_right)
+    }
+
+    /// An ordinary connection; none if this client is refused.
+    async fn session(&mut self) -> Option<Arc<Session>> {
+        if self.redis.is_cluster() {
+            let what =
+                "a Redis Cluster has no restart guard: after a fail-over two clients may hold one lock";
+            let remedy = "check the token where you write; or keep locks on one master with Sentinel";
+            self.say(Note, what, remedy);
+        } else {
+            if self.terms.mode == GuardMode::Off {
+                let what = "the guard is off: after a restart or a fail-over the server grants what others may still hold";
+                let remedy = "take guard=off out of the URL everywhere, then run `tenure doctor --adopt`; or check the \
+                              token where you write";
+                self.say(Warning, what, remedy);
+            }
+            self.record().await?;
+        }
+        let opened = self.opened().await;
+        self.tried("look at the server and write its record", opened)
+    }
+
+    /// Looks at the record; nothing if this client is refused by it.
+    async fn record(&mut self) -> Option<()> {
+        let place = self.redis.config().place_name();
+        let looked = check::look(&self.redis.sessions.shared, &self.wire, &place).await;
+        if let Err(error) = &looked
+            && error.kind() == ErrorKind::Corrupt
+        {
+            let key = self.redis.config().record();
+            let what = format!("the record of this server cannot be read: {}", described(error));
+            let remedy = format!(
+                "{key} must be a hash that only Tenure writes: see redis-cli TYPE {key}, then RENAME {key} old:{key}; or \
+                 give Tenure a database of its own, as in redis://HOST/1"
+            );
+            self.say(Problem, what, remedy);
+            return None;
+        }
+        let (facts, record) = self.tried("read the record of the server", looked)?;
+        let decision = guard::decide(&self.terms, &facts, record.as_ref());
+        if let Some(counter) = self.counter().await {
+            self.findings.extend(set_back(counter, &facts, record.as_ref(), &decision));
+        }
+        match decision {
+            Decision::Refuse(Refusal::Mismatch { theirs, ours }) => {
+                self.findings.push(mismatch(&theirs, &ours));
+                return None;
+            }
+            Decision::Refuse(Refusal::Alone) => self.say(
+                Problem,
+                format!("{}, so it grants and renews nothing", Why::Alone),
+                "bring a replica back (redis-cli INFO replication shows them); or, if this server is to stand alone from \
+                 now on, run `tenure doctor --adopt`",
+            ),
+            Decision::Write { why: Why::Missing, wait, .. } if facts.is_lossy && !wait.is_zero() => self.say(
+                Warning,
+                "the record of this server is gone, and its statistics show FLUSHALL, FLUSHDB, SWAPDB or evicted keys: \
+                 all earlier locks were lost",
+                "see who does that (redis-cli INFO commandstats, ACL LOG), and forbid it: redis-cli ACL SETUSER USER \
+                 -flushall -flushdb -swapdb",
+            ),
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The largest token that was granted here. It is a time in µs if it was never counted past it.
+    async fn counter(&mut self) -> Option<Duration> {
+        let mut cmd = redis::cmd("HGETALL");
+        let verb = "read the counter of tokens (HGETALL)";
+        let answer = self.asked(verb, cmd.arg(self.redis.config().record())).await?;
+        let fields: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
+        let counters = fields.iter().filter(|(name, _)| *name == "token" || name.contains('.'));
+        counters.filter_map(|(_, count)| count.parse().ok()).max().map(Duration::from_micros)
+    }
+
+    async fn opened(&mut self) -> Result<Arc<Session>, BackendError> {
+        let sessions = &self.redis.sessions;
+        let session = sessions.session().await?;
+        if !self.redis.is_cluster() {
+            session.recheck(&session.gate()).await?;
+        }
+        if let Gate::Closed { why, until, .. } = session.gate()
+            && why != Why::Alone
+        {
+            let left = format!("{:.1} s", until.remaining(sessions.host().now()).as_secs_f64());
+            let what = format!(
+                "{why}: it grants nothing for another {left}, until every lease it may have forgotten is over"
+            );
+            let remedy =
+                format!("wait {left}; a shorter ?max_ttl= (the same everywhere) shortens the next wait");
+            self.say(Note, what, remedy);
+        }
+        Ok(session)
+    }
+
+    /// A lock whose name nobody can guess.
+    async fn try_a_lock(&mut self, session: &Session) {
+        let process = ProcessId::from_random(self.chance());
+        let name = format!("tenure-doctor/{:016x}", u64::from_be_bytes(self.chance()));
+        let name = LockName::new(name).unwrap_or_else(|error| unreachable!("BUG: a name of ours: {error}"));
+        // What is left behind after a refusal ends after a second.
+        let _ = self.verbs(&name, process).await;
+        let _ = self.commands(&name, process).await;
+        // A counter of its own would stay for a day.
+        if let Ok(keys) = self.redis.keys(&name)
+            && self.redis.config().counting() != Counting::One
+        {
+            let mut del = redis::cmd("DEL");
+            let _ = session.command(del.arg(keys.counter())).await;
+        }
+    }
+
+    fn chance<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.redis.sessions.host().random(&mut bytes);
+        bytes
+    }
+
+    /// Alone, with a waiter, and shared; up to the first verb that is refused.
+    async fn verbs(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
+        let claim = |mode, wait| Claim {
+            name: name.clone(),
+            owner: OwnerId::from_random(process, self.chance()),
+            mode,
+            ttl: CLAIMED,
+            label: Arc::new(Label::new("", 0, "", "tenure doctor")),
+            block: 1,
+            wait,
+            asker: Default::default(),
+        };
+        let (holder, waiter) = (claim(Mode::Exclusive, Wait::No), claim(Mode::Exclusive, Wait::Wake));
+        let (reader, redis) = (claim(Mode::READ, Wait::No), self.redis);
+        let granted = self.tried("take a lock", redis.claim(&holder).await)?;
+        // Otherwise we were away for longer than the ttl.
+        if let ClaimAnswer::Granted(grant) = granted {
+            let renewed = redis.renew(&[Grant { ttl: TTL, ..grant }]).await.pop().transpose();
+            self.tried("renew a lock", renewed)?;
+        }
+        self.tried("inspect a lock", redis.inspect(name).await)?;
+        self.tried("wait for a lock", redis.claim(&waiter).await)?;
+        for owner in [holder.owner, waiter.owner] {
+            self.tried("release a lock", redis.release(name, owner).await)?;
+        }
+        self.tried("take a shared lock", redis.claim(&reader).await)?;
+        self.tried("release a shared lock", redis.release(name, reader.owner).await)?;
+        Some(())
+    }
+
+    /// What the lock above did not need, but others will: hints, and scripts that the server forgot.
+    async fn commands(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
+        let channel = wire::channel((process, Audience::Waiters));
+        // On the connection that is dropped with this visit.
+        let heard = if self.resp3 {
+            self.wire.subscribe(&channel).await
+        } else {
+            self.wire.listen(std::slice::from_ref(&channel)).await.map(drop)
+        };
+        self.read("SUBSCRIBE to tenure:*", heard)?;
+        let keys = self.redis.keys(name);
+        let lock = self.tried("name a lock", keys)?.lock;
+        let script = "return redis.call('EXISTS', KEYS[1])";
+        for (verb, words) in [
+            ("PUBLISH to tenure:*", &["PUBLISH", &channel, "a"][..]),
+            ("EVAL a script", &["EVAL", script, "1", &lock]),
+            ("GETRANGE a key", &["GETRANGE", &lock, "0", "1"]),
+        ] {
+            self.asked(verb, Cmd::new().arg(words)).await?;
+        }
+        Some(())
+    }
+
+    /// Without a session only what needs no script is looked at.
+    async fn keys(&mut self, nodes: &[Node], session: Option<&Session>) {
+        let Some(waited) = self.under_prefix(nodes).await else { return };
+        if let Some(session) = session {
+            self.foreign_holders(session, &waited).await;
+        }
+        let template = self.redis.config().key.clone();
+        if template != "%s" {
+            self.under_template(nodes, &template).await;
+        }
+    }
+
+    /// All keys under our prefix. Gives the locks that somebody waits for.
+    async fn under_prefix(&mut self, nodes: &[Node]) -> Option<Vec<LockName>> {
+        let (redis, mut strange, mut waited) = (self.redis, Tally::default(), Vec::new());
+        self.walk(nodes, format!("{PREFIX}*"), |key, kind, _| {
+            if !is_ours(key, kind) {
+                strange.add(format!("{} is a {kind}", text(key)));
+            } else if kind == "zset" {
+                let lock = std::str::from_utf8(key).ok().and_then(keys::lock_of_queue);
+                let name = lock.and_then(|lock| keys::name_of(&redis.config().key, lock));
+                waited.extend(name.filter(|name| redis.keys(name).is_ok()));
+            }
+        })
+        .await?;
+        let what =
+            format!("keys under our prefix `{PREFIX}` that are not ours, so that locks with such a key fail");
+        let remedy = "see who writes there, then rename or delete them (redis-cli RENAME KEY NEW), or give Tenure a \
+                      database of its own, as in redis://HOST/1";
+        self.say_of(&strange, Problem, &what, remedy);
+        Some(waited)
+    }
+
+    /// Locks that ours wait for and that a client of another library holds, with an end or without.
+    async fn foreign_holders(&mut self, session: &Session, waited: &[LockName]) {
+        let [mut bounded, mut endless, mut broken] = [(); 3].map(|()| Tally::default());
+        let (mut blocked, mut views) = (None, Vec::new());
+        for step in waited.chunks(STEP) {
+            views.extend(join_all(step.iter().map(|name| self.redis.look(session, name))).await);
+        }
+        // Ours say since when they hold.
+        let is_foreign = |holder: &&HolderView| holder.since.is_none();
+        for (name, view) in waited.iter().zip(views) {
+            let shown = text(name.as_str().as_bytes());
+            let view = match view {
+                Ok(view) if !view.queue.is_empty() => view,
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    broken.add(shown);
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(holder) = view.holders.iter().find(is_foreign) else { continue };
+            let example = format!("{shown} holds \"{}\"", tenure_core::shown(&holder.owner).within(24));
+            if let Some(left) = holder.expires_in {
+                bounded.add(format!("{example}, {} left", time(left)));
+            } else {
+                endless.add(example);
+                blocked.get_or_insert(name);
+            }
+        }
+        let what =
+            "locks that ours wait for and that foreign clients hold, which neither queue nor wake ours";
+        let remedy = "nothing, if they are meant to share these locks; a fair queue needs Tenure everywhere";
+        self.say_of(&bounded, Note, what, remedy);
+        if let Some(name) = blocked {
+            let key = self.redis.keys(name).map(|keys| keys.lock).unwrap_or_default();
+            let (name, key) = (word(name.as_str(), "NAME"), word(&key, "KEY"));
+            let remedy =
+                format!("see that no client uses it, then `tenure break {name}`, or redis-cli DEL {key}");
+            let what = "locks that ours wait for and that foreign clients hold without an end, until the key is deleted";
+            self.say_of(&endless, Warning, what, &remedy);
+        }
+        let remedy = "give Tenure names of its own, as in ?key=lock:%25s (the same everywhere), or rename the other data";
+        self.say_of(&broken, Problem, "locks whose key holds other data, so that they fail", remedy);
+    }
+
+    /// With a template of our own, every key of such a name should be a lock.
+    async fn under_template(&mut self, nodes: &[Node], template: &str) -> Option<()> {
+        let (mut other, mut endless) = (Tally::default(), Tally::default());
+        let pattern = scan::escaped(template).replacen("%s", "*", 1);
+        self.walk(nodes, pattern, |key, kind, ttl| match kind {
+            _ if key.starts_with(PREFIX.as_bytes()) => {}
+            "string" if ttl == -1 => endless.add(text(key)),
+            "string" | "none" => {}
+            _ => other.add(format!("{} is a {kind}", text(key))),
+        })
+        .await?;
+        let what = format!(
+            "keys under the template `{template}` that hold other data, so that locks of these names fail"
+        );
+        let remedy = "rename the other data, or use another template, as in ?key=tenure-lock:%25s (the same everywhere)";
+        self.say_of(&other, Problem, &what, remedy);
+        let what = format!(
+            "keys without a ttl under the template `{template}`, so that a claim of such a lock waits for ever"
+        );
+        let remedy = "if a foreign client left these locks, see that no client uses them, then redis-cli DEL KEY; if they \
+                      are other data, rename them or use another template";
+        self.say_of(&endless, Warning, &what, remedy);
+        Some(())
+    }
+
+    /// Shows each key that matches, with its type and its PTTL.
+    async fn walk(
+        &mut self,
+        nodes: &[Node],
+        pattern: String,
+        mut show: impl FnMut(&[u8], &str, i64),
+    ) -> Option<()> {
+        let mut scan = Scan::new(&self.wire, nodes, pattern).at_most(MOST_STEPS, MOST_KEYS);
+        loop {
+            let step = scan.next().await;
+            let Some(keys) = self.read("look at the keys (SCAN)", step)? else { break };
+            let kinds: Vec<String> = self.each("TYPE", &keys).await?;
+            let ttls: Vec<i64> = self.each("PTTL", &keys).await?;
+            for ((key, kind), ttl) in keys.iter().zip(kinds).zip(ttls) {
+                show(key, &kind, ttl);
+            }
+        }
+        if let Some((seen, pattern)) = scan.cut() {
+            self.say(
+                Note,
+                format!("not all keys were looked at: only {seen} that match {pattern}"),
+                "to have all of them looked at, keep locks in a database of their own, as in redis://HOST/1",
+            );
+        }
+        Some(())
+    }
+
+    async fn each<T: FromRedisValue>(&mut self, command: &str, keys: &[Vec<u8>]) -> Option<Vec<T>> {
+        let cmds: Vec<Cmd> = keys.iter().map(|key| Cmd::new().arg(command).arg(key).clone()).collect();
+        let asked = join_all(cmds.iter().map(|cmd| self.wire.ask(cmd))).await;
+        let read = asked.into_iter().map(|answer| Ok(redis::from_redis_value(answer?)?)).collect();
+        let all = self.read(&format!("look at the keys ({command})"), read);
+        if all.is_none()
+            && command == "TYPE"
+            && let Some(finding) = self.findings.last_mut()
+        {
+            // No lock needs it, only this visit.
+            finding.severity = Note;
+        }
+        all
+    }
+
     fn say(&mut self, severity: Severity, what: impl AsRef<str>, remedy: impl AsRef<str>) {
         self.findings.push(finding(severity, what, remedy));
     }
@@ -88,35 +431,36 @@ impl Visit<'_> {
 
     fn not_tried(&mut self, until: &str) {
         let what = "the rights of this user were not tried: no lock can be taken here now";
-        self.say(Severity::Note, what, format!("run `tenure doctor` again; nothing can be tried {until}"));
+        self.say(Note, what, format!("run `tenure doctor` again; nothing can be tried {until}"));
     }
 
-    /// Looks at each server that keeps locks; false if a look at anything else is of no use.
-    async fn servers(&mut self, nodes: &[Node]) -> Result<bool, BackendError> {
-        let (mut found, mut is_right) = (Vec::new(), true);
-        for node in nodes {
-            let findings = match Server::read(&self.wire, node, self.redis).await {
-                Ok(server) => {
-                    is_right &= server.keeps_locks(&self.terms);
-                    server.findings(&self.terms)
-                }
-                Err(error) if error.code() == Some("NOPERM") => {
-                    is_right = false;
-                    vec![self.refused("INFO and TIME", &self.failed(error))]
-                }
-                Err(error) => return Err(self.failed(error)),
-            };
-            found.extend(findings.into_iter().map(|finding| (node, finding)));
+    fn say_of(&mut self, found: &Tally, severity: Severity, what: &str, remedy: &str) {
+        if found.count > 0 {
+            self.say(severity, format!("{what}: {}", found.text()), remedy);
         }
-        self.findings.extend(merged(found));
-        Ok(is_right)
     }
-}
 
-/// Both texts may quote the server, or data of others.
-fn finding(severity: Severity, what: impl AsRef<str>, remedy: impl AsRef<str>) -> Finding {
-    let plain = |text: &str| shown(text).within(4096).to_string();
-    Finding::new(severity, plain(what.as_ref()), plain(remedy.as_ref()))
+    /// What this user was refused, and the line that allows it.
+    fn refused(&self, verb: &str, error: &BackendError) -> Finding {
+        let (why, remedy) = match error.kind() {
+            ErrorKind::Denied => ("this user may not", format!("give it the rights: {}", self.grant_line())),
+            _ => (
+                "it was not possible to",
+                "do what the message says, read the log of the server, then run `tenure doctor` again".into(),
+            ),
+        };
+        finding(Problem, format!("{why} {verb}: {}", described(error)), remedy)
+    }
+
+    fn grant_line(&self) -> String {
+        let config = self.redis.config();
+        let user = word(config.login.user.as_deref().unwrap_or("default"), "USER");
+        let pattern = config.key.replacen("%s", "*", 1);
+        let is_plain = !word(pattern.trim_matches('*'), "").is_empty();
+        let keys = if is_plain { format!("'~{pattern}' '~tenure:*'") } else { "'~*'".to_owned() };
+        let more = if self.redis.is_cluster() { RIGHTS_IN_A_CLUSTER } else { "" };
+        format!("redis-cli ACL SETUSER {user} {keys} '&tenure:*' {RIGHTS} {more}").trim_end().to_owned()
+    }
 }
 
 /// A finding that several servers of a Cluster share is said once.
@@ -148,19 +492,118 @@ fn described(error: &BackendError) -> String {
     shown(&format!("{error}{words}")).within(240).to_string()
 }
 
-/// `30s`, `1m 30s`; never finer than ms.
-fn time(d: Duration) -> String {
-    // OK because no duration here is anywhere near 2^64 ms.
-    let ms = u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    humantime::format_duration(Duration::from_millis(ms)).to_string()
+fn mismatch(theirs: &str, ours: &str) -> Finding {
+    let split = |settings| match str::split_once(settings, ' ') {
+        Some((nodes, rest)) if nodes.starts_with("quorum=") => (nodes, rest),
+        _ => ("", settings),
+    };
+    let ((nodes, rest), (our_nodes, _)) = (split(theirs), split(ours));
+    // `guard=on max_ttl=1m 30s` is `guard=on&max_ttl=1m30s` in a URL.
+    let query = rest.replacen(' ', "&", 1).replace(' ', "");
+    let is_plain = query.chars().all(|c| c.is_ascii_alphanumeric() || "=&_".contains(c));
+    let first = match is_plain {
+        _ if nodes != our_nodes => "name the same nodes everywhere, all of them".to_owned(),
+        true => format!("put ?{query} into this URL"),
+        false => "put their ?guard= and ?max_ttl= into this URL".to_owned(),
+    };
+    let what = format!(
+        "others use this server with {theirs}, and this URL has {ours}: this client is granted nothing"
+    );
+    finding(
+        Problem,
+        what,
+        format!("{first}; or, if all others have {ours} by now, run `tenure doctor --adopt`"),
+    )
 }
 
-/// A word of a shell command; text that a shell could take for more than a word is replaced.
-fn word<'a>(text: &'a str, otherwise: &'a str) -> &'a str {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/_.:@%+=-".contains(c);
-    let is_word = !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain);
-    if is_word { text } else { otherwise }
+/// Hazard 19. While a wait runs, the counter is at the end of it.
+fn set_back(
+    counter: Duration,
+    facts: &Facts,
+    record: Option<&Record>,
+    decision: &Decision,
+) -> Option<Finding> {
+    let allowed = match (record, decision) {
+        (Some(record), _) if record.is_open => Duration::ZERO,
+        (_, Decision::Wait { wait, .. } | Decision::Write { wait, .. }) => *wait + SLACK,
+        // Their waits may be longer than ours.
+        (Some(record), _) => record.ready.saturating_sub(facts.now),
+        (None, _) => return None,
+    };
+    let step = counter.saturating_sub(facts.now + allowed);
+    let what = format!(
+        "the server's clock is {} behind the time at which tokens began: it was set back, by no less than that; leases of \
+         that time last longer",
+        time(step)
+    );
+    let remedy = "have chrony or ntpd slew the clock instead of stepping it (see `chronyc tracking`); tokens go on from \
+                  where they were, so nothing is unsafe";
+    (step > SET_BACK).then(|| finding(Warning, what, remedy))
 }
+
+fn text(key: &[u8]) -> String {
+    shown(&String::from_utf8_lossy(key)).within(80).to_string()
+}
+
+/// Whether a key under our prefix is what we would have put there; a key that is gone by now is.
+fn is_ours(key: &[u8], kind: &str) -> bool {
+    if kind == "none" || [ONE, QUORUM].map(str::as_bytes).contains(&key) {
+        // The record was judged when it was read; the other one is judged by clients of its kind.
+        return true;
+    }
+    let side = std::str::from_utf8(key).ok().and_then(|key| {
+        let (_, rest) = key.strip_prefix(PREFIX)?.strip_prefix('{')?.split_once("}:")?;
+        rest.split_once(':').filter(|(_, lock)| !lock.is_empty())
+    });
+    matches!(
+        (side, kind),
+        (Some(("queue" | "places" | "shared", _)), "zset")
+            | (Some(("who", _)), "hash")
+            | (Some(("fence" | "memo", _)), "string")
+    )
+}
+
+/// Counts things, and keeps the first few as examples.
+#[derive(Default)]
+struct Tally {
+    count: usize,
+    examples: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, example: String) {
+        self.count += 1;
+        self.examples.extend((self.count <= EXAMPLES).then_some(example));
+    }
+
+    /// `2 (a, b)`
+    fn text(&self) -> String {
+        let rest = if self.count > EXAMPLES { ", …" } else { "" };
+        format!("{} ({}{rest})", self.count, self.examples.join(", "))
+    }
+}
+
+/// The counter of tokens is at the server's time when it opens; a clock behind it by more was set back.
+const SET_BACK: Duration = Duration::from_secs(1);
+
+/// The lock ends after so long if the visit is cut off; no server has a shorter maximum. A claim asks for less, so that a
+/// renewal has something to do.
+const TTL: Duration = Duration::from_secs(1);
+const CLAIMED: Duration = Duration::from_millis(900);
+
+/// What a user needs, beside the keys.
+const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
+    +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank \
+    +zrem +zscore +publish +subscribe +scan +type";
+
+/// And in a Cluster.
+const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|nodes +cluster|slots";
+
+/// A walk ends after so many steps on one server, or so many keys in all: that is a few seconds.
+const MOST_STEPS: usize = 4_000;
+const MOST_KEYS: usize = 20_000;
+/// How many examples a finding has.
+const EXAMPLES: usize = 3;
 
 #[cfg(test)]
 #[path = "diagnose_tests.rs"]

@@ -1,15 +1,7 @@
 //! What is found, on texts of servers that a test cannot start; `tests/diagnose.rs` has the rest.
 
-use Severity::{Note, Problem, Warning};
-
-use super::{
-    keys::{Tally, is_ours},
-    record::{mismatch, set_back},
-    rights::{RIGHTS, RIGHTS_IN_A_CLUSTER},
-    server::Clock,
-    *,
-};
-use crate::guard::{Decision, Facts, Predecessor, Record, Refusal, Why};
+use super::{server::Clock, *};
+use crate::guard::Predecessor;
 
 fn terms(mode: GuardMode, seconds: u64) -> Terms {
     Terms { mode, max_ttl: Duration::from_secs(seconds), db: 0, quorum: None }
