@@ -32,7 +32,7 @@ pub(crate) struct Connection {
     pub(crate) router: Arc<HintRouter>,
     pub(crate) end: Arc<End>,
     /// What goes over it together.
-    pub(crate) gathering: Arc<Gathering>,
+    pub(crate) batcher: Arc<Batcher>,
 }
 
 impl Connection {
@@ -45,7 +45,7 @@ impl Connection {
         if self.end.set() {
             self.router.ring_all();
         }
-        self.gathering.end();
+        self.batcher.end();
     }
 
     /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
@@ -54,14 +54,14 @@ impl Connection {
         shared: &Shared,
         request: R,
     ) -> Result<R::Answer, BackendError> {
-        let gathering = &self.gathering;
-        if let Some(_under_way) = gathering.alone() {
+        let batcher = &self.batcher;
+        if let Some(_under_way) = batcher.alone() {
             return alone(self, shared, &request).await;
         }
-        if gathering.is_stuck(&*shared.host, shared.config.response_timeout) {
+        if batcher.is_stuck(&*shared.host, shared.config.response_timeout) {
             self.on_left();
         }
-        match gathering.join(request, &*shared.host).await {
+        match batcher.join(request, &*shared.host).await {
             Ok(Told::Answer(answer)) => answer,
             Ok(Told::Alone(request)) => alone(self, shared, &request).await,
             Err(_) => {
@@ -288,16 +288,16 @@ impl Plain for Freeing {
 }
 
 /// The plain claims and releases of one connection that are ready at the same time, on their way to the server in one script.
-pub(crate) struct Gathering {
+pub(crate) struct Batcher {
     state: Mutex<State>,
     /// Something is ready, or it is over.
     rings: Notify,
 }
 
 /// The way in for those who ask. Without it nothing is sent any more.
-pub(crate) struct Entrance(pub(crate) Arc<Gathering>);
+pub(crate) struct BatcherHandle(pub(crate) Arc<Batcher>);
 
-impl Drop for Entrance {
+impl Drop for BatcherHandle {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -314,7 +314,7 @@ struct State {
 }
 
 /// Requests that are counted for as long as it lives.
-struct UnderWay<'a>(&'a Gathering, usize);
+struct UnderWay<'a>(&'a Batcher, usize);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -322,7 +322,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Gathering {
+impl Batcher {
     /// For a server that can do many at once, or not.
     pub(crate) fn new(can_do_many: bool) -> Self {
         let state = State {
@@ -447,17 +447,17 @@ pub(crate) struct Sender {
 impl Drop for Sender {
     /// Also if its runtime ends before it is begun.
     fn drop(&mut self) {
-        self.connection.gathering.end();
+        self.connection.batcher.end();
     }
 }
 
 impl Sender {
     /// Until nobody can ask over this connection any more.
     pub(crate) async fn run(self) {
-        while self.connection.gathering.is_ready().await {
+        while self.connection.batcher.is_ready().await {
             // All that is ready now joins; and the server begins with what was sent while we make the next.
             go_behind().await;
-            for run in self.connection.gathering.next() {
+            for run in self.connection.batcher.next() {
                 match run {
                     Run::Take(run) => self.begin(run).await,
                     Run::Free(run) => self.begin(run).await,
@@ -491,7 +491,7 @@ async fn go_behind() {
 }
 
 async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Asked<R>>) {
-    let _under_way = connection.gathering.enter(run.len());
+    let _under_way = connection.batcher.enter(run.len());
     let (requests, askers): (Vec<R>, Vec<_>) = run.into_iter().unzip();
     let told: Vec<Told<R>> = if let [request] = &requests[..] {
         vec![Told::Answer(alone(&connection, &shared, request).await)]
@@ -521,7 +521,7 @@ async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<
         Err(error) if error.outcome() == Outcome::NotApplied => {
             if error.kind() != ErrorKind::Unavailable {
                 tracing::debug!(place = connection.place, %error, "from here on each request goes alone");
-                connection.gathering.refuse();
+                connection.batcher.refuse();
             }
             requests.into_iter().map(Told::Alone).collect()
         }
@@ -550,8 +550,8 @@ mod tests {
     use super::*;
     const LIMIT: Duration = Duration::from_secs(1);
 
-    fn gathering() -> Gathering {
-        Gathering::new(true)
+    fn batcher() -> Batcher {
+        Batcher::new(true)
     }
 
     fn clock() -> Arc<PausedHost> {
@@ -580,95 +580,95 @@ mod tests {
     /// One gate for each script; a claim that was cancelled is not sent, and is told so.
     #[tokio::test]
     async fn those_that_are_ready_leave_together() {
-        let gathering = gathering();
-        let _a = gathering.join(take("a", "g"), &*clock());
+        let batcher = batcher();
+        let _a = batcher.join(take("a", "g"), &*clock());
         let cancelled = take("b", "g");
         let asker = Asker::new();
-        let b = gathering.join(Taking { asker: asker.clone(), ..cancelled }, &*clock());
-        let _c = gathering.join(take("c", "g"), &*clock());
-        let _d = gathering.join(take("d", "h"), &*clock());
-        let _f = gathering.join(free("f"), &*clock());
+        let b = batcher.join(Taking { asker: asker.clone(), ..cancelled }, &*clock());
+        let _c = batcher.join(take("c", "g"), &*clock());
+        let _d = batcher.join(take("d", "h"), &*clock());
+        let _f = batcher.join(free("f"), &*clock());
         asker.leave();
-        assert!(gathering.is_ready().await);
-        assert_eq!(shown(&gathering.next()), ["-f", "a c", "d"]);
+        assert!(batcher.is_ready().await);
+        assert_eq!(shown(&batcher.next()), ["-f", "a c", "d"]);
         let Ok(Told::Answer(Err(gone))) = b.await else { panic!("it was sent") };
         assert_eq!(gone.outcome(), Outcome::NotApplied);
-        assert!(is_pending(&mut Box::pin(gathering.is_ready())).await);
-        assert!(gathering.next().is_empty());
+        assert!(is_pending(&mut Box::pin(batcher.is_ready())).await);
+        assert!(batcher.next().is_empty());
     }
 
     /// No more leave at a time than one script takes, and all in the end.
     #[tokio::test]
     async fn a_script_takes_so_many() {
-        let gathering = gathering();
-        let _told: Vec<_> = (0..=MOST).map(|n| gathering.join(free(&n.to_string()), &*clock())).collect();
-        let first = gathering.next();
+        let batcher = batcher();
+        let _told: Vec<_> = (0..=MOST).map(|n| batcher.join(free(&n.to_string()), &*clock())).collect();
+        let first = batcher.next();
         assert!(matches!(&first[..], [Run::Free(run)] if run.len() == MOST));
-        assert!(gathering.is_ready().await);
-        assert_eq!(shown(&gathering.next()), [format!("-{MOST}")]);
+        assert!(batcher.is_ready().await);
+        assert_eq!(shown(&batcher.next()), [format!("-{MOST}")]);
     }
 
     /// Who waits to be woken is: by the first one that is ready, and by the end.
     #[tokio::test]
     async fn the_first_one_and_the_end_wake_the_sender() {
-        let gathering = gathering();
-        let mut ready = Box::pin(gathering.is_ready());
+        let batcher = batcher();
+        let mut ready = Box::pin(batcher.is_ready());
         assert!(is_pending(&mut ready).await);
-        let _told = gathering.join(free("a"), &*clock());
+        let _told = batcher.join(free("a"), &*clock());
         assert!(ready.await);
-        gathering.next();
-        let mut ready = Box::pin(gathering.is_ready());
+        batcher.next();
+        let mut ready = Box::pin(batcher.is_ready());
         assert!(is_pending(&mut ready).await);
-        gathering.end();
+        batcher.end();
         assert!(!ready.await);
     }
 
     /// L8: whoever waits to leave when it is over hears of it, and the next one is not held up.
     #[tokio::test]
     async fn if_nobody_sends_them_they_hear_of_it() {
-        let gathering = gathering();
-        let told = gathering.join(free("a"), &*clock());
-        gathering.end();
+        let batcher = batcher();
+        let told = batcher.join(free("a"), &*clock());
+        batcher.end();
         assert!(told.await.is_err());
-        assert!(gathering.join(take("b", "g"), &*clock()).await.is_err());
-        let alone: Vec<_> = (0..=FEW).map(|_| gathering.alone().is_some()).collect();
+        assert!(batcher.join(take("b", "g"), &*clock()).await.is_err());
+        let alone: Vec<_> = (0..=FEW).map(|_| batcher.alone().is_some()).collect();
         assert_eq!(alone, [true; FEW + 1]);
     }
 
     /// L6: a sender that stands still is found by whoever asks later; one that gets on is not.
     #[tokio::test(start_paused = true)]
     async fn a_sender_that_stands_still_is_found() {
-        let (gathering, clock) = (gathering(), clock());
+        let (batcher, clock) = (batcher(), clock());
         let is_stuck = async |after| {
             pass(Duration::from_millis(after)).await;
-            gathering.is_stuck(&*clock, LIMIT)
+            batcher.is_stuck(&*clock, LIMIT)
         };
         assert!(!is_stuck(5000).await, "nobody waits");
-        let _first = gathering.join(free("a"), &*clock);
+        let _first = batcher.join(free("a"), &*clock);
         assert!(!is_stuck(900).await);
-        let _second = gathering.join(free("b"), &*clock);
+        let _second = batcher.join(free("b"), &*clock);
         assert!(!is_stuck(100).await && is_stuck(1).await);
-        gathering.next();
+        batcher.next();
         assert!(!is_stuck(5000).await, "they have left");
-        let _third = gathering.join(free("c"), &*clock);
+        let _third = batcher.join(free("c"), &*clock);
         assert!(!is_stuck(1000).await && is_stuck(1).await);
-        gathering.end();
+        batcher.end();
         assert!(!is_stuck(5000).await, "it is over");
     }
 
     #[tokio::test]
     async fn few_go_alone_and_all_where_the_server_can_do_no_more() {
-        let gathering = gathering();
-        let few: Vec<_> = (0..FEW).map(|_| gathering.alone().unwrap()).collect();
-        assert!(gathering.alone().is_none());
+        let batcher = batcher();
+        let few: Vec<_> = (0..FEW).map(|_| batcher.alone().unwrap()).collect();
+        assert!(batcher.alone().is_none());
         drop(few);
-        let many = gathering.enter(MOST);
-        assert!(gathering.alone().is_none());
+        let many = batcher.enter(MOST);
+        assert!(batcher.alone().is_none());
         drop(many);
-        let _waits = gathering.join(free("a"), &*clock());
-        assert!(gathering.alone().is_none(), "nobody passes those who wait to leave");
-        gathering.refuse();
-        assert!(gathering.alone().is_some());
-        assert!(Gathering::new(false).alone().is_some());
+        let _waits = batcher.join(free("a"), &*clock());
+        assert!(batcher.alone().is_none(), "nobody passes those who wait to leave");
+        batcher.refuse();
+        assert!(batcher.alone().is_some());
+        assert!(Batcher::new(false).alone().is_some());
     }
 }

@@ -24,7 +24,7 @@ use tenure_core::{
 use crate::{
     check::{self, Gate},
     config::GuardMode,
-    connection::{Connection, Entrance, Gathering, Sender},
+    connection::{Batcher, BatcherHandle, Connection, Sender},
     error,
     guard::{self, LOOK, Terms, Why},
     script::{Reply, Script},
@@ -43,7 +43,7 @@ pub(crate) struct Sessions {
 pub(crate) struct Session {
     shared: Arc<Shared>,
     pub(crate) connection: Arc<Connection>,
-    _entrance: Entrance,
+    _entrance: BatcherHandle,
     gate: Mutex<Gate>,
     checking: SingleFlight<Result<(), BackendError>>,
     /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
@@ -145,9 +145,9 @@ async fn open(shared: Arc<Shared>, router: Arc<HintRouter>) -> Result<Session, B
     let end = Arc::<End>::default();
     let (wire, resp3) = wire(&shared, &router, &end).await?;
     // The keys of a Cluster's locks lie on several nodes.
-    let gathering = Arc::new(Gathering::new(!config.is_cluster()));
-    let entrance = Entrance(gathering.clone());
-    let connection = Arc::new(Connection { wire, place, router, end, gathering });
+    let batcher = Arc::new(Batcher::new(!config.is_cluster()));
+    let entrance = BatcherHandle(batcher.clone());
+    let connection = Arc::new(Connection { wire, place, router, end, batcher });
     if !config.is_cluster() {
         // In the runtime that has begun the driver: nothing was waited for since.
         let sender = Sender { connection: connection.clone(), shared: shared.clone() };
