@@ -21,7 +21,7 @@ use tenure_core::{
 use crate::{
     check::Gate,
     config::{Config, GuardMode},
-    connection::{Freeing, Taken, Taking},
+    connection::{ClaimReply, ClaimRequest, ReleaseRequest},
     error,
     guard::Terms,
     keys::{self, Counting, Keys, PREFIX},
@@ -109,7 +109,7 @@ impl Backend for Redis {
         let keys = self.keys(name)?;
         let session = self.sessions.session().await?;
         if !self.contended.is_contended(name) {
-            let freeing = Freeing { lock: keys.lock.clone(), owner: owner.hex() };
+            let freeing = ReleaseRequest { lock: keys.lock.clone(), owner: owner.hex() };
             if session.connection.ask_plainly(&self.sessions.shared, freeing).await? {
                 return Ok(Released::Released);
             }
@@ -318,12 +318,12 @@ impl Redis {
         gate: &Arc<str>,
         claim: &Claim,
         since: Moment,
-    ) -> Result<Taken, BackendError> {
+    ) -> Result<ClaimReply, BackendError> {
         let mut tail = String::with_capacity(64);
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", since.wall.as_millis());
         tail.push_str(&self.label(&claim.label));
-        let taking = Taking {
+        let taking = ClaimRequest {
             asker: claim.asker.clone(),
             keys: self.keys(&claim.name)?,
             gate: gate.clone(),
@@ -397,7 +397,7 @@ impl Redis {
         if ttl <= max {
             return Ok(());
         }
-        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        let message = format!("redis claims a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
@@ -513,7 +513,7 @@ impl Redis {
         call.arg(&owner.hex()[..]);
         let mut answer = number(&session.ask(script, &call).await?);
         if answer == Some(3) && matches!(seen, Gate::Open(_)) && session.recheck(&seen).await.is_ok() {
-            // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
+            // It has left. Pending again, it hands on what is free, if the gate is open under another name by now.
             let mut again = self.full_call(script, keys, &open_gate(session));
             again.arg(&owner.hex()[..]);
             answer = session.ask(script, &again).await.map_or(answer, |_| answer);

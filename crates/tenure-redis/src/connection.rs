@@ -62,8 +62,8 @@ impl Connection {
             self.on_left();
         }
         match batcher.join(request, &*shared.host).await {
-            Ok(Told::Answer(answer)) => answer,
-            Ok(Told::Alone(request)) => alone(self, shared, &request).await,
+            Ok(BatchReply::Answer(answer)) => answer,
+            Ok(BatchReply::Alone(request)) => alone(self, shared, &request).await,
             Err(_) => {
                 self.on_left();
                 Err(error::unsent(&self.place))
@@ -108,7 +108,7 @@ pub(crate) trait Plain: Sized + Send + Sync + 'static {
     const WHAT: &'static str;
 
     /// Where those of this kind wait to leave.
-    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>>;
+    fn waiting(ready: &mut Ready) -> &mut Vec<Pending<Self>>;
 
     fn script(scripts: &Scripts) -> &Script;
 
@@ -125,39 +125,39 @@ pub(crate) trait Plain: Sized + Send + Sync + 'static {
 }
 
 /// What became of a request that left with others.
-pub(crate) enum Told<R: Plain> {
+pub(crate) enum BatchReply<R: Plain> {
     Answer(Result<R::Answer, BackendError>),
     /// Nothing was done for anybody; it has to be asked alone.
     Alone(R),
 }
 
 /// A request, and where its answer goes.
-pub(crate) type Asked<R> = (R, oneshot::Sender<Told<R>>);
+pub(crate) type Pending<R> = (R, oneshot::Sender<BatchReply<R>>);
 
 /// An owner, as it stands in a key.
 type Owner = [u8; 48];
 
 /// Those that leave in one script.
 enum Run {
-    Take(Vec<Asked<Taking>>),
-    Free(Vec<Asked<Freeing>>),
+    Take(Vec<Pending<ClaimRequest>>),
+    Free(Vec<Pending<ReleaseRequest>>),
 }
 
 /// Requests that wait to leave, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct Ready {
-    takes: Vec<Asked<Taking>>,
-    frees: Vec<Asked<Freeing>>,
+    claims: Vec<Pending<ClaimRequest>>,
+    releases: Vec<Pending<ReleaseRequest>>,
 }
 
 impl Ready {
     fn is_empty(&self) -> bool {
-        self.takes.is_empty() && self.frees.is_empty()
+        self.claims.is_empty() && self.releases.is_empty()
     }
 }
 
 /// A claim.
-pub(crate) struct Taking {
+pub(crate) struct ClaimRequest {
     pub(crate) asker: Asker,
     pub(crate) keys: Keys,
     pub(crate) gate: Arc<str>,
@@ -170,15 +170,15 @@ pub(crate) struct Taking {
 }
 
 /// The last token and their count; or what the script says instead, and 0.
-pub(crate) type Taken = (i64, u64);
+pub(crate) type ClaimReply = (i64, u64);
 
-impl Plain for Taking {
-    type Answer = Taken;
+impl Plain for ClaimRequest {
+    type Answer = ClaimReply;
 
     const WHAT: &'static str = "a claim";
 
-    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
-        &mut ready.takes
+    fn waiting(ready: &mut Ready) -> &mut Vec<Pending<Self>> {
+        &mut ready.claims
     }
 
     fn script(scripts: &Scripts) -> &Script {
@@ -195,7 +195,7 @@ impl Plain for Taking {
         call
     }
 
-    fn read(answer: Value) -> Option<Taken> {
+    fn read(answer: Value) -> Option<ClaimReply> {
         match number(&answer) {
             Some(token) => Some((token, 1)),
             None => Reply::new(answer).and_then(|mut reply| Some((reply.number()?, reply.count()?))),
@@ -226,7 +226,7 @@ impl Plain for Taking {
         call
     }
 
-    fn read_many(answer: Value, count: usize) -> Option<Vec<Option<Taken>>> {
+    fn read_many(answer: Value, count: usize) -> Option<Vec<Option<ClaimReply>>> {
         if let Some(instead @ (-2 | -1)) = number(&answer) {
             return Some(vec![Some((instead, 0)); count]);
         }
@@ -236,19 +236,19 @@ impl Plain for Taking {
 }
 
 /// A release.
-pub(crate) struct Freeing {
+pub(crate) struct ReleaseRequest {
     pub(crate) lock: String,
     pub(crate) owner: Owner,
 }
 
-impl Plain for Freeing {
+impl Plain for ReleaseRequest {
     /// Whether it was as plain as that.
     type Answer = bool;
 
     const WHAT: &'static str = "a release";
 
-    fn waiting(ready: &mut Ready) -> &mut Vec<Asked<Self>> {
-        &mut ready.frees
+    fn waiting(ready: &mut Ready) -> &mut Vec<Pending<Self>> {
+        &mut ready.releases
     }
 
     fn script(scripts: &Scripts) -> &Script {
@@ -362,7 +362,7 @@ impl Batcher {
 
     /// One more is ready; what waits for its answer. It waits for as long as who sends stands still: the time of a request is that of
     /// whoever asks.
-    fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<Told<R>> {
+    fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<BatchReply<R>> {
         let (tell, told) = oneshot::channel();
         let mut state = locked(&self.state);
         // Whoever comes when it is over hears at once that nobody will send it.
@@ -403,8 +403,8 @@ impl Batcher {
     /// What is ready, as far as it goes into one script of each kind.
     fn next(&self) -> Vec<Run> {
         let mut state = locked(&self.state);
-        let Ready { takes, frees } = &mut state.ready;
-        let ready = Ready { takes: first(takes), frees: first(frees) };
+        let Ready { claims, releases } = &mut state.ready;
+        let ready = Ready { claims: first(claims), releases: first(releases) };
         state.since = None;
         drop(state);
         runs(ready)
@@ -419,15 +419,15 @@ fn first<T>(all: &mut Vec<T>) -> Vec<T> {
 }
 
 /// Releases first: they may free what others came for. A claim that was cancelled before it left is not sent.
-fn runs(Ready { takes, frees }: Ready) -> Vec<Run> {
+fn runs(Ready { claims, releases }: Ready) -> Vec<Run> {
     let mut runs = Vec::new();
-    if !frees.is_empty() {
-        runs.push(Run::Free(frees));
+    if !releases.is_empty() {
+        runs.push(Run::Free(releases));
     }
-    for (take, tell) in takes {
+    for (take, tell) in claims {
         if let Err(gone) = take.asker.must_be_there() {
             // OK to ignore: it may have gone altogether.
-            let _ = tell.send(Told::Answer(Err(gone)));
+            let _ = tell.send(BatchReply::Answer(Err(gone)));
             continue;
         }
         match runs.last_mut() {
@@ -467,7 +467,7 @@ impl Sender {
     }
 
     /// Gives them to the connection; a task of their own hears the answer, also while more keep coming.
-    async fn begin<R: Plain>(&self, run: Vec<Asked<R>>) {
+    async fn begin<R: Plain>(&self, run: Vec<Pending<R>>) {
         let Self { connection, shared } = self;
         let mut asking = Box::pin(together(connection.clone(), shared.clone(), run));
         let is_answered = poll_fn(|task| Poll::Ready(asking.as_mut().poll(task).is_ready())).await;
@@ -490,11 +490,11 @@ async fn go_behind() {
     .await;
 }
 
-async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Asked<R>>) {
+async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Pending<R>>) {
     let _under_way = connection.batcher.enter(run.len());
     let (requests, askers): (Vec<R>, Vec<_>) = run.into_iter().unzip();
-    let told: Vec<Told<R>> = if let [request] = &requests[..] {
-        vec![Told::Answer(alone(&connection, &shared, request).await)]
+    let told: Vec<BatchReply<R>> = if let [request] = &requests[..] {
+        vec![BatchReply::Answer(alone(&connection, &shared, request).await)]
     } else {
         many(&connection, &shared, requests).await
     };
@@ -504,14 +504,14 @@ async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, ru
     }
 }
 
-async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<R>) -> Vec<Told<R>> {
+async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<R>) -> Vec<BatchReply<R>> {
     let (call, count) = (R::call_for_many(&requests, shared), requests.len());
     match connection.ask(R::script_for_many(&shared.scripts), &call).await {
         Ok(answer) => match R::read_many(answer, count) {
             Some(answers) => {
                 let told = |(answer, request)| match answer {
-                    Some(answer) => Told::Answer(Ok(answer)),
-                    None => Told::Alone(request),
+                    Some(answer) => BatchReply::Answer(Ok(answer)),
+                    None => BatchReply::Alone(request),
                 };
                 answers.into_iter().zip(requests).map(told).collect()
             }
@@ -523,14 +523,14 @@ async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<
                 tracing::debug!(place = connection.place, %error, "from here on each request goes alone");
                 connection.batcher.refuse();
             }
-            requests.into_iter().map(Told::Alone).collect()
+            requests.into_iter().map(BatchReply::Alone).collect()
         }
         Err(error) => to_all(count, &error),
     }
 }
 
-fn to_all<R: Plain>(count: usize, error: &BackendError) -> Vec<Told<R>> {
-    (0..count).map(|_| Told::Answer(Err(error.clone()))).collect()
+fn to_all<R: Plain>(count: usize, error: &BackendError) -> Vec<BatchReply<R>> {
+    (0..count).map(|_| BatchReply::Answer(Err(error.clone()))).collect()
 }
 
 /// So many under way go one by one: company would cost them more than it saves.
@@ -558,15 +558,15 @@ mod tests {
         PausedHost::new(1)
     }
 
-    fn take(name: &str, gate: &str) -> Taking {
+    fn take(name: &str, gate: &str) -> ClaimRequest {
         let name = LockName::new(name).unwrap();
         let keys = Keys::new("%s", &name, Counting::One).unwrap();
         let (gate, owner) = (Arc::from(gate), [b'0'; 48]);
-        Taking { asker: Asker::default(), keys, gate, owner, tail: String::new(), ttl_ms: 1, block: 1 }
+        ClaimRequest { asker: Asker::default(), keys, gate, owner, tail: String::new(), ttl_ms: 1, block: 1 }
     }
 
-    fn free(name: &str) -> Freeing {
-        Freeing { lock: name.to_owned(), owner: [b'0'; 48] }
+    fn free(name: &str) -> ReleaseRequest {
+        ReleaseRequest { lock: name.to_owned(), owner: [b'0'; 48] }
     }
 
     fn shown(runs: &[Run]) -> Vec<String> {
@@ -584,20 +584,20 @@ mod tests {
         let _a = batcher.join(take("a", "g"), &*clock());
         let cancelled = take("b", "g");
         let asker = Asker::new();
-        let b = batcher.join(Taking { asker: asker.clone(), ..cancelled }, &*clock());
+        let b = batcher.join(ClaimRequest { asker: asker.clone(), ..cancelled }, &*clock());
         let _c = batcher.join(take("c", "g"), &*clock());
         let _d = batcher.join(take("d", "h"), &*clock());
         let _f = batcher.join(free("f"), &*clock());
         asker.leave();
         assert!(batcher.is_ready().await);
         assert_eq!(shown(&batcher.next()), ["-f", "a c", "d"]);
-        let Ok(Told::Answer(Err(gone))) = b.await else { panic!("it was sent") };
+        let Ok(BatchReply::Answer(Err(gone))) = b.await else { panic!("it was sent") };
         assert_eq!(gone.outcome(), Outcome::NotApplied);
         assert!(is_pending(&mut Box::pin(batcher.is_ready())).await);
         assert!(batcher.next().is_empty());
     }
 
-    /// No more leave at a time than one script takes, and all in the end.
+    /// No more leave at a time than one script claims, and all in the end.
     #[tokio::test]
     async fn a_script_takes_so_many() {
         let batcher = batcher();
