@@ -110,7 +110,7 @@ impl Backend for Redis {
         let session = self.sessions.session().await?;
         if !self.contended.is_contended(name) {
             let freeing = ReleaseRequest { lock: keys.lock.clone(), owner: owner.hex() };
-            if session.connection.ask_plainly(&self.sessions.shared, freeing).await? {
+            if session.connection.send_plain(&self.sessions.shared, freeing).await? {
                 return Ok(Released::Released);
             }
         }
@@ -332,7 +332,7 @@ impl Redis {
             ttl_ms: millis(claim.ttl),
             block: claim.block,
         };
-        session.connection.ask_plainly(&self.sessions.shared, taking).await
+        session.connection.send_plain(&self.sessions.shared, taking).await
     }
 
     /// The path that sees everything.

@@ -49,7 +49,7 @@ impl Connection {
     }
 
     /// Asks on the plain path: alone while few are under way, else with those that are ready at the same time.
-    pub(crate) async fn ask_plainly<R: Plain>(
+    pub(crate) async fn send_plain<R: PlainRequest>(
         &self,
         shared: &Shared,
         request: R,
@@ -91,7 +91,7 @@ impl Connection {
 }
 
 /// Asks for one.
-async fn alone<R: Plain>(
+async fn alone<R: PlainRequest>(
     connection: &Connection,
     shared: &Shared,
     request: &R,
@@ -101,7 +101,7 @@ async fn alone<R: Plain>(
 }
 
 /// A request of the plain path. How a script is called stands in the script.
-pub(crate) trait Plain: Sized + Send + Sync + 'static {
+pub(crate) trait PlainRequest: Sized + Send + Sync + 'static {
     type Answer: Send;
 
     /// For messages.
@@ -125,7 +125,7 @@ pub(crate) trait Plain: Sized + Send + Sync + 'static {
 }
 
 /// What became of a request that left with others.
-pub(crate) enum BatchReply<R: Plain> {
+pub(crate) enum BatchReply<R: PlainRequest> {
     Answer(Result<R::Answer, BackendError>),
     /// Nothing was done for anybody; it has to be asked alone.
     Alone(R),
@@ -138,9 +138,9 @@ pub(crate) type Pending<R> = (R, oneshot::Sender<BatchReply<R>>);
 type Owner = [u8; 48];
 
 /// Those that leave in one script.
-enum Run {
-    Take(Vec<Pending<ClaimRequest>>),
-    Free(Vec<Pending<ReleaseRequest>>),
+enum Batch {
+    Claims(Vec<Pending<ClaimRequest>>),
+    Releases(Vec<Pending<ReleaseRequest>>),
 }
 
 /// Requests that wait to leave, in the order in which they came.
@@ -172,7 +172,7 @@ pub(crate) struct ClaimRequest {
 /// The last token and their count; or what the script says instead, and 0.
 pub(crate) type ClaimReply = (i64, u64);
 
-impl Plain for ClaimRequest {
+impl PlainRequest for ClaimRequest {
     type Answer = ClaimReply;
 
     const WHAT: &'static str = "a claim";
@@ -241,7 +241,7 @@ pub(crate) struct ReleaseRequest {
     pub(crate) owner: Owner,
 }
 
-impl Plain for ReleaseRequest {
+impl PlainRequest for ReleaseRequest {
     /// Whether it was as plain as that.
     type Answer = bool;
 
@@ -362,7 +362,7 @@ impl Batcher {
 
     /// One more is ready; what waits for its answer. It waits for as long as who sends stands still: the time of a request is that of
     /// whoever asks.
-    fn join<R: Plain>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<BatchReply<R>> {
+    fn join<R: PlainRequest>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<BatchReply<R>> {
         let (tell, told) = oneshot::channel();
         let mut state = locked(&self.state);
         // Whoever comes when it is over hears at once that nobody will send it.
@@ -401,13 +401,13 @@ impl Batcher {
     }
 
     /// What is ready, as far as it goes into one script of each kind.
-    fn next(&self) -> Vec<Run> {
+    fn next(&self) -> Vec<Batch> {
         let mut state = locked(&self.state);
         let Ready { claims, releases } = &mut state.ready;
         let ready = Ready { claims: first(claims), releases: first(releases) };
         state.since = None;
         drop(state);
-        runs(ready)
+        batches(ready)
     }
 }
 
@@ -419,10 +419,10 @@ fn first<T>(all: &mut Vec<T>) -> Vec<T> {
 }
 
 /// Releases first: they may free what others came for. A claim that was cancelled before it left is not sent.
-fn runs(Ready { claims, releases }: Ready) -> Vec<Run> {
-    let mut runs = Vec::new();
+fn batches(Ready { claims, releases }: Ready) -> Vec<Batch> {
+    let mut batches = Vec::new();
     if !releases.is_empty() {
-        runs.push(Run::Free(releases));
+        batches.push(Batch::Releases(releases));
     }
     for (take, tell) in claims {
         if let Err(gone) = take.asker.must_be_there() {
@@ -430,12 +430,12 @@ fn runs(Ready { claims, releases }: Ready) -> Vec<Run> {
             let _ = tell.send(BatchReply::Answer(Err(gone)));
             continue;
         }
-        match runs.last_mut() {
-            Some(Run::Take(run)) if run[0].0.gate == take.gate => run.push((take, tell)),
-            _ => runs.push(Run::Take(vec![(take, tell)])),
+        match batches.last_mut() {
+            Some(Batch::Claims(run)) if run[0].0.gate == take.gate => run.push((take, tell)),
+            _ => batches.push(Batch::Claims(vec![(take, tell)])),
         }
     }
-    runs
+    batches
 }
 
 /// What sends those that are ready. It lives where the driver of the connection does, so that they depend on no other runtime.
@@ -459,15 +459,15 @@ impl Sender {
             go_behind().await;
             for run in self.connection.batcher.next() {
                 match run {
-                    Run::Take(run) => self.begin(run).await,
-                    Run::Free(run) => self.begin(run).await,
+                    Batch::Claims(run) => self.begin(run).await,
+                    Batch::Releases(run) => self.begin(run).await,
                 }
             }
         }
     }
 
     /// Gives them to the connection; a task of their own hears the answer, also while more keep coming.
-    async fn begin<R: Plain>(&self, run: Vec<Pending<R>>) {
+    async fn begin<R: PlainRequest>(&self, run: Vec<Pending<R>>) {
         let Self { connection, shared } = self;
         let mut asking = Box::pin(together(connection.clone(), shared.clone(), run));
         let is_answered = poll_fn(|task| Poll::Ready(asking.as_mut().poll(task).is_ready())).await;
@@ -490,7 +490,7 @@ async fn go_behind() {
     .await;
 }
 
-async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Pending<R>>) {
+async fn together<R: PlainRequest>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Pending<R>>) {
     let _under_way = connection.batcher.enter(run.len());
     let (requests, askers): (Vec<R>, Vec<_>) = run.into_iter().unzip();
     let told: Vec<BatchReply<R>> = if let [request] = &requests[..] {
@@ -504,7 +504,11 @@ async fn together<R: Plain>(connection: Arc<Connection>, shared: Arc<Shared>, ru
     }
 }
 
-async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<R>) -> Vec<BatchReply<R>> {
+async fn many<R: PlainRequest>(
+    connection: &Connection,
+    shared: &Shared,
+    requests: Vec<R>,
+) -> Vec<BatchReply<R>> {
     let (call, count) = (R::call_for_many(&requests, shared), requests.len());
     match connection.ask(R::script_for_many(&shared.scripts), &call).await {
         Ok(answer) => match R::read_many(answer, count) {
@@ -529,7 +533,7 @@ async fn many<R: Plain>(connection: &Connection, shared: &Shared, requests: Vec<
     }
 }
 
-fn to_all<R: Plain>(count: usize, error: &BackendError) -> Vec<BatchReply<R>> {
+fn to_all<R: PlainRequest>(count: usize, error: &BackendError) -> Vec<BatchReply<R>> {
     (0..count).map(|_| BatchReply::Answer(Err(error.clone()))).collect()
 }
 
@@ -569,12 +573,12 @@ mod tests {
         ReleaseRequest { lock: name.to_owned(), owner: [b'0'; 48] }
     }
 
-    fn shown(runs: &[Run]) -> Vec<String> {
-        let names = |run: &Run| match run {
-            Run::Take(run) => run.iter().map(|one| one.0.keys.lock.clone()).collect::<Vec<_>>(),
-            Run::Free(run) => run.iter().map(|one| format!("-{}", one.0.lock)).collect(),
+    fn shown(batches: &[Batch]) -> Vec<String> {
+        let names = |run: &Batch| match run {
+            Batch::Claims(run) => run.iter().map(|one| one.0.keys.lock.clone()).collect::<Vec<_>>(),
+            Batch::Releases(run) => run.iter().map(|one| format!("-{}", one.0.lock)).collect(),
         };
-        runs.iter().map(|run| names(run).join(" ")).collect()
+        batches.iter().map(|run| names(run).join(" ")).collect()
     }
 
     /// One gate for each script; a claim that was cancelled is not sent, and is told so.
@@ -603,7 +607,7 @@ mod tests {
         let batcher = batcher();
         let _told: Vec<_> = (0..=MOST).map(|n| batcher.join(free(&n.to_string()), &*clock())).collect();
         let first = batcher.next();
-        assert!(matches!(&first[..], [Run::Free(run)] if run.len() == MOST));
+        assert!(matches!(&first[..], [Batch::Releases(run)] if run.len() == MOST));
         assert!(batcher.is_ready().await);
         assert_eq!(shown(&batcher.next()), [format!("-{MOST}")]);
     }
