@@ -55,15 +55,15 @@ impl Connection {
         request: R,
     ) -> Result<R::Answer, BackendError> {
         let batcher = &self.batcher;
-        if let Some(_under_way) = batcher.alone() {
-            return alone(self, shared, &request).await;
+        if let Some(_under_way) = batcher.start_alone() {
+            return send_alone(self, shared, &request).await;
         }
         if batcher.is_stuck(&*shared.host, shared.config.response_timeout) {
             self.on_left();
         }
         match batcher.join(request, &*shared.host).await {
             Ok(BatchReply::Answer(answer)) => answer,
-            Ok(BatchReply::Alone(request)) => alone(self, shared, &request).await,
+            Ok(BatchReply::Alone(request)) => send_alone(self, shared, &request).await,
             Err(_) => {
                 self.on_left();
                 Err(error::unsent(&self.place))
@@ -91,7 +91,7 @@ impl Connection {
 }
 
 /// Asks for one.
-async fn alone<R: PlainRequest>(
+async fn send_alone<R: PlainRequest>(
     connection: &Connection,
     shared: &Shared,
     request: &R,
@@ -107,7 +107,7 @@ pub(crate) trait PlainRequest: Sized + Send + Sync + 'static {
     /// For messages.
     const WHAT: &'static str;
 
-    /// Where those of this kind wait to leave.
+    /// The requests of this kind that wait.
     fn waiting(ready: &mut Ready) -> &mut Vec<Pending<Self>>;
 
     fn script(scripts: &Scripts) -> &Script;
@@ -120,14 +120,14 @@ pub(crate) trait PlainRequest: Sized + Send + Sync + 'static {
 
     fn call_for_many(all: &[Self], shared: &Shared) -> Cmd;
 
-    /// Nothing for those that have to be asked alone.
+    /// `None` for each that has to be sent alone.
     fn read_many(answer: Value, count: usize) -> Option<Vec<Option<Self::Answer>>>;
 }
 
-/// What became of a request that left with others.
+/// The reply to a request that was sent in a batch.
 pub(crate) enum BatchReply<R: PlainRequest> {
     Answer(Result<R::Answer, BackendError>),
-    /// Nothing was done for anybody; it has to be asked alone.
+    /// The batch did nothing; the request has to be sent alone.
     Alone(R),
 }
 
@@ -137,13 +137,13 @@ pub(crate) type Pending<R> = (R, oneshot::Sender<BatchReply<R>>);
 /// An owner, as it stands in a key.
 type Owner = [u8; 48];
 
-/// Those that leave in one script.
+/// Requests that travel in one script.
 enum Batch {
     Claims(Vec<Pending<ClaimRequest>>),
     Releases(Vec<Pending<ReleaseRequest>>),
 }
 
-/// Requests that wait to leave, in the order in which they came.
+/// Requests that wait for the next batch, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct Ready {
     claims: Vec<Pending<ClaimRequest>>,
@@ -287,14 +287,14 @@ impl PlainRequest for ReleaseRequest {
     }
 }
 
-/// The plain claims and releases of one connection that are ready at the same time, on their way to the server in one script.
+/// Sends plain claims and releases that are ready at the same time in one script.
 pub(crate) struct Batcher {
     state: Mutex<State>,
-    /// Something is ready, or it is over.
+    /// A request is ready, or nothing is sent any more.
     rings: Notify,
 }
 
-/// The way in for those who ask. Without it nothing is sent any more.
+/// Held by the session; when it is dropped, nothing is sent any more.
 pub(crate) struct BatcherHandle(pub(crate) Arc<Batcher>);
 
 impl Drop for BatcherHandle {
@@ -305,10 +305,10 @@ impl Drop for BatcherHandle {
 
 struct State {
     ready: Ready,
-    /// Since when somebody waits to leave, and nobody leaves.
+    /// Since when a request waits for a batch.
     since: Option<Moment>,
     under_way: usize,
-    /// Each goes alone.
+    /// Each request is sent alone.
     is_refused: bool,
     is_over: bool,
 }
@@ -335,8 +335,8 @@ impl Batcher {
         Self { state: Mutex::new(state), rings: Notify::new() }
     }
 
-    /// Whether a request may go by itself.
-    fn alone(&self) -> Option<UnderWay<'_>> {
+    /// Counts a request that may be sent by itself; none if it has to join a batch.
+    fn start_alone(&self) -> Option<UnderWay<'_>> {
         let mut state = locked(&self.state);
         let is_alone = state.is_refused || state.is_over || state.ready.is_empty() && state.under_way < FEW;
         is_alone.then(|| {
@@ -350,22 +350,21 @@ impl Batcher {
         UnderWay(self, count)
     }
 
-    /// From here on each goes alone.
+    /// From here on each request is sent alone.
     fn refuse(&self) {
         locked(&self.state).is_refused = true;
     }
 
-    /// Nobody has left for longer than `limit`: the runtime of who sends stands still.
+    /// A request has waited for longer than `limit`: the runtime of the sender stands still.
     fn is_stuck(&self, clock: &dyn Host, limit: Duration) -> bool {
         locked(&self.state).since.is_some_and(|since| since.elapsed(clock.now()) > limit)
     }
 
-    /// One more is ready; what waits for its answer. It waits for as long as who sends stands still: the time of a request is that of
-    /// whoever asks.
+    /// Adds a request to the next batch; the receiver waits for its reply, with the time-out of the caller.
     fn join<R: PlainRequest>(&self, request: R, clock: &dyn Host) -> oneshot::Receiver<BatchReply<R>> {
         let (tell, told) = oneshot::channel();
         let mut state = locked(&self.state);
-        // Whoever comes when it is over hears at once that nobody will send it.
+        // After the end the receiver says immediately that nothing was sent.
         if !state.is_over {
             if state.ready.is_empty() {
                 self.rings.notify_one();
@@ -376,7 +375,7 @@ impl Batcher {
         told
     }
 
-    /// Nothing is sent any more; all who wait to leave hear that.
+    /// Sends nothing more; every receiver that waits is told.
     fn end(&self) {
         let mut state = locked(&self.state);
         state.is_over = true;
@@ -387,7 +386,7 @@ impl Batcher {
         self.rings.notify_one();
     }
 
-    /// Waits until something is ready; false if it is over.
+    /// Waits until a request is ready; false after the end.
     async fn is_ready(&self) -> bool {
         while !self.has_news() {
             self.rings.notified().await;
@@ -400,7 +399,7 @@ impl Batcher {
         state.is_over || !state.ready.is_empty()
     }
 
-    /// What is ready, as far as it goes into one script of each kind.
+    /// Takes the requests that are ready, as many as one script of each kind holds.
     fn next(&self) -> Vec<Batch> {
         let mut state = locked(&self.state);
         let Ready { claims, releases } = &mut state.ready;
@@ -411,14 +410,14 @@ impl Batcher {
     }
 }
 
-/// The first of them, as many as go into one script.
+/// Takes as many as one script holds.
 fn first<T>(all: &mut Vec<T>) -> Vec<T> {
     let most = all.len().min(MOST);
     let rest = all.split_off(most);
     mem::replace(all, rest)
 }
 
-/// Releases first: they may free what others came for. A claim that was cancelled before it left is not sent.
+/// Releases first: a claim of the same batch may wait for one. A claim that was cancelled is not sent.
 fn batches(Ready { claims, releases }: Ready) -> Vec<Batch> {
     let mut batches = Vec::new();
     if !releases.is_empty() {
@@ -438,25 +437,25 @@ fn batches(Ready { claims, releases }: Ready) -> Vec<Batch> {
     batches
 }
 
-/// What sends those that are ready. It lives where the driver of the connection does, so that they depend on no other runtime.
+/// Sends the batches. It runs on the runtime of the connection's driver, so that no caller's runtime delays a request.
 pub(crate) struct Sender {
     pub(crate) connection: Arc<Connection>,
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Drop for Sender {
-    /// Also if its runtime ends before it is begun.
+    /// Even if its runtime ends before its first poll.
     fn drop(&mut self) {
         self.connection.batcher.end();
     }
 }
 
 impl Sender {
-    /// Until nobody can ask over this connection any more.
+    /// Runs until the connection has no user any more.
     pub(crate) async fn run(self) {
         while self.connection.batcher.is_ready().await {
-            // All that is ready now joins; and the server begins with what was sent while we make the next.
-            go_behind().await;
+            // All requests that are ready now join, and the server works on the last batch meanwhile.
+            yield_to_others().await;
             for run in self.connection.batcher.next() {
                 match run {
                     Batch::Claims(run) => self.begin(run).await,
@@ -466,10 +465,10 @@ impl Sender {
         }
     }
 
-    /// Gives them to the connection; a task of their own hears the answer, also while more keep coming.
+    /// Sends a batch; a task of its own reads the answer, even while more requests come.
     async fn begin<R: PlainRequest>(&self, run: Vec<Pending<R>>) {
         let Self { connection, shared } = self;
-        let mut asking = Box::pin(together(connection.clone(), shared.clone(), run));
+        let mut asking = Box::pin(send_batch(connection.clone(), shared.clone(), run));
         let is_answered = poll_fn(|task| Poll::Ready(asking.as_mut().poll(task).is_ready())).await;
         if !is_answered {
             shared.host.spawn(asking);
@@ -477,8 +476,8 @@ impl Sender {
     }
 }
 
-/// Lets those have their turn that are ready now. (The driver is one. tokio's `yield_now` would wait until no task is ready.)
-async fn go_behind() {
+/// Lets the tasks run that are ready now, such as the driver. (tokio's `yield_now` would wait until no task is ready.)
+async fn yield_to_others() {
     let mut is_behind = false;
     poll_fn(|task| {
         if mem::replace(&mut is_behind, true) {
@@ -490,13 +489,13 @@ async fn go_behind() {
     .await;
 }
 
-async fn together<R: PlainRequest>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Pending<R>>) {
+async fn send_batch<R: PlainRequest>(connection: Arc<Connection>, shared: Arc<Shared>, run: Vec<Pending<R>>) {
     let _under_way = connection.batcher.enter(run.len());
     let (requests, askers): (Vec<R>, Vec<_>) = run.into_iter().unzip();
     let told: Vec<BatchReply<R>> = if let [request] = &requests[..] {
-        vec![BatchReply::Answer(alone(&connection, &shared, request).await)]
+        vec![BatchReply::Answer(send_alone(&connection, &shared, request).await)]
     } else {
-        many(&connection, &shared, requests).await
+        ask_for_many(&connection, &shared, requests).await
     };
     for (asker, told) in askers.into_iter().zip(told) {
         // OK to ignore: an asker that has gone needs no answer. The engine has none go that may be granted something.
@@ -504,7 +503,7 @@ async fn together<R: PlainRequest>(connection: Arc<Connection>, shared: Arc<Shar
     }
 }
 
-async fn many<R: PlainRequest>(
+async fn ask_for_many<R: PlainRequest>(
     connection: &Connection,
     shared: &Shared,
     requests: Vec<R>,
@@ -537,7 +536,7 @@ fn to_all<R: PlainRequest>(count: usize, error: &BackendError) -> Vec<BatchReply
     (0..count).map(|_| BatchReply::Answer(Err(error.clone()))).collect()
 }
 
-/// So many under way go one by one: company would cost them more than it saves.
+/// So many requests in flight are sent one by one: a batch would cost them more than it saves.
 const FEW: usize = 4;
 
 /// In one script at most: the server does nothing else meanwhile.
@@ -635,7 +634,7 @@ mod tests {
         batcher.end();
         assert!(told.await.is_err());
         assert!(batcher.join(take("b", "g"), &*clock()).await.is_err());
-        let alone: Vec<_> = (0..=FEW).map(|_| batcher.alone().is_some()).collect();
+        let alone: Vec<_> = (0..=FEW).map(|_| batcher.start_alone().is_some()).collect();
         assert_eq!(alone, [true; FEW + 1]);
     }
 
@@ -663,16 +662,16 @@ mod tests {
     #[tokio::test]
     async fn few_go_alone_and_all_where_the_server_can_do_no_more() {
         let batcher = batcher();
-        let few: Vec<_> = (0..FEW).map(|_| batcher.alone().unwrap()).collect();
-        assert!(batcher.alone().is_none());
+        let few: Vec<_> = (0..FEW).map(|_| batcher.start_alone().unwrap()).collect();
+        assert!(batcher.start_alone().is_none());
         drop(few);
         let many = batcher.enter(MOST);
-        assert!(batcher.alone().is_none());
+        assert!(batcher.start_alone().is_none());
         drop(many);
         let _waits = batcher.join(free("a"), &*clock());
-        assert!(batcher.alone().is_none(), "nobody passes those who wait to leave");
+        assert!(batcher.start_alone().is_none(), "nobody passes those who wait to leave");
         batcher.refuse();
-        assert!(batcher.alone().is_some());
-        assert!(Batcher::new(false).alone().is_some());
+        assert!(batcher.start_alone().is_some());
+        assert!(Batcher::new(false).start_alone().is_some());
     }
 }
