@@ -1,17 +1,90 @@
-//! `Locks`: what one handle has of a store of cells, and what all handles of a process share.
+//! `Locks`: one verb on one lock, by comparing and setting the version of its cell.
+//!
+//! A verb reads the cell and the store's clock, runs on the ledger here, and writes it if version and text are still those that
+//! were read. Nothing is locked between the two, and nobody is waited for longer than one commit.
+//!
+//! **Why a time that was read before the write will do.** Let `now` be that time. It lies after the request was sent, so a lease
+//! that ends at `now` + ttl ends no sooner than what its owner believes in, which counts from before that (L3, H2.2). What was over
+//! at `now` is over at the write. And whatever anybody else has done since then has changed the version, so that this write does
+//! not happen. A write that waits for a stranger's transaction ends leases early, as seen from when it happens, never late.
+//!
+//! **Where there is no cell, one is made first, which nobody holds.** A write is always on top of a version that the store gave, and
+//! cells that were made one after the other never have the same: so a claim that comes late, after the cell was granted to others
+//! and deleted, does not find what it was made from, and cannot be granted a token below theirs (L2). A write that comes later
+//! than [`LATE`] after its reading is refused as well, and reads again: what it was made from may have come back, from a backup.
+//!
+//! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the store's clock has surely
+//! reached, and the store itself confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further.
+//! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the store's own time.
+//!
+//! **What is not known is asked again.** After a lost answer the verb runs once more over a new connection, as the same owner. What
+//! it finds says what became of the first try, except where a write may still come: that one is barred by writing on top of the
+//! version that it compares.
+//!
+//! # A place that is put into the cell without comparing
+//!
+//! A claim that comes waits for no race. A writer compares the cell with what it has read. A holder that releases and claims again
+//! writes on top of its own last write, with one request; a claim that comes reads first, with one more, and so it finds the cell
+//! changed each time. Its place is therefore put into the cell as it is by the store itself, in line with the other writes.
+//!
+//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. The version of the cell grows with it, so that
+//! no client writes on top of a cell that it has read without this place. The next write of the ledger, which compares as ever, says
+//! which owner holds, and with which token.
+//!
+//! **Why no claim waits for ever (L6).** A write in line comes through when those before it have: each of the others makes one or two of
+//! them, and then reads, for its next comparison fails. The next reader of the cell moves the place into the queue, hands the lock to
+//! it if it is free, and stores that with its own write.
+//!
+//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were put into the cell, behind those that were
+//! there. A cell that [is long](LONG) takes none: there the places beside it come first.
+//!
+//! **What may be left (L8).** One that arrives after its owner has gone ends by itself, as a claim that is late does. It arrives
+//! within [`LATE`] of its reading or not at all, and never beside its owner's lease or place.
+//!
+//! # A place beside the cell
+//!
+//! The cell of a lock is written by whoever comes to hold it or leaves it, and compared and set. So its queue is short: [`FRONT`]
+//! places. Whoever else waits puts a place of its own beside the cell, without comparing anything, and then reads. When few places
+//! are left in the cell, the next verb that writes it takes those who stand first beside it into it, with the same write.
+//!
+//! **Why nobody is let in twice or forgotten (L1, L6).** A place beside the cell gives no right: who holds and who is next is decided
+//! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
+//! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
+//!
+//! **Why none is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So a release
+//! takes the place away, and reads the cell after that. If the place has moved up, it is in the queue then. If the queue is so long that
+//! nobody moves up, a client that has read a shorter one compares a cell that is no more. Else the release writes the cell,
+//! which bars such a client.
+//!
+//! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
+//! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text
+//! happens only if none stands there.
+//!
+//! A store that has no room beside its cells keeps all places in them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use tenure_core::{Hint, Host};
-use tenure_ledger::Rules;
+use tenure_core::{Audience, BackendError, Claim, Hint, Host, LockName, Moment, OwnerId, locked};
+use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules, Unseen};
+use tokio::sync::OwnedMutexGuard;
 
-use crate::{cell::Cell, keyed_mutex::KeyedMutex, memory::Memory, own_places::OwnPlaces};
+use crate::{
+    cell::{Cell, Failure, Look, Made, NewPlace, Newcomer, Patience, Purpose, Stored, Trouble, Write},
+    memory::{LATE, Memory, OwnPlaces, Seen, TOLERANCE, moment},
+    snapshot::{FRONT, LOW, MovingUp, Snapshot},
+    text::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
+    verb::{At, Verb, crowded},
+};
 
 /// Locks in the cells of a store. It is a [`Backend`](tenure_core::Backend).
 pub struct Locks<C> {
     pub(crate) cell: Arc<C>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) verbs: KeyedMutex,
+    verbs: KeyedMutex,
 }
 
 /// What all handles of one process have in common.
@@ -34,12 +107,640 @@ impl<C: Cell> Locks<C> {
         Self { cell: Arc::new(cell), shared, verbs: KeyedMutex::default() }
     }
 
+    /// Runs a verb on a lock.
+    pub(crate) async fn step<V: Verb>(&self, name: &LockName, verb: &V) -> Result<V::Answer, BackendError> {
+        let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
+        Step { locks: self, name, verb, contention: None, maybe: None, locked: 0, made: 0 }.run(turn).await
+    }
+}
+
+/// One verb on its way.
+struct Step<'a, C: Cell, V: Verb> {
+    locks: &'a Locks<C>,
+    name: &'a LockName,
+    verb: &'a V,
+    contention: Option<Contention>,
+    /// What an earlier try has done, or may have.
+    maybe: Option<V::Answer>,
+    /// How often the cell was locked for longer than a commit takes.
+    locked: u32,
+    /// How many cells it has made.
+    made: usize,
+}
+
+/// A cell that was to be written, and was not.
+struct Contention {
+    version: i64,
+    /// When it was read last, by the store's clock.
+    read: Duration,
+    since: Moment,
+    /// It was at another version before: others commit.
+    has_moved: bool,
+    /// How often it was found at this version.
+    times: usize,
+}
+
+impl Contention {
+    /// It was written in time, and is at the same version.
+    fn is_still(&self, version: i64, now: Duration) -> bool {
+        self.version == version && now <= self.read + LATE
+    }
+}
+
+impl<C: Cell, V: Verb> Step<'_, C, V> {
+    async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
+        let cell = &self.locks.cell;
+        let mut breaks = 0;
+        let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
+            if maybe.is_some() { error.of_unknown_outcome() } else { error }
+        };
+        for count in 0..TRIES {
+            let failure = match self.attempt(count == 0).await {
+                Ok(Tried::Done(answer)) => {
+                    let is_unsettled =
+                        self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
+                    return if is_unsettled { Err(cell.error(Trouble::Unsettled)) } else { Ok(answer) };
+                }
+                Ok(Tried::Overtaken) => {
+                    // Whoever steps back keeps nobody waiting.
+                    drop(turn.take());
+                    continue;
+                }
+                Ok(Tried::Lost(error, answer)) => {
+                    self.maybe = Some(answer);
+                    Failure::Broken(error)
+                }
+                // L8: another try would tell the caller how that one ended, and no release would come behind this one.
+                Ok(Tried::Late(error)) => return Err(error),
+                Err(failure) => failure,
+            };
+            match failure {
+                // Read back on one new connection, as the same owner.
+                Failure::Broken(_) if breaks == 0 => breaks += 1,
+                Failure::Overtaken => self.is_told(),
+                // The next try waits before it reads.
+                Failure::Locked if V::WAITS && self.locked < ASIDE => {
+                    drop(turn.take());
+                    self.locked += 1;
+                    self.is_told();
+                }
+                Failure::Locked => return Err(unsure(cell.error(Trouble::Locked), &self.maybe)),
+                Failure::Broken(error) | Failure::Refused(error) => return Err(unsure(error, &self.maybe)),
+            }
+        }
+        Err(unsure(cell.error(Trouble::Overtaken).retry_after(PAUSE), &self.maybe))
+    }
+
+    /// Runs the verb once, on what was stored last or on what is read now.
+    async fn attempt(&mut self, may_guess: bool) -> Result<Tried<V::Answer>, Failure> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let over = &locks.cell.connect(self.purpose()).await.map_err(Failure::Refused)?;
+        verb.must_be_wanted().map_err(Failure::Refused)?;
+        let guess = if may_guess { locks.guess(name, verb, locks.store_time()) } else { None };
+        if let Some(draft) = guess {
+            return locks.write(over, name, draft).await;
+        }
+        if self.locked > 0 {
+            self.step_back().await;
+        }
+        let (snapshot, up) = self.look(over).await?;
+        verb.must_be_wanted().map_err(Failure::Refused)?;
+        if V::WAITS {
+            self.must_have_moved(snapshot.version, snapshot.now)?;
+        } else {
+            let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
+            self.wait_for_commit((snapshot.version, snapshot.now), is_doubted).await?;
+        }
+        let has_lost = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        let Some((place, answer)) = locks.newcomer(verb, (&snapshot, up.as_ref()), has_lost) else {
+            return self.attempt_on(over, (snapshot, up)).await;
+        };
+        match locks.enqueue(over, (name, place), &snapshot).await {
+            Ok(Some(now)) => {
+                self.maybe = Some(answer);
+                self.attempt_on(over, (now, None)).await
+            }
+            Ok(None) => self.attempt_on(over, (snapshot, up)).await,
+            // L9: it may have its place, or get it later.
+            Err(Failure::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Runs the verb on what was read.
+    async fn attempt_on(
+        &mut self,
+        over: &C::Connection,
+        (mut snapshot, up): (Snapshot, Option<MovingUp>),
+    ) -> Result<Tried<V::Answer>, Failure> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let is_doubted = locks.shared.memory.is_in_doubt(name, snapshot.version);
+        if !is_doubted
+            && snapshot.news.is_empty()
+            && let Some(answer) = verb.glance(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
+        {
+            return Ok(Tried::Done(answer));
+        }
+        let is_full = snapshot.is_full(up.as_ref());
+        let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
+        let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
+        let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
+        let named = |error: BackendError| Failure::Refused(error.with("lock", name));
+        let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
+        let yields = verb.yields(&draft.change.answer);
+        if let Some(claim) = stands.filter(|_| yields)
+            && let Some(place) = draft.ledger.take_last()
+        {
+            return locks.stand_beside(over, claim, (own, place), draft).await;
+        }
+        draft.patience = self.patience(yields);
+        // A write of ours that may still come is barred by one more: only then the answer is final. Where there is no cell any more,
+        // none can come.
+        if is_there && (draft.change.changed || is_doubted || (verb.bars() && may_move)) {
+            return locks.write(over, name, draft).await;
+        }
+        Ok(Tried::Done(draft.change.answer))
+    }
+
+    fn purpose(&self) -> Purpose {
+        match self.verb.claim() {
+            Some(_) => Purpose::Wait,
+            None if V::CREATES => Purpose::Use,
+            None => Purpose::Keep,
+        }
+    }
+
+    /// The cell as it is now, with those who stand first beside it moved up.
+    async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), Failure> {
+        let (locks, claim) = (self.locks, self.verb.claim());
+        let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
+        let look = Look { until: until.unwrap_or_default(), creates: V::CREATES };
+        let mut reading = locks.cell.read(over, self.name, &look).await?;
+        if V::CREATES && reading.version == 0 {
+            self.must_have_moved(0, reading.now)?;
+            if self.made == SWALLOWED {
+                return Err(Failure::Refused(locks.cell.error(Trouble::Swallowed)));
+            }
+            reading.state = encode(&Ledger::new(0), false);
+            let made = locks.cell.make(over, self.name, &reading.state).await?;
+            let Made { version, at, is_ours } = made.ok_or(Failure::Overtaken)?;
+            if !is_ours {
+                return Err(Failure::Refused(locks.cell.error(Trouble::Altered)));
+            }
+            self.made += 1;
+            (reading.version, reading.now) = (version, at);
+        }
+        locks.shared.memory.learn(reading.now, locks.shared.host.now());
+        let mut snapshot =
+            Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
+        let asker = claim.map(|claim| (claim.owner, &look.until));
+        let may_move = V::WAITS && snapshot.version != 0;
+        let up = if may_move { snapshot.move_up(asker, &locks.shared.rules) } else { None };
+        Ok((snapshot, up))
+    }
+
+    /// How long a write waits for who has the cell locked; `yields`: it may be written later.
+    fn patience(&self, yields: bool) -> Patience {
+        // Where others commit all the time, the cell is hardly ever free: a renewal gets in line.
+        let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
+    }
+
+    /// The cell was skipped, and is as it was: somebody has it locked, unless the write came too late. Whoever commits is done in a
+    /// moment; a stranger that stays in its transaction is not waited for.
+    async fn wait_for_commit(
+        &mut self,
+        (version, now): (i64, Duration),
+        is_doubted: bool,
+    ) -> Result<(), Failure> {
+        let host = &self.locks.shared.host;
+        match &mut self.contention {
+            Some(cell) if cell.is_still(version, now) => {
+                if cell.since.elapsed(host.now()) >= COMMIT {
+                    let error = self.locks.cell.error(Trouble::Locked);
+                    let error = if is_doubted { error.of_unknown_outcome() } else { error };
+                    return Err(Failure::Refused(error));
+                }
+                cell.read = now;
+                host.sleep_until(host.now() + PAUSE).await;
+            }
+            other => {
+                let has_moved = other.as_ref().is_some_and(|cell| cell.version != version);
+                let since = host.now();
+                self.contention = Some(Contention { version, read: now, since, has_moved, times: 1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// A write that waits for whoever has the cell locked finds it changed, or changes it. A cell that is read again and again as it
+    /// was is one that the store does not let us change, and no answer but an error may come of it (L1).
+    fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), Failure> {
+        let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
+        let times = same.map_or(1, |cell| cell.times + 1);
+        if times > SWALLOWED {
+            return Err(Failure::Refused(self.locks.cell.error(Trouble::Swallowed)));
+        }
+        let since = self.locks.shared.host.now();
+        // One that was made a moment ago has not.
+        let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
+        // Who had it locked has committed: that was no stranger.
+        self.locked = if moves { 0 } else { self.locked };
+        let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        self.contention = Some(Contention { version, read: now, since, has_moved, times });
+        Ok(())
+    }
+
+    /// The store has said why it did not write the cell: it is none that drops what is written.
+    fn is_told(&mut self) {
+        self.contention.iter_mut().for_each(|cell| cell.times = 0);
+    }
+
+    /// While a stranger has the cell locked, for a time that chance chooses, longer each time: a connection that waits for a lock is
+    /// of no use to others.
+    async fn step_back(&self) {
+        let host = &self.locks.shared.host;
+        let mut chance = [0; 2];
+        host.random(&mut chance);
+        let most = STEP_BACK * (1 << self.locked.min(ASIDE));
+        host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
+    }
+}
+
+/// What became of a try.
+enum Tried<A> {
+    Done(A),
+    /// Read again.
+    Overtaken,
+    /// It was sent, and had no answer. It compares: it is done by now, or never.
+    Lost(BackendError, A),
+    /// It was sent, compares nothing, and may be done later.
+    Late(BackendError),
+}
+
+/// What is done to the cell.
+impl<C: Cell> Locks<C> {
+    /// The verb on what was stored last, if that does what is asked for or was stored just now.
+    pub(crate) fn guess<V: Verb>(
+        &self,
+        name: &LockName,
+        verb: &V,
+        now: Option<Duration>,
+    ) -> Option<Draft<V::Answer>> {
+        let now = now?;
+        let seen = self.shared.memory.seen(name)?;
+        let is_fresh = seen.is_fresh(self.shared.host.now());
+        let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
+        ledger.leave_out(Unseen::default());
+        // Who stands beside the cell must be seen by whoever comes, and where they are to move up.
+        if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
+            return None;
+        }
+        let change = verb.run(&mut ledger, &At::new(&self.shared.rules, moment(now), TOLERANCE)).ok()?;
+        let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
+        let (is_long, gone, patience) = (seen.is_long || ledger.waiting() >= FRONT, Vec::new(), V::PATIENCE);
+        let draft = Draft { version, before, ledger, is_long, gone, change, patience, is_guessed: true, now };
+        is_likely.then_some(draft)
+    }
+
+    /// The verb on what was read, after those who move up.
+    pub(crate) fn draft<V: Verb>(
+        &self,
+        (snapshot, up): (Snapshot, Option<MovingUp>),
+        verb: &V,
+    ) -> Result<Draft<V::Answer>, BackendError> {
+        let Snapshot { version, state: before, mut ledger, is_long: was_long, news, now, .. } = snapshot;
+        let change = verb.run(&mut ledger, &At::new(&self.shared.rules, moment(now), Duration::ZERO));
+        let mut change = change.map_err(|error| self.cell.error(Trouble::Ledger(error)))?;
+        let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
+        let is_long = is_more || ledger.waiting() >= FRONT;
+        let gone = up.map_or_else(Vec::new, |up| up.gone);
+        change.wakes.splice(0..0, news);
+        let (patience, is_guessed) = (V::PATIENCE, false);
+        Ok(Draft { version, before, ledger, is_long, gone, change, patience, is_guessed, now })
+    }
+
+    /// The place of a claim that would wait, or that `has_lost` a race, and what it would be answered; `None` where there is none to be
+    /// put into the cell.
+    fn newcomer<V: Verb>(
+        &self,
+        verb: &V,
+        (snapshot, up): (&Snapshot, Option<&MovingUp>),
+        has_lost: bool,
+    ) -> Option<(Place, V::Answer)> {
+        let (ledger, rules) = (&snapshot.ledger, &self.shared.rules);
+        let claim = verb.claim().filter(|claim| !ledger.knows(claim.owner))?;
+        if snapshot.version == 0 || snapshot.is_long || snapshot.is_full(up) {
+            return None;
+        }
+        let now = moment(snapshot.now);
+        let change = verb.run(&mut ledger.clone(), &At::new(rules, now, Duration::ZERO)).ok()?;
+        // A write of the ledger tells the owner whose turn has come (L6).
+        let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
+        let waits = is_quiet && verb.yields(&change.answer);
+        (waits || has_lost).then(|| (Place::of(claim, now, rules, ledger.waiting()), change.answer))
+    }
+
+    /// Puts a place into a cell; answers the cell as it is then, `None` if it did not take it.
+    async fn enqueue(
+        &self,
+        over: &C::Connection,
+        (name, place): (&LockName, Place),
+        before: &Snapshot,
+    ) -> Result<Option<Snapshot>, Failure> {
+        let newcomer = Newcomer {
+            owner: place.owner(),
+            state: &encode_newcomer(&place),
+            long: LONG,
+            each: EACH,
+            most: if before.beside.is_some() { FRONT } else { self.shared.rules.places_max },
+            until: before.now + LATE,
+        };
+        let Some(reading) = self.cell.enqueue(over, name, &newcomer).await? else { return Ok(None) };
+        self.shared.memory.forget(name);
+        self.shared.memory.learn(reading.now, self.shared.host.now());
+        Snapshot::of(reading, &self.shared.rules).map(Some).map_err(|error| self.unreadable(error))
+    }
+
+    /// For whoever is not to have a place in the cell: it was taken out of the draft.
+    async fn stand_beside<A: Send + Sync>(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place): (Option<Place>, Place),
+        mut draft: Draft<A>,
+    ) -> Result<Tried<A>, Failure> {
+        // Somebody's turn has come, and who asks has noticed: that is written first (L6). So is it if nobody is left in the cell and
+        // those who stand first beside it have gone without a word: nobody else writes it, and who stands behind them never sees
+        // how many they are. And so is that places stand beside the cell, where it does not say so: an older tenure wrote it.
+        let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
+        if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
+            draft.patience = Patience::Brief;
+            let written = self.write(over, &claim.name, draft).await?;
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
+        }
+        let is_there = match own {
+            Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
+            None => self.stand_at_the_end(over, claim, &place).await,
+        };
+        match is_there {
+            Ok(true) => Ok(Tried::Done(draft.change.answer)),
+            Ok(false) => Ok(Tried::Overtaken),
+            // L9: it may stand there, or will.
+            Err(Failure::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Keeps the place that is there. False if it has moved up meanwhile.
+    async fn keep(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place, now): (Place, Place, Duration),
+        ledger: &Ledger,
+    ) -> Result<bool, Failure> {
+        let rules = crowded(&self.shared.rules, ledger.waiting());
+        if !own.is_over(moment(now + rules.retry_max * 3 / 2)) {
+            return Ok(true);
+        }
+        let key = self.shared.own_places.key(&claim.name, claim.owner);
+        self.cell.keep_place(over, &key, &encode_place(&own.lasting_as(&place))).await
+    }
+
+    async fn stand_at_the_end(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        place: &Place,
+    ) -> Result<bool, Failure> {
+        let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
+        let state = encode_place(place);
+        let may_be_there = own_places.doubt(name, owner, self.shared.host.now());
+        let place = NewPlace { owner, state: &state, may_be_there, behind: LONG };
+        let Some(key) = self.cell.append_place(over, name, &place).await? else { return Ok(false) };
+        own_places.stands(name, owner, key, self.shared.host.now());
+        Ok(true)
+    }
+
+    /// Stores a draft if nobody else wrote since, tells those elsewhere with the same write, and rings for those here after it.
+    async fn write<A: Send + Sync>(
+        &self,
+        over: &C::Connection,
+        name: &LockName,
+        draft: Draft<A>,
+    ) -> Result<Tried<A>, Failure> {
+        let (state, hints) = (draft.text(), draft.hints());
+        let away = self.elsewhere(&hints);
+        let sent = Unacknowledged::new(self, name, draft.version, hints);
+        let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
+        if let Err(Failure::Broken(error)) = answer {
+            return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
+        }
+        let hints = sent.settle();
+        let Some(Stored { at, is_ours }) = answer? else {
+            self.shared.memory.forget(name);
+            return Ok(Tried::Overtaken);
+        };
+        if !is_ours {
+            self.shared.memory.forget(name);
+            return Err(Failure::Refused(self.cell.error(Trouble::Altered)));
+        }
+        self.shared.memory.learn(at, self.shared.host.now());
+        Ok(Tried::Done(self.stored(name, draft, state, &hints)))
+    }
+
+    /// A write came through: nothing older can any more.
+    pub(crate) fn stored<A>(&self, name: &LockName, draft: Draft<A>, state: String, hints: &[Hint]) -> A {
+        let (version, memory) = (draft.version + 1, &self.shared.memory);
+        let Draft { ledger, is_long, change, .. } = draft;
+        memory.is_in_doubt(name, version);
+        memory.remember(name, Seen { version, state, ledger, is_long, at: self.shared.host.now() });
+        self.ring(hints);
+        change.answer
+    }
+
+    /// Those who do not hear what is rung here.
+    pub(crate) fn elsewhere(&self, hints: &[Hint]) -> Vec<Hint> {
+        hints.iter().copied().filter(|hint| !self.cell.reaches(*hint)).collect()
+    }
+
+    fn ring(&self, hints: &[Hint]) {
+        hints.iter().for_each(|hint| self.cell.ring(*hint));
+    }
+
     /// A time that the store's clock has reached.
     pub(crate) fn store_time(&self) -> Option<Duration> {
         self.shared.memory.store_time(self.shared.host.now())
     }
 
-    pub(crate) fn ring(&self, hints: &[Hint]) {
-        hints.iter().for_each(|hint| self.cell.ring(*hint));
+    pub(crate) fn unreadable(&self, error: LedgerError) -> Failure {
+        Failure::Refused(self.cell.error(Trouble::Ledger(error)))
     }
 }
+
+/// A verb that was run, and is to be stored.
+pub(crate) struct Draft<A> {
+    /// On top of which version; 0: there is no cell, and nothing to be stored.
+    pub(crate) version: i64,
+    /// And of which text. After a fail-over another history of the cell may have come to the same version; and a pooler may lead a
+    /// reading and the write behind it to two servers.
+    before: String,
+    ledger: Ledger,
+    /// Places may stand beside the cell.
+    is_long: bool,
+    /// Keys of those who move up with this.
+    gone: Vec<String>,
+    pub(crate) change: Change<A>,
+    patience: Patience,
+    /// The time was not read from the store.
+    is_guessed: bool,
+    now: Duration,
+}
+
+impl<A> Draft<A> {
+    /// As the cell keeps it.
+    pub(crate) fn text(&self) -> String {
+        encode(&self.ledger, self.is_long)
+    }
+
+    /// What is sent, with this text and these hints.
+    pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> Write<'a> {
+        // What was guessed may be ahead of the clock; what was read is not.
+        let within = if self.is_guessed {
+            (self.now, self.now + TOLERANCE)
+        } else {
+            (Duration::ZERO, self.now + LATE)
+        };
+        Write {
+            on: (self.version, &self.before),
+            state,
+            is_busy: self.is_long || !self.ledger.is_free(),
+            within,
+            patience: self.patience,
+            hints,
+            gone: &self.gone,
+            is_last: !self.is_long && self.was_long(),
+        }
+    }
+
+    /// The cell says already that places may stand beside it.
+    fn was_long(&self) -> bool {
+        is_long(&self.before)
+    }
+
+    /// Whom it concerns, once it is stored.
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        let wakes = &self.change.wakes;
+        let behind = self.behind();
+        let hint = |&(audience, owner): &(Audience, OwnerId)| {
+            let is_behind = audience == Audience::Waiters && behind == Some(owner);
+            Hint { audience, owner, is_behind }
+        };
+        wakes.iter().map(hint).collect()
+    }
+
+    /// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
+    fn behind(&self) -> Option<OwnerId> {
+        // Where nobody was let in, there is nobody to wait for.
+        let [first, .., (Audience::Waiters, last)] = &self.change.wakes[..] else { return None };
+        (self.ledger.holds(first.1) && !self.ledger.holds(*last)).then_some(*last)
+    }
+}
+
+/// A write that was sent. Unless it is settled, the next verb of that lock makes sure what became of it; and those whom it may
+/// concern in this process are told to run one, since nobody else tells them.
+pub(crate) struct Unacknowledged<'a, C: Cell> {
+    locks: &'a Locks<C>,
+    name: &'a LockName,
+    /// On top of which version.
+    version: i64,
+    hints: Vec<Hint>,
+    is_settled: bool,
+}
+
+impl<'a, C: Cell> Unacknowledged<'a, C> {
+    pub(crate) fn new(locks: &'a Locks<C>, name: &'a LockName, version: i64, hints: Vec<Hint>) -> Self {
+        Self { locks, name, version, hints, is_settled: false }
+    }
+
+    /// The store has said what became of it; answers whom it concerns.
+    pub(crate) fn settle(mut self) -> Vec<Hint> {
+        self.is_settled = true;
+        std::mem::take(&mut self.hints)
+    }
+}
+
+impl<C: Cell> Drop for Unacknowledged<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.locks.shared.memory.doubt(self.name, self.version);
+            self.locks.ring(&self.hints);
+        }
+    }
+}
+
+type Key = Arc<tokio::sync::Mutex<()>>;
+
+/// The verbs of one handle on one lock, one after the other, so that they do not race each other for its version: who works on which
+/// lock.
+#[derive(Default)]
+struct KeyedMutex(Mutex<HashMap<LockName, Key>>);
+
+/// The right to be the only verb of this handle on a lock.
+struct KeyedGuard<'a> {
+    mutex: &'a KeyedMutex,
+    name: LockName,
+    key: Key,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl KeyedMutex {
+    /// How long one waits for another. It is about speed only: one that hangs must not stop those who could take another connection, and one
+    /// whose turn to hold has come has no more than the claim ttl.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Waits until nobody else of this handle works on the lock, or for long enough.
+    async fn lock(&self, name: &LockName, host: &dyn Host) -> KeyedGuard<'_> {
+        let key = locked(&self.0).entry(name.clone()).or_default().clone();
+        let mut guard = KeyedGuard { mutex: self, name: name.clone(), key, held: None };
+        if let Ok(held) = guard.key.clone().try_lock_owned() {
+            guard.held = Some(held);
+            return guard;
+        }
+        let over = host.sleep_until(host.now() + Self::PATIENCE);
+        guard.held = tokio::select! {
+            biased;
+            held = guard.key.clone().lock_owned() => Some(held),
+            () = over => None,
+        };
+        guard
+    }
+}
+
+impl Drop for KeyedGuard<'_> {
+    fn drop(&mut self) {
+        self.held = None;
+        let mut keys = locked(&self.mutex.0);
+        // Two: the one here, and that in the map. Whoever wants it takes a third under this lock.
+        if let Entry::Occupied(key) = keys.entry(self.name.clone())
+            && Arc::strong_count(key.get()) <= 2
+        {
+            key.remove();
+        }
+    }
+}
+
+/// How often a verb reads again after somebody else was faster. Each time that happens somebody else has made progress.
+const TRIES: usize = 64;
+/// How long a commit may take before the cell counts as locked by a stranger.
+const COMMIT: Duration = Duration::from_millis(50);
+/// How long a waiter steps back at most after it has found the cell locked; doubled with each time.
+const STEP_BACK: Duration = Duration::from_millis(2);
+/// How often a waiter finds the cell locked by a stranger before it says so.
+const ASIDE: u32 = 8;
+/// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection that broke, a cell that
+/// was deleted in between. And so many cells may be made that are gone when they are written.
+const SWALLOWED: usize = 5;
+/// Before the next try of a verb that lost every race, or whose cell is locked.
+const PAUSE: Duration = Duration::from_millis(5);
