@@ -1,4 +1,5 @@
-//! One connection: socket, TLS, login, and the way to stop what it does.
+//! One connection: socket, TLS, login, and the way to stop what it does; and what a server must show to be believed, as libpq's
+//! `sslmode` says.
 
 use std::{
     future::poll_fn,
@@ -8,17 +9,28 @@ use std::{
     task::{Context, Poll},
 };
 
-use tenure_client::{Socket, StallDetector};
+use rustls::{
+    DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor,
+    },
+    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::ParsedCertificate,
+};
+use tenure_client::{Socket, StallDetector, tls};
 use tenure_core::BackendError;
 use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Connection, Error, NoTls,
     config::SslMode,
     tls::{MakeTlsConnect, TlsConnect, TlsStream},
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     config::{Config, Place, TlsMode},
-    error, tls,
+    error,
 };
 
 /// Moves bytes and tells what the server says unasked; ends with the connection.
@@ -38,7 +50,7 @@ pub(crate) async fn open(
     place: &Place,
     stall: Arc<StallDetector>,
 ) -> Result<Opened, BackendError> {
-    tls::check(config)?;
+    check_authorities(config)?;
     let unreachable = |error| error::unreachable(&place.to_string(), error);
     let socket = socket(place, stall).await.map_err(unreachable)?;
     let own_end = socket.own_end();
@@ -80,7 +92,7 @@ fn handshake(
         Place::Host(host, _) => host.as_str(),
         Place::Socket(..) => "",
     };
-    let mut connector = tls::connector(config)?;
+    let mut connector = connector(config)?;
     let Ok(handshake) = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector, host);
     Ok(handshake)
 }
@@ -126,4 +138,79 @@ async fn socket(place: &Place, stall: Arc<StallDetector>) -> io::Result<Socket> 
 /// What the server says unasked, next; nothing once the connection has ended.
 pub(crate) async fn heard(driver: &mut Driver) -> Option<AsyncMessage> {
     poll_fn(|cx| driver(cx)).await?.ok()
+}
+
+/// How to speak TLS with the servers of this configuration.
+fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
+    let lenient = |roots: Option<RootCertStore>| {
+        let verifier = Arc::new(Lenient { roots, provider: tls::provider() });
+        let builder = tls::builder()?.dangerous().with_custom_certificate_verifier(verifier);
+        Ok::<_, BackendError>(builder.with_no_client_auth())
+    };
+    let settings = match config.tls {
+        TlsMode::VerifyFull => tls::believing(config.root_cert.as_deref(), "sslrootcert")?,
+        TlsMode::VerifyCa => lenient(Some(roots(config)?))?,
+        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => lenient(None)?,
+    };
+    Ok(MakeRustlsConnect::new(settings))
+}
+
+/// # Errors
+/// If the file of the CA cannot be read: also where no TLS will be spoken, as over a socket of this machine.
+fn check_authorities(config: &Config) -> Result<(), BackendError> {
+    if config.root_cert.is_some() { roots(config).map(drop) } else { Ok(()) }
+}
+
+fn roots(config: &Config) -> Result<RootCertStore, BackendError> {
+    let path = config.root_cert.as_ref().expect("BUG: a mode that needs a CA has one");
+    tls::authorities(path, "sslrootcert")
+}
+
+/// Believes a certificate that one of these authorities has signed, whoever it is for; without authorities, any.
+#[derive(Debug)]
+struct Lenient {
+    roots: Option<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Some(roots) = &self.roots {
+            let certificate = ParsedCertificate::try_from(certificate)?;
+            let algorithms = self.provider.signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
 }

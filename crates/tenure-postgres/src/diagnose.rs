@@ -6,12 +6,10 @@ use tenure_core::{BackendError, Finding, Severity};
 use tokio_postgres::{Error, Row, types::Type};
 
 use crate::{
-    clock::since_epoch,
     config::Listen,
     error::Failure,
-    schema::{Facts, Table},
-    session::Session,
-    store::Store,
+    schema::{Facts, Table, since_epoch},
+    session::{Session, Sessions},
 };
 
 /// Settings of the server and rights of ours. In: table. Out: see [`Server`].
@@ -68,77 +66,78 @@ impl Server {
     }
 }
 
-impl Store {
-    /// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
-        let (facts, server, ours) = match self.question(&*self.sessions.session().await?).await {
-            // Once more on a new connection.
-            Err(Failure::Broken(_)) => {
-                let session = self.sessions.session().await?;
-                self.question(&session).await.map_err(|failure| failure.into_error(session.name()))?
-            }
-            answer => answer.map_err(|failure| failure.into_error(&self.shared().config.place_name()))?,
-        };
-        let mut findings = vec![note(
-            format!("PostgreSQL {} at {}", server.version, self.shared().config.place_name()),
-            "nothing to do",
-        )];
-        findings.extend(durability(&server));
-        findings.extend(table(&facts, &server));
-        findings.extend(customs(&server));
-        if facts.table == Table::Ours && facts.takes_writes && server.may_write {
-            findings.extend(self.try_out().await);
+/// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
+pub(crate) async fn examine(
+    sessions: &Sessions,
+    hint_sessions: Option<&Sessions>,
+    trial: impl Future<Output = Option<Finding>>,
+) -> Result<Vec<Finding>, BackendError> {
+    let (facts, server, ours) = match question(sessions, &*sessions.session().await?).await {
+        // Once more on a new connection.
+        Err(Failure::Broken(_)) => {
+            let session = sessions.session().await?;
+            question(sessions, &session).await.map_err(|failure| failure.into_error(session.name()))?
         }
-        findings.extend(self.hints(&facts).await);
-        let apart = server.clock.abs_diff(ours);
-        if apart > Duration::from_secs(1) {
-            let what = format!("the server's clock and ours are {apart:.1?} apart");
-            findings.push(note(what, "leases end by the server's clock alone; labels show times of both"));
-        }
-        Ok(findings)
+        answer => answer.map_err(|failure| failure.into_error(&sessions.shared.config.place_name()))?,
+    };
+    let mut findings = vec![note(
+        format!("PostgreSQL {} at {}", server.version, sessions.shared.config.place_name()),
+        "nothing to do",
+    )];
+    findings.extend(durability(&server));
+    findings.extend(table(&facts, &server));
+    findings.extend(customs(&server));
+    if facts.table == Table::Ours && facts.takes_writes && server.may_write {
+        findings.extend(trial.await);
     }
-
-    /// The facts of the connection, the server's own, and our time meanwhile.
-    async fn question(&self, session: &Session) -> Result<(Facts, Server, Duration), Failure> {
-        let facts = session.look().await?;
-        let rows = session.ask(QUESTION, &[(&self.shared().sql.table, Type::TEXT)]).await?;
-        let ours = self.shared().host.now().wall;
-        let unreadable = |error| Failure::Refused(session.unreadable(error));
-        let row = rows.first().ok_or(Failure::Overtaken)?;
-        Ok((facts, Server::read(row).map_err(unreadable)?, ours))
+    findings.extend(hints(sessions, hint_sessions, &facts).await);
+    let apart = server.clock.abs_diff(ours);
+    if apart > Duration::from_secs(1) {
+        let what = format!("the server's clock and ours are {apart:.1?} apart");
+        findings.push(note(what, "leases end by the server's clock alone; labels show times of both"));
     }
+    Ok(findings)
+}
 
-    /// Whether hints can come.
-    async fn hints(&self, facts: &Facts) -> Vec<Finding> {
-        let slow = "a waiter finds out by asking, every 0.2 to 0.4 s, that another process let it in";
-        let found = match &self.shared().config.listen {
-            Listen::Off => Some(note(format!("hints are off: {slow}"), "leave out listen=off to have them")),
-            Listen::Same if facts.is_direct => None,
-            Listen::Same => Some(warning(
-                format!("somebody stands between us and the server, so no hints come: {slow}"),
-                "add listen= with a URL that leads past the pooler; if it is a pooler in session mode or a \
-                 translation of addresses only, with the same URL",
-            )),
-            Listen::At(_) => self.far_hints(slow).await,
-        };
-        found.into_iter().collect()
-    }
+/// The facts of the connection, the server's own, and our time meanwhile.
+async fn question(sessions: &Sessions, session: &Session) -> Result<(Facts, Server, Duration), Failure> {
+    let facts = session.look().await?;
+    let rows = session.ask(QUESTION, &[(&sessions.shared.sql.table, Type::TEXT)]).await?;
+    let ours = sessions.shared.host.now().wall;
+    let unreadable = |error| Failure::Refused(session.unreadable(error));
+    let row = rows.first().ok_or(Failure::Overtaken)?;
+    Ok((facts, Server::read(row).map_err(unreadable)?, ours))
+}
 
-    async fn far_hints(&self, slow: &str) -> Option<Finding> {
-        let sessions = self.hint_sessions()?;
-        let remedy = "let listen= lead to the server itself";
-        match sessions.session().await {
-            Ok(session) if session.facts().is_direct => None,
-            Ok(_) => Some(note(
-                format!(
-                    "listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"
-                ),
-                remedy,
-            )),
-            Err(error) => Some(warning(
-                format!("no hints come, as listen= cannot be reached ({error}): {slow}"),
-                remedy,
-            )),
+/// Whether hints can come.
+async fn hints(sessions: &Sessions, hint_sessions: Option<&Sessions>, facts: &Facts) -> Vec<Finding> {
+    let slow = "a waiter finds out by asking, every 0.2 to 0.4 s, that another process let it in";
+    let found = match &sessions.shared.config.listen {
+        Listen::Off => Some(note(format!("hints are off: {slow}"), "leave out listen=off to have them")),
+        Listen::Same if facts.is_direct => None,
+        Listen::Same => Some(warning(
+            format!("somebody stands between us and the server, so no hints come: {slow}"),
+            "add listen= with a URL that leads past the pooler; if it is a pooler in session mode or a \
+             translation of addresses only, with the same URL",
+        )),
+        Listen::At(_) => far_hints(hint_sessions, slow).await,
+    };
+    found.into_iter().collect()
+}
+
+async fn far_hints(sessions: Option<&Sessions>, slow: &str) -> Option<Finding> {
+    let sessions = sessions?;
+    let remedy = "let listen= lead to the server itself";
+    match sessions.session().await {
+        Ok(session) if session.facts().is_direct => None,
+        Ok(_) => Some(note(
+            format!(
+                "listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"
+            ),
+            remedy,
+        )),
+        Err(error) => {
+            Some(warning(format!("no hints come, as listen= cannot be reached ({error}): {slow}"), remedy))
         }
     }
 }

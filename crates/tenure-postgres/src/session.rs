@@ -1,32 +1,136 @@
-//! `Session`: one connection that has looked at its server and at the table.
+//! `Sessions`: the connection of one handle, and its successor when it ends or is stuck; `Session`: one connection that has looked at
+//! its server and at the table.
 
 use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use tenure_client::{End, HintRouter, Link, SingleFlight, StallDetector};
-use tenure_core::{BackendError, ProcessId, locked};
-use tokio_postgres::{AsyncMessage, Client, Row, types::ToSql, types::Type};
+use tenure_client::{Connections, End, HintRouter, Link, SingleFlight, StallDetector};
+use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, OwnerId, ProcessId, locked};
+use tokio_postgres::{
+    AsyncMessage, Client, Row,
+    types::{FromSql, ToSql, Type},
+};
 
 use crate::{
-    config::Place,
+    config::{Config, Listen, Place},
     connect::{self, Driver, Opened},
     error::{self, Failure},
-    hint,
-    schema::{Facts, Table},
-    shared::Shared,
-    sql,
+    schema::{Facts, LOOK, Table, since_epoch},
+    sql::Sql,
 };
+
+/// What all handles of one process have in common.
+pub(crate) struct Shared {
+    pub(crate) config: Arc<Config>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) sql: Sql,
+    /// Whom a hint reaches without the server.
+    pub(crate) hints: HintRouter,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
+        let sql = Sql::new(&config.table);
+        let hints = HintRouter::new(host.clone(), config.rules.claim_ttl);
+        Self { config: Arc::new(config), host, sql, hints }
+    }
+}
+
+/// One handle's way to the server.
+pub(crate) struct Sessions {
+    pub(crate) shared: Arc<Shared>,
+    birth: Birth,
+    connections: Connections<Session>,
+}
+
+impl Sessions {
+    /// To the servers of `config`, which is that of the locks or that of the hints.
+    pub(crate) fn new(shared: Arc<Shared>, router: Arc<HintRouter>, config: Arc<Config>) -> Self {
+        let birth = Birth(shared.clone(), router.clone(), config);
+        let (host, one) = (shared.host.clone(), birth.clone());
+        let connections = Connections::new(host, move || Box::pin(one.clone().open()));
+        Self { shared, birth, connections }
+    }
+
+    /// The connection; a new one if there is none, or the one there was is dead or stuck.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+        self.connections.get().await
+    }
+
+    /// Hints of this connection reach us.
+    fn brings_hints(&self, session: &Session) -> bool {
+        let facts = session.facts();
+        // A standby knows no LISTEN.
+        match self.shared.config.listen {
+            Listen::Same => facts.is_direct && !facts.is_standby,
+            Listen::Off => false,
+            Listen::At(_) => !facts.is_standby,
+        }
+    }
+
+    /// The connection, listening to everybody whom we hear, and whether it brings their hints.
+    pub(crate) async fn listening(&self) -> Result<(Arc<Session>, bool), BackendError> {
+        let session = self.session().await?;
+        if !self.brings_hints(&session) {
+            return Ok((session, false));
+        }
+        match session.listen().await {
+            Ok(()) => Ok((session, true)),
+            Err(Failure::Broken(error)) => Err(error),
+            // Without hints a waiter asks again after a while, which is no reason not to let it wait.
+            Err(failure) => {
+                tracing::debug!(?failure, "no hints are heard");
+                Ok((session, false))
+            }
+        }
+    }
+
+    /// A connection of one's own, for what must not be mixed with the requests of others.
+    pub(crate) async fn apart(&self) -> Result<Session, BackendError> {
+        self.birth.clone().open().await
+    }
+}
+
+/// What a connection is made with.
+#[derive(Clone)]
+struct Birth(Arc<Shared>, Arc<HintRouter>, Arc<Config>);
+
+impl Birth {
+    /// The first server that can be reached, and that takes writes if that is demanded.
+    async fn open(self) -> Result<Session, BackendError> {
+        let Self(shared, router, config) = self;
+        let mut last = None;
+        for place in &config.hosts {
+            let name = place.to_string();
+            let target = Target { config: config.clone(), place: place.clone() };
+            let over = shared.host.sleep_until(shared.host.now() + config.connect_timeout);
+            let opened = tokio::select! {
+                biased;
+                opened = Session::open(shared.clone(), router.clone(), target) => opened,
+                () = over => Err(error::refused(&name, ErrorKind::Unavailable, "the PostgreSQL server does not answer")),
+            };
+            let opened = opened.and_then(|session| {
+                if config.must_write {
+                    session.facts().must_take_writes(&name)?;
+                }
+                Ok(session)
+            });
+            match opened {
+                Ok(session) => return Ok(session),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("BUG: a configuration names a server"))
+    }
+}
 
 /// A parameter and its type: statements have no names, since a pooler may lead each to another connection.
 pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
-
-/// How long nothing may be answered before others get a connection of their own.
-const STUCK: Duration = Duration::from_millis(500);
 
 /// One connection.
 pub(crate) struct Session {
@@ -43,45 +147,9 @@ pub(crate) struct Session {
     listening: SingleFlight<Result<(), Failure>>,
 }
 
-/// That a connection has ended, or is left to itself, and what is known of how.
-#[derive(Default)]
-pub(crate) struct Fate {
-    pub(crate) end: End,
-    /// Nothing comes any more.
-    is_closed: AtomicBool,
-    /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
-    is_hasty: AtomicBool,
-}
-
-impl Fate {
-    fn end(&self, router: &HintRouter) {
-        if self.end.set() {
-            // From here on hints may be missed until the next connection listens.
-            router.ring_all();
-        }
-    }
-}
-
-impl Link for Session {
-    fn is_usable(&self) -> bool {
-        self.is_alive() && !self.stall.is_stalled()
-    }
-
-    fn on_left(&self) {
-        if self.is_alive() {
-            self.unblock();
-        }
-        self.leave();
-    }
-}
-
 impl Session {
     /// Connects, and looks at what is there.
-    pub(crate) async fn open(
-        shared: Arc<Shared>,
-        router: Arc<HintRouter>,
-        at: Target,
-    ) -> Result<Self, BackendError> {
+    async fn open(shared: Arc<Shared>, router: Arc<HintRouter>, at: Target) -> Result<Self, BackendError> {
         let Target { config, place } = &at;
         let stall = StallDetector::new(shared.host.clone(), STUCK);
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
@@ -89,7 +157,7 @@ impl Session {
         // The task ends with the connection, which ends with the last of those who have its client.
         shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), router.clone()))));
         let name = place.to_string();
-        let rows = client.query_typed(sql::LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
+        let rows = client.query_typed(LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
         let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
         let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
         let (facts, heard) = (Mutex::new(facts), Mutex::default());
@@ -107,7 +175,7 @@ impl Session {
 
     /// Looks at the table again.
     pub(crate) async fn look(&self) -> Result<Facts, Failure> {
-        let rows = self.ask(sql::LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
+        let rows = self.ask(LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
         let known = self.facts();
         let facts = Facts::read(&rows[0], &self.at.place, None).map_err(|e| error::asked(&self.name, e))?;
         let facts = Facts { is_direct: known.is_direct, ..facts };
@@ -175,6 +243,16 @@ impl Session {
         Ok(rows)
     }
 
+    /// A column of an answer.
+    pub(crate) fn column<'a, T: FromSql<'a>>(&self, row: &'a Row, at: usize) -> Result<T, Failure> {
+        row.try_get(at).map_err(|error| Failure::Refused(self.unreadable(error)))
+    }
+
+    /// A column that is a time.
+    pub(crate) fn time(&self, row: &Row, at: usize) -> Result<Duration, Failure> {
+        Ok(since_epoch(self.column::<SystemTime>(row, at)?))
+    }
+
     /// An answer that cannot be read: no value of the type that was asked for.
     pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
         error::asked(&self.name, error).into_error(&self.name).of_unknown_outcome()
@@ -232,8 +310,7 @@ impl Session {
         for process in self.router.wanted().into_iter().map(|(process, _)| process).skip(heard.len()) {
             if !heard.contains(&process) {
                 let awaited = self.stall.ask();
-                let answer =
-                    self.client.batch_execute(&format!("LISTEN \"{}\"", hint::channel(process))).await;
+                let answer = self.client.batch_execute(&format!("LISTEN \"{}\"", channel(process))).await;
                 drop(awaited);
                 answer.map_err(|error| error::asked(&self.name, error))?;
             }
@@ -248,11 +325,43 @@ impl Session {
     }
 }
 
+impl Link for Session {
+    fn is_usable(&self) -> bool {
+        self.is_alive() && !self.stall.is_stalled()
+    }
+
+    fn on_left(&self) {
+        if self.is_alive() {
+            self.unblock();
+        }
+        self.leave();
+    }
+}
+
+/// That a connection has ended, or is left to itself, and what is known of how.
+#[derive(Default)]
+pub(crate) struct Fate {
+    pub(crate) end: End,
+    /// Nothing comes any more.
+    is_closed: AtomicBool,
+    /// The server was stopped waiting for a standby, or was asked to: that a write is done says no more that it was waited for.
+    is_hasty: AtomicBool,
+}
+
+impl Fate {
+    fn end(&self, router: &HintRouter) {
+        if self.end.set() {
+            // From here on hints may be missed until the next connection listens.
+            router.ring_all();
+        }
+    }
+}
+
 /// One server of a configuration.
 #[derive(Clone)]
-pub(crate) struct Target {
-    pub(crate) config: Arc<crate::config::Config>,
-    pub(crate) place: Place,
+struct Target {
+    config: Arc<Config>,
+    place: Place,
 }
 
 /// Somebody else made the table at the same moment (the catalog's own unique indexes say so).
@@ -275,7 +384,7 @@ async fn drive(mut driver: Driver, ending: Ending) {
     while let Some(message) = connect::heard(&mut driver).await {
         match message {
             AsyncMessage::Notification(message) => {
-                hint::on_notification(&ending.1, message.channel(), message.payload())
+                on_notification(&ending.1, message.channel(), message.payload())
             }
             AsyncMessage::Notice(notice) => {
                 // Somebody else may have stopped it too. This comes before the answer to the write, and in no language.
@@ -289,6 +398,39 @@ async fn drive(mut driver: Driver, ending: Ending) {
     }
 }
 
+/// The channel by which PostgreSQL pushes the hints of a process.
+pub(crate) fn channel(process: ProcessId) -> String {
+    format!("tenure_{process}")
+}
+
+/// What is said in it. A waiter behind the next holder need not ask before that one's turn is over, and would only race it.
+pub(crate) fn payload(hint: &Hint) -> String {
+    let letter = match hint.audience {
+        Audience::Waiters if hint.is_behind => 'b',
+        Audience::Waiters => 'w',
+        Audience::Holders => 'h',
+        Audience::Observers => 'o',
+    };
+    format!("{letter}{}", hint.owner)
+}
+
+/// A notification for an owner whose hints are wanted here. Anything else is somebody's joke.
+fn on_notification(router: &HintRouter, from: &str, text: &str) {
+    let (audience, is_behind) = match text.as_bytes().first() {
+        Some(b'w') => (Audience::Waiters, false),
+        Some(b'b') => (Audience::Waiters, true),
+        Some(b'h') => (Audience::Holders, false),
+        Some(b'o') => (Audience::Observers, false),
+        _ => return,
+    };
+    let Ok(owner) = text[1..].parse::<OwnerId>() else { return };
+    if router.wants(owner.process(), audience) && channel(owner.process()) == from {
+        router.route(Hint { owner, audience, is_behind });
+    }
+}
+
+/// How long nothing may be answered before others get a connection of their own.
+const STUCK: Duration = Duration::from_millis(500);
 const CREATE_TRIES: usize = 10;
 /// How long an answer is waited for over a connection that was left: 2 s.
 const HOPELESS: Duration = Duration::from_secs(2);

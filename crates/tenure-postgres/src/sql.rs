@@ -223,29 +223,3 @@ const PLACES: usize = 4096;
 /// The columns, as the README shows them.
 const COLUMNS: &str = "name text COLLATE \"C\" PRIMARY KEY, version bigint NOT NULL, busy boolean NOT NULL, \
                        used timestamptz NOT NULL, state text NOT NULL";
-
-/// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
-/// server's own port, whether it takes writes, whether it is a standby, its clock; and of what has the table's name: whether there is
-/// such a thing, its columns and types, whether it is a table in which names are unique, whether it has the columns that we use; whether we may delete and names are
-/// in the order of their bytes; and the address of our end as the server sees it.
-///
-/// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good as `text`, for a
-/// name if it is long enough. What else there is, and in which order, is the business of whoever added it. Servers before 12
-/// know no `attgenerated`, hence the way over JSON.
-pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port')::int, \
-    current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
-    coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || \
-            CASE to_jsonb(a) ->> 'attgenerated' WHEN 's' THEN ' generated' ELSE '' END, ', ' ORDER BY a.attnum) \
-        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), ''), \
-    coalesce(c.relkind IN ('r', 'p'), false) AND EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
-        WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indnkeyatts = 1 \
-        AND i.indpred IS NULL AND i.indexprs IS NULL AND a.attname = 'name'), \
-    (SELECT count(*) = 5 FROM pg_attribute a JOIN (VALUES ('name', ARRAY['text', 'varchar']), ('version', ARRAY['int8']), \
-            ('busy', ARRAY['bool']), ('used', ARRAY['timestamptz']), ('state', ARRAY['text', 'varchar'])) AS w(name, types) \
-        ON a.attname = w.name AND a.atttypid = ANY (w.types::regtype[]::oid[]) \
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity <> 'a' \
-        AND coalesce(to_jsonb(a) ->> 'attgenerated', '') = '' \
-        AND (a.attname <> 'name' OR a.atttypmod = -1 OR a.atttypmod >= 516)), \
-    coalesce(has_table_privilege(c.oid, 'DELETE'), true) AND coalesce((SELECT n.collname = 'C' \
-        FROM pg_attribute a JOIN pg_collation n ON n.oid = a.attcollation WHERE a.attrelid = c.oid AND a.attname = 'name'), true), inet_client_addr() \
-    FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
