@@ -1,44 +1,65 @@
-//! `impl Backend`: each verb in its own room.
+//! `Etcd`: the verbs, and why a request that is carried out twice, or late, ends nobody's hold.
+//!
+//! A member that hangs may carry out what it was asked when everybody has gone on without it: any request may have a
+//! copy
+//! that comes late. Three rules make every such copy harmless (L1, hazard 58):
+//!
+//! 1. **The id of a lease is drawn by chance for one attempt**, and asked for before any key is written on it. A key
+//!    goes from
+//!    lease to lease, as its owner waits, enters and asks for longer, and never back to one that it has left.
+//! 2. **A lease is ended only when its key has left it or its owner leaves**, and whoever asked for its end writes no
+//!    key on it
+//!    any more. So a late end meets a lease that carries nothing.
+//! 3. **A write names the state that it starts from**: that there is no key, or the revision at which the key was last
+//!    written. So a late write comes true only if nothing has happened to the key since it was read; then it is no
+//!    copy.
+//!
+//! What is left of late copies: a lease that is asked for twice may come to be after its end, and bars nobody without a
+//! key. Both
+//! this and the first write must come late, in this order, for a place that nobody wants; it ends with that lease. A
+//! lease
+//! that is kept alive late lasts longer by no more than its length.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use etcd_client::{Client, Txn, TxnOp, TxnOpResponse};
+use futures_util::{
+    future::{join, join_all, try_join_all},
+    stream::{self, StreamExt},
+};
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Order,
-    OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
+    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, Wait, WakeUp, Wakes,
 };
 
 use crate::{
     config::Config,
-    members::Members,
-    owners::Owners,
-    watch::{Watcher, Watchers, Watching},
-    watermark::Watermark,
+    diagnose, error,
+    members::{Answer, Change, Kept, Members, Watermark, whole_seconds},
+    memo,
+    owners::{KeyAt, Owners},
+    queue::{Place, Queue, Value, folder, key, millis, token},
+    view,
+    watch::{Awaited, Watcher, Watchers, Watching},
 };
 
 /// Locks in etcd.
 pub struct Etcd {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) members: Arc<Members>,
-    pub(crate) watching: Watching,
+    shared: Arc<Shared>,
+    members: Arc<Members>,
+    watching: Watching,
 }
 
 /// The state that the handles of one process share.
-pub(crate) struct Shared {
+struct Shared {
     config: Arc<Config>,
     host: Arc<dyn Host>,
     watermark: Arc<Watermark>,
-    pub(crate) owners: Owners,
+    owners: Owners,
     watchers: Watchers,
     bells: Bells,
-}
-
-impl Shared {
-    /// This owner needs no more hints, through any handle.
-    pub(crate) fn forget(&self, owner: OwnerId) {
-        self.watchers.forget(owner);
-    }
 }
 
 impl Etcd {
@@ -58,7 +79,7 @@ impl Etcd {
         Self { shared, members, watching }
     }
 
-    pub(crate) fn config(&self) -> &Config {
+    fn config(&self) -> &Config {
         &self.shared.config
     }
 }
@@ -88,15 +109,83 @@ impl Backend for Etcd {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        self.claim_once(claim).await
+        let folder = folder(&self.config().prefix, &claim.name);
+        let key = key(&folder, claim.owner);
+        let (seconds, patience) = (whole_seconds(claim.ttl), self.members.patience(claim.ttl));
+        let asking = Asking { etcd: self, claim, folder, key, seconds, patience };
+        match claim.wait {
+            Wait::Wake => Err(error::no_turnless_place()),
+            Wait::No => asking.ask_in_passing().await,
+            Wait::Turn => match self.shared.owners.key_at(claim.owner) {
+                // What was done before stays done, whatever fails now (L9).
+                Some(key_at) => asking.ask_again(key_at).await.map_err(BackendError::of_unknown_outcome),
+                None => asking.arrive().await,
+            },
+        }
     }
 
+    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it kept this
+    /// one
+    /// alive means that it will for the ttl from then, and so will its successors, who begin anew with the full ttl.
+    /// But one
+    /// that was replaced may not know it yet. So a read through the quorum comes after it: had the leader been replaced
+    /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
+    /// etcd #15247).
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        self.renew_all(grants).await
+        let lease = |grant: &Grant| self.shared.owners.key_at(grant.owner).map(|key_at| key_at.lease);
+        let begin = |grant| Renewing { grant, lease: lease(grant), answer: None };
+        let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
+        for _ in 0..RENEW_ROUNDS {
+            let open: Vec<&mut Renewing<'_>> = all.iter_mut().filter(|one| one.answer.is_none()).collect();
+            let mut open = open.into_iter();
+            loop {
+                let batch: Vec<_> = open.by_ref().take(BATCH).collect();
+                if batch.is_empty() {
+                    break;
+                }
+                self.renew_batch(batch).await;
+            }
+        }
+        let unsettled = || Err(error::unsettled(&self.members.place()));
+        all.into_iter().map(|one| one.answer.unwrap_or_else(unsettled)).collect()
     }
 
+    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key was: nothing
+    /// else
+    /// takes a key of ours away without its lease but a person (L9).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        self.leave(name, owner).await
+        let patience = self.config().response_timeout;
+        self.shared.watchers.forget(owner);
+        let Some(known) = self.shared.owners.get(owner) else {
+            return self.leave_unseen(name, owner, patience).await;
+        };
+        let on = match known.key_at {
+            Some(key_at) => Some(key_at.lease),
+            None => self.place_of(name, owner, patience).await?.map(|place| place.lease),
+        };
+        let others: Vec<i64> = known.leases.into_iter().filter(|lease| Some(*lease) != on).collect();
+        let leases = on.iter().chain(&others);
+        let revoked = join_all(leases.map(|lease| self.members.revoke(*lease, patience))).await;
+        let is_one = revoked.len() == 1;
+        let revoked: Result<Vec<_>, _> = revoked.into_iter().collect();
+        let revoked = revoked.map_err(|error| if is_one { error } else { error.of_unknown_outcome() })?;
+        self.shared.owners.forget(owner);
+        match (on, revoked.first()) {
+            (Some(_), Some(Answer { value: true, .. })) => Ok(Released::Released),
+            (Some(_), Some(Answer { was_repeated: true, .. })) => {
+                Err(error::left_or_gone(&self.members.place()))
+            }
+            // It was about to enter, and which of its leases had the key is not known.
+            (Some(_), _) if known.key_at.is_none() && revoked.iter().any(|revoked| revoked.value) => {
+                Err(error::left_or_gone(&self.members.place()))
+            }
+            // Another process may have made it longer, or claimed for the same owner.
+            (Some(_), _) => {
+                let left = self.leave_unseen(name, owner, patience).await;
+                left.map_err(BackendError::of_unknown_outcome)
+            }
+            (None, _) => Ok(Released::WasGone),
+        }
     }
 
     async fn note(
@@ -106,7 +195,7 @@ impl Backend for Etcd {
         token: FencingToken,
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
-        self.leave_memo(name, (owner, token), memo).await
+        memo::leave_memo(&self.members, name, (owner, token), memo).await
     }
 
     fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
@@ -114,18 +203,540 @@ impl Backend for Etcd {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
-        self.look(name).await
+        view::look(&self.members, name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-        self.queues(prefix).await
+        view::queues(&self.members, prefix).await
     }
 
+    /// Takes the lock from its holders. Every write raises the revision of the store, and so the fence.
     async fn break_lock(&self, name: &LockName) -> Result<Vec<HolderView>, BackendError> {
-        self.rob(name).await
+        let patience = self.config().response_timeout;
+        let folder = folder(&self.config().prefix, name);
+        let queue = self.members.queue(&folder, patience).await?;
+        let holders = queue.holders();
+        if holders.is_empty() {
+            self.raise(&folder, patience).await?;
+            return Ok(Vec::new());
+        }
+        let robbed = view::with_time_left(&self.members, holders).await?;
+        try_join_all(holders.iter().map(|holder| self.rob_one(name, holder, patience))).await?;
+        Ok(robbed)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        self.examine().await
+        diagnose::examine(&self.members).await
     }
 }
+
+/// One claim on its way.
+struct Asking<'a> {
+    etcd: &'a Etcd,
+    claim: &'a Claim,
+    folder: String,
+    key: Vec<u8>,
+    /// The ttl in the server's seconds, rounded up: its lease ends no sooner than ours.
+    seconds: i64,
+    patience: Duration,
+}
+
+impl Asking<'_> {
+    /// Reads first: a claim that does not fit leaves nothing behind.
+    async fn ask_in_passing(&self) -> Result<ClaimAnswer, BackendError> {
+        let queue = self.etcd.members.queue(&self.folder, self.patience).await?;
+        if queue.find(self.claim.owner).is_none() && !queue.has_room_for(self.claim.mode) {
+            return self.busy(&queue).await;
+        }
+        self.arrive().await
+    }
+
+    /// A place was taken before: keeps it, and looks whether its turn has come.
+    async fn ask_again(&self, key_at: KeyAt) -> Result<ClaimAnswer, BackendError> {
+        let members = &self.etcd.members;
+        let kept = members.keep_place(key_at.lease, self.patience);
+        let (kept, queue) = join(kept, members.queue(&self.folder, self.patience)).await;
+        let (kept, queue) = (kept?, queue?);
+        let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == key_at.created);
+        match at {
+            Some(at) if at < queue.leading() => {
+                self.settle(Step::new(Purpose::Ttl, queue.places[at].modified)).await
+            }
+            Some(at) if kept && queue.places[at].lease == key_at.lease => {
+                Ok(self.queued(&queue, at, true).await)
+            }
+            _ => self.arrive().await,
+        }
+    }
+
+    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with the lease
+    /// that it
+    /// would need then.
+    async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
+        let is_contended =
+            self.has_place_lease() && self.etcd.shared.owners.contended.is_contended(&self.claim.name);
+        let purpose = if is_contended { Purpose::Place } else { Purpose::Ttl };
+        self.settle(Step::new(purpose, 0)).await
+    }
+
+    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of the ttl to
+    /// hold.
+    async fn settle(&self, mut step: Step) -> Result<ClaimAnswer, BackendError> {
+        let is_new = step.from == 0;
+        for number in 0..STEPS {
+            let taken = match self.claim.asker.must_be_there() {
+                Ok(()) => self.take(&mut step).await,
+                Err(gone) => Err(gone),
+            };
+            match taken {
+                Ok(Some(answer)) => {
+                    self.end_left(&step).await.map_err(BackendError::of_unknown_outcome)?;
+                    return Ok(answer);
+                }
+                Ok(None) => {}
+                Err(error) if is_new && number == 0 => return Err(self.undo(&step, error).await),
+                // Something is in the store by now (L9).
+                Err(error) => return Err(error.of_unknown_outcome()),
+            }
+        }
+        Err(error::unsettled(&self.etcd.members.place()))
+    }
+
+    /// A lease without a key must not make that other process believe that its release ends something.
+    async fn end_left(&self, step: &Step) -> Result<(), BackendError> {
+        match step.left {
+            Some(lease) => self.etcd.members.revoke(lease, self.patience).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read alone says
+    /// whether it
+    /// holds: a lease may end while its owner waits (hazard 47, etcd #11456).
+    async fn take(&self, step: &mut Step) -> Result<Option<ClaimAnswer>, BackendError> {
+        let lease = match step.unused {
+            Some(lease) => lease,
+            None => self.lease(step.purpose).await?,
+        };
+        step.unused = Some(lease);
+        let Some(queue) = self.write(step, lease).await? else {
+            // The lease has ended.
+            step.unused = None;
+            return Ok(None);
+        };
+        let Some(at) = queue.find(self.claim.owner) else {
+            // Its place has.
+            step.from = 0;
+            return Ok(None);
+        };
+        let answer = self.look(&queue, at, step.purpose, lease).await;
+        let answer = answer.map_err(BackendError::of_unknown_outcome)?;
+        if answer.is_none() {
+            let (place, purpose) = (&queue.places[at], self.purpose(&queue, at));
+            step.unused = step.unused.filter(|_| place.lease != lease && purpose == step.purpose);
+            step.left = step.left.or_else(|| self.is_strange(place).then_some(place.lease));
+            (step.purpose, step.from) = (purpose, place.modified);
+        }
+        Ok(answer)
+    }
+
+    /// Its lease was not asked for in this process, as far as is remembered.
+    fn is_strange(&self, place: &Place) -> bool {
+        let known = self.etcd.shared.owners.get(self.claim.owner);
+        known.is_none_or(|known| !known.leases.contains(&place.lease))
+    }
+
+    /// The answer about its place; `None` if its key is not on the lease that it should be on.
+    async fn look(
+        &self,
+        queue: &Queue,
+        at: usize,
+        purpose: Purpose,
+        lease: i64,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        let (place, holds) = (&queue.places[at], at < queue.leading());
+        if !holds && self.claim.wait == Wait::No {
+            self.leave_line(place).await?;
+            return self.busy(queue).await.map(Some);
+        }
+        self.etcd.shared.owners.contended.set(&self.claim.name, queue.places.len() > 1);
+        match place.lease == lease && purpose == self.purpose(queue, at) {
+            true if holds => Ok(Some(self.granted(place, queue.revision))),
+            true => Ok(Some(self.queued(queue, at, false).await)),
+            false => Ok(None),
+        }
+    }
+
+    /// The purpose that its lease must have.
+    fn purpose(&self, queue: &Queue, at: usize) -> Purpose {
+        if at >= queue.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
+    }
+
+    /// The key was certainly not written. If the lease is ended as well, nothing was applied (L9).
+    async fn undo(&self, step: &Step, error: BackendError) -> BackendError {
+        let Some(lease) = step.unused.filter(|_| error.outcome() == Outcome::NotApplied) else {
+            return error;
+        };
+        if self.etcd.members.revoke(lease, self.patience).await.is_err() {
+            return error.of_unknown_outcome();
+        }
+        self.etcd.shared.owners.forget_lease(self.claim.owner, lease);
+        error
+    }
+
+    /// It does not wait, and leaves nothing behind.
+    async fn leave_line(&self, place: &Place) -> Result<(), BackendError> {
+        let owners = &self.etcd.shared.owners;
+        let mut leases = owners.get(self.claim.owner).unwrap_or_default().leases;
+        leases.retain(|lease| *lease != place.lease);
+        leases.push(place.lease);
+        try_join_all(leases.iter().map(|lease| self.etcd.members.revoke(*lease, self.patience))).await?;
+        owners.forget(self.claim.owner);
+        Ok(())
+    }
+
+    async fn lease(&self, purpose: Purpose) -> Result<i64, BackendError> {
+        let seconds = match purpose {
+            Purpose::Place => PLACE_SECONDS,
+            Purpose::Ttl => self.seconds,
+        };
+        self.etcd.new_lease(self.claim.owner, seconds, self.patience).await
+    }
+
+    async fn write(&self, step: &Step, lease: i64) -> Result<Option<Queue>, BackendError> {
+        let (members, waits) = (&self.etcd.members, step.purpose == Purpose::Place);
+        let value = Value::of(self.claim, members.host.now().wall, lease, waits).write();
+        let change =
+            Change { folder: &self.folder, key: &self.key, modified: step.from, value: &value, lease };
+        members.change(&change, self.patience).await
+    }
+
+    /// A place has a lease of its own where that of the ttl lasts longer.
+    fn has_place_lease(&self) -> bool {
+        self.seconds > PLACE_SECONDS && self.claim.wait == Wait::Turn
+    }
+
+    fn granted(&self, place: &Place, revision: i64) -> ClaimAnswer {
+        let Claim { name, owner, ttl, .. } = self.claim.clone();
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.saw_key(owner, key_at);
+        self.etcd.watching.0.listen(owner, Awaited::end_of(self.key.clone()), revision + 1);
+        ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
+    }
+
+    async fn queued(&self, queue: &Queue, at: usize, again: bool) -> ClaimAnswer {
+        let place = &queue.places[at];
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.etcd.shared.owners.saw_key(self.claim.owner, key_at);
+        if let Some(awaited) = Awaited::by(queue, at) {
+            self.etcd.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
+        }
+        let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
+        let place_ttl = Duration::from_secs(seconds.unsigned_abs());
+        // How long it still lasts is said to those who have waited for a while: it costs a request.
+        let holder = self.first_holder(queue, again).await;
+        ClaimAnswer::Queued {
+            ahead: at - queue.leading(),
+            retry_after: Timing::RETRY_MAX.min(place_ttl / 3),
+            holder,
+        }
+    }
+
+    async fn busy(&self, queue: &Queue) -> Result<ClaimAnswer, BackendError> {
+        let holder = self.first_holder(queue, true).await;
+        let left = holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or(Timing::RETRY_MAX);
+        Ok(ClaimAnswer::Busy {
+            retry_after: left.clamp(Duration::from_millis(100), Timing::RETRY_MAX),
+            holder,
+        })
+    }
+
+    async fn first_holder(&self, queue: &Queue, with_time_left: bool) -> Option<HolderView> {
+        let first = queue.holders().first()?;
+        // It is for people: who holds is worth knowing without it.
+        let left = match with_time_left {
+            true => self.etcd.members.time_left(first.lease, self.patience).await.ok().flatten(),
+            false => None,
+        };
+        Some(view::holder(first, left))
+    }
+}
+
+/// The next step: the key goes onto a lease for this purpose, from this state.
+struct Step {
+    purpose: Purpose,
+    /// The modify revision of the key; 0: there is none.
+    from: i64,
+    /// A lease for this purpose, asked for in this claim, that the key has never been on.
+    unused: Option<i64>,
+    /// A lease of another process that the key was on.
+    left: Option<i64>,
+}
+
+impl Step {
+    fn new(purpose: Purpose, from: i64) -> Self {
+        Self { purpose, from, unused: None, left: None }
+    }
+}
+
+/// The purpose of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// A place in the queue, kept alive by repeating the claim: a dead waiter must not block the places behind it for a
+    /// long ttl.
+    Place,
+    /// The ttl: to hold, or to wait where that is short.
+    Ttl,
+}
+
+impl Etcd {
+    /// A new lease for this owner, which lasts so long from now: granted through the quorum, it is counted by whoever
+    /// is the
+    /// leader, and a later leader begins it anew.
+    ///
+    /// # Errors
+    /// Those of the request; of unknown outcome if the server does not give as long as that.
+    async fn new_lease(&self, owner: OwnerId, seconds: i64, patience: Duration) -> Result<i64, BackendError> {
+        let lease = self.members.fresh_id();
+        self.shared.owners.will_use(owner, lease);
+        match self.members.grant_lease(lease, seconds, patience).await {
+            Ok(granted) if granted >= seconds => Ok(lease),
+            Ok(granted) => Err(error::too_short(seconds, granted)),
+            Err(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    self.shared.owners.forget_lease(owner, lease);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn renew_batch(&self, batch: Vec<&mut Renewing<'_>>) {
+        let shortest = batch.iter().map(|one| one.grant.ttl).min().unwrap_or_default();
+        let patience = self.members.patience(shortest);
+        let keeping: Vec<_> = batch.iter().map(|one| self.keep(one.lease, patience)).collect();
+        let kept: Vec<_> = stream::iter(keeping).buffered(AT_ONCE).collect().await;
+        let grants: Vec<&Grant> = batch.iter().map(|one| one.grant).collect();
+        let read = match self.read(&grants, patience).await {
+            Ok(read) => read,
+            Err(error) => return batch.into_iter().for_each(|one| one.answer = Some(Err(error.clone()))),
+        };
+        let judged = batch.into_iter().zip(kept).zip(read);
+        let steps = judged.map(|((one, kept), read)| self.settle(one, kept, read, patience));
+        join_all(steps.collect::<Vec<_>>()).await;
+    }
+
+    async fn keep(&self, lease: Option<i64>, patience: Duration) -> Result<Option<Kept>, BackendError> {
+        match lease {
+            Some(lease) => self.members.keep_alive(lease, patience).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn settle(
+        &self,
+        one: &mut Renewing<'_>,
+        kept: Result<Option<Kept>, BackendError>,
+        read: Read,
+        patience: Duration,
+    ) {
+        one.answer = match judge(one.grant, one.lease, kept, read) {
+            Next::Answer(Ok(Renewal::Renewed)) if one.grant.token == FencingToken::new(0) => {
+                Some(self.holds(one.grant, patience).await)
+            }
+            Next::Answer(answer) => Some(answer),
+            Next::Again(place) => {
+                one.lease = Some(place.lease);
+                self.saw_key(one.grant.owner, &place);
+                None
+            }
+            Next::Lengthen(place) => self.lengthen(one.grant, &place, patience).await.transpose(),
+        };
+    }
+
+    /// A renewal by hand comes without a token: its owner may still wait.
+    async fn holds(&self, grant: &Grant, patience: Duration) -> Result<Renewal, BackendError> {
+        let queue = self.members.queue(&folder(&self.config().prefix, &grant.name), patience).await?;
+        let holds = queue.find(grant.owner).is_some_and(|at| at < queue.leading());
+        Ok(if holds { Renewal::Renewed } else { Renewal::Gone })
+    }
+
+    /// etcd cannot change the length of a lease: the key goes to a new one, of the length that is asked for.
+    /// `None` if something came in between.
+    async fn lengthen(
+        &self,
+        grant: &Grant,
+        place: &Place,
+        patience: Duration,
+    ) -> Result<Option<Renewal>, BackendError> {
+        let Some(value) = place.ours.clone() else { return Ok(None) };
+        let lease = self.new_lease(grant.owner, whole_seconds(grant.ttl), patience).await?;
+        let value = Value { ttl_ms: millis(grant.ttl), lease, ..value }.write();
+        let folder = folder(&self.config().prefix, &grant.name);
+        let change =
+            Change { folder: &folder, key: &place.key, modified: place.modified, value: &value, lease };
+        let Some(queue) = self.members.change(&change, patience).await? else { return Ok(None) };
+        let at = queue.find(grant.owner).filter(|&at| queue.places[at].lease == lease);
+        let Some(at) = at else { return Ok(None) };
+        // No key hangs on it any more, nor will one.
+        self.members.revoke(place.lease, patience).await?;
+        self.shared.owners.forget_lease(grant.owner, place.lease);
+        self.saw_key(grant.owner, &queue.places[at]);
+        Ok(Some(if at < queue.leading() { Renewal::Renewed } else { Renewal::Gone }))
+    }
+
+    /// This process finds its owner there from now on.
+    fn saw_key(&self, owner: OwnerId, place: &Place) {
+        let key_at = KeyAt { created: place.created, lease: place.lease };
+        self.shared.owners.saw_key(owner, key_at);
+    }
+
+    /// Whether the keys are those of the grants, through the quorum.
+    async fn read(&self, grants: &[&Grant], patience: Duration) -> Result<Vec<Read>, BackendError> {
+        let folders: Vec<String> =
+            grants.iter().map(|grant| folder(&self.config().prefix, &grant.name)).collect();
+        let keys: Vec<Vec<u8>> =
+            folders.iter().zip(grants).map(|(folder, grant)| key(folder, grant.owner)).collect();
+        let request = async |mut client: Client| {
+            let reads: Vec<TxnOp> = keys.iter().map(|key| TxnOp::get(&key[..], None)).collect();
+            client.txn(Txn::new().and_then(reads)).await
+        };
+        let done = self.members.ask(patience, request).await?.value;
+        let term = done.header().map_or(0, |header| header.raft_term());
+        let place = |(answer, folder): (TxnOpResponse, &String)| {
+            let TxnOpResponse::Get(read) = answer else { return Read { place: None, term } };
+            Read { place: read.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv)), term }
+        };
+        Ok(done.op_responses().into_iter().zip(&folders).map(place).collect())
+    }
+
+    /// Where its key is, this process does not know.
+    async fn leave_unseen(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        patience: Duration,
+    ) -> Result<Released, BackendError> {
+        let Some(place) = self.place_of(name, owner, patience).await? else { return Ok(Released::WasGone) };
+        match self.end(name, owner, place, patience).await? {
+            Answer { value: true, .. } => Ok(Released::Released),
+            Answer { was_repeated: true, .. } => Err(error::left_or_gone(&self.members.place())),
+            Answer { .. } => Ok(Released::WasGone),
+        }
+    }
+
+    /// The owner's key, if there is one.
+    async fn place_of(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        patience: Duration,
+    ) -> Result<Option<Place>, BackendError> {
+        let folder = folder(&self.config().prefix, name);
+        let key = &key(&folder, owner)[..];
+        let read = self.members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
+        let place = read.value.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv));
+        Ok(place.filter(|place| place.is_of(owner)))
+    }
+
+    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a
+    /// release
+    /// that comes later finds nothing, and says so. Whether any was there.
+    async fn end(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        mut place: Place,
+        patience: Duration,
+    ) -> Result<Answer<bool>, BackendError> {
+        let mut ended = self.members.revoke(place.lease, patience).await?;
+        for _ in 0..RELEASE_ROUNDS {
+            let next =
+                self.place_of(name, owner, patience).await.map_err(BackendError::of_unknown_outcome)?;
+            let Some(next) = next.filter(|next| next.created == place.created) else { return Ok(ended) };
+            place = next;
+            let revoked = self.members.revoke(place.lease, patience).await;
+            let revoked = revoked.map_err(BackendError::of_unknown_outcome)?;
+            ended.value |= revoked.value;
+            ended.was_repeated |= revoked.was_repeated;
+        }
+        let deleted = self.members.delete(&place.key, place.created, patience).await;
+        deleted.map(|()| ended).map_err(BackendError::of_unknown_outcome)
+    }
+
+    /// A foreign lease is its owner's, who may have other keys on it.
+    async fn rob_one(&self, name: &LockName, holder: &Place, patience: Duration) -> Result<(), BackendError> {
+        match &holder.ours {
+            Some(value) => self.end(name, value.owner, holder.clone(), patience).await.map(drop),
+            None => self.members.delete(&holder.key, holder.created, patience).await,
+        }
+    }
+
+    /// Writes a key that is no place in the queue, and deletes it.
+    async fn raise(&self, folder: &str, patience: Duration) -> Result<(), BackendError> {
+        let marker = format!("{folder}!");
+        let marker = marker.as_str();
+        self.members.ask(patience, async |mut client: Client| client.put(marker, "", None).await).await?;
+        self.members.ask(patience, async |mut client: Client| client.delete(marker, None).await).await?;
+        Ok(())
+    }
+}
+
+/// One grant on its way.
+struct Renewing<'a> {
+    grant: &'a Grant,
+    /// The lease on which its key was last seen; `None` if this process has not seen it.
+    lease: Option<i64>,
+    answer: Option<Result<Renewal, BackendError>>,
+}
+
+/// The next step for one grant.
+enum Next {
+    Answer(Result<Renewal, BackendError>),
+    /// Its key is there; ask again, about this lease.
+    Again(Place),
+    /// Its lease is shorter than the requested ttl.
+    Lengthen(Place),
+}
+
+/// The key of a grant as a linearizable read of this term saw it.
+struct Read {
+    place: Option<Place>,
+    term: u64,
+}
+
+fn judge(grant: &Grant, lease: Option<i64>, kept: Result<Option<Kept>, BackendError>, read: Read) -> Next {
+    let any = FencingToken::new(0);
+    let is_held = |place: &Place| {
+        let is_its_own = grant.token == token(place.created) || grant.token == any;
+        is_its_own && place.ours.as_ref().is_some_and(|value| value.owner == grant.owner && !value.waits)
+    };
+    let Some(place) = read.place.filter(is_held) else { return Next::Answer(Ok(Renewal::Gone)) };
+    match kept {
+        _ if lease != Some(place.lease) => Next::Again(place),
+        Err(error) => Next::Answer(Err(error)),
+        Ok(Some(kept)) if kept.term == read.term && kept.seconds >= whole_seconds(grant.ttl) => {
+            Next::Answer(Ok(Renewal::Renewed))
+        }
+        Ok(Some(kept)) if kept.term == read.term => Next::Lengthen(place),
+        Ok(_) => Next::Again(place),
+    }
+}
+
+/// How long the place of a dead waiter blocks the places behind it at most, in seconds.
+const PLACE_SECONDS: i64 = Timing::PLACE_TTL.as_secs().cast_signed();
+
+/// Steps of one claim: a place, a lease for waiting, one for entering; each anew if something came in between.
+const STEPS: usize = 6;
+
+/// Keys that one transaction reads: a member takes 128 operations.
+const BATCH: usize = 100;
+
+/// Leases that are kept alive at once.
+const AT_ONCE: usize = 128;
+
+/// Rounds for leases of which a change of the leader left us uncertain, or that were changed by hand.
+const RENEW_ROUNDS: usize = 3;
+
+/// How often a key is followed that goes to another lease under our hands.
+const RELEASE_ROUNDS: usize = 3;

@@ -6,10 +6,43 @@ use etcd_client::{AlarmAction, AlarmType, Client};
 use tenure_core::{BackendError, ErrorKind, Finding, LockName, OwnerId, Severity};
 
 use crate::{
-    backend::Etcd,
-    keys::{folder, key, number},
-    members::Members,
+    members::{Change, Members},
+    queue::{folder, key, number},
 };
+
+pub(crate) async fn examine(members: &Members) -> Result<Vec<Finding>, BackendError> {
+    let (mut found, mut told) = (Vec::new(), Vec::new());
+    let mut last = None;
+    for index in 0..members.len() {
+        match look_at(members, index).await {
+            Ok(member) => told.push(member),
+            Err(error) => {
+                found.push(silent(members.address(index), &error));
+                last = Some(error);
+            }
+        }
+    }
+    if let Some(error) = last.filter(|_| told.is_empty()) {
+        return Err(error);
+    }
+    found.extend(of_members(&told));
+    found.extend(alarms(members).await?);
+    found.extend(size(members).await?);
+    // Where locks cannot be taken now, nothing can be tried.
+    if found.iter().all(|finding| finding.severity < Severity::Problem) {
+        found.extend(rights(members).await?);
+        found.extend(shortest_lease(members).await?);
+    }
+    if members.config.login.is_none() && members.config.tls.as_ref().is_none_or(|tls| tls.identity.is_none())
+    {
+        found.push(finding(
+            Severity::Note,
+            "etcd has authentication turned off: every client that reaches it can take and break every lock",
+            "turn authentication on, and give each client of the locks a user",
+        ));
+    }
+    Ok(found)
+}
 
 /// The facts that one member tells.
 struct Member {
@@ -19,146 +52,14 @@ struct Member {
     knows_leader: bool,
 }
 
-impl Etcd {
-    pub(crate) async fn examine(&self) -> Result<Vec<Finding>, BackendError> {
-        let (mut found, mut members) = (Vec::new(), Vec::new());
-        let mut last = None;
-        for index in 0..self.members.len() {
-            match self.members.look_at(index).await {
-                Ok(member) => members.push(member),
-                Err(error) => {
-                    found.push(silent(self.members.address(index), &error));
-                    last = Some(error);
-                }
-            }
-        }
-        if let Some(error) = last.filter(|_| members.is_empty()) {
-            return Err(error);
-        }
-        found.extend(of_members(&members));
-        found.extend(self.members.alarms().await?);
-        found.extend(self.size().await?);
-        // Where locks cannot be taken now, nothing can be tried.
-        if found.iter().all(|finding| finding.severity < Severity::Problem) {
-            found.extend(self.rights().await?);
-            found.extend(self.shortest_lease().await?);
-        }
-        if self.config().login.is_none()
-            && self.config().tls.as_ref().is_none_or(|tls| tls.identity.is_none())
-        {
-            found.push(finding(
-                Severity::Note,
-                "etcd has authentication turned off: every client that reaches it can take and break every lock",
-                "turn authentication on, and give each client of the locks a user",
-            ));
-        }
-        Ok(found)
-    }
-
-    /// How many members there are, and how many of them we know.
-    async fn size(&self) -> Result<Vec<Finding>, BackendError> {
-        let patience = self.config().response_timeout;
-        let list = self.members.ask(patience, async |mut client: Client| client.member_list().await).await;
-        let size = match list {
-            Ok(list) => list.value.members().len(),
-            Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let known = self.members.len();
-        if size == 1 {
-            return Ok(vec![finding(
-                Severity::Note,
-                "the cluster has one member: while it is down, nobody gets a lock or renews one",
-                "run three members on three machines",
-            )]);
-        }
-        let unknown = finding(
-            Severity::Warning,
-            format!("the cluster has {size} members and the URL names {known} of them"),
-            "name all of them in the URL, as in etcd://a,b,c",
-        );
-        Ok(if known < size { vec![unknown] } else { Vec::new() })
-    }
-
-    /// Takes and releases a lock with a random name.
-    async fn rights(&self) -> Result<Option<Finding>, BackendError> {
-        let mut bits = [0; 24];
-        self.members.host.random(&mut bits);
-        let hex: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        let owner: OwnerId = hex.parse().expect("BUG: 48 hex digits are an owner");
-        let name = LockName::new(format!("tenure-doctor-{}", &hex[..8])).expect("BUG: a good name");
-        let (patience, folder) = (self.config().response_timeout, folder(&self.config().prefix, &name));
-        // OK because it is positive: 63 bits.
-        let (key, lease) = (key(&folder, owner), i64::try_from(number(owner)).unwrap_or(i64::MAX));
-        self.members.grant_lease(lease, 5, patience).await?;
-        let change = crate::requests::Change { folder: &folder, key: &key, modified: 0, value: b"", lease };
-        let written = self.members.change(&change, patience).await;
-        self.members.revoke(lease, patience).await?;
-        match written {
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
-                Severity::Warning,
-                format!("this user may not lock `{name}`, which was tried to see its rights"),
-                "give its role `readwrite` for the prefix of all names that it locks; fine if it is to lock others only",
-            ))),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// etcd makes short leases longer: half as long again as an election takes, in whole seconds.
-    async fn shortest_lease(&self) -> Result<Option<Finding>, BackendError> {
-        let (patience, id) = (self.config().response_timeout, self.fresh_id());
-        let seconds = self.members.grant_lease(id, 1, patience).await?;
-        self.members.revoke(id, patience).await?;
-        Ok((seconds > 1).then(|| {
-            finding(
-                Severity::Note,
-                format!(
-                    "the shortest lease here lasts {seconds} s: after a crash of its holder a lock stays held for as \
-                     long"
-                ),
-                "nothing for a ttl above that; shorter needs a lower --election-timeout",
-            )
-        }))
-    }
-}
-
-impl Members {
-    async fn look_at(&self, index: usize) -> Result<Member, BackendError> {
-        let status = self.ask_only(index, async |mut client: Client| client.status().await).await?;
-        Ok(Member {
-            address: self.address(index).to_owned(),
-            cluster: status.header().map_or(0, |header| header.cluster_id()),
-            version: status.version().to_owned(),
-            knows_leader: status.leader() != 0,
-        })
-    }
-
-    async fn alarms(&self) -> Result<Vec<Finding>, BackendError> {
-        let request = async |mut client: Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
-        let alarms = match self.ask(self.config.response_timeout, request).await {
-            Ok(alarms) => alarms.value,
-            Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let kinds: BTreeSet<i32> = alarms.alarms().iter().map(|alarm| alarm.alarm() as i32).collect();
-        Ok(kinds.into_iter().map(alarm).collect())
-    }
-}
-
-fn alarm(kind: i32) -> Finding {
-    if kind == AlarmType::Nospace as i32 {
-        return finding(
-            Severity::Problem,
-            "the database space is used up (alarm NOSPACE): no lock can be taken",
-            "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`",
-        );
-    }
-    finding(
-        Severity::Problem,
-        "members disagree about the data (alarm CORRUPT): no lock can be trusted",
-        "replace the member that is wrong, as etcd's guide to disaster recovery says",
-    )
+async fn look_at(members: &Members, index: usize) -> Result<Member, BackendError> {
+    let status = members.ask_only(index, async |mut client: Client| client.status().await).await?;
+    Ok(Member {
+        address: members.address(index).to_owned(),
+        cluster: status.header().map_or(0, |header| header.cluster_id()),
+        version: status.version().to_owned(),
+        knows_leader: status.leader() != 0,
+    })
 }
 
 fn silent(address: &str, error: &BackendError) -> Finding {
@@ -213,6 +114,99 @@ fn revokes_as_old_leader(version: &str) -> bool {
         (3, 4, patch) => patch < 31,
         (major, minor, _) => (major, minor) < (3, 4),
     }
+}
+
+async fn alarms(members: &Members) -> Result<Vec<Finding>, BackendError> {
+    let request = async |mut client: Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
+    let alarms = match members.ask(members.config.response_timeout, request).await {
+        Ok(alarms) => alarms.value,
+        Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let kinds: BTreeSet<i32> = alarms.alarms().iter().map(|alarm| alarm.alarm() as i32).collect();
+    Ok(kinds.into_iter().map(alarm).collect())
+}
+
+fn alarm(kind: i32) -> Finding {
+    if kind == AlarmType::Nospace as i32 {
+        return finding(
+            Severity::Problem,
+            "the database space is used up (alarm NOSPACE): no lock can be taken",
+            "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`",
+        );
+    }
+    finding(
+        Severity::Problem,
+        "members disagree about the data (alarm CORRUPT): no lock can be trusted",
+        "replace the member that is wrong, as etcd's guide to disaster recovery says",
+    )
+}
+
+/// How many members there are, and how many of them we know.
+async fn size(members: &Members) -> Result<Vec<Finding>, BackendError> {
+    let patience = members.config.response_timeout;
+    let list = members.ask(patience, async |mut client: Client| client.member_list().await).await;
+    let size = match list {
+        Ok(list) => list.value.members().len(),
+        Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let known = members.len();
+    if size == 1 {
+        return Ok(vec![finding(
+            Severity::Note,
+            "the cluster has one member: while it is down, nobody gets a lock or renews one",
+            "run three members on three machines",
+        )]);
+    }
+    let unknown = finding(
+        Severity::Warning,
+        format!("the cluster has {size} members and the URL names {known} of them"),
+        "name all of them in the URL, as in etcd://a,b,c",
+    );
+    Ok(if known < size { vec![unknown] } else { Vec::new() })
+}
+
+/// Takes and releases a lock with a random name.
+async fn rights(members: &Members) -> Result<Option<Finding>, BackendError> {
+    let mut bits = [0; 24];
+    members.host.random(&mut bits);
+    let hex: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
+    let owner: OwnerId = hex.parse().expect("BUG: 48 hex digits are an owner");
+    let name = LockName::new(format!("tenure-doctor-{}", &hex[..8])).expect("BUG: a good name");
+    let (patience, folder) = (members.config.response_timeout, folder(&members.config.prefix, &name));
+    // OK because it is positive: 63 bits.
+    let (key, lease) = (key(&folder, owner), i64::try_from(number(owner)).unwrap_or(i64::MAX));
+    members.grant_lease(lease, 5, patience).await?;
+    let change = Change { folder: &folder, key: &key, modified: 0, value: b"", lease };
+    let written = members.change(&change, patience).await;
+    members.revoke(lease, patience).await?;
+    match written {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
+            Severity::Warning,
+            format!("this user may not lock `{name}`, which was tried to see its rights"),
+            "give its role `readwrite` for the prefix of all names that it locks; fine if it is to lock others only",
+        ))),
+        Err(error) => Err(error),
+    }
+}
+
+/// etcd makes short leases longer: half as long again as an election takes, in whole seconds.
+async fn shortest_lease(members: &Members) -> Result<Option<Finding>, BackendError> {
+    let (patience, id) = (members.config.response_timeout, members.fresh_id());
+    let seconds = members.grant_lease(id, 1, patience).await?;
+    members.revoke(id, patience).await?;
+    Ok((seconds > 1).then(|| {
+        finding(
+            Severity::Note,
+            format!(
+                "the shortest lease here lasts {seconds} s: after a crash of its holder a lock stays held for as \
+                 long"
+            ),
+            "nothing for a ttl above that; shorter needs a lower --election-timeout",
+        )
+    }))
 }
 
 fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {

@@ -1,87 +1,44 @@
-//! `Members`: one connection to each member, and which one is asked: fail-over is ours, for the driver has none (hazard
-//! 58).
+//! `Members`: the requests that are said to etcd, one connection to each member, and which one is asked.
+//!
+//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and late: `backend`
+//! says why that does no harm.
 
 use std::{
     fs,
     future::Future,
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use etcd_client::{Certificate, Client, ConnectOptions, Error, Identity, TlsOptions};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, LeaseGrantOptions,
+    PutOptions, ResponseHeader, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_client::{Connections, End, Link};
-use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
+use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome, locked};
 use tokio::sync::watch;
 
 use crate::{
     config::{Config, Tls},
     error::{self, Fate},
-    watermark::Watermark,
+    queue::Queue,
 };
-
-/// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
-/// pinged more often than every 5 s.
-const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
-
-/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
-const PATIENCE_MAX: Duration = Duration::from_secs(5);
-
-/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not
-/// wait for
-/// one that hangs while the others serve.
-const FIRST_PATIENCE: Duration = Duration::from_millis(100);
-
-/// How often all members are asked that are silent.
-const ROUNDS: usize = 3;
 
 /// The members of the cluster as one handle sees them.
 pub(crate) struct Members {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) watermark: Arc<Watermark>,
+    watermark: Arc<Watermark>,
     members: Vec<Member>,
     /// Which one is asked first: the one that answered last.
     current: watch::Sender<usize>,
     /// Any has answered.
     is_known: AtomicBool,
-}
-
-struct Member {
-    address: String,
-    channels: Connections<Channel, (Fate, BackendError)>,
-}
-
-/// A driver's channel, which reconnects by itself until it is left.
-struct Channel {
-    client: Client,
-    end: End,
-}
-
-impl Link for Channel {
-    fn is_usable(&self) -> bool {
-        !self.end.is_over()
-    }
-
-    fn on_left(&self) {}
-}
-
-/// The answer of the first member that answered.
-pub(crate) struct Answer<T> {
-    pub(crate) value: T,
-    /// It was asked for more than once: the effect may be an earlier request's.
-    pub(crate) was_repeated: bool,
-}
-
-/// A member that did not do it.
-struct Refusal {
-    index: usize,
-    fate: Fate,
-    error: BackendError,
 }
 
 impl Members {
@@ -139,8 +96,140 @@ impl Members {
         self.config.response_timeout.min(share.max(Duration::from_millis(50)))
     }
 
+    /// An id that no lease has had.
+    pub(crate) fn fresh_id(&self) -> i64 {
+        let mut bits = [0; 8];
+        self.host.random(&mut bits);
+        (i64::from_ne_bytes(bits) & i64::MAX).max(1)
+    }
+
+    /// A lease of this id, which nobody has had before, through the quorum; for how many seconds from now.
+    pub(crate) async fn grant_lease(
+        &self,
+        id: i64,
+        seconds: i64,
+        patience: Duration,
+    ) -> Result<i64, BackendError> {
+        let request = async |mut client: Client| {
+            let options = LeaseGrantOptions::new().with_id(id);
+            match client.lease_grant(seconds, Some(options)).await {
+                Ok(granted) => Ok(granted.ttl()),
+                // OK because nobody else has this id: it was granted to the same request, sent to another member
+                // before.
+                Err(error) if error::is_known_lease(&error) => Ok(seconds),
+                Err(error) => Err(error),
+            }
+        };
+        Ok(self.ask(patience, request).await?.value)
+    }
+
+    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: whoever must be certain
+    /// compares
+    /// the term with that of a linearizable read that came later.
+    ///
+    /// It is kept alive twice, because the driver keeps what the first answer says to itself.
+    pub(crate) async fn keep_alive(&self, id: i64, patience: Duration) -> Result<Option<Kept>, BackendError> {
+        let request = async |mut client: Client| {
+            let (mut keeper, mut stream) = match client.lease_keep_alive(id).await {
+                Ok(both) => both,
+                Err(error) if error::is_no_lease(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            keeper.keep_alive().await?;
+            let kept = stream.message().await?;
+            let kept = kept.ok_or_else(|| Error::LeaseKeepAliveError("the stream ended".into()))?;
+            let (_, term) = header(kept.header());
+            Ok((kept.ttl() > 0).then_some(Kept { seconds: kept.ttl(), term }))
+        };
+        Ok(self.ask(patience, request).await?.value)
+    }
+
+    /// Keeps a place alive, of which nobody has to be certain; false if there is no such lease.
+    pub(crate) async fn keep_place(&self, id: i64, patience: Duration) -> Result<bool, BackendError> {
+        let request = async |mut client: Client| match client.lease_keep_alive(id).await {
+            Ok(_) => Ok(true),
+            Err(error) if error::is_no_lease(&error) => Ok(false),
+            Err(error) => Err(error),
+        };
+        Ok(self.ask(patience, request).await?.value)
+    }
+
+    /// Ends a lease, and with it the keys that hang on it; false if there is none.
+    pub(crate) async fn revoke(&self, id: i64, patience: Duration) -> Result<Answer<bool>, BackendError> {
+        let request = async |mut client: Client| match client.lease_revoke(id).await {
+            Ok(_) => Ok(true),
+            Err(error) if error::is_no_lease(&error) => Ok(false),
+            Err(error) => Err(error),
+        };
+        self.ask(patience, request).await
+    }
+
+    /// The queue of a lock, linearizable.
+    pub(crate) async fn queue(&self, folder: &str, patience: Duration) -> Result<Queue, BackendError> {
+        let request = async |mut client: Client| client.get(folder, Some(in_order())).await;
+        let before = self.watermark.now();
+        let read = self.ask(patience, request).await?.value;
+        self.watermark.judge(before, read.header())?;
+        Queue::read(folder, read.kvs(), header(read.header()).0)
+    }
+
+    /// Writes the key on a lease, if nobody has written it since it was read, and reads the queue in the same step:
+    /// whether the
+    /// key is on that lease now says whether it was written, by this request or its copy at another member. `None` if
+    /// there is no such lease.
+    pub(crate) async fn change(
+        &self,
+        change: &Change<'_>,
+        patience: Duration,
+    ) -> Result<Option<Queue>, BackendError> {
+        let request = async |mut client: Client| {
+            let as_expected = Compare::mod_revision(change.key, CompareOp::Equal, change.modified);
+            let put = PutOptions::new().with_lease(change.lease);
+            let queue = || TxnOp::get(change.folder, Some(in_order()));
+            let txn = Txn::new()
+                .when([as_expected])
+                .and_then([TxnOp::put(change.key, change.value, Some(put)), queue()])
+                .or_else([queue()]);
+            match client.txn(txn).await {
+                Ok(done) => Ok(Some(done)),
+                Err(error) if error::is_no_lease(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let before = self.watermark.now();
+        let Some(done) = self.ask(patience, request).await?.value else { return Ok(None) };
+        self.watermark.judge(before, done.header())?;
+        queue_of(change.folder, &done).map(Some)
+    }
+
+    /// Deletes the key if it is still the one of this create revision.
+    pub(crate) async fn delete(
+        &self,
+        key: &[u8],
+        created: i64,
+        patience: Duration,
+    ) -> Result<(), BackendError> {
+        let request = async |mut client: Client| {
+            let same = Compare::create_revision(key, CompareOp::Equal, created);
+            client.txn(Txn::new().when([same]).and_then([TxnOp::delete(key, None)])).await
+        };
+        self.ask(patience, request).await.map(drop)
+    }
+
+    /// Seconds that a lease has left, rounded down; `None` if there is no such lease.
+    pub(crate) async fn time_left(
+        &self,
+        lease: i64,
+        patience: Duration,
+    ) -> Result<Option<Duration>, BackendError> {
+        let request = async |mut client: Client| client.lease_time_to_live(lease, None).await;
+        let left = self.ask(patience, request).await?.value.ttl();
+        Ok(u64::try_from(left).ok().map(Duration::from_secs))
+    }
+
     /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked
-    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm: `lease`.
+    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm: `backend`
+    /// says why it does none.
     ///
     /// # Errors
     /// The last refusal; of unknown outcome if any request may have been carried out (L9).
@@ -274,42 +363,60 @@ impl Members {
     }
 }
 
-/// How many time-outs a login may take: etcd hashes a password slowly on purpose.
-const LOGIN: u32 = 4;
-/// A login that is never answered keeps nobody waiting: no request was sent.
-async fn in_time<T>(
-    opening: impl Future<Output = Result<T, (Fate, BackendError)>>,
-    host: Arc<dyn Host>,
-    patience: Duration,
-) -> Result<T, (Fate, BackendError)> {
-    tokio::select! {
-        biased;
-        opened = opening => opened,
-        () = host.sleep_until(host.now() + patience) => Err((Fate::Next, error::no_login(patience))),
-    }
+/// The answer of the first member that answered.
+pub(crate) struct Answer<T> {
+    pub(crate) value: T,
+    /// It was asked for more than once: the effect may be an earlier request's.
+    pub(crate) was_repeated: bool,
 }
 
-async fn open(config: Arc<Config>, address: String) -> Result<Channel, (Fate, BackendError)> {
-    let options = options(&config).map_err(|error| (Fate::Final, error))?;
-    let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let client = Client::connect([format!("{scheme}://{address}")], Some(options)).await;
-    let client = client.map_err(|error| error::connecting(&address, error))?;
-    Ok(Channel { client, end: End::default() })
+/// A lease that was kept alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// How long it lasts from when it was asked for.
+    pub(crate) seconds: i64,
+    /// The term of the member that was asked, from before it kept the lease alive or asked its leader to.
+    pub(crate) term: u64,
 }
 
-fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
-    let mut options = ConnectOptions::new()
-        .with_connect_timeout(config.connect_timeout)
-        .with_keep_alive(PING.0, PING.1)
-        .with_keep_alive_while_idle(true)
-        .with_auto_token_refresh(true);
-    if let Some((user, password)) = &config.login {
-        options = options.with_user(user, password.expose());
-    }
-    match &config.tls {
-        Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
-        None => Ok(options),
-    }
+/// A change of a lock's queue: the condition, the write, and the queue to read in the same transaction.
+pub(crate) struct Change<'a> {
+    pub(crate) folder: &'a str,
+    pub(crate) key: &'a [u8],
+    /// The modify revision that the key must have; 0: it must not be there.
+    pub(crate) modified: i64,
+    pub(crate) value: &'a [u8],
+    pub(crate) lease: i64,
+}
+
+fn header(header: Option<&ResponseHeader>) -> (i64, u64) {
+    header.map_or((0, 0), |header| (header.revision(), header.raft_term()))
+}
+
+fn in_order() -> GetOptions {
+    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend)
+}
+
+/// The queue stands in the last answer of the transaction.
+fn queue_of(folder: &str, done: &TxnResponse) -> Result<Queue, BackendError> {
+    let (revision, _) = header(done.header());
+    let answers = done.op_responses();
+    let Some(TxnOpResponse::Get(read)) = answers.last() else {
+        return Queue::read(folder, &[], revision);
+    };
+    Queue::read(folder, read.kvs(), revision)
+}
+
+/// At least 1: etcd counts in seconds.
+pub(crate) fn whole_seconds(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX).max(1)
+}
+
+/// A member that did not do it.
+struct Refusal {
+    index: usize,
+    fate: Fate,
+    error: BackendError,
 }
 
 /// One request on its way from member to member. Dropped, it passes over those who were silent for too long.
@@ -385,6 +492,93 @@ impl Drop for Round<'_> {
     }
 }
 
+/// The latest revision that any handle of this process has seen.
+#[derive(Debug, Default)]
+pub(crate) struct Watermark(Mutex<Option<Seen>>);
+
+impl Watermark {
+    /// The watermark before a request is sent: no answer through the quorum may be older.
+    fn now(&self) -> Option<Seen> {
+        *self.latest()
+    }
+
+    /// Judges an answer through the quorum to a request that was sent when this was known.
+    ///
+    /// # Errors
+    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is another one,
+    /// which
+    /// does not know who holds (L1).
+    fn judge(&self, before: Option<Seen>, header: Option<&ResponseHeader>) -> Result<(), BackendError> {
+        let Some(header) = header else { return Ok(()) };
+        let seen = Seen { cluster: header.cluster_id(), revision: header.revision() };
+        match before {
+            Some(before) if before.cluster != seen.cluster => return Err(error::another_cluster()),
+            Some(before) if before.revision > seen.revision => return Err(error::put_back()),
+            _ => {}
+        }
+        let mut latest = self.latest();
+        let is_later = |latest: Seen| latest.revision < seen.revision;
+        if latest.is_none_or(is_later) {
+            *latest = Some(seen);
+        }
+        Ok(())
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Option<Seen>> {
+        // OK because no code that can panic runs while it is locked.
+        locked(&self.0)
+    }
+}
+
+/// A cluster at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    cluster: u64,
+    revision: i64,
+}
+
+struct Member {
+    address: String,
+    channels: Connections<Channel, (Fate, BackendError)>,
+}
+
+/// A driver's channel, which reconnects by itself until it is left.
+struct Channel {
+    client: Client,
+    end: End,
+}
+
+impl Link for Channel {
+    fn is_usable(&self) -> bool {
+        !self.end.is_over()
+    }
+
+    fn on_left(&self) {}
+}
+
+async fn open(config: Arc<Config>, address: String) -> Result<Channel, (Fate, BackendError)> {
+    let options = options(&config).map_err(|error| (Fate::Final, error))?;
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let client = Client::connect([format!("{scheme}://{address}")], Some(options)).await;
+    let client = client.map_err(|error| error::connecting(&address, error))?;
+    Ok(Channel { client, end: End::default() })
+}
+
+fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(config.connect_timeout)
+        .with_keep_alive(PING.0, PING.1)
+        .with_keep_alive_while_idle(true)
+        .with_auto_token_refresh(true);
+    if let Some((user, password)) = &config.login {
+        options = options.with_user(user, password.expose());
+    }
+    match &config.tls {
+        Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
+        None => Ok(options),
+    }
+}
+
 fn tls_options(tls: &Tls) -> Result<TlsOptions, BackendError> {
     let ca = read("the CA", &tls.ca)?;
     if !ca.windows(17).any(|window| window == b"BEGIN CERTIFICATE") {
@@ -398,3 +592,34 @@ fn tls_options(tls: &Tls) -> Result<TlsOptions, BackendError> {
 fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, BackendError> {
     fs::read(path).map_err(|error| error::unreadable_file(what, path, error))
 }
+
+/// A login that is never answered keeps nobody waiting: no request was sent.
+async fn in_time<T>(
+    opening: impl Future<Output = Result<T, (Fate, BackendError)>>,
+    host: Arc<dyn Host>,
+    patience: Duration,
+) -> Result<T, (Fate, BackendError)> {
+    tokio::select! {
+        biased;
+        opened = opening => opened,
+        () = host.sleep_until(host.now() + patience) => Err((Fate::Next, error::no_login(patience))),
+    }
+}
+
+/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not
+/// wait for
+/// one that hangs while the others serve.
+const FIRST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How often all members are asked that are silent.
+const ROUNDS: usize = 3;
+
+/// How many time-outs a login may take: etcd hashes a password slowly on purpose.
+const LOGIN: u32 = 4;
+
+/// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
+/// pinged more often than every 5 s.
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));

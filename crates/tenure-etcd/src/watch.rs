@@ -1,7 +1,9 @@
-//! `Watcher`: one stream of changes per handle, attached again by us when it breaks or its member is left.
+//! Hints: the changes that owners wait for, and one stream of them per handle.
+//!
+//! It is attached again by us when it breaks or its member is left.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     pin::pin,
     sync::{Arc, Mutex, Weak},
     time::Duration,
@@ -11,53 +13,22 @@ use etcd_client::{
     Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
-use tenure_core::{Audience, Bells, Moment, OwnerId, locked};
+use tenure_core::{Audience, Bells, Mode, Moment, OwnerId, locked};
 use tokio::sync::Notify;
 
 use crate::{
     members::Members,
-    wake::{Awaited, HOLDERS_LISTEN_AFTER, Sight},
+    queue::{Place, Queue},
 };
 
-/// How long the stream is kept without a listener.
-const LINGER: Duration = Duration::from_secs(10);
+/// Ends the stream with the handle.
+pub(crate) struct Watching(pub(crate) Arc<Watcher>);
 
-/// The largest number of listening owners of one handle; more get no hints.
-const KEPT: usize = 1 << 16;
-
-/// Pause after a stream that could not be attached anywhere.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// The changes that the owners of one handle wait for. Only hints depend on it.
-pub(crate) struct Watcher {
-    members: Arc<Members>,
-    bells: Bells,
-    wishes: Mutex<Wishes>,
-    changed: Notify,
-}
-
-#[derive(Default)]
-struct Wishes {
-    of: HashMap<OwnerId, Wish>,
-    next_id: i64,
-    /// Watches in the stream that are not needed any more.
-    given_up: Vec<i64>,
-    /// When the task looks for what is due next, if it does.
-    next_look: Option<Moment>,
-    /// A task serves them.
-    is_served: bool,
-    is_closed: bool,
-}
-
-#[derive(Clone)]
-struct Wish {
-    id: i64,
-    awaited: Awaited,
-    /// The first revision that is of interest.
-    from: i64,
-    /// Not before this moment.
-    due: Option<Moment>,
-    is_sent: bool,
+impl Drop for Watching {
+    fn drop(&mut self) {
+        locked(&self.0.wishes).is_closed = true;
+        self.0.changed.notify_one();
+    }
 }
 
 /// Those of all handles of one process: who listens through one may leave through another.
@@ -78,14 +49,12 @@ impl Watchers {
     }
 }
 
-/// Ends the stream with the handle.
-pub(crate) struct Watching(pub(crate) Arc<Watcher>);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        locked(&self.0.wishes).is_closed = true;
-        self.0.changed.notify_one();
-    }
+/// The changes that the owners of one handle wait for. Only hints depend on it.
+pub(crate) struct Watcher {
+    members: Arc<Members>,
+    bells: Bells,
+    wishes: Mutex<Wishes>,
+    changed: Notify,
 }
 
 impl Watcher {
@@ -215,84 +184,7 @@ impl Watcher {
     fn is_closed(&self) -> bool {
         locked(&self.wishes).is_closed
     }
-}
 
-impl Wishes {
-    /// The server has ended the watch, which is to be sent again and begin no sooner than this.
-    fn renew(&mut self, owner: OwnerId, from: i64) {
-        self.next_id += 1;
-        if let Some(wish) = self.of.get_mut(&owner) {
-            *wish = Wish { id: self.next_id, from: wish.from.max(from), is_sent: false, ..wish.clone() };
-        }
-    }
-
-    /// True if the stream has to be told.
-    fn forget(&mut self, owner: OwnerId) -> bool {
-        let Some(wish) = self.of.remove(&owner) else { return false };
-        if wish.is_sent {
-            self.given_up.push(wish.id);
-        }
-        wish.is_sent
-    }
-}
-
-/// The task that serves; when it ends, also with its runtime, the next wish starts another one.
-struct Served {
-    watcher: Arc<Watcher>,
-    has_retired: bool,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        if !self.has_retired {
-            self.watcher.on_break();
-            locked(&self.watcher.wishes).is_served = false;
-        }
-    }
-}
-
-impl Served {
-    /// Ends when there was no listener for a while, or the handle is gone.
-    async fn serve(mut self) {
-        let watcher = self.watcher.clone();
-        let host = &watcher.members.host;
-        loop {
-            let (ready, _, next) = watcher.due();
-            if watcher.is_closed() {
-                return;
-            }
-            let Some((first, rest)) = ready.split_first() else {
-                let until = next.unwrap_or_else(|| host.now() + LINGER);
-                if !watcher.changed_until(until).await && next.is_none() && self.retires() {
-                    return;
-                }
-                continue;
-            };
-            let mut current = watcher.members.follow();
-            let index = *current.borrow_and_update();
-            match watcher.attach(index, first, rest).await {
-                Ok(stream) => watcher.hear(stream, &mut current).await,
-                Err(()) => {
-                    watcher.members.pass_over(index);
-                    host.sleep_until(host.now() + PAUSE).await;
-                }
-            }
-            watcher.on_break();
-        }
-    }
-
-    /// True if there is nothing to do, and nobody can have come meanwhile.
-    fn retires(&mut self) -> bool {
-        let mut wishes = locked(&self.watcher.wishes);
-        self.has_retired = wishes.of.is_empty();
-        if self.has_retired {
-            wishes.is_served = false;
-        }
-        self.has_retired
-    }
-}
-
-impl Watcher {
     /// True if something changed before this moment.
     async fn changed_until(&self, until: Moment) -> bool {
         tokio::select! {
@@ -364,6 +256,105 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i
     Ok(())
 }
 
+/// The task that serves; when it ends, also with its runtime, the next wish starts another one.
+struct Served {
+    watcher: Arc<Watcher>,
+    has_retired: bool,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if !self.has_retired {
+            self.watcher.on_break();
+            locked(&self.watcher.wishes).is_served = false;
+        }
+    }
+}
+
+impl Served {
+    /// Ends when there was no listener for a while, or the handle is gone.
+    async fn serve(mut self) {
+        let watcher = self.watcher.clone();
+        let host = &watcher.members.host;
+        loop {
+            let (ready, _, next) = watcher.due();
+            if watcher.is_closed() {
+                return;
+            }
+            let Some((first, rest)) = ready.split_first() else {
+                let until = next.unwrap_or_else(|| host.now() + LINGER);
+                if !watcher.changed_until(until).await && next.is_none() && self.retires() {
+                    return;
+                }
+                continue;
+            };
+            let mut current = watcher.members.follow();
+            let index = *current.borrow_and_update();
+            match watcher.attach(index, first, rest).await {
+                Ok(stream) => watcher.hear(stream, &mut current).await,
+                Err(()) => {
+                    watcher.members.pass_over(index);
+                    host.sleep_until(host.now() + PAUSE).await;
+                }
+            }
+            watcher.on_break();
+        }
+    }
+
+    /// True if there is nothing to do, and nobody can have come meanwhile.
+    fn retires(&mut self) -> bool {
+        let mut wishes = locked(&self.watcher.wishes);
+        self.has_retired = wishes.of.is_empty();
+        if self.has_retired {
+            wishes.is_served = false;
+        }
+        self.has_retired
+    }
+}
+
+#[derive(Default)]
+struct Wishes {
+    of: HashMap<OwnerId, Wish>,
+    next_id: i64,
+    /// Watches in the stream that are not needed any more.
+    given_up: Vec<i64>,
+    /// When the task looks for what is due next, if it does.
+    next_look: Option<Moment>,
+    /// A task serves them.
+    is_served: bool,
+    is_closed: bool,
+}
+
+impl Wishes {
+    /// The server has ended the watch, which is to be sent again and begin no sooner than this.
+    fn renew(&mut self, owner: OwnerId, from: i64) {
+        self.next_id += 1;
+        if let Some(wish) = self.of.get_mut(&owner) {
+            *wish = Wish { id: self.next_id, from: wish.from.max(from), is_sent: false, ..wish.clone() };
+        }
+    }
+
+    /// True if the stream has to be told.
+    fn forget(&mut self, owner: OwnerId) -> bool {
+        let Some(wish) = self.of.remove(&owner) else { return false };
+        if wish.is_sent {
+            self.given_up.push(wish.id);
+        }
+        wish.is_sent
+    }
+}
+
+#[derive(Clone)]
+struct Wish {
+    id: i64,
+    awaited: Awaited,
+    /// The first revision that is of interest.
+    from: i64,
+    /// Not before this moment.
+    due: Option<Moment>,
+    is_sent: bool,
+}
+
 impl Wish {
     /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in passing. So one
     /// that a
@@ -384,5 +375,129 @@ impl Wish {
             Sight::Key(key) => (key.clone(), options),
             Sight::Folder(folder, _) => (folder.clone(), options.with_prefix()),
         }
+    }
+}
+
+/// The changes that an owner waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Awaited {
+    sight: Sight,
+    /// New holders count, too; otherwise only keys that are deleted.
+    entries: bool,
+    audience: Audience,
+}
+
+/// Many are watched as a whole, few each by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Sight {
+    /// One key.
+    Key(Vec<u8>),
+    /// These keys, all of one lock.
+    Folder(Vec<u8>, HashSet<Vec<u8>>),
+}
+
+impl Awaited {
+    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first one that
+    /// waits,
+    /// that the one before it moves. So one change of owner wakes the next one and no herd.
+    pub(crate) fn by(queue: &Queue, at: usize) -> Option<Self> {
+        let (holders, me) = (queue.holders(), queue.places.get(at)?);
+        if at > holders.len() {
+            let before = &queue.places[at - 1];
+            // Where both are shared, they may enter together: the entry of the one is the cue of the other.
+            let entries = before.mode() != Mode::Exclusive && me.mode() != Mode::Exclusive;
+            return Some(Self::of(Sight::Key(before.key.clone()), entries));
+        }
+        let sight = match (holders, me.mode()) {
+            ([holder], _) | ([.., holder], Mode::Exclusive) => Sight::Key(holder.key.clone()),
+            _ => Sight::Folder(folder_of(me), holders.iter().map(|holder| holder.key.clone()).collect()),
+        };
+        Some(Self::of(sight, false))
+    }
+
+    /// The change that a holder waits for: the deletion of its own key.
+    pub(crate) fn end_of(key: Vec<u8>) -> Self {
+        Self { sight: Sight::Key(key), entries: false, audience: Audience::Holders }
+    }
+
+    fn of(sight: Sight, entries: bool) -> Self {
+        Self { sight, entries, audience: Audience::Waiters }
+    }
+
+    /// True if it waits for a change of this key.
+    fn is_about(&self, key: &[u8]) -> bool {
+        match &self.sight {
+            Sight::Key(_) => true,
+            Sight::Folder(_, keys) => keys.contains(key),
+        }
+    }
+}
+
+fn folder_of(place: &Place) -> Vec<u8> {
+    // OK because every place has a key with a slash before its lease.
+    let end = place.key.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+    place.key[..end].to_vec()
+}
+
+/// How long the stream is kept without a listener.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// The largest number of listening owners of one handle; more get no hints.
+const KEPT: usize = 1 << 16;
+
+/// A holder hears of a break, but one that leaves sooner than this need not listen.
+const HOLDERS_LISTEN_AFTER: Duration = Duration::from_millis(100);
+
+/// Pause after a stream that could not be attached anywhere.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use tenure_core::{Label, OwnerId, ProcessId};
+
+    use super::*;
+    use crate::queue::Value;
+
+    fn queue(modes: &[Mode]) -> Queue {
+        let place = |(n, mode): (usize, &Mode)| Place {
+            key: format!("l/{n}").into_bytes(),
+            created: i64::try_from(n).unwrap(),
+            modified: 1,
+            lease: 1,
+            ours: Some(Value {
+                owner: OwnerId::from_random(ProcessId::from_random([0; 8]), [0; 16]),
+                mode: *mode,
+                label: Label::default(),
+                since_ms: 0,
+                ttl_ms: 0,
+                lease: 1,
+                waits: false,
+            }),
+        };
+        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
+    }
+
+    fn sight(modes: &[Mode], at: usize) -> (String, bool) {
+        let awaited = Awaited::by(&queue(modes), at).unwrap();
+        let seen = match awaited.sight {
+            Sight::Key(key) => String::from_utf8(key).unwrap(),
+            Sight::Folder(folder, keys) => format!("{} {}", String::from_utf8(folder).unwrap(), keys.len()),
+        };
+        (seen, awaited.entries)
+    }
+
+    #[test]
+    fn everybody_waits_for_the_one_before_and_the_first_one_for_room() {
+        let (read, alone) = (Mode::READ, Mode::Exclusive);
+        let slots = Mode::Shared { limit: NonZeroU32::new(2) };
+        assert_eq!(sight(&[alone, alone], 1), ("l/0".into(), false));
+        assert_eq!(sight(&[alone, alone, alone], 2), ("l/1".into(), false));
+        assert_eq!(sight(&[alone, read, read], 1), ("l/0".into(), false));
+        assert_eq!(sight(&[alone, read, read], 2), ("l/1".into(), true));
+        assert_eq!(sight(&[read, read, alone], 2), ("l/1".into(), false));
+        assert_eq!(sight(&[read, alone, read], 2), ("l/1".into(), false));
+        assert_eq!(sight(&[slots, slots, slots], 2), ("l/ 2".into(), false));
     }
 }
