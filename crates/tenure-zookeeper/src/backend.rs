@@ -1,20 +1,40 @@
 //! `ZooKeeper`: the verbs.
+//!
+//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that changes nothing and
+//! checks that all the nodes are there.
 
 use std::{
-    sync::{Arc, atomic::AtomicI64},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
 use async_trait::async_trait;
-use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
-    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Order, OwnerId,
-    ProcessId, Promises, Released, Renewal, Restart, Sharing, WakeUp, Wakes,
+use futures_util::{
+    future::{Either, join_all, select, try_join_all},
+    join,
 };
+use tenure_core::{
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
+    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Mode, Moment,
+    Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, Wait,
+    WakeUp, Wakes,
+};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
 use crate::{
-    claim, config::Config, diagnose, directory::Directories, ensemble::Ensemble, holders::KnownHolders,
-    leave, memo, renew, sessions::Sessions, store::Store, view,
+    config::Config,
+    diagnose, error, memo,
+    node::{Contender, Record, token},
+    own_nodes::{Entry, Leaver, Node, Part},
+    queue::{Queue, Standing},
+    session::{ANY_VERSION, Making, Session, Watch},
+    sessions::Sessions,
+    store::{Directories, Ensemble, KnownHolders, Store},
+    view,
 };
 
 /// Locks in a ZooKeeper ensemble. Clones share their sessions.
@@ -34,7 +54,7 @@ impl ZooKeeper {
     }
 
     #[cfg(test)]
-    pub(crate) fn sessions(&self) -> Vec<Arc<crate::session::Session>> {
+    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.0.sessions.living()
     }
 }
@@ -65,11 +85,44 @@ impl Backend for ZooKeeper {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        claim::claim(&self.0, claim).await
+        if claim.wait == Wait::Wake {
+            let message = "ZooKeeper cannot be a node of a quorum: its queue grants to every waiter in turn";
+            return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
+        }
+        let started = self.0.sessions.host.now();
+        let session = self.0.sessions.of(claim.ttl, claim.owner).await?;
+        let lock = self.0.directory_of(&claim.name);
+        let attempt = Attempt { store: &self.0, session, claim, lock, started };
+        let asked = async {
+            attempt.session.proven(started, claim.ttl).await?;
+            attempt.run().await
+        };
+        let answer = attempt.keeping(asked).await;
+        answer.map_err(|error| if attempt.may_have_place() { error.of_unknown_outcome() } else { error })
     }
 
+    /// One answer per grant, in order. Only the session of a node can renew it.
+    ///
+    /// All sessions are asked at once. One that hangs withholds nobody else's answer: where there are others, it has an
+    /// eighth of
+    /// the shortest ttl, less than whoever asked waits for all.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        renew::renew(&self.0.sessions, grants).await
+        let started = self.0.sessions.host.now();
+        let mut answers: Vec<Answer> = vec![Ok(Renewal::Gone); grants.len()];
+        let mut asked = Vec::new();
+        for session in self.0.sessions.living() {
+            let held = held(&session, grants, started, &mut answers);
+            if !held.is_empty() {
+                asked.push((session, held));
+            }
+        }
+        let shortest = asked.iter().flat_map(|(_, held)| held).map(|held| held.ttl).min().unwrap_or_default();
+        let deadline = (asked.len() > 1).then(|| started + shortest / 8);
+        let renewed = asked.iter().map(|(session, held)| renew_in(session, held, started, deadline));
+        for (at, answer) in join_all(renewed).await.into_iter().flatten() {
+            answers[at] = answer;
+        }
+        answers
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
@@ -77,7 +130,7 @@ impl Backend for ZooKeeper {
             Some(session) => session,
             None => self.0.sessions.any().await?,
         };
-        leave::release(&session, self.0.directory_of(name), owner).await
+        release(&session, self.0.directory_of(name), owner).await
     }
 
     async fn note(
@@ -130,6 +183,466 @@ impl Backend for ZooKeeper {
         diagnose::diagnose(&session).await
     }
 }
+
+/// One claim, carried out.
+struct Attempt<'a> {
+    store: &'a Store,
+    session: Arc<Session>,
+    claim: &'a Claim,
+    /// The directory of the lock.
+    lock: String,
+    started: Moment,
+}
+
+/// The state of an owner's node in this session.
+enum Known {
+    /// There is no node.
+    Nothing,
+    /// It may have been made.
+    Perhaps,
+    /// It is there, or was; whether it is likely to hold by now.
+    Node { name: String, may_hold: bool },
+}
+
+impl Attempt<'_> {
+    /// Keeps the place that the owner may have already, even if ZooKeeper does not answer.
+    async fn keeping<T>(&self, asked: impl Future<Output = T>) -> T {
+        let host = &self.session.host;
+        let mut asked = pin!(asked);
+        loop {
+            let now = host.now();
+            self.session.with_entry(self.claim.owner, |entry| entry.ask(now));
+            match select(asked.as_mut(), host.sleep_until(now + Timing::RETRY_MAX)).await {
+                Either::Left((answer, _)) => return answer,
+                Either::Right(_) => {}
+            }
+        }
+    }
+
+    /// After any failure, the place of an earlier request, or of this one, may be there (L9).
+    fn may_have_place(&self) -> bool {
+        self.session.is_over() || self.session.with_entry(self.claim.owner, |_| ()).is_some()
+    }
+
+    async fn run(&self) -> Result<ClaimAnswer, BackendError> {
+        for _ in 0..TRIES {
+            self.claim.asker.must_be_there()?;
+            let queue = match self.known()? {
+                Known::Node { name, may_hold } => self.look(&name, may_hold).await?,
+                Known::Perhaps => self.settle().await?,
+                Known::Nothing if self.claim.wait == Wait::No && !self.is_free().await? => {
+                    return self.busy().await;
+                }
+                Known::Nothing => self.take_place().await?,
+            };
+            let Some((queue, name, is_proven)) = queue else { continue };
+            match queue.standing(&name) {
+                Some(Standing::Holds) if is_proven => return self.granted(&name),
+                Some(Standing::Holds) => {
+                    // It was only looked at: the ensemble is asked now.
+                    self.session.with_entry(self.claim.owner, Entry::rung);
+                }
+                Some(Standing::Waits(_)) if self.claim.wait == Wait::No => return self.step_back().await,
+                Some(Standing::Waits(ahead)) => {
+                    if let Some(queued) = self.wait_behind(&queue, ahead).await? {
+                        return Ok(queued);
+                    }
+                }
+                // Somebody took it away.
+                None => drop(self.session.own_nodes().remove(self.claim.owner)),
+            }
+        }
+        let holder = None;
+        Ok(match self.claim.wait {
+            Wait::No => return self.step_back().await,
+            _ => ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder },
+        })
+    }
+
+    /// Keeps the place, if there is one.
+    fn known(&self) -> Result<Known, BackendError> {
+        let now = self.session.host.now();
+        let known = self.session.with_entry(self.claim.owner, |entry| {
+            if entry.is_leaving() {
+                return Err(error::lapsed(&self.session.place()));
+            }
+            entry.ask(now);
+            if entry.holds() {
+                entry.keep_until(self.started + self.claim.ttl);
+            }
+            // It was there when somebody else may have looked.
+            entry.was_seen();
+            Ok(match &entry.node {
+                Some(node) => Known::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
+                None => Known::Perhaps,
+            })
+        });
+        known.unwrap_or(Ok(Known::Nothing))
+    }
+
+    /// The queue as it is now, and whether the ensemble has said so; `None` if the node is gone.
+    async fn look(&self, name: &str, may_hold: bool) -> Result<Option<(Queue, String, bool)>, BackendError> {
+        let looked = |error| error::looked(&self.session.place(), error);
+        let children = if may_hold {
+            let node = format!("{}/{name}", self.lock);
+            self.session.seen_by_quorum(&self.lock, &node).await.map_err(looked)?
+        } else {
+            self.session.seen_now(&self.lock).await.map_err(looked)?
+        };
+        if children.is_none() {
+            self.session.own_nodes().remove(self.claim.owner);
+        }
+        Ok(children.map(|children| (Queue::read(&children), name.to_owned(), may_hold)))
+    }
+
+    /// The reply to its creation was lost. The node exists under a name that has its owner, or it was never created
+    /// (H6.5,
+    /// hazard 57).
+    async fn settle(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
+        let (owner, session) = (self.claim.owner, &self.session);
+        let looked = |error| error::looked(&session.place(), error);
+        let Some(found) = session.find(&self.lock, owner).await.map_err(looked)? else {
+            session.own_nodes().remove(owner);
+            return Ok(None);
+        };
+        let path = format!("{}/{}", self.lock, found.name);
+        let stat = session.client.check_stat(&path).await.map_err(looked)?;
+        match stat {
+            Some(stat) if stat.ephemeral_owner == session.client.session_id().0 => {
+                session.with_entry(owner, |entry| entry.node = Some(node_of(found.name, &stat)));
+            }
+            // An earlier session of ours made it, and will not keep it.
+            Some(stat) => {
+                let wrote = |error| error::wrote(&session.place(), error);
+                let leaver =
+                    Leaver { owner, lock: self.lock.clone(), node: Some(node_of(found.name, &stat)) };
+                session.delete(&leaver).await.map_err(wrote)?;
+            }
+            None => {}
+        }
+        Ok(None)
+    }
+
+    /// Makes the node, and looks at the queue behind that.
+    async fn take_place(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
+        let session = &self.session;
+        self.store.directories.ready(session, &self.lock).await?;
+        let owner = self.claim.owner;
+        // An earlier claim that ran out of time, and this one, which follows it, must not both make a node: one would wait for the other,
+        // and the session keeps both alive.
+        self.claim.asker.must_be_there()?;
+        if session.with_entry(owner, |_| ()).is_some() {
+            return Ok(None);
+        }
+        let entry = Entry::new(self.claim, self.lock.clone(), session.host.now());
+        let data = entry.record.written();
+        // Before it is sent: if this is broken off, the session's thread finds the node and deletes it.
+        if !session.own_nodes().add(owner, entry) {
+            return Err(error::over(&session.place()));
+        }
+        let prefix = session.config.layout.prefix(owner, self.claim.mode);
+        let path = format!("{}/{prefix}", self.lock);
+        let options = CreateMode::EphemeralSequential.with_acls(session.acls());
+        let newest = self.store.newest.load(Ordering::Acquire);
+        let making = Making::of(session, &self.lock, owner);
+        // Both are sent at once, in this order.
+        let create = session.client.create(&path, &data, &options);
+        let (made, listed) = join!(create, session.client.get_children(&self.lock));
+        let (stat, sequence) = match made {
+            Ok(made) => made,
+            Err(error) => return self.not_made(making, error).map(|()| None),
+        };
+        making.answered();
+        let name = format!("{prefix}{sequence}");
+        let listed = listed.map_err(|error| error::wrote(&session.place(), error));
+        // Since it was made somebody came or went: it may have been seen in a queue that was longer.
+        let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
+        self.made(node_of(name.clone(), &stat), was_seen)?;
+        if stat.czxid <= newest {
+            let now = session.host.now();
+            session.with_entry(owner, |entry| entry.leave(now));
+            return Err(error::put_back(&session.place()));
+        }
+        self.store.newest.fetch_max(stat.czxid, Ordering::AcqRel);
+        Ok(Some((Queue::read(&listed?.0), name, true)))
+    }
+
+    fn made(&self, node: Node, was_seen: bool) -> Result<(), BackendError> {
+        let (owner, mut own_nodes) = (self.claim.owner, self.session.own_nodes());
+        if let Some(entry) = own_nodes.get(owner) {
+            entry.node = Some(node);
+            if was_seen {
+                entry.was_seen();
+            }
+            return Ok(());
+        }
+        // It was given up before it was sent. The session's thread deletes it.
+        let now = self.session.host.now();
+        let mut entry = Entry::new(self.claim, self.lock.clone(), now);
+        entry.node = Some(node);
+        entry.leave(now);
+        own_nodes.add(owner, entry);
+        Err(error::lapsed(&self.session.place()))
+    }
+
+    /// Forgets the entry if the node was certainly not made (L9).
+    fn not_made(&self, making: Making, error: Error) -> Result<(), BackendError> {
+        let vanished = error == Error::NoNode;
+        let error = error::wrote(&self.session.place(), error);
+        if error.outcome() == Outcome::NotApplied {
+            making.answered();
+            self.session.own_nodes().remove(self.claim.owner);
+        }
+        if vanished {
+            self.store.directories.forget(&self.lock);
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    async fn is_free(&self) -> Result<bool, BackendError> {
+        let children = self.session.seen_now(&self.lock).await;
+        let children = children.map_err(|error| error::looked(&self.session.place(), error))?;
+        Ok(children.is_none_or(|children| Queue::read(&children).fits(self.claim.mode)))
+    }
+
+    /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next waiter is
+    /// granted (L1, L5).
+    fn granted(&self, name: &str) -> Result<ClaimAnswer, BackendError> {
+        let Claim { name: lock, owner, ttl, .. } = self.claim;
+        let now = self.session.host.now();
+        let entered = self.session.with_entry(*owner, |entry| {
+            if entry.is_leaving() {
+                return Err(error::lapsed(&self.session.place()));
+            }
+            let Some(node) = entry.node.clone().filter(|node| node.name == name) else { return Ok(None) };
+            let has_waited = entry.enter(now, self.started + *ttl);
+            let is_shared = has_waited && entry.mode != Mode::Exclusive;
+            Ok(Some((node.token, is_shared.then(|| entry.record.clone()))))
+        });
+        let Some((token, record)) = entered.unwrap_or(Ok(None))? else {
+            return Ok(ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None });
+        };
+        if let Some(record) = record {
+            // The next one may fit beside us. It is sent by this, and nobody waits for the answer: it is a hint.
+            let data = Record { entered: true, ..record }.written();
+            drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
+        }
+        Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
+    }
+
+    /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed meanwhile.
+    async fn wait_behind(&self, queue: &Queue, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
+        let is_kept = self.session.with_entry(self.claim.owner, |entry| {
+            entry.part = Part::Waits;
+            !entry.is_leaving()
+        });
+        match is_kept {
+            Some(true) => {}
+            Some(false) => return Err(error::lapsed(&self.session.place())),
+            None => return Ok(None),
+        }
+        let holder = self.holder(queue.holders());
+        let (is_watched, holder) = if ahead == 0 {
+            // It is read while it is watched.
+            (self.watch(queue, ahead).await, holder.await)
+        } else {
+            join!(self.watch(queue, ahead), holder)
+        };
+        if !is_watched? {
+            self.session.with_entry(self.claim.owner, Entry::rung);
+            return Ok(None);
+        }
+        Ok(Some(ClaimAnswer::Queued { ahead, retry_after: Timing::RETRY_MAX, holder }))
+    }
+
+    /// Watches for a waiter with so many others ahead. False if a node to watch is gone already, or has become a
+    /// holder.
+    ///
+    /// A watch is set by reading the node, so nothing is missed between the look and the watch.
+    async fn watch(&self, queue: &Queue, ahead: usize) -> Result<bool, BackendError> {
+        let targets = queue.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
+        let watched = try_join_all(targets).await?;
+        Ok(watched.into_iter().all(|is_watched| is_watched))
+    }
+
+    async fn watch_one(&self, node: &str, waits: bool) -> Result<bool, BackendError> {
+        let (session, owner) = (&self.session, self.claim.owner);
+        if session.with_entry(owner, |entry| entry.watches(node)) == Some(true) {
+            return Ok(true);
+        }
+        let path = format!("{}/{node}", self.lock);
+        let (data, stat, watcher) = match session.client.get_and_watch_data(&path).await {
+            Ok(read) => read,
+            Err(Error::NoNode) => return Ok(false),
+            Err(error) => return Err(error::looked(&session.place(), error)),
+        };
+        // Whoever was seen waiting has entered since: what would have rung has happened.
+        if waits && Record::read(&data).is_some_and(|record| record.entered) {
+            return Ok(false);
+        }
+        if let Some(holder) = Contender::read(node).filter(|_| !waits) {
+            self.store.known_holders.read(path, &holder, &data, &stat);
+        }
+        let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
+        if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {
+            // It asks again all the same, and then watches anew.
+            session.with_entry(owner, |entry| entry.unwatch(node));
+        }
+        Ok(true)
+    }
+
+    async fn holder(&self, holders: &[Contender]) -> Option<HolderView> {
+        self.store.known_holders.first_holder(&self.session, &self.lock, holders.first()?).await
+    }
+
+    /// Without having left anything.
+    async fn busy(&self) -> Result<ClaimAnswer, BackendError> {
+        let looked = |error| error::looked(&self.session.place(), error);
+        let children = match self.session.client.list_children(&self.lock).await {
+            Err(Error::NoNode) => Vec::new(),
+            children => children.map_err(looked)?,
+        };
+        let holder = self.holder(Queue::read(&children).holders()).await;
+        Ok(ClaimAnswer::Busy { retry_after: Timing::RETRY_MAX, holder })
+    }
+
+    /// Another owner was faster: the node is deleted.
+    async fn step_back(&self) -> Result<ClaimAnswer, BackendError> {
+        release(&self.session, self.lock.clone(), self.claim.owner).await?;
+        self.busy().await
+    }
+}
+
+fn node_of(name: String, stat: &Stat) -> Node {
+    Node { name, token: token(stat.czxid) }
+}
+
+type Answer = Result<Renewal, BackendError>;
+
+/// A grant whose node this session has.
+struct Held<'a> {
+    /// Where in the list of grants.
+    at: usize,
+    grant: &'a Grant,
+    node: String,
+    ttl: Duration,
+}
+
+/// Those of the grants that this session holds, each kept for its ttl from now on: what is asked for now is not deleted
+/// meanwhile.
+fn held<'a>(
+    session: &Arc<Session>,
+    grants: &'a [Grant],
+    now: Moment,
+    answers: &mut [Answer],
+) -> Vec<Held<'a>> {
+    let mut held = Vec::new();
+    for (at, grant) in grants.iter().enumerate() {
+        if let Err(error) = session.vouches_for(grant.ttl) {
+            if session.with_entry(grant.owner, |entry| entry.holds()) == Some(true) {
+                answers[at] = Err(error);
+            }
+            continue;
+        }
+        let node = session.with_entry(grant.owner, |entry| {
+            let node = entry.node.as_ref().filter(|_| entry.holds())?;
+            let path = format!("{}/{}", entry.lock, node.name);
+            entry.keep_until(now + grant.ttl);
+            Some(path)
+        });
+        held.extend(node.flatten().map(|node| Held { at, grant, node, ttl: grant.ttl }));
+    }
+    held
+}
+
+/// The answers for the grants of one session, with their positions in the list.
+async fn renew_in(
+    session: &Session,
+    held: &[Held<'_>],
+    started: Moment,
+    deadline: Option<Moment>,
+) -> Vec<(usize, Answer)> {
+    let longest = held.iter().map(|held| held.ttl).max().unwrap_or_default();
+    let checked = async {
+        session.proven(started, longest).await?;
+        check_all(session, held).await
+    };
+    let outcome = match deadline {
+        None => checked.await,
+        Some(deadline) => match select(pin!(checked), session.host.sleep_until(deadline)).await {
+            Either::Left((outcome, _)) => outcome,
+            Either::Right(_) => Err(error::unanswered(&session.place())),
+        },
+    };
+    let answer = |(index, held): (usize, &Held<'_>)| match &outcome {
+        Ok(gone) if gone.contains(&index) || !still_holds(session, held) => (held.at, Ok(Renewal::Gone)),
+        Ok(_) => (held.at, Ok(Renewal::Renewed)),
+        // Its node is kept for another ttl all the same (L9).
+        Err(error) => (held.at, Err(error.clone().of_unknown_outcome())),
+    };
+    held.iter().enumerate().map(answer).collect()
+}
+
+/// It was not given back, and its time did not run out, while it was asked for.
+fn still_holds(session: &Session, held: &Held<'_>) -> bool {
+    session.with_entry(held.grant.owner, |entry| entry.holds()) == Some(true)
+}
+
+/// Says which of them are gone. All batches are under way at once.
+async fn check_all(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
+    let batches = held.chunks(BATCH).enumerate().map(|(number, batch)| async move {
+        let gone = check(session, batch).await?;
+        Ok::<_, BackendError>(gone.into_iter().map(move |index| number * BATCH + index))
+    });
+    Ok(try_join_all(batches).await?.into_iter().flatten().collect())
+}
+
+/// Says which of them are gone. All others were there at one time, with the session alive.
+async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
+    let mut gone = Vec::new();
+    loop {
+        let left: Vec<usize> = (0..held.len()).filter(|index| !gone.contains(index)).collect();
+        let mut writer = session.client.new_multi_writer();
+        for &index in &left {
+            let added = writer.add_check_version(&held[index].node, ANY_VERSION);
+            added.map_err(|error| error::looked(&session.place(), error))?;
+        }
+        match writer.commit().await {
+            Ok(_) => return Ok(gone),
+            Err(MultiWriteError::OperationFailed { index, source: Error::NoNode }) if index < left.len() => {
+                session.own_nodes().remove(held[left[index]].grant.owner);
+                gone.push(left[index]);
+            }
+            Err(error) => return Err(error::looked(&session.place(), error.into())),
+        }
+    }
+}
+
+/// Leaves for an owner, whether it holds or waits.
+async fn release(session: &Session, lock: String, owner: OwnerId) -> Result<Released, BackendError> {
+    session.connected().await?;
+    let due = session.host.now() + GRACE;
+    let node = session.with_entry(owner, |entry| {
+        // From here on it holds nothing. If this is broken off, the session's thread goes on with it.
+        entry.leave(due);
+        entry.node.clone()
+    });
+    let leaver = Leaver { owner, lock, node: node.flatten() };
+    let released = session.delete(&leaver).await.map_err(|error| error::wrote(&session.place(), error))?;
+    session.own_nodes().remove(owner);
+    Ok(released)
+}
+
+/// The queue changes faster than it can be watched.
+const SOON: Duration = Duration::from_millis(20);
+const TRIES: usize = 4;
+
+/// Of the longest names, so many are far below the megabyte that a request may have.
+const BATCH: usize = 128;
+
+/// After this time the session's thread deletes a node whose owner has begun to delete it.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether all is done.
 const DRAINING: Duration = Duration::from_millis(10);

@@ -12,8 +12,9 @@ use zookeeper_client::Error;
 
 use crate::{
     config::{Access, Config},
-    directory, error,
+    error,
     session::Session,
+    store::make_directory,
 };
 
 /// The findings of a session, and of the servers' four-letter words, which may be turned off.
@@ -134,7 +135,7 @@ async fn try_to_make(session: &Session) -> Result<Option<Finding>, BackendError>
             made.push(&lock[..end]);
         }
     }
-    let tried = directory::make(session, &lock).await;
+    let tried = make_directory(session, &lock).await;
     for path in made {
         // OK to ignore because whoever may make a lock may leave it: the server removes an empty one.
         let _ = session.client.delete(path, None).await;

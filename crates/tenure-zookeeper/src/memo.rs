@@ -9,7 +9,11 @@ use serde::{Deserialize, Serialize};
 use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Noted, OwnerId};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
-use crate::{error, leave::ANY_VERSION, node, session::Session, store::Store};
+use crate::{
+    error, node,
+    session::{ANY_VERSION, Session},
+    store::Store,
+};
 
 /// The content of a memo's node. Its age is counted from when the node was made.
 #[derive(Serialize, Deserialize)]

@@ -1,9 +1,10 @@
-//! The name of a contender's node: its owner's claim, its mode, and its number in the queue.
+//! A contender's node: its name, which says its owner's claim, its mode and its number in the queue; and its content.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use tenure_core::{FencingToken, LockName, Mode, OwnerId};
+use serde::{Deserialize, Serialize};
+use tenure_core::{Claim, FencingToken, Label, LockName, Mode, Moment, OwnerId};
 
 use crate::config::Layout;
 
@@ -107,6 +108,44 @@ pub(crate) fn decode(element: &str) -> Option<LockName> {
     let name = percent_decode_str(element).decode_utf8().ok()?;
     let name = LockName::new(name).ok()?;
     (encode(&name) == element).then_some(name)
+}
+
+/// The data of a node of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) owner: OwnerId,
+    pub(crate) label: Label,
+    /// When it took its place, since the Unix epoch.
+    pub(crate) since_ms: u64,
+    pub(crate) ttl_ms: u64,
+    /// It waited, and holds now together with others: the next one in the queue should look again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) entered: bool,
+}
+
+impl Record {
+    pub(crate) fn new(claim: &Claim, now: Moment) -> Self {
+        Self {
+            owner: claim.owner,
+            label: Label::clone(&claim.label),
+            since_ms: millis(now.wall),
+            ttl_ms: millis(claim.ttl),
+            entered: false,
+        }
+    }
+
+    /// `None` for the data of another library.
+    pub(crate) fn read(data: &[u8]) -> Option<Self> {
+        serde_json::from_slice(data).ok()
+    }
+
+    pub(crate) fn written(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("BUG: a record of numbers and texts is always JSON")
+    }
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Curator sorts by the text after the last of these.

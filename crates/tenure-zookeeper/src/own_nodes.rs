@@ -8,7 +8,7 @@ use std::{
 use tenure_core::{Audience, Claim, FencingToken, Mode, Moment, OwnerId, Timing};
 use tokio::sync::oneshot;
 
-use crate::record::Record;
+use crate::node::Record;
 
 /// A node that this session made, or may have made.
 #[derive(Debug)]

@@ -6,13 +6,19 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, Bells, Host, OwnerId, Timing, locked};
+use futures_util::{
+    StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
+use tenure_core::{BackendError, Bells, BoxFuture, Host, Moment, OwnerId, Timing, locked};
 use tokio::sync::watch;
+use zookeeper_client::{Client, Connector, Error};
 
 use crate::{
     config::Config,
-    error, life,
-    session::{Birth, Session},
+    error,
+    session::{self, Birth, Session},
 };
 
 /// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds the locks.
@@ -83,15 +89,15 @@ impl Sessions {
         let (result, slot) = watch::channel(None);
         let (failed, place) = (result.clone(), self.config.place_name());
         let (config, host, bells) = (self.config.clone(), self.host.clone(), self.bells.clone());
-        let start = move || -> tenure_core::BoxFuture<'static, ()> {
+        let start = move || -> BoxFuture<'static, ()> {
             Box::pin(async move {
-                match life::begin(&config, &*host, ttl).await {
+                match begin(&config, &*host, ttl).await {
                     Ok((client, opened)) => {
                         let (session, orders) = Session::new(Birth { client, config, host, bells, opened });
                         if result.send(Some(Ok(Arc::downgrade(&session)))).is_err() {
                             session.end();
                         }
-                        life::live(session, orders).await;
+                        session::live(session, orders).await;
                     }
                     Err(error) => {
                         let _ = result.send(Some(Err(error::opening(&config.place_name(), error))));
@@ -112,6 +118,49 @@ impl Drop for Sessions {
             session.end();
         }
     }
+}
+
+/// Connects, and says when it began to: the first of several tries that succeeds.
+///
+/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has just been
+/// started
+/// need not: where nothing is heard, another try begins beside the first.
+async fn begin(config: &Config, host: &dyn Host, ttl: Duration) -> Result<(Client, Moment), Error> {
+    let attempt = |began: Moment| async move { connect(config, ttl).await.map(|client| (client, began)) };
+    let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
+    // Each draws its own order: of so many tries, one begins with a server that answers.
+    let mut left = if config.hosts.len() == 1 { 1 } else { 4 * config.hosts.len() };
+    loop {
+        let silence = host.sleep_until(host.now() + SILENCE);
+        let ended = match select(tries.next(), silence).await {
+            Either::Left((ended, _)) => ended,
+            Either::Right(_) => None,
+        };
+        match ended {
+            Some(Ok(begun)) => return Ok(begun),
+            Some(Err(error)) if tries.is_empty() => return Err(error),
+            None if left > 1 => {
+                left -= 1;
+                tries.push(attempt(host.now()));
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+/// One round through all servers.
+async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
+    // A server that says nothing for so long is left for another one, early enough for a renewal to be tried again.
+    let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
+    let mut connector = Client::connector()
+        .with_session_timeout(ttl + config.slack())
+        .with_connection_timeout(patience)
+        .with_fail_eagerly();
+    if let Some(login) = &config.login {
+        let word = format!("{}:{}", login.user, login.password.expose());
+        connector = connector.with_auth("digest", word.as_bytes());
+    }
+    Connector::connect(connector, &config.place_name()).await
 }
 
 /// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a connection
@@ -150,6 +199,9 @@ const COMMON_MS: [u64; 23] = [
 ];
 /// How many other ttls have one at a time, before further ones are rounded up.
 const ODD: usize = 4;
+/// How long to wait for an answer before another attempt to connect starts beside the others.
+const SILENCE: Duration = Duration::from_millis(150);
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {

@@ -7,15 +7,11 @@ use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mo
 use zookeeper_client::{Error, Stat};
 
 use crate::{
-    directory::{self, DATA},
-    error,
-    holders::holder_view,
-    leave, memo,
-    node::{self, Contender, token},
+    error, memo,
+    node::{self, Contender, Record, token},
     queue::Queue,
-    record::Record,
     session::Session,
-    store::Store,
+    store::{DATA, Store, holder_view, make_directory},
 };
 
 fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> WaiterView {
@@ -94,7 +90,7 @@ pub(crate) async fn list(
     session: &Session,
     prefix: &str,
 ) -> Result<Vec<LockView>, BackendError> {
-    let children = leave::seen_now(session, &session.config.base).await;
+    let children = session.seen_now(&session.config.base).await;
     let children = children.map_err(|error| error::looked(&session.place(), error))?.unwrap_or_default();
     let mut names: Vec<LockName> = children.iter().filter_map(|child| node::decode(child)).collect();
     names.retain(|name| name.as_str().starts_with(prefix));
@@ -118,7 +114,7 @@ pub(crate) async fn break_lock(
     let lock = store.directory_of(name);
     let wrote = |error| error::wrote(&session.place(), error);
     store.directories.ready(session, &lock).await?;
-    let Some(children) = leave::seen_by_quorum(session, &lock, &lock).await.map_err(wrote)? else {
+    let Some(children) = session.seen_by_quorum(&lock, &lock).await.map_err(wrote)? else {
         // It was empty, and removed just now.
         return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
     };
@@ -140,7 +136,7 @@ pub(crate) async fn break_lock(
 /// A change of the directory is a transaction, whose number is larger than all before.
 async fn raise(session: &Session, lock: &str) -> Result<(), Error> {
     match session.client.set_data(lock, DATA, None).await {
-        Err(Error::NoNode) => directory::make(session, lock).await,
+        Err(Error::NoNode) => make_directory(session, lock).await,
         raised => raised.map(drop),
     }
 }

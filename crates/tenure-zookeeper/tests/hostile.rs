@@ -100,7 +100,7 @@ async fn who_breaks_a_lock_robs_the_one_that_holds_it_now() {
     assert_eq!(next.renew(&grant).await, Renewal::Gone);
 }
 
-/// L8. Why no late copy of a request has to be looked for, which `find` in `leave.rs` relies on: what a client said over a connection
+/// L8. Why no late copy of a request has to be looked for, which `find` in `session.rs` relies on: what a client said over a connection
 /// that broke may arrive long after it has come back over another one, and then the server does not do it any more. Else the making of
 /// a node that was searched for in vain would make one behind that, for nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
