@@ -90,8 +90,7 @@ fn has_other_names(database: &Path) -> bool {
 }
 
 /// Whether the path is a symbolic link: the guard file would be beside the link, and not be seen by a program that uses
-/// the
-/// file's own name. A link in the way to its directory makes no difference.
+/// the file's own name. A link in the way to its directory makes no difference.
 pub(crate) fn is_link(database: &Path) -> bool {
     fs::symlink_metadata(database).is_ok_and(|file| file.is_symlink())
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::{LockName, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
-use crate::{clock::micros, error::RowError, sql, written::Written};
+use crate::{clock::micros, error::RowError, sql};
 
 /// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
@@ -183,6 +183,21 @@ impl Edits {
     pub(crate) fn alone(self) -> Option<Written> {
         let (_, row) = self.row.filter(|_| self.is_alone)?;
         Some(row)
+    }
+}
+
+/// The row of a lock.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// Without its queue.
+    pub(crate) ledger: Ledger,
+    /// The same as text.
+    pub(crate) state: String,
+}
+
+impl Written {
+    pub(crate) fn new(ledger: Ledger) -> Self {
+        Self { state: ledger.encode(), ledger }
     }
 }
 

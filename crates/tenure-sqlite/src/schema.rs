@@ -163,8 +163,7 @@ fn settle(conn: &mut Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFi
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
     // Plans do not depend on the values of parameters. Else a cached statement is parsed again for each new value: a
-    // sixth of
-    // what a cycle costs.
+    // sixth of what a cycle costs.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
     // Another program's log is not ours to move into its file; one that only our reading makes is ours to remove.
     let keep_log =
@@ -372,8 +371,7 @@ fn longest(remembered: Option<&Guard>) -> Duration {
 
 /// Under another boot id: ends what ends later than anything of this boot can. The clock that counts suspend never goes
 /// back in one boot, so it was granted in another, and all who held are over. What could be of this boot is kept until
-/// it
-/// ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
+/// it ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
 fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
     conn.execute(sql::FORGET_PLACES, [micros(furthest)]).map_err(sqlite)?;

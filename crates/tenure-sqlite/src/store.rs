@@ -1,6 +1,7 @@
-//! `Store`: one connection, and a transaction per verb.
+//! `Store`: one connection, and each verb on a lock: as a single statement, as a reading, or as a transaction.
 
 use std::{
+    collections::HashMap,
     ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
@@ -8,34 +9,28 @@ use std::{
 };
 
 use rusqlite::Connection;
-use tenure_core::{Audience, BackendError, Bells, ErrorKind, Host, Moment, OwnerId, Unstopped, locked};
+use tenure_core::{
+    Audience, BackendError, Bells, Claim, ClaimAnswer, ErrorKind, Host, LockName, Moment, OwnerId, Unstopped,
+    Wait, locked,
+};
+use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tokio::sync::Notify;
 
 use crate::{
-    clock::LeaseClock,
+    clock::{LeaseClock, millis},
     config::Config,
-    error,
+    error::{self, RowError},
     file::FileId,
     folder::FolderLock,
+    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, Written},
+    guard::Guard,
     link::WriteLock,
     lost_log,
     names::Standing,
-    places::Places,
     schema::{self, Open},
     sql,
     touch::touch,
-    written::LastWritten,
 };
-
-/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs, a try one.
-const HOLDERS_TRIES: u32 = 320;
-/// So often a waiter does: a client that takes and releases a lock all the time leaves the write lock free for some µs only.
-const WAITERS_TRIES: u32 = 16;
-/// Pauses of those who wait double so often, up to 96 ms.
-const DOUBLINGS: u32 = 5;
-
-/// The handles of this process, with their paths.
-static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<Store>>)>> = Mutex::new(Vec::new());
 
 /// One way to the file; opened when first needed, and again when another file stands in its place.
 pub(crate) struct Store {
@@ -43,87 +38,23 @@ pub(crate) struct Store {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: LeaseClock,
     bells: Bells,
-    pub(crate) open: Option<Open>,
+    open: Option<Open>,
     /// The number of times a file was opened: hints of another file do not count.
     pub(crate) generation: u64,
     /// The open file must be opened again.
-    pub(crate) stale: bool,
+    stale: bool,
     pub(crate) places: Places,
-    pub(crate) last: LastWritten,
+    last: LastWritten,
     /// Notified when a place is taken: the poll may have to look sooner.
     pub(crate) placed: Arc<Notify>,
     /// How often in a row the file was busy with others.
-    pub(crate) busy: u32,
+    busy: u32,
     /// How many new rows this process made.
-    pub(crate) inserts: u8,
-}
-
-/// The priority of a request for SQLite's write lock, which has no queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Haste {
-    /// Perhaps one of many: it comes back later and later while the file is busy.
-    Waiter,
-    /// A holder, a release, or a waiter whose turn it is: all others wait for these (L6).
-    Holder,
-}
-
-/// A transaction under way.
-pub(crate) struct Tx<'a> {
-    pub(crate) now: Moment,
-    pub(crate) store: &'a mut Store,
-    pub(crate) wakes: Vec<(Audience, OwnerId)>,
-}
-
-/// The file of a handle, while nobody else of this process has it, and while this process does not suspend itself.
-pub(crate) struct InUse<'a> {
-    store: MutexGuard<'a, Store>,
-    _unstopped: Unstopped,
-}
-
-impl<'a> InUse<'a> {
-    pub(crate) fn of(store: &'a Mutex<Store>) -> Self {
-        let _unstopped = Unstopped::begin();
-        // OK because a transaction that panics is rolled back when its connection is used or closed.
-        Self { store: locked(store), _unstopped }
-    }
-
-    /// Not while another thread has it.
-    pub(crate) fn unless_busy(store: &'a Mutex<Store>) -> Option<Self> {
-        let _unstopped = Unstopped::begin();
-        let store = match store.try_lock() {
-            Ok(store) => store,
-            // OK as above.
-            Err(TryLockError::Poisoned(store)) => store.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        Some(Self { store, _unstopped })
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // Closing the last connection deletes the log.
-        let _unstopped = Unstopped::begin();
-        self.open = None;
-    }
-}
-
-impl Deref for InUse<'_> {
-    type Target = Store;
-
-    fn deref(&self) -> &Store {
-        &self.store
-    }
-}
-
-impl DerefMut for InUse<'_> {
-    fn deref_mut(&mut self) -> &mut Store {
-        &mut self.store
-    }
+    inserts: u8,
 }
 
 impl Store {
-    pub(crate) fn new(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
+    fn new(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
         // By chance, so that processes which make a single row each pay their share of the sweeping.
         let mut chance = [0];
         host.random(&mut chance);
@@ -158,66 +89,130 @@ impl Store {
         self.clock.now(&*self.host)
     }
 
-    /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
-    pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
-        if self.standing()? == Some(Standing::Ours) && !self.stale {
-            return Ok(true);
+    /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place
+    /// lives for longer than it will sleep. If not, the claim must be made, in such haste.
+    pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
+        if claim.wait == Wait::No || !self.places.has(&claim.name, claim.owner) {
+            return Err(Haste::Waiter);
         }
-        self.leave_lost_log()?;
-        (self.open, self.stale) = (None, false);
-        let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
-        self.open = opened.map_err(|error| self.jittered(error, Haste::Waiter))?;
-        self.generation += u64::from(self.open.is_some());
-        Ok(self.open.is_some())
+        let rules = self.config.rules;
+        let keep = self.keeps_place_at(&rules);
+        let seen = self.glance(|conn, now| {
+            let look =
+                Look { name: &claim.name, owner: Some(claim.owner), now, rules: &rules, places: FIRST_LOOK };
+            let front = Front::read(conn, &look).ok()?;
+            let mut after = front.ledger.clone();
+            let answer = after.claim(now, &rules, claim).ok()?.answer;
+            if matches!(answer, ClaimAnswer::Granted(_)) {
+                return Some(Err(Haste::Holder));
+            }
+            let suffices = front.suffices(&after);
+            let left = Duration::from_micros(front.left_of_place(&front.edits(after), claim.owner, now)?);
+            match answer {
+                ClaimAnswer::Queued { ahead, retry_after, holder } if suffices => {
+                    let fresh = left.checked_sub(keep).filter(|fresh| !fresh.is_zero())?;
+                    Some(Ok(ClaimAnswer::Queued { ahead, retry_after: retry_after.min(fresh), holder }))
+                }
+                _ => None,
+            }
+        });
+        seen.unwrap_or(Err(Haste::Waiter))
     }
 
-    /// What stands at the names of the open file, if one is open.
-    pub(crate) fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
-        self.open.as_mut().map(|open| open.names.look()).transpose()
+    /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters
+    /// do not write at once. It is more than a sleep between two claims.
+    fn keeps_place_at(&self, rules: &Rules) -> Duration {
+        let mut chance = [0];
+        self.host.random(&mut chance);
+        rules.place_ttl / 2 - rules.place_ttl * u32::from(chance[0]) / (8 * 256)
     }
 
-    /// Whether the file at the path is the one that is open, beside its log.
-    pub(crate) fn is_in_place(&mut self) -> bool {
-        self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == Standing::Ours))
-    }
-
-    /// Closes all connections of this process to the file if another log is beside it than theirs: with one of them left,
-    /// SQLite would give a new one their shared memory.
-    fn leave_lost_log(&mut self) -> Result<(), BackendError> {
-        let path = self.config.path.clone();
-        let Some(file) = FileId::of(&path)? else { return Ok(()) };
-        if !lost_log::is_open_here(&path, file)? {
-            return Ok(());
+    /// Makes the claim, at once or in a transaction.
+    pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
+        let verb = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, claim);
+        if let Some(answer) = self.at_once(&claim.name, Some(claim.ttl), verb)? {
+            return Ok(answer);
         }
-        let _lock = FolderLock::exclusive(&path).map_err(|e| self.jittered(e, Haste::Waiter))?;
-        lost_log::remember(&path, file, &*self.host, &self.clock)?;
-        self.open = None;
-        let is_here = |path: &Path| FileId::of(path).is_ok_and(|there| there == Some(file));
-        let handles = locked(&HANDLES);
-        let others: Vec<_> =
-            handles.iter().filter(|(path, _)| is_here(path)).map(|(_, store)| store.clone()).collect();
-        drop(handles);
-        for other in others.iter().filter_map(Weak::upgrade) {
-            // One that is in use finds out when it is used next.
-            let Ok(mut store) = other.try_lock() else { continue };
-            store.open.take_if(|open| open.names.file == file);
+        let answer = self.transact(true, haste, |tx| {
+            tx.must_be_open()?;
+            let owner = (claim.wait != Wait::No).then_some(claim.owner);
+            let answer = tx.step(&claim.name, owner, verb)?;
+            if matches!(answer, ClaimAnswer::Granted(_)) {
+                tx.remember_ttl(claim.ttl)?;
+            }
+            Ok(answer)
+        })?;
+        Ok(answer.expect("BUG: a claim makes the file"))
+    }
+
+    /// Runs a verb on the row as this handle wrote it last, and writes the change if the row is still that and nobody
+    /// waits. A single statement: nothing is read, and there is no transaction around it (decision 0074). `None` if it
+    /// has to be asked in a transaction. `grants` is the ttl of the lease that it grants.
+    ///
+    /// A row says all of its lock but the queue: its counter of tokens, and each lease. The clock is read before
+    /// SQLite's write lock is had: a lease that is granted so ends no later in the file for it, and one that is taken
+    /// for over is over.
+    pub(crate) fn at_once<A>(
+        &mut self,
+        name: &LockName,
+        grants: Option<Duration>,
+        verb: impl Fn(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
+    ) -> Result<Option<A>, BackendError> {
+        let Some(Written { mut ledger, state: before }) = self.last.take(name) else { return Ok(None) };
+        if !self.reach(false)? {
+            return Ok(None);
         }
-        Ok(())
+        let now = self.now();
+        let open = self.opened();
+        let may_grant =
+            |ttl| !open.names.is_unsure && open.guard.covers(ttl) && schema::until_open(open, now).is_none();
+        if !grants.is_none_or(may_grant) || !open.conn.is_autocommit() {
+            return Ok(None);
+        }
+        let done = verb(&mut ledger, now, &self.config.rules);
+        let Ok(Change { answer, wakes, changed: true }) = done else { return Ok(None) };
+        if !wakes.is_empty() || ledger.waiting() > 0 {
+            return Ok(None);
+        }
+        let is_busy = !ledger.is_free();
+        let after = Written::new(ledger);
+        let Ok(mut write) = open.conn.prepare_cached(sql::WRITE_LOCK_AT_ONCE) else { return Ok(None) };
+        let Some(lock) = open.conn.write_lock() else { return Ok(None) };
+        let written = write.execute((name.as_str(), is_busy, now.wall.as_secs(), &after.state, before));
+        drop((write, lock));
+        match written {
+            Ok(0) => Ok(None),
+            Ok(_) => {
+                self.busy = 0;
+                self.last.remember(name, Some(after));
+                let is_late = grants.is_some() && (now + PROMPT).is_over(self.now());
+                if is_late { Err(error::late(&self.config.path)) } else { Ok(Some(answer)) }
+            }
+            // The transaction says why, or knows how to wait.
+            Err(error) if error::is_refusal(&error) => Ok(None),
+            Err(error) => Err(error::at_commit(&self.config.path, error)),
+        }
     }
 
-    /// For reading; `None` before the file is there.
-    pub(crate) fn conn(&self) -> Option<&Connection> {
-        self.open.as_ref().map(|open| &*open.conn)
-    }
-
-    pub(crate) fn opened(&self) -> &Open {
-        self.open.as_ref().expect("BUG: a transaction runs on an open file")
+    /// Remembers a waiter: its next claim begins with a read, and the poll for hints adapts to its place.
+    pub(crate) fn remember_place(&mut self, claim: &Claim, answer: &ClaimAnswer) {
+        match answer {
+            ClaimAnswer::Queued { ahead, .. } => {
+                let now = self.now();
+                // Who may enter together with others must look as often as one of them that is near.
+                let is_near = !self.config.rules.is_far(claim.mode, *ahead);
+                let ahead = if is_near { (*ahead).min(FAR - 1) } else { *ahead };
+                if self.places.take((&claim.name, claim.owner), ahead, now, self.config.rules.place_ttl) {
+                    self.placed.notify_one();
+                }
+            }
+            _ => self.places.leave(&claim.name, claim.owner),
+        }
     }
 
     /// Runs `read` on one snapshot of the file, and writes nothing; `None` if there is no file, or if it may grant
-    /// nothing.
-    /// Whether the file was away meanwhile is not asked: nothing is granted here.
-    pub(crate) fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
+    /// nothing. Whether the file was away meanwhile is not asked: nothing is granted here.
+    fn glance<A>(&mut self, read: impl FnOnce(&Connection, Moment) -> Option<A>) -> Option<A> {
         if !self.reach(false).is_ok_and(|is_there| is_there) {
             return None;
         }
@@ -294,9 +289,8 @@ impl Store {
     }
 
     /// When a busy file is worth asking again: after 1 to 4 ms, so that many processes do not ask in step. Who waits
-    /// comes
-    /// back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
-    pub(crate) fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
+    /// comes back ever later, up to 97 ms, so that many do not keep a holder out; who holds, after 1 to 2 ms each time.
+    fn jittered(&mut self, error: BackendError, haste: Haste) -> BackendError {
         if error.kind() != ErrorKind::Throttled {
             return error;
         }
@@ -310,15 +304,237 @@ impl Store {
         let part_us = (longest_us * u64::from(u16::from_be_bytes(chance))) >> 16;
         error.retry_after(Duration::from_micros(1000 + part_us))
     }
+
+    /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
+    pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
+        if self.standing()? == Some(Standing::Ours) && !self.stale {
+            return Ok(true);
+        }
+        self.leave_lost_log()?;
+        (self.open, self.stale) = (None, false);
+        let opened = schema::open(&self.config, &*self.host, &self.clock, may_create);
+        self.open = opened.map_err(|error| self.jittered(error, Haste::Waiter))?;
+        self.generation += u64::from(self.open.is_some());
+        Ok(self.open.is_some())
+    }
+
+    /// What stands at the names of the open file, if one is open.
+    fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
+        self.open.as_mut().map(|open| open.names.look()).transpose()
+    }
+
+    /// Whether the file at the path is the one that is open, beside its log.
+    pub(crate) fn is_in_place(&mut self) -> bool {
+        self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == Standing::Ours))
+    }
+
+    /// Closes all connections of this process to the file if another log is beside it than theirs: with one of them left,
+    /// SQLite would give a new one their shared memory.
+    fn leave_lost_log(&mut self) -> Result<(), BackendError> {
+        let path = self.config.path.clone();
+        let Some(file) = FileId::of(&path)? else { return Ok(()) };
+        if !lost_log::is_open_here(&path, file)? {
+            return Ok(());
+        }
+        let _lock = FolderLock::exclusive(&path).map_err(|e| self.jittered(e, Haste::Waiter))?;
+        lost_log::remember(&path, file, &*self.host, &self.clock)?;
+        self.open = None;
+        let is_here = |path: &Path| FileId::of(path).is_ok_and(|there| there == Some(file));
+        let handles = locked(&HANDLES);
+        let others: Vec<_> =
+            handles.iter().filter(|(path, _)| is_here(path)).map(|(_, store)| store.clone()).collect();
+        drop(handles);
+        for other in others.iter().filter_map(Weak::upgrade) {
+            // One that is in use finds out when it is used next.
+            let Ok(mut store) = other.try_lock() else { continue };
+            store.open.take_if(|open| open.names.file == file);
+        }
+        Ok(())
+    }
+
+    /// For reading; `None` before the file is there.
+    pub(crate) fn conn(&self) -> Option<&Connection> {
+        self.open.as_ref().map(|open| &*open.conn)
+    }
+
+    fn opened(&self) -> &Open {
+        self.open.as_ref().expect("BUG: a transaction runs on an open file")
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing the last connection deletes the log.
+        let _unstopped = Unstopped::begin();
+        self.open = None;
+    }
+}
+
+/// The file of a handle, while nobody else of this process has it, and while this process does not suspend itself.
+pub(crate) struct InUse<'a> {
+    store: MutexGuard<'a, Store>,
+    _unstopped: Unstopped,
+}
+
+impl<'a> InUse<'a> {
+    pub(crate) fn of(store: &'a Mutex<Store>) -> Self {
+        let _unstopped = Unstopped::begin();
+        // OK because a transaction that panics is rolled back when its connection is used or closed.
+        Self { store: locked(store), _unstopped }
+    }
+
+    /// Not while another thread has it.
+    pub(crate) fn unless_busy(store: &'a Mutex<Store>) -> Option<Self> {
+        let _unstopped = Unstopped::begin();
+        let store = match store.try_lock() {
+            Ok(store) => store,
+            // OK as above.
+            Err(TryLockError::Poisoned(store)) => store.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Self { store, _unstopped })
+    }
+}
+
+impl Deref for InUse<'_> {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    fn deref_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+}
+
+/// The priority of a request for SQLite's write lock, which has no queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// Perhaps one of many: it comes back later and later while the file is busy.
+    Waiter,
+    /// A holder, a release, or a waiter whose turn it is: all others wait for these (L6).
+    Holder,
+}
+
+/// A transaction under way.
+pub(crate) struct Tx<'a> {
+    now: Moment,
+    store: &'a mut Store,
+    pub(crate) wakes: Vec<(Audience, OwnerId)>,
 }
 
 impl Tx<'_> {
-    pub(crate) fn path(&self) -> &Path {
-        &self.store.config.path
+    /// Runs one verb of a ledger and writes the change. `owner` is the owner whose place the verb needs, if any.
+    pub(crate) fn step<A>(
+        &mut self,
+        name: &LockName,
+        owner: Option<OwnerId>,
+        verb: impl Fn(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
+    ) -> Result<A, BackendError> {
+        let rules = self.store.config.rules;
+        let mut look = Look { name, owner, now: self.now, rules: &rules, places: FIRST_LOOK };
+        loop {
+            let front = Front::read(self.conn(), &look).map_err(|e| self.row_failed(e))?;
+            let mut after = front.ledger.clone();
+            let change = verb(&mut after, self.now, &rules);
+            if !front.suffices(&after) {
+                look.places *= LOOK_FURTHER;
+                continue;
+            }
+            let change = change.map_err(|e| error::ledger(self.path(), e))?;
+            if change.changed {
+                let edits = front.edits(after);
+                edits.write(self.conn(), name, self.now).map_err(|e| self.failed(e))?;
+                self.store.last.remember(name, edits.alone());
+            }
+            self.wakes.extend(change.wakes);
+            if change.changed && !front.is_there {
+                self.sweep_now_and_then()?;
+            }
+            return Ok(change.answer);
+        }
     }
 
-    pub(crate) fn conn(&self) -> &Connection {
-        &self.store.opened().conn
+    /// Refuses while leases of a file that stood here before may be alive.
+    fn must_be_open(&mut self) -> Result<(), BackendError> {
+        self.be_sure()?;
+        let Some(left) = schema::until_open(self.store.opened(), self.now) else { return Ok(()) };
+        let message = format!(
+            "the database file or its log was deleted or replaced; nothing is granted for another {left:.1?}, until \
+             every lease in the old one has expired",
+        );
+        Err(error::refused(self.path(), ErrorKind::Unavailable, message).retry_after(left))
+    }
+
+    /// Remembers the longest ttl that is granted, in case the file vanishes. Before the grant is committed.
+    pub(crate) fn remember_ttl(&mut self, ttl: Duration) -> Result<(), BackendError> {
+        self.be_sure()?;
+        if self.store.opened().guard.covers(ttl) {
+            return Ok(());
+        }
+        let ttl_ms = millis(ttl);
+        let path = self.path().to_owned();
+        // Under it no process remembers another file that has taken the place of this one.
+        let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
+        self.must_stand()?;
+        let remembered = Guard::read(&path)?;
+        let host = self.store.host.clone();
+        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
+        if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
+            return Err(self.must_reopen());
+        }
+        let guard = remembered.unwrap_or_else(|| Guard { max_ttl_ms: 0, ..open.guard.clone() });
+        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
+        guard.write(&path, &*host)?;
+        // Only what is written is known.
+        open.guard = guard;
+        // A process that opens a replacement from here on finds this ttl; one that was put there before must be seen.
+        self.must_stand()
+    }
+
+    /// Reads again what is remembered of the file, inside and beside it, if it or its log may have been away: another process
+    /// may have been the first to open it since.
+    fn be_sure(&mut self) -> Result<(), BackendError> {
+        if !self.store.opened().names.is_unsure {
+            return Ok(());
+        }
+        let guard = Guard::read(self.path())?;
+        let meta = schema::read_meta(self.conn()).map_err(|e| self.failed(e))?;
+        let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
+        let number = open.names.log_files.number();
+        let is_ours = |guard: &Guard| guard.is_of(&open.guard) && guard.knows_log(number);
+        if meta.world != open.guard.world || !guard.as_ref().is_none_or(is_ours) {
+            return Err(self.must_reopen());
+        }
+        // If it was removed on purpose, the next grant writes it anew.
+        open.guard.max_ttl_ms = guard.map_or(0, |guard| guard.max_ttl_ms);
+        (open.opens_us, open.names.is_unsure) = (meta.opens_us, false);
+        Ok(())
+    }
+
+    fn must_stand(&mut self) -> Result<(), BackendError> {
+        let is_ours = self.store.standing()? == Some(Standing::Ours);
+        if is_ours { Ok(()) } else { Err(self.must_reopen()) }
+    }
+
+    /// The open file is not the one at the path: nothing was done, try again.
+    fn must_reopen(&mut self) -> BackendError {
+        self.store.stale = true;
+        let message = "the database file was replaced; try again";
+        let error = error::refused(self.path(), ErrorKind::Throttled, message);
+        self.store.jittered(error, Haste::Waiter)
+    }
+
+    /// Deletes rows that were not used for an hour, a few at a time; their fences live on in the floor (H6.4).
+    fn sweep_now_and_then(&mut self) -> Result<(), BackendError> {
+        self.store.inserts = self.store.inserts.wrapping_add(1);
+        if !self.store.inserts.is_multiple_of(SWEEP_EVERY) {
+            return Ok(());
+        }
+        sweep(self.conn(), self.now).map_err(|e| self.row_failed(e))
     }
 
     /// Hints for other processes go into the file; those for this one are given after the commit. True if there are any for others.
@@ -342,10 +558,178 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    pub(crate) fn failed(&self, error: rusqlite::Error) -> BackendError {
+    fn path(&self) -> &Path {
+        &self.store.config.path
+    }
+
+    fn conn(&self) -> &Connection {
+        &self.store.opened().conn
+    }
+
+    fn failed(&self, error: rusqlite::Error) -> BackendError {
         error::before_commit(self.path(), error)
     }
+
+    fn row_failed(&self, error: RowError) -> BackendError {
+        error::row(self.path(), error)
+    }
 }
+
+fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
+    let old = now.wall.saturating_sub(KEEP_FREE).as_secs();
+    let mut next = conn.prepare_cached(sql::SWEEP_NEXT)?;
+    let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, u64)>>>()?;
+    let reached = if rows.len() < 256 { "" } else { rows.last().map_or("", |row| row.0.as_str()) };
+    let mut floor = 0;
+    for (name, is_busy, _) in rows.iter().filter(|(_, _, used)| *used < old) {
+        let Ok(name) = LockName::new(name.as_str()) else { continue };
+        let ledger = match front::whole(conn, &name) {
+            Ok(ledger) => ledger,
+            // It is said by whoever asks for that lock, and hinders no other.
+            Err(RowError::Ledger(_)) => continue,
+            Err(error) => return Err(error),
+        };
+        let view = ledger.view(name.clone(), now);
+        // Who died in it, and was asked for by nobody since, has left it so.
+        let is_asleep = !*is_busy || view.holders.is_empty() && view.queue.is_empty();
+        if !is_asleep || view.memo.is_some() {
+            continue;
+        }
+        floor = floor.max(ledger.fence());
+        conn.execute(sql::SWEEP_ONE, [name.as_str()])?;
+        conn.execute(sql::SWEEP_PLACES, [name.as_str()])?;
+    }
+    conn.execute(sql::SWEPT, (reached, floor))?;
+    Ok(())
+}
+
+/// The rows of locks for which nobody waits. Only a memory: others may have written since, or this one was rolled back.
+#[derive(Default)]
+struct LastWritten(HashMap<LockName, Written>);
+
+impl LastWritten {
+    /// The row of the lock is this one now, or one that is not remembered.
+    fn remember(&mut self, name: &LockName, row: Option<Written>) {
+        let Some(row) = row else { return drop(self.take(name)) };
+        if self.0.len() >= MANY {
+            self.0.clear();
+        }
+        self.0.insert(name.clone(), row);
+    }
+
+    /// Forgets the row, too: whoever writes it says so.
+    fn take(&mut self, name: &LockName) -> Option<Written> {
+        self.0.remove(name)
+    }
+}
+
+/// The places of this process. Only a memory: it decides what is read first and how often, never who holds.
+pub(crate) struct Places {
+    places: HashMap<(LockName, OwnerId), Place>,
+    /// Answers since they were looked through, and how many are a reason to do it again.
+    taken: usize,
+    bound: usize,
+    /// How many were ahead of the foremost one, when that was last asked.
+    least: usize,
+}
+
+struct Place {
+    /// The number of places ahead at most: it was so when it was last read, and no place passes another.
+    ahead: usize,
+    /// The number of the place, if it was read.
+    number: Option<i64>,
+    until: Moment,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { places: HashMap::new(), taken: 0, bound: 0, least: usize::MAX }
+    }
+}
+
+impl Places {
+    /// The owner waits, by an answer of the store, and its place lives for `left` at most. True if no known place is
+    /// nearer to the front.
+    fn take(
+        &mut self,
+        (name, owner): (&LockName, OwnerId),
+        ahead: usize,
+        now: Moment,
+        left: Duration,
+    ) -> bool {
+        self.taken += 1;
+        if self.taken >= self.bound.max(FEW) {
+            self.forget_old(now);
+        }
+        let place =
+            self.places.entry((name.clone(), owner)).or_insert(Place { ahead, number: None, until: now });
+        // More are ahead only of a place that was lost and taken anew, under another number.
+        let number = place.number.filter(|_| ahead <= place.ahead);
+        *place = Place { ahead, number, until: now + left };
+        ahead < self.least
+    }
+
+    /// A dropped waiter leaves through another handle, which does not say so here.
+    fn forget_old(&mut self, now: Moment) {
+        self.places.retain(|_, place| !place.until.is_over(now));
+        (self.taken, self.bound) = (0, self.places.len() * 2);
+    }
+
+    /// The owner does not wait, as far as this process knows.
+    pub(crate) fn leave(&mut self, name: &LockName, owner: OwnerId) {
+        self.places.remove(&(name.clone(), owner));
+    }
+
+    fn has(&self, name: &LockName, owner: OwnerId) -> bool {
+        self.places.contains_key(&(name.clone(), owner))
+    }
+
+    /// The rows say how many are ahead at most.
+    pub(crate) fn advance(&mut self, place: &Foremost) {
+        if let Some(known) = self.places.get_mut(&(place.name.clone(), place.owner)) {
+            (known.ahead, known.number) = (known.ahead.min(place.ahead), place.number);
+        }
+    }
+
+    /// The place whose turn comes first, as far as is known.
+    pub(crate) fn foremost(&mut self, now: Moment) -> Option<Foremost> {
+        let live = self.places.iter().filter(|(_, place)| !place.until.is_over(now));
+        let first = live.min_by_key(|(_, place)| place.ahead);
+        self.least = first.map_or(usize::MAX, |(_, place)| place.ahead);
+        let ((name, owner), place) = first?;
+        Some(Foremost { name: name.clone(), owner: *owner, ahead: place.ahead, number: place.number })
+    }
+}
+
+/// The place of this process that is nearest to the front of its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Foremost {
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) ahead: usize,
+    pub(crate) number: Option<i64>,
+}
+
+/// The handles of this process, with their paths.
+static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<Store>>)>> = Mutex::new(Vec::new());
+
+/// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs, a try one.
+const HOLDERS_TRIES: u32 = 320;
+/// So often a waiter does: a client that takes and releases a lock all the time leaves the write lock free for some µs only.
+const WAITERS_TRIES: u32 = 16;
+/// Pauses of those who wait double so often, up to 96 ms.
+const DOUBLINGS: u32 = 5;
+/// A token that was drawn so long before it was written is not granted: the file may have been put back meanwhile (L2).
+const PROMPT: Duration = Duration::from_secs(1);
+/// A row without a holder, waiter or memo is deleted when it was not used for this long.
+const KEEP_FREE: Duration = Duration::from_secs(3600);
+/// One in so many new rows pays for looking at 256 old ones.
+const SWEEP_EVERY: u8 = 32;
+/// So many are remembered; before one more, all are forgotten.
+const MANY: usize = 256;
+/// After so many answers, expired places are removed.
+const FEW: usize = 64;
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "threads are watched in real time")]
@@ -359,11 +743,12 @@ mod tests {
         thread,
     };
 
-    use tenure_core::suspend;
-    use tenure_testkit::host::PausedHost;
+    use tempfile::TempDir;
+    use tenure_core::{Outcome, suspend};
+    use tenure_testkit::{conformance::player::Player, host::PausedHost};
 
     use super::*;
-    use crate::file::beside;
+    use crate::{backend::Sqlite, file::beside};
 
     /// L1: SQLite's own lock is dropped by a close of the shared memory.
     #[tokio::test(start_paused = true)]
@@ -400,5 +785,70 @@ mod tests {
             begins.recv().unwrap();
             suspend(|| assert!(is_done.load(SeqCst), "it holds what others wait for"));
         });
+    }
+
+    struct Stage {
+        host: Arc<PausedHost>,
+        claim: Claim,
+        store: Store,
+        _folder: TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (config, host) = (Config::new(folder.path().join("locks.db")), PausedHost::new(1));
+            let claim = Player::new(Arc::new(Sqlite::new(config.clone(), host.clone())), "one").claim;
+            Self { store: Store::new(config, host.clone(), Bells::default()), host, claim, _folder: folder }
+        }
+
+        /// The claim for a lease of `ttl`, while so much time passes between the reading of the clock and the write.
+        fn enter(&mut self, ttl: Duration, delay: Duration) -> Result<Option<ClaimAnswer>, BackendError> {
+            let (claim, host) = (&self.claim, &self.host);
+            let verb = |ledger: &mut Ledger, now, rules: &Rules| {
+                host.suspend(delay);
+                ledger.claim(now, rules, claim)
+            };
+            self.store.at_once(&claim.name, Some(ttl), verb)
+        }
+
+        fn leave(&mut self) -> bool {
+            let owner = self.claim.owner;
+            let verb = |ledger: &mut Ledger, now, rules: &Rules| Ok(ledger.release(now, rules, owner));
+            self.store.at_once(&self.claim.name, None, verb).unwrap().is_some()
+        }
+
+        /// So often that the file is known to be the one at the path.
+        fn enter_and_leave(&mut self) {
+            for _ in 0..2 {
+                self.store.claim(&self.claim, Haste::Waiter).unwrap();
+                assert!(self.leave());
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_this_handle_wrote_last_is_not_read_again() {
+        let mut stage = Stage::new();
+        let ttl = stage.claim.ttl;
+        assert!(stage.enter(ttl, Duration::ZERO).unwrap().is_none(), "it wrote nothing yet");
+        stage.enter_and_leave();
+        assert!(matches!(stage.enter(ttl, Duration::ZERO), Ok(Some(ClaimAnswer::Granted(_)))));
+        assert!(
+            stage.enter(ttl * 2, Duration::ZERO).unwrap().is_none(),
+            "longer than any that is remembered"
+        );
+    }
+
+    /// L2: the file may have been put back since. L9: the owner is there.
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_was_drawn_long_before_it_was_written_is_not_granted() {
+        let mut stage = Stage::new();
+        let ttl = stage.claim.ttl;
+        stage.enter_and_leave();
+        let error = stage.enter(ttl, PROMPT).unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::TimedOut, Outcome::Unknown), "{error}");
+        let granted = stage.store.claim(&stage.claim, Haste::Waiter).unwrap();
+        assert!(matches!(granted, ClaimAnswer::Granted(_)), "it asks again, and gets another one");
     }
 }

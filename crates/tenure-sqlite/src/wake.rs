@@ -13,9 +13,8 @@ use tokio::sync::Notify;
 
 use crate::{
     pauses::Pauses,
-    places::Foremost,
     sql,
-    store::{InUse, Store},
+    store::{Foremost, InUse, Store},
     touch::Touches,
 };
 
@@ -81,8 +80,7 @@ impl Hints {
     }
 
     /// Reads what others left for us, and answers how long to wait for the next look. An error is no hint: the timers
-    /// see to
-    /// it.
+    /// see to it.
     fn look(&mut self) -> Duration {
         let store = self.store.clone();
         // The thread that looks may have leases to renew: it does not wait for a transaction of this handle.
@@ -196,8 +194,7 @@ impl Hints {
 }
 
 /// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and
-/// gives the
-/// lock back.
+/// gives the lock back.
 struct Seen {
     /// The last hint; zero if there was none yet.
     newest: i64,
@@ -219,8 +216,7 @@ impl Seen {
             place.number = number.query_row(ours, |row| row.get(0)).optional()?;
         }
         // Numbers have gaps where places were given up, so there may be fewer. Without a place its turn has come, or it
-        // must
-        // ask.
+        // must ask.
         let (own, front) = (place.number.unwrap_or(0), seen.front.unwrap_or(i64::MAX));
         place.ahead = place.ahead.min(usize::try_from(own.saturating_sub(front)).unwrap_or(0));
         Ok(seen)
