@@ -1,20 +1,35 @@
 //! `Link`: a connection to the database, and what this process locks besides SQLite.
+//!
+//! `Anchor`: locks of this process on an open database that it loses by no close of another descriptor.
+//!
+//! SQLite's own locks belong to the process, and any close of any descriptor of the file drops all of them: it is enough that
+//! the program copies its database (<https://sqlite.org/howtocorrupt.html>). Another process then takes itself for the last
+//! one, and deletes the log beneath us. Locks on an open file description (`F_OFD_SETLK`, Linux) have nothing to do with other
+//! descriptors. So each process has a read lock on the bytes that SQLite locks to delete a log, and to begin the shared memory
+//! anew; both are released only with its last connection.
+//!
+//! A third one says which log and which shared memory this process has open: its place is their number. A newcomer that finds
+//! another number there knows that the log was deleted or replaced beneath an open connection, by `rm` or `rsync`.
+//!
+//! A fork shares the descriptions: the locks stay until parent and child have closed them. A command that is started gets none
+//! (`O_CLOEXEC`).
 
 use std::{
-    fs::File,
+    fs::{self, File, TryLockError},
+    io,
     ops::Deref,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
+use nix::fcntl::OFlag;
 use rusqlite::{Connection, config::DbConfig};
-use tenure_core::BackendError;
+use tenure_core::{BackendError, ErrorKind, locked};
 
 use crate::{
-    anchor::{Anchor, Others, open_again},
-    file::beside,
-    folder::FolderLock,
-    names::LogFiles,
+    error,
+    file::{Facts, FileId, LogFiles, beside},
 };
 
 /// A connection whose end cannot hurt another file of the same name, and which no close of another descriptor hurts.
@@ -29,11 +44,6 @@ pub(crate) struct Link {
     lock: Option<FolderLock>,
     keeps_log: bool,
 }
-
-/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory:
-/// the next process wrote at the same time, and the first one's commit was gone. So there is another one, on the log
-/// (`flock`), which belongs to the description of this connection.
-pub(crate) struct WriteLock(Arc<File>);
 
 impl Link {
     pub(crate) fn new(conn: Connection, database: &Path, anchor: Anchor, lock: FolderLock) -> Self {
@@ -98,9 +108,370 @@ impl Drop for Link {
     }
 }
 
+/// The right to write. SQLite's own lock for it is dropped if the program closes a descriptor of the shared memory:
+/// the next process wrote at the same time, and the first one's commit was gone. So there is another one, on the log
+/// (`flock`), which belongs to the description of this connection.
+pub(crate) struct WriteLock(Arc<File>);
+
 impl Drop for WriteLock {
     fn drop(&mut self) {
         // Not left to the close: a forked child has a copy of the descriptor.
         let _ = self.0.unlock();
+    }
+}
+
+/// The part that one connection has in it. Made before the connection, and dropped after it: with the last one the
+/// descriptors are closed, and that close drops SQLite's locks of this process.
+pub(crate) struct Anchor {
+    file: FileId,
+    process: u32,
+}
+
+impl Anchor {
+    pub(crate) fn of(file: FileId) -> Self {
+        let anchor = Self { file, process: std::process::id() };
+        let mut all = locked(&ANCHORS);
+        match all.iter_mut().find(|held| anchor.is(held)) {
+            Some(held) => held.connections += 1,
+            None => all.push(Held {
+                file,
+                process: anchor.process,
+                connections: 1,
+                database: None,
+                memory: None,
+                log_files: None,
+            }),
+        }
+        anchor
+    }
+
+    /// Which log and shared memory this process has open of that database, if any.
+    pub(crate) fn opened(file: FileId) -> Option<LogFiles> {
+        let wanted = (file, std::process::id());
+        locked(&ANCHORS).iter().find(|held| (held.file, held.process) == wanted)?.log_files
+    }
+
+    /// Whether others have another log or another shared memory open than those at their names. Exact unless a process opens or
+    /// closes a database here at the same time.
+    pub(crate) fn others(&self, path: &Path) -> Result<Others, BackendError> {
+        self.with(|held| {
+            // First, because one of those that it finds may be making the log just now.
+            let first = match held.database(path)? {
+                Some(database) => {
+                    platform::locked(database, Range::numbers()).map_err(|e| cannot_lock(path, e))?
+                }
+                None => None,
+            };
+            let number = LogFiles::of(path)?.map(LogFiles::number);
+            let own = number.map(Range::number);
+            let mut are_elsewhere = first.is_some() && first != own.map(|own| own.start);
+            for rest in own.map(Range::around).into_iter().flatten() {
+                let database = held.database(path)?;
+                let there = database.map_or(Ok(None), |database| platform::locked(database, rest));
+                are_elsewhere |= there.map_err(|e| cannot_lock(path, e))?.is_some();
+            }
+            Ok(Others { number, are_elsewhere })
+        })
+    }
+
+    /// Takes the locks. The connection must have read something: now SQLite has its log and its shared memory open.
+    fn hold(&self, path: &Path) -> Result<LogFiles, BackendError> {
+        self.with(|held| {
+            let there = LogFiles::of(path)?;
+            let Some(log_files) = there.filter(|there| held.log_files.is_none_or(|open| open == *there))
+            else {
+                return Err(error::replaced_meanwhile(path));
+            };
+            if held.log_files.is_none() {
+                held.lock(path, log_files)?;
+                held.log_files = Some(log_files);
+            }
+            Ok(log_files)
+        })
+    }
+
+    /// Before the connection is closed: whether SQLite may delete the log after it, which takes that this is the last
+    /// connection of this process, and that log the one at its name. The locks are given up then.
+    fn let_go(&self, path: &Path) -> bool {
+        if self.process != std::process::id() {
+            return false;
+        }
+        self.with(|held| {
+            let Some(log_files) = held.log_files else { return true };
+            let is_last =
+                held.connections == 1 && LogFiles::of(path).is_ok_and(|there| there == Some(log_files));
+            if is_last {
+                held.unlock(log_files);
+            }
+            is_last
+        })
+    }
+
+    fn is(&self, held: &Held) -> bool {
+        (held.file, held.process) == (self.file, self.process)
+    }
+
+    fn with<A>(&self, work: impl FnOnce(&mut Held) -> A) -> A {
+        let mut all = locked(&ANCHORS);
+        let held = all.iter_mut().find(|held| self.is(held));
+        work(held.expect("BUG: an anchor lasts as long as its connection"))
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        let mut all = locked(&ANCHORS);
+        let Some(at) = all.iter().position(|held| self.is(held)) else { return };
+        all[at].connections -= 1;
+        if all[at].connections == 0 {
+            // Closes them while no other thread opens this file.
+            all.swap_remove(at);
+        }
+    }
+}
+
+/// Who else has a database open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Others {
+    /// The number of the log and the shared memory at their names, if they are there.
+    pub(crate) number: Option<u64>,
+    /// A process has others open.
+    pub(crate) are_elsewhere: bool,
+}
+
+/// What holds one database, for all connections of this process to it.
+struct Held {
+    file: FileId,
+    process: u32,
+    connections: usize,
+    database: Option<File>,
+    memory: Option<File>,
+    /// Which ones are open, once the locks are held.
+    log_files: Option<LogFiles>,
+}
+
+/// All databases that this process has open.
+static ANCHORS: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+impl Held {
+    /// The description that has the locks on the database; none where there are no such locks.
+    fn database(&mut self, path: &Path) -> Result<Option<&File>, BackendError> {
+        if self.database.is_none() && platform::ARE_THERE {
+            self.database = Some(open_again(path, self.file)?);
+        }
+        Ok(self.database.as_ref())
+    }
+
+    fn lock(&mut self, path: &Path, log_files: LogFiles) -> Result<(), BackendError> {
+        if !platform::ARE_THERE {
+            return Ok(());
+        }
+        // Kept if a lock is refused: a close would drop SQLite's own.
+        if self.memory.is_none() {
+            self.memory = Some(open_again(&beside(path, "-shm"), log_files.memory)?);
+        }
+        let number = Range::number(log_files.number());
+        let Some(database) = self.database(path)? else { return Ok(()) };
+        for range in [Range::SHARED, number] {
+            platform::share(database, range).map_err(|e| cannot_lock(path, e))?;
+        }
+        let memory = self.memory.as_ref().expect("BUG: opened above");
+        platform::share(memory, Range::MEMORY).map_err(|e| cannot_lock(path, e))
+    }
+
+    /// Not left to the close, which a forked child may delay for ever.
+    fn unlock(&mut self, log_files: LogFiles) {
+        // Cannot fail: the locks are ours, and it is asked for less.
+        if let Some(database) = &self.database {
+            let _ = platform::unlock(database, Range::SHARED);
+            let _ = platform::unlock(database, Range::number(log_files.number()));
+        }
+        if let Some(memory) = &self.memory {
+            let _ = platform::unlock(memory, Range::MEMORY);
+        }
+    }
+}
+
+/// A description of its own of this file, if it stands at the path.
+fn open_again(path: &Path, file: FileId) -> Result<File, BackendError> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+    let opened = opened.and_then(|opened| Ok((Facts::from(&opened.metadata()?).file, opened)));
+    match opened {
+        Ok((is, opened)) if is == file => Ok(opened),
+        Ok(_) => Err(error::replaced_meanwhile(path)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(error::replaced_meanwhile(path)),
+        Err(e) => Err(error::cannot_open(path, e)),
+    }
+}
+
+fn cannot_lock(path: &Path, error: io::Error) -> BackendError {
+    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::PermissionDenied) {
+        return error::busy(path);
+    }
+    let message = "this file system has no locks on open file descriptions (F_OFD_SETLK); put the database on a local one";
+    error::refused(path, ErrorKind::Unsupported, message).caused_by(error)
+}
+
+/// A lock on the directory itself, in which SQLite keeps its log.
+///
+/// SQLite finds its log by name, so a file that takes another's place could be given the wrong one. A lock on the file
+/// does not help: each of the two has its own. Under this one, nobody of us makes a file, remembers one, or lets SQLite
+/// delete a log by its name while somebody else does.
+pub(crate) struct FolderLock {
+    folder: File,
+    is_exclusive: bool,
+}
+
+impl FolderLock {
+    /// For opening a file that is there and known. Never waits.
+    pub(crate) fn shared(database: &Path) -> Result<Self, BackendError> {
+        Self::take(database, false)
+    }
+
+    /// For every change of the file at the path, or of files beside it. Never waits.
+    pub(crate) fn exclusive(database: &Path) -> Result<Self, BackendError> {
+        Self::take(database, true)
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.is_exclusive
+    }
+
+    fn take(database: &Path, is_exclusive: bool) -> Result<Self, BackendError> {
+        // SQLite's log lies where a link leads to.
+        let real = fs::canonicalize(database).unwrap_or_else(|_| database.to_owned());
+        let folder = real.parent().unwrap_or(&real);
+        let folder = File::open(folder).map_err(|e| error::cannot_lock(database, e))?;
+        let taken = if is_exclusive { folder.try_lock() } else { folder.try_lock_shared() };
+        match taken {
+            Ok(()) => Ok(Self { folder, is_exclusive }),
+            Err(TryLockError::WouldBlock) => {
+                let message = "another process is opening a database in this directory";
+                Err(error::refused(database, ErrorKind::Throttled, message))
+            }
+            Err(TryLockError::Error(e)) => Err(error::cannot_lock(database, e)),
+        }
+    }
+
+    /// The same lock, exclusive, if it is free.
+    fn alone(self) -> Option<Self> {
+        let is_alone = self.is_exclusive || self.folder.try_lock().is_ok();
+        is_alone.then_some(self)
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // Not left to the close: a process that is being started may have a copy of the descriptor for a moment.
+        let _ = self.folder.unlock();
+    }
+}
+
+/// Bytes of a file. They need not be there to be locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    start: i64,
+    length: i64,
+}
+
+impl Range {
+    /// SQLite has a read lock on these bytes of a database that it has open, and locks them alone to delete its log
+    /// (`SHARED_FIRST`, `SHARED_SIZE`).
+    const SHARED: Self = Self { start: 0x4000_0002, length: 510 };
+    /// The same of the shared memory: a process that finds no lock there begins it anew (`UNIX_SHM_DMS`).
+    const MEMORY: Self = Self { start: 128, length: 1 };
+
+    /// All numbers.
+    fn numbers() -> Self {
+        Self { start: NUMBERS, length: COUNT }
+    }
+
+    /// The place of a number, which is neither of the two ends.
+    fn number(number: u64) -> Self {
+        let place = number % (COUNT.unsigned_abs() - 2) + 1;
+        Self { start: NUMBERS.saturating_add_unsigned(place), length: 1 }
+    }
+
+    /// All places but this one.
+    fn around(self) -> [Self; 2] {
+        let behind = self.start + 1;
+        [
+            Self { start: NUMBERS, length: self.start - NUMBERS },
+            Self { start: behind, length: NUMBERS + COUNT - behind },
+        ]
+    }
+}
+
+/// Where numbers begin: SQLite locks nothing so far out.
+const NUMBERS: i64 = 1 << 62;
+const COUNT: i64 = 1 << 61;
+
+/// Locks on an open file description.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod platform {
+    use std::{fs::File, io};
+
+    use nix::{
+        fcntl::{FcntlArg, fcntl},
+        libc::{self, c_int},
+    };
+
+    use super::Range;
+
+    pub(super) const ARE_THERE: bool = true;
+
+    /// A read lock. Never waits.
+    pub(super) fn share(file: &File, range: Range) -> io::Result<()> {
+        set(file, range, libc::F_RDLCK)
+    }
+
+    pub(super) fn unlock(file: &File, range: Range) -> io::Result<()> {
+        set(file, range, libc::F_UNLCK)
+    }
+
+    /// Where the first lock of another description or process in this range begins.
+    pub(super) fn locked(file: &File, range: Range) -> io::Result<Option<i64>> {
+        let mut lock = flock(range, libc::F_WRLCK);
+        fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+        Ok((c_int::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_start))
+    }
+
+    fn set(file: &File, range: Range, kind: c_int) -> io::Result<()> {
+        fcntl(file, FcntlArg::F_OFD_SETLK(&flock(range, kind)))?;
+        Ok(())
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "the kinds of locks, and SEEK_SET, are 0 to 2")]
+    fn flock(range: Range, kind: c_int) -> libc::flock {
+        libc::flock {
+            l_type: kind as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: range.start,
+            l_len: range.length,
+            l_pid: 0,
+        }
+    }
+}
+
+/// Here SQLite's own locks must do: the program must not close the database's files.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+mod platform {
+    use std::{fs::File, io};
+
+    use super::Range;
+
+    pub(super) const ARE_THERE: bool = false;
+
+    pub(super) fn share(_file: &File, _range: Range) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn unlock(_file: &File, _range: Range) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn locked(_file: &File, _range: Range) -> io::Result<Option<i64>> {
+        Ok(None)
     }
 }

@@ -7,17 +7,15 @@ use tenure_core::{BackendError, ErrorKind, Host, Moment, Timing};
 use tenure_ledger::{Ledger, Rules};
 
 use crate::{
-    anchor::Anchor,
     clock::{LeaseClock, micros},
     config::Config,
-    error::{self, replaced_meanwhile},
-    file::{FileId, create, has_log, is_blank, is_link, refuse_second_worlds, remove_leftovers},
-    folder::FolderLock,
-    guard::{Guard, LostLog},
-    link::Link,
-    lost_log::{self, Verdict},
-    migration::{is_old, migrate},
-    names::{LogFiles, Names},
+    error::{self, RowError, replaced_meanwhile},
+    file::{
+        FileId, LogFiles, Names, create, has_log, is_blank, is_link, refuse_second_worlds, remove_leftovers,
+    },
+    front::add_place,
+    guard::{self, Guard, LostLog, Verdict},
+    link::{Anchor, FolderLock, Link},
     sql,
 };
 
@@ -129,7 +127,12 @@ fn open_under(
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
     conn.set_prepared_statement_cache_capacity(sql::STATEMENTS);
     conn.opened();
-    Ok(Some(Open { conn, names: Names::new(path, file, log_files), guard, opens_us: meta.opens_us }))
+    Ok(Some(Open {
+        conn,
+        names: Names::new(path, Guard::path(path), file, log_files),
+        guard,
+        opens_us: meta.opens_us,
+    }))
 }
 
 /// Whether all processes that have this file open have the log that is at its name. If not, and we are alone, its loss is
@@ -142,15 +145,15 @@ fn has_known_log(
 ) -> Result<bool, BackendError> {
     let &Opening { path, file, host, clock, .. } = opening;
     // SQLite would give this connection the shared memory that the others of this process have.
-    if lost_log::is_open_here(path, file)? {
+    if guard::is_other_log_open(path, file)? {
         return Err(replaced_meanwhile(path));
     }
     let others = anchor.others(path)?;
-    let verdict = lost_log::judge(guard, others);
+    let verdict = guard::judge(guard, others);
     if verdict == Verdict::Lost && is_alone {
-        lost_log::remember(path, file, host, clock)?;
+        guard::remember_lost_log(path, file, host, clock)?;
         if others.are_elsewhere {
-            lost_log::must_be_settled(path, host, clock)?;
+            guard::must_be_settled(path, host, clock)?;
         }
     }
     Ok(verdict == Verdict::Known)
@@ -339,7 +342,7 @@ fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
     // Since when nothing is granted in what is lost.
     let since = remembered.as_ref().and_then(|remembered| match remembered.lost_log {
         _ if !is_known(remembered, &meta, file) => Some(now.boot),
-        Some(LostLog::Seen { .. }) => Some(lost_log::seen_at(remembered, clock).unwrap_or(now.boot)),
+        Some(LostLog::Seen { .. }) => Some(guard::seen_at(remembered, clock).unwrap_or(now.boot)),
         _ => None,
     });
     if let Some(since) = since {
@@ -350,6 +353,38 @@ fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
     let number = others.number.filter(|_| others.are_elsewhere);
     let lost_log = number.map(|number| LostLog::WaitedFor { number });
     Ok(Guard { world: meta.world, file, max_ttl_ms, lost_log })
+}
+
+/// The schemas that `migrate` knows, besides ours.
+fn is_old(version: i64) -> bool {
+    version == i64::from(sql::SCHEMA_WITHOUT_PLACES)
+}
+
+/// Inside a write transaction: gives every place a row of its own. Holders, fences and the order of the queues stay.
+///
+/// An older tenure that has the file open goes on writing places into the row of the lock, where nobody looks for them:
+/// it may lose its place, but not a lease, and nobody enters beside a holder.
+fn migrate(conn: &Connection, path: &Path) -> Result<(), BackendError> {
+    let version: i64 = conn
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(|e| error::before_commit(path, e))?;
+    if is_old(version) { move_places(conn).map_err(|e| error::row(path, e)) } else { Ok(()) }
+}
+
+fn move_places(conn: &Connection) -> Result<(), RowError> {
+    conn.execute_batch(sql::PLACES)?;
+    let mut all = conn.prepare(sql::ALL_BUSY)?;
+    let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (name, state) in rows.collect::<rusqlite::Result<Vec<(String, String)>>>()? {
+        // A row that nobody can read is said by whoever asks for that lock, and hinders no other.
+        let Ok(mut ledger) = Ledger::decode(&state) else { continue };
+        for place in ledger.take_queue() {
+            add_place(conn, &name, &place)?;
+        }
+        conn.execute(sql::WRITE_STATE, (name, ledger.encode()))?;
+    }
+    conn.pragma_update(None, "user_version", sql::SCHEMA_VERSION)?;
+    Ok(())
 }
 
 fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Result<()> {

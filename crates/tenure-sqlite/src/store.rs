@@ -20,13 +20,10 @@ use crate::{
     clock::{LeaseClock, millis},
     config::Config,
     error::{self, RowError},
-    file::FileId,
-    folder::FolderLock,
+    file::{FileId, Standing},
     front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, Written},
-    guard::Guard,
-    link::WriteLock,
-    lost_log,
-    names::Standing,
+    guard::{self, Guard},
+    link::{FolderLock, WriteLock},
     schema::{self, Open},
     sql,
     touch::touch,
@@ -333,11 +330,11 @@ impl Store {
     fn leave_lost_log(&mut self) -> Result<(), BackendError> {
         let path = self.config.path.clone();
         let Some(file) = FileId::of(&path)? else { return Ok(()) };
-        if !lost_log::is_open_here(&path, file)? {
+        if !guard::is_other_log_open(&path, file)? {
             return Ok(());
         }
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.jittered(e, Haste::Waiter))?;
-        lost_log::remember(&path, file, &*self.host, &self.clock)?;
+        guard::remember_lost_log(&path, file, &*self.host, &self.clock)?;
         self.open = None;
         let is_here = |path: &Path| FileId::of(path).is_ok_and(|there| there == Some(file));
         let handles = locked(&HANDLES);
