@@ -1,6 +1,6 @@
 //! `Config`: the nodes of a quorum, from a URL.
 
-use crate::nodes::MOST;
+use crate::ballot::MOST;
 
 /// The settings of a `redlock:` URL.
 #[derive(Clone, PartialEq, Eq)]

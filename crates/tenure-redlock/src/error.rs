@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{BackendError, ErrorKind, Outcome};
 
-use crate::tally::quorum_of;
+use crate::ballot::quorum_of;
 
 /// A node did not answer in time.
 pub(crate) fn silent(timeout: Duration) -> BackendError {

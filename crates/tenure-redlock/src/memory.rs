@@ -12,7 +12,7 @@ use std::{
 use tenure_core::{LockName, OwnerId, locked};
 use tokio::sync::Notify;
 
-use crate::nodes::Nodes;
+use crate::ballot::Nodes;
 
 /// How many spent owners are remembered: those of some seconds, if thousands are released in each. An owner that comes back later
 /// may lose a node that hung all the time and is still owed its release; the engine never comes back.

@@ -2,9 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-use tenure_core::{FencingToken, HolderView, LockName, LockView, WaiterView};
-
-use crate::memo;
+use tenure_core::{FencingToken, HolderView, LockName, LockView, MemoView, WaiterView};
 
 /// One view from those of the nodes that answered. An owner that holds fewer than `quorum` of them does not hold the
 /// lock.
@@ -31,7 +29,7 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     fences.sort_unstable();
     let fence = fences.get(quorum - 1).or_else(|| fences.last()).copied().unwrap_or(FencingToken::new(0));
     let mut merged = LockView::new(name, holders, queue, fence);
-    merged.memo = memo::latest(views);
+    merged.memo = latest(views);
     merged
 }
 
@@ -62,6 +60,21 @@ fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
     holder
 }
 
+/// The last memo that a majority has answered for, from the views of a majority.
+///
+/// # Why it is the last one
+/// A memo is written on every node where its owner holds, and is there once a majority has written it. Whoever reads asks a
+/// majority as well, so at least one node of those has the last memo that was answered for. It is told from older ones by its
+/// token, which grows from holder to holder (L2) and which no node replaces by a smaller one; of two by one holder the younger
+/// one is the last, for a holder writes one after the other. A memo that fewer wrote is not answered for: it may be read, or not.
+///
+/// Not promised: that an older memo is not read again, where a node has missed a younger one that was kept for less time. It ends
+/// by its own time.
+fn latest(views: &[LockView]) -> Option<MemoView> {
+    let memos = views.iter().filter_map(|view| view.memo.as_ref());
+    memos.max_by_key(|memo| (memo.token, Reverse(memo.age))).cloned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -87,5 +100,20 @@ mod tests {
         assert_eq!((holder.owner.as_str(), holder.token), ("x", Some(FencingToken::new(7))));
         assert_eq!(holder.expires_in, Some(Duration::from_secs(4)));
         assert_eq!(merged.fence, FencingToken::new(7));
+    }
+
+    fn noted(token: u64, age: u64) -> LockView {
+        let name = LockName::new("a").expect("a name");
+        let mut view = LockView::new(name, Vec::new(), Vec::new(), FencingToken::new(token));
+        let (age, left) = (Duration::from_secs(age), Duration::from_secs(9));
+        view.memo = Some(MemoView::new("", ("x", FencingToken::new(token)), age, left));
+        view
+    }
+
+    #[test]
+    fn the_largest_token_and_then_the_youngest_is_the_last() {
+        let last = latest(&[noted(7, 3), noted(8, 50), noted(8, 40)]).expect("a memo");
+        assert_eq!((last.token, last.age), (FencingToken::new(8), Duration::from_secs(40)));
+        assert_eq!(latest(&[]), None);
     }
 }

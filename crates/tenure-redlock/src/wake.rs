@@ -14,7 +14,7 @@ use futures_util::{
 use tenure_core::{Forward, Host, Moment, OwnerId, Wake, Wakes, locked};
 use tokio::sync::Notify;
 
-use crate::nodes::Nodes;
+use crate::ballot::Nodes;
 
 /// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would refuse.
 const SPREAD: Duration = Duration::from_millis(20);
