@@ -1,53 +1,34 @@
 //! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
 
 pub(crate) mod acquire;
-mod asked;
-pub(crate) mod attach;
-pub(crate) mod cell;
-pub(crate) mod fork;
+pub(crate) mod hold;
 mod in_flight;
-mod keeper;
-mod link;
-mod local_queue;
-mod local_waiter;
-pub(crate) mod memo;
-pub(crate) mod news;
+mod queue;
 mod reaper;
-mod request;
-mod roster;
-#[cfg(test)]
-mod roster_tests;
-mod self_wait;
-mod spans;
+mod report;
+pub(crate) mod request;
 mod waiters;
-mod watchdog;
 
 use std::{io, sync::Arc, time::Duration};
 
+use futures_util::{FutureExt, future::join};
 use tenure_core::{
-    BackendError, BackendHandle, ErrorKind, Grant, HolderView, Host, LockName, LockView, Minting, Moment,
-    Outcome, OwnerId, ProcessId, Released, Renewal,
+    Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
+    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, Wake, Wakes,
 };
 
 use crate::{
     engine::{
-        cell::HoldCell,
-        fork::{Unforked, forked},
+        hold::{Expected, HoldCell, Roster, run_watchdog},
         in_flight::InFlight,
-        keeper::Keeper,
-        local_queue::LocalQueues,
-        roster::Expected,
-        spans::Spans,
+        queue::LocalQueues,
+        reaper::Reaper,
+        report::Spans,
+        request::{Link, Unforked, forked},
         waiters::Waiters,
     },
     error::Lost,
 };
-
-/// How long a question to the store may stay unanswered: 5 s.
-pub(crate) const QUESTION: Duration = Duration::from_secs(5);
-
-/// How long a place in a queue outlives its waiter at most: 30 s, where very many wait.
-const PLACE_MAX: Duration = Duration::from_secs(30);
 
 /// One connected store: the way to it, its waiters, and the keeper of its leases.
 pub(crate) struct Engine {
@@ -120,7 +101,7 @@ impl Engine {
     }
 
     /// A new owner, and chance for its pauses: drawn at once, since drawing costs a system call.
-    fn new_owner_and_seed(&self) -> (OwnerId, u64) {
+    pub(crate) fn new_owner_and_seed(&self) -> (OwnerId, u64) {
         let mut bits = [0; 24];
         self.host.random(&mut bits);
         let (mut owner, mut seed) = ([0; 16], [0; 8]);
@@ -139,27 +120,27 @@ impl Engine {
 
     /// Has this lease renewed for as long as it is believed.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
-        self.keeper.roster().add(now, cell);
+        self.keeper.roster.add(now, cell);
     }
 
     /// The same, unless a guard of this process has a lease of that owner; false then.
     pub(crate) fn keep_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
-        self.keeper.roster().add_new(now, cell)
+        self.keeper.roster.add_new(now, cell)
     }
 
     /// Whether a guard of this process has a lease of this owner.
     pub(crate) fn has(&self, owner: OwnerId) -> bool {
-        self.keeper.roster().has(owner)
+        self.keeper.roster.has(owner)
     }
 
     /// A lease of an owner that was chosen is about to be asked for.
     pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
-        self.keeper.roster().expect(owner)
+        self.keeper.roster.expect(owner)
     }
 
     /// Stops renewing; before a release is sent. False if the owner has another lease here, which must not end with this one.
     fn forget(&self, cell: &HoldCell) -> bool {
-        self.keeper.roster().remove(cell)
+        self.keeper.roster.remove(cell)
     }
 
     /// Ends a hold: the lease is passed on to a waiter of this process, and nothing is left to do, or belief in it ends. When that
@@ -207,7 +188,7 @@ impl Engine {
 
     /// Has this owner leave in the background; after `until` its lease or place is over anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.keeper.reaper().order(name, owner, until);
+        self.keeper.reaper.order(name, owner, until);
     }
 
     /// The same for whatever a claim may have left there.
@@ -216,7 +197,7 @@ impl Engine {
     }
 
     fn in_flight(&self) -> &Arc<InFlight> {
-        &self.keeper.reaper().in_flight
+        &self.keeper.reaper.in_flight
     }
 
     /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is repeated behind it.
@@ -260,12 +241,12 @@ impl Engine {
 
     async fn drain_here(&self, patience: Duration) -> bool {
         let now = self.host.now();
-        for idle in self.keeper.roster().end_idle(now) {
+        for idle in self.keeper.roster.end_idle(now) {
             self.local_queues.keep_back(&idle);
             self.give_back(&idle);
         }
         let drained = async {
-            self.keeper.reaper().drained(&*self.host).await;
+            self.keeper.reaper.drained(&*self.host).await;
             self.backend.drain().await;
         };
         let over = self.host.sleep_until(self.host.now() + patience);
@@ -304,6 +285,28 @@ impl Engine {
     ) -> Unforked<W, F> {
         Unforked::new(self.pid, forked, work)
     }
+
+    /// What is told from now on of this lock; nothing on a store that brings no hints from one client to another.
+    pub(crate) async fn news(&self, name: &LockName) -> Result<Option<News>, BackendError> {
+        if self.backend.promises().minting == Minting::Place {
+            return Ok(None);
+        }
+        let handle = self.request(self.host.now(), QUESTION, || self.backend.handle()).await?;
+        let address = OwnerId::of_observers(name);
+        let hints = handle.wakes(address.process(), Audience::Observers);
+        Ok(Some(News { hints, address, _handle: handle }))
+    }
+
+    /// Tells those who look on.
+    pub(crate) fn telling(&self, name: &LockName) -> BoxFuture<'static, ()> {
+        let (backend, host, name) = (self.backend.clone(), self.host.clone(), name.clone());
+        Box::pin(async move {
+            let tell = || backend.tell(&name, Audience::Observers, OwnerId::of_observers(&name));
+            if let Err(error) = request::request(&*host, host.now(), TELLING, tell).await {
+                tracing::debug!(lock = %name, %error, "those who look on were not told");
+            }
+        })
+    }
 }
 
 fn unsettled(name: &LockName) -> BackendError {
@@ -325,3 +328,89 @@ fn both(
         (_, second) => second,
     }
 }
+
+/// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
+/// is left to do.
+struct Keeper {
+    pid: u32,
+    roster: Arc<Roster>,
+    reaper: Arc<Reaper>,
+}
+
+impl Keeper {
+    /// Of the process with this id.
+    fn new(pid: u32) -> Self {
+        Self { pid, roster: Arc::default(), reaper: Arc::default() }
+    }
+
+    /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it kept.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    fn start(
+        &self,
+        main: &BackendHandle,
+        host: &Arc<dyn Host>,
+        (process, waiters): (ProcessId, &Arc<Waiters>),
+    ) -> io::Result<()> {
+        self.reaper.ensure(|life| {
+            let (keeps, main, host_there) =
+                ((self.roster.clone(), self.reaper.clone()), main.clone(), host.clone());
+            let waiters = waiters.clone();
+            let start = move || -> BoxFuture<'static, ()> {
+                Box::pin(async move {
+                    let (_life, reaper) = (life, keeps.1.clone());
+                    let link = Arc::new(Link::new(main));
+                    let renewing = run_watchdog(keeps, link.clone(), host_there.clone(), process);
+                    let releasing = reaper.run(&link, &*host_there);
+                    tokio::select! {
+                        biased;
+                        _ = join(renewing, releasing) => {}
+                        () = waiters.listen(&*host_there) => {}
+                    }
+                })
+            };
+            host.spawn_apart("tenure-keeper", Box::new(start))
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Every guard holds the engine, so only leases that are kept idle are left. Those of the parent are not a child's.
+        if self.pid == std::process::id() {
+            self.roster.close();
+        }
+    }
+}
+
+/// What those who look on at one lock are told. A hint only: it may be lost, late or doubled.
+///
+/// Over a connection of its own, which ends with this: those of waiters and holders hear nothing of it.
+pub(crate) struct News {
+    hints: Box<dyn Wakes>,
+    address: OwnerId,
+    _handle: BackendHandle,
+}
+
+impl News {
+    /// Waits until there is something to see; one look sees all that was told by then.
+    pub(crate) async fn next(&mut self) {
+        loop {
+            let told = self.hints.next().await;
+            if told == Wake::All || told == Wake::Owner(self.address) {
+                while self.hints.next().now_or_never().is_some() {}
+                return;
+            }
+        }
+    }
+}
+
+/// How long a question to the store may stay unanswered: 5 s.
+pub(crate) const QUESTION: Duration = Duration::from_secs(5);
+
+/// How long a place in a queue outlives its waiter at most: 30 s, where very many wait.
+const PLACE_MAX: Duration = Duration::from_secs(30);
+
+/// How long telling may take: 1 s. Who is not told looks all the same.
+const TELLING: Duration = Duration::from_secs(1);

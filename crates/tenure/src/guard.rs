@@ -6,7 +6,7 @@ use tenure_core::{FencingToken, OwnerId, Released};
 use tracing::{Instrument, Span};
 
 use crate::{
-    engine::{End, Engine, cell::HoldCell},
+    engine::{End, Engine, hold::HoldCell},
     error::{HoldError, Loss, Lost, ReleaseError},
     lease::Lease,
 };

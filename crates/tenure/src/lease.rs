@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{FencingToken, LockName, Memo, Mode, OwnerId};
+use tenure_core::{FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId};
 
 use crate::{
-    engine::{Engine, cell::HoldCell, memo},
+    engine::{Engine, hold::HoldCell},
     error::{Loss, Lost, NoteError},
     fence::Pass,
-    machine::hold::Renewals,
+    machine::{backoff::Backoff, hold::Renewals},
 };
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
@@ -153,7 +153,7 @@ impl Lease {
         self.check()?;
         let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);
         let engine = self.engine.upgrade().ok_or_else(released)?;
-        memo::leave(&engine, &self.cell, memo).await
+        leave(&engine, &self.cell, memo).await
     }
 
     /// True if the last renewal failed: the lease holds, but may be about to be lost.
@@ -218,3 +218,41 @@ impl fmt::Debug for Lease {
             .finish_non_exhaustive()
     }
 }
+
+/// Leaves a memo, asked again while the store fails for a moment and the lease lasts. It may be asked for twice: the second one
+/// replaces the first.
+async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), NoteError> {
+    let promises = engine.backend.promises();
+    if let Memos::None(why) = promises.memo {
+        return Err(NoteError::NotKept { backend: promises.backend, why });
+    }
+    // By the clock that does not step: it is patience, and no belief.
+    let began = engine.host.now();
+    let mut pauses: Option<Backoff> = None;
+    loop {
+        cell.check()?;
+        let (grant, sent_at) = (cell.grant(), engine.host.now());
+        let left = PATIENCE.saturating_sub(began.elapsed(sent_at)).min(cell.timing().request_timeout());
+        let ask = || engine.backend.note(&grant.name, grant.owner, grant.token, memo);
+        let error = match engine.request(sent_at, left, ask).await {
+            Ok(Noted::Noted) => return Ok(()),
+            Ok(Noted::Gone) => return Err(gone(engine, cell)),
+            Err(error) => error,
+        };
+        let pause = pauses.get_or_insert_with(|| Backoff::new(engine.new_owner_and_seed().1)).delay();
+        let again = engine.host.now() + pause;
+        if !error.kind().is_transient() || began.elapsed(again) >= PATIENCE {
+            return Err(NoteError::Store(error));
+        }
+        engine.host.sleep_until(again).await;
+    }
+}
+
+/// The store says that this lease is over. The watchdog finds out too, later.
+fn gone(engine: &Engine, cell: &HoldCell) -> NoteError {
+    let taken = || Lost::new(Loss::Taken, cell.grant().token, engine.host.now().wall);
+    NoteError::Lost(cell.check().err().unwrap_or_else(taken))
+}
+
+/// How long a memo may take, in several attempts: 5 s.
+const PATIENCE: Duration = Duration::from_secs(5);

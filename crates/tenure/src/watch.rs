@@ -10,7 +10,7 @@ use std::{
 use futures_util::{Stream, stream::unfold};
 use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
 
-use crate::{engine::fork::forked, locker::Locker, pace::Pace};
+use crate::{engine::request::forked, locker::Locker, pace::Pace};
 
 /// How often the store is asked: once a second, which costs the store nothing worth naming and shows a person what goes on.
 const PERIOD: Duration = Duration::from_secs(1);

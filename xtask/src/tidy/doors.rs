@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn the_engine_the_host_and_the_outer_crates_may_do_it() {
         for path in [
-            "crates/tenure/src/engine/watchdog.rs",
+            "crates/tenure/src/engine/hold.rs",
             "crates/tenure/src/host.rs",
             "crates/tenure-testkit/src/clock.rs",
             "crates/tenure-bench/src/main.rs",

@@ -5,7 +5,7 @@ use std::{fmt, future::pending, time::Duration};
 use tenure_core::{BackendError, FencingToken, HolderView, Label, LockView};
 
 use crate::{
-    engine::{fork::forked, news::News},
+    engine::{News, request::forked},
     lock::Lock,
     pace::Pace,
 };

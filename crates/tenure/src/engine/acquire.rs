@@ -1,14 +1,28 @@
-//! The waiting loop: the only one there is. Drives one `Acquisition`.
+//! The waiting loop: the only one there is. Drives one `Acquisition`, from the request until a lease is held or given up.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::{Future, pending},
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use tenure_core::{Audience, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, OwnerId, Timing, Wait};
+use tenure_core::{
+    Asker, Audience, BoxFuture, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, OwnerId, Timing, Wait,
+};
 use tracing::{Instrument, Span, field};
 
 use crate::{
     engine::{
-        Engine, asked::Asked, cell::HoldCell, fork::forked, local_queue::Turn, local_waiter::LocalWaiter,
-        request, roster::Expected, self_wait::SelfWait, waiters::Subscription,
+        Engine,
+        hold::{Expected, HoldCell},
+        in_flight::{Answer, is_unknown, life_of},
+        queue::{LocalWaiter, Turn},
+        report::SelfWait,
+        request::{self, forked},
+        waiters::Subscription,
     },
     error::AcquireError,
     machine::acquisition::{Acquisition, Action, Failure, Verdict},
@@ -47,8 +61,9 @@ async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc
     let waits = request.budget.is_none_or(|budget| !budget.is_zero());
     // Who does not wait may find a lease that is kept idle here.
     let looks = waits || request.options.idle.is_some();
-    let queued = looks.then(|| LocalWaiter::join(engine, request.name, request.options, request.timing));
-    let queued = queued.flatten();
+    let give_away = |cell: &HoldCell| engine.give_away(cell);
+    let join = || engine.local_queues.join(request.name, request.options, request.timing, &give_away);
+    let queued = looks.then(join).flatten();
     if let Some(queued) = &queued {
         match wait_locally(engine, queued, &request, began).await? {
             Entry::Passed(cell) => {
@@ -357,6 +372,64 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.granted && self.engine.is_ours() {
             self.leave_what_may_come();
+        }
+    }
+}
+
+/// A claim on its way, in the hands of its asker. Dropped before its answer, it is left to a task: see `in_flight`.
+struct Asked<'a> {
+    engine: &'a Engine,
+    owner: OwnerId,
+    /// How long it may last, whatever it is granted.
+    life: Duration,
+    asker: Asker,
+    asking: Option<BoxFuture<'static, Answer>>,
+    /// What was never polled was not sent.
+    is_sent: bool,
+    /// The program chose the owner, and may repeat the claim elsewhere: one answered release is the last one.
+    is_chosen: bool,
+}
+
+impl<'a> Asked<'a> {
+    /// Nothing is sent before it is polled.
+    fn new(engine: &'a Engine, claim: &Claim, is_chosen: bool) -> Self {
+        let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
+        let asker = Asker::new();
+        let claim = Claim { asker: asker.clone(), ..claim.clone() };
+        let asking = Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, Answer>);
+        Self { engine, owner, life, asker, asking, is_sent: false, is_chosen }
+    }
+}
+
+impl Future for Asked<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        self.is_sent = true;
+        let asking = self.asking.as_mut().expect("BUG: polled after its answer");
+        let answer = std::task::ready!(asking.as_mut().poll(context));
+        self.asking = None;
+        if is_unknown(&answer) && !self.is_chosen {
+            let until = self.engine.host.now() + self.life;
+            self.engine.in_flight().set_unknown(self.owner, until);
+        }
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Some(asking) = self.asking.take().filter(|_| self.is_sent) else { return };
+        self.asker.leave();
+        if self.engine.is_ours() {
+            let host = self.engine.host.clone();
+            let (owner, life, is_chosen) = (self.owner, self.life, self.is_chosen);
+            let left = self.engine.in_flight().leave(owner, life, is_chosen, host.clone(), asking);
+            // It goes on in its own runtime, where its timers are. Outside of any its outcome stays unknown.
+            drop(host.try_spawn(Box::pin(left.finish())));
+        } else {
+            // It has locks in it that another thread of the parent may have held.
+            mem::forget(asking);
         }
     }
 }

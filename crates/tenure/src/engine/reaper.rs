@@ -14,7 +14,10 @@ use tenure_core::{BackendError, Host, LockName, Moment, OwnerId, Released, locke
 use tokio::sync::{Notify, Semaphore};
 
 use crate::{
-    engine::{in_flight::InFlight, link::Link, request::request},
+    engine::{
+        in_flight::InFlight,
+        request::{Link, request},
+    },
     machine::backoff::Backoff,
 };
 

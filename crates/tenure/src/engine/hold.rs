@@ -1,0 +1,724 @@
+//! Held leases: from the grant until released or lost, and the loop that renews them, the only one there is.
+//!
+//! `HoldCell` is one of them, as its guard and the watchdog see it. The watchdog drives every `Hold` of the process on a thread of its own
+//! (H2.5). `Roster` has all of them, by when it must look at them.
+
+use std::{
+    collections::{BTreeMap, hash_map},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use foldhash::HashMap;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tenure_core::{
+    Audience, BoxFuture, ErrorKind, FencingToken, Grant, Host, Moment, OwnerId, ProcessId, Renewal, Timing,
+    Wake, Wakes, locked,
+};
+use tokio::sync::Notify;
+use tracing::{Instrument, Span};
+
+use crate::{
+    engine::{
+        reaper::Reaper,
+        request::{Link, Unforked, request},
+    },
+    error::{Loss, Lost},
+    machine::hold::{Action, Hold, Renewals},
+};
+
+/// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
+pub(crate) struct HoldCell {
+    grant: Grant,
+    timing: Timing,
+    hold: Mutex<Hold>,
+    /// Where the roster has it, if it has: only that asks, under its own lock.
+    due: Mutex<Option<Due>>,
+    news: Notify,
+    host: Arc<dyn Host>,
+    pid: u32,
+    /// The program has asked for its owner; shared by all holders that it is passed on to.
+    is_named: Arc<AtomicBool>,
+}
+
+/// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
+type Due = (Duration, u64);
+
+impl HoldCell {
+    pub(crate) fn new(
+        grant: Grant,
+        until: Moment,
+        timing: Timing,
+        cap: Option<Moment>,
+        host: Arc<dyn Host>,
+    ) -> Self {
+        let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
+        let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
+        Self { grant, timing, hold, due, news, host, pid, is_named: Arc::default() }
+    }
+
+    pub(crate) fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.grant.owner
+    }
+
+    /// The owner, for somebody who may give it to another process: from here on the lease has no other holder.
+    pub(crate) fn tell_owner(&self) -> OwnerId {
+        self.is_named.store(true, Ordering::Release);
+        self.grant.owner
+    }
+
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Hold> {
+        // OK because the machine's methods do not panic between two states.
+        locked(&self.hold)
+    }
+
+    /// A fork of the holder holds nothing (hazard 27).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Work, which comes to something else in a forked child.
+    pub(crate) fn unless_forked<W: Future, F: Fn() -> W::Output>(
+        &self,
+        forked: F,
+        work: W,
+    ) -> Unforked<W, F> {
+        Unforked::new(self.pid, forked, work)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        let now = self.host.now();
+        if !self.is_ours() {
+            return Err(Lost::new(Loss::Forked, self.grant.token, now.wall));
+        }
+        self.hold().check(now)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        // A forked child holds nothing, and must not wait for a thread that it does not have (hazard 27).
+        if self.is_ours() { self.hold().remaining(self.host.now()) } else { Duration::ZERO }
+    }
+
+    pub(crate) fn renewals(&self) -> Renewals {
+        // A forked child has none, and must not wait for a thread that it does not have (hazard 27).
+        if self.is_ours() { self.hold().renewals() } else { Renewals::default() }
+    }
+
+    pub(crate) fn is_at_risk(&self) -> bool {
+        self.is_ours() && self.hold().is_at_risk()
+    }
+
+    /// Ends belief by our own will, and tells those who still have the lease; the loss, if it came before.
+    pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
+        let released = self.hold().release(now);
+        self.news.notify_waiters();
+        released
+    }
+
+    /// Passes the lease on to the next holder in this process, with this token, or keeps it for so long for whoever comes; see
+    /// [`Hold::pass_on`] and [`Hold::keep_idle`].
+    pub(crate) fn pass_on(&self, now: Moment, token: FencingToken, idle: Option<Duration>) -> Option<Self> {
+        let hold = {
+            let mut hold = self.hold();
+            match idle {
+                Some(idle) => hold.keep_idle(now, token, idle)?,
+                None => hold.pass_on(now, token)?,
+            }
+        };
+        self.news.notify_waiters();
+        let used = u32::try_from(token.get() - self.grant.token.get()).unwrap_or(u32::MAX);
+        let grant =
+            Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
+        let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
+        let (hold, is_named) = (Mutex::new(hold), self.is_named.clone());
+        Some(Self { grant, timing: self.timing, hold, due, news, host, pid: self.pid, is_named })
+    }
+
+    /// Believed no longer than until then, however often it is renewed.
+    pub(crate) fn cap(&self, cap: Moment) {
+        self.hold().cap_at(cap);
+        self.news.notify_waiters();
+    }
+
+    /// Whoever it was passed on to has seen it; the loss, if it is over.
+    pub(crate) fn take(&self, now: Moment) -> Result<(), Lost> {
+        self.hold().take(now)
+    }
+
+    /// It is kept idle, and may be taken.
+    pub(crate) fn may_be_taken(&self, now: Moment) -> bool {
+        self.hold().may_be_taken(now)
+    }
+
+    /// Ends belief if it is kept idle; true if it is to be given back then.
+    pub(crate) fn end_idle(&self, now: Moment) -> bool {
+        self.hold().end_idle(now)
+    }
+
+    /// Ends belief if nobody has taken it in time; true if it is to be given back then.
+    pub(crate) fn abandon(&self, now: Moment) -> bool {
+        self.hold().abandon(now)
+    }
+
+    /// Looks at the clock and tells the guard if the lease is lost.
+    pub(crate) fn poll(&self, now: Moment) -> Action {
+        self.told(self.hold().poll(now))
+    }
+
+    /// As [`poll`](Self::poll), while others are renewed: see [`Hold::poll_beside`].
+    pub(crate) fn poll_beside(&self, now: Moment) -> Action {
+        self.told(self.hold().poll_beside(now))
+    }
+
+    fn told(&self, action: Action) -> Action {
+        if action == Action::Over {
+            self.news.notify_waiters();
+        }
+        action
+    }
+
+    pub(crate) fn on_sent(&self, now: Moment) {
+        self.hold().on_sent(now);
+    }
+
+    pub(crate) fn on_renewal(&self, now: Moment, answer: Option<Renewal>) {
+        self.hold().on_renewal(now, answer);
+        self.news.notify_waiters();
+    }
+
+    pub(crate) fn on_wake(&self, now: Moment) {
+        self.hold().on_wake(now);
+    }
+
+    pub(crate) fn on_wanted(&self, now: Moment) {
+        self.hold().on_wanted(now);
+    }
+
+    /// Ends when a renewal has failed and none has succeeded since, or the lease is lost.
+    pub(crate) async fn at_risk(&self) {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if self.is_at_risk() || self.check().is_err() {
+                return;
+            }
+            let until = self.host.now() + self.timing.look();
+            tokio::select! {
+                () = news => {}
+                () = self.host.sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Ends when no more than `margin` of validity is left, or the lease is lost.
+    ///
+    /// Stands on a timer of its own, not on the watchdog's: it comes on time also when the store hangs.
+    pub(crate) async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            self.check()?;
+            let now = self.host.now();
+            let left = self.hold().remaining(now);
+            if left <= margin {
+                return Ok(());
+            }
+            // No longer than a look: the clock may jump meanwhile.
+            let until = now + (left - margin).min(self.timing.look());
+            tokio::select! {
+                () = news => {}
+                () = self.host.sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+/// Renews until the roster is closed. A renewal that hangs delays no other: all are under way at once, and the clock
+/// is looked at meanwhile. What nobody has taken goes to the reaper.
+pub(crate) async fn run_watchdog(
+    (roster, reaper): (Arc<Roster>, Arc<Reaper>),
+    link: Arc<Link>,
+    host: Arc<dyn Host>,
+    process: ProcessId,
+) {
+    let mut under_way: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
+    let mut robbed: Option<Box<dyn Wakes>> = None;
+    let mut connecting = false;
+    roster.take_over(host.now());
+    while !roster.is_closed() {
+        let now = host.now();
+        let plan = roster.plan(now);
+        plan.give_back.iter().for_each(|cell| give_back(&reaper, now, cell));
+        for batch in plan.renew {
+            under_way.push(Box::pin(renew(&link, &*host, batch)));
+        }
+        // A lease that is added before the next look rings no bell.
+        let listens = plan.next.is_some();
+        if listens && robbed.is_none() && !connecting {
+            connecting = true;
+            under_way.push(Box::pin(connect(&link, &*host, process)));
+        }
+        tokio::select! {
+            biased;
+            () = roster.bell.notified() => {}
+            Some(finished) = under_way.next() => match finished {
+                Finished::Connected(stream) => {
+                    (robbed, connecting) = (stream, false);
+                    if robbed.is_some() {
+                        roster.on_connected(host.now());
+                    }
+                }
+                Finished::Renewed(answers) => settle(&roster, &*host, answers),
+            },
+            wake = hint(robbed.as_mut().filter(|_| listens)) => roster.on_wake(host.now(), wake),
+            () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
+        }
+    }
+    let now = host.now();
+    for cell in roster.take_all() {
+        if cell.release(now).is_ok() {
+            give_back(&reaper, now, &cell);
+        }
+    }
+    reaper.close();
+}
+
+enum Finished {
+    /// The stream of hints for the robbed, if the store could be reached.
+    Connected(Option<Box<dyn Wakes>>),
+    Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
+}
+
+async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
+    match request(host, host.now(), Timing::default().request_timeout(), || link.backend()).await {
+        Ok(backend) => Finished::Connected(Some(backend.wakes(process, Audience::Holders))),
+        Err(error) => {
+            tracing::warn!(%error, "the store cannot be reached to renew leases");
+            host.sleep_until(host.now() + RECONNECT).await;
+            Finished::Connected(None)
+        }
+    }
+}
+
+fn give_back(reaper: &Reaper, now: Moment, cell: &HoldCell) {
+    let Grant { name, owner, ttl, .. } = cell.grant();
+    reaper.order(name.clone(), *owner, now + *ttl);
+}
+
+async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {
+    let grants: Vec<Grant> = batch.iter().map(|cell| cell.grant().clone()).collect();
+    let timeout = batch.iter().map(|cell| cell.timing().renewal_timeout()).min().unwrap_or_default();
+    let ask = || async {
+        let answers = link.backend().await?.renew(&grants).await;
+        match answers.first() {
+            Some(Err(busy)) if busy.kind() == ErrorKind::Throttled => Err(busy.clone()),
+            _ => Ok(answers),
+        }
+    };
+    let made = link.spans();
+    let spans: Vec<Span> = grants.iter().map(|grant| made.renewal(grant)).collect();
+    let around = if let [only] = &spans[..] { only.clone() } else { Span::none() };
+    let answers = match request(host, host.now(), timeout, ask).instrument(around).await {
+        Ok(answers) => answers,
+        Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let settled = batch.into_iter().zip(spans).zip(answers).map(|((cell, span), answer)| {
+        if let Err(error) = &answer {
+            span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
+        }
+        (cell, answer.ok())
+    });
+    Finished::Renewed(settled.collect())
+}
+
+fn settle(roster: &Roster, host: &dyn Host, answers: Vec<(Arc<HoldCell>, Option<Renewal>)>) {
+    let now = host.now();
+    for (cell, answer) in answers {
+        cell.on_renewal(now, answer);
+        roster.replan(now, &cell);
+    }
+}
+
+/// All held leases of one process.
+#[derive(Default)]
+pub(crate) struct Roster {
+    entries: Mutex<Entries>,
+    /// Rung when the watchdog must look earlier than it planned.
+    pub(crate) bell: Notify,
+    closed: AtomicBool,
+}
+
+/// A claim or a renewal under an owner that somebody else has chosen, while it is on its way.
+pub(crate) struct Expected<'a> {
+    roster: &'a Roster,
+    owner: OwnerId,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        let mut entries = self.roster.entries();
+        if let Some(count) = entries.expected.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                entries.expected.remove(&self.owner);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Entries {
+    /// All, each where its `due` says.
+    by_due: BTreeMap<Due, Arc<HoldCell>>,
+    /// The latest of each owner.
+    by_owner: HashMap<OwnerId, Arc<HoldCell>>,
+    /// Owners of leases that are on their way, and how many each.
+    expected: HashMap<OwnerId, usize>,
+    /// How often the clock is to be looked at, and for how many leases each.
+    looks: BTreeMap<Duration, usize>,
+    arrivals: u64,
+    /// When the watchdog will look next; `None` if it sleeps until the bell.
+    planned: Option<Duration>,
+    /// When all were looked at; from there the wall clock has not stepped.
+    seen: Option<Moment>,
+}
+
+/// What the watchdog must do now.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Leases that were passed on and that nobody has taken; each has ended.
+    pub(crate) give_back: Vec<Arc<HoldCell>>,
+    /// Leases to renew; each has been told that its renewal is sent.
+    pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
+    /// When to look again; `None` when the bell rings: there is no lease, and none is added without a ring.
+    pub(crate) next: Option<Moment>,
+}
+
+impl Roster {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // OK because the maps agree whenever code that can panic runs.
+        locked(&self.entries)
+    }
+
+    /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
+    pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
+        let due = match cell.poll(now) {
+            Action::Wait { until } => until.boot,
+            // The grant came so late that its renewal is due.
+            Action::Renew | Action::GiveBack => now.boot,
+            Action::Over => return,
+        };
+        let look = due.min(now.boot + cell.timing().look());
+        let mut entries = self.entries();
+        entries.insert(due, cell);
+        if entries.planned.is_none_or(|planned| look < planned) {
+            entries.planned = Some(look);
+            self.bell.notify_one();
+        }
+    }
+
+    /// As [`add`](Self::add), unless a lease of this owner is there; false then.
+    pub(crate) fn add_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
+        let mut entries = self.entries();
+        if entries.by_owner.contains_key(&cell.owner()) {
+            return false;
+        }
+        entries.insert(now.boot, cell);
+        drop(entries);
+        // It looks at it now, and plans it.
+        self.bell.notify_one();
+        true
+    }
+
+    /// Whether a lease of this owner is there.
+    pub(crate) fn has(&self, owner: OwnerId) -> bool {
+        self.entries().by_owner.contains_key(&owner)
+    }
+
+    /// A lease of this owner is about to be asked for: until that is over, one that was lost before does not end it.
+    pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
+        *self.entries().expected.entry(owner).or_insert(0) += 1;
+        Expected { roster: self, owner }
+    }
+
+    /// Removes this lease. False, and nothing is removed, if its owner has another one here by now, or soon: its end is then no
+    /// business of this one.
+    pub(crate) fn remove(&self, cell: &HoldCell) -> bool {
+        let mut entries = self.entries();
+        let owner = cell.owner();
+        match entries.by_owner.get(&owner) {
+            Some(kept) if !is_same(kept, cell) => return false,
+            Some(_) => entries.take(cell),
+            None => {}
+        }
+        !entries.expected.contains_key(&owner)
+    }
+
+    /// Ends the leases that are kept idle, and answers them.
+    pub(crate) fn end_idle(&self, now: Moment) -> Vec<Arc<HoldCell>> {
+        let mut entries = self.entries();
+        let mut ended: Vec<_> =
+            entries.by_owner.values().filter(|cell| cell.end_idle(now)).cloned().collect();
+        // A history of the simulation is the same each time.
+        ended.sort_unstable_by_key(|cell| cell.owner());
+        for cell in &ended {
+            entries.take(cell);
+        }
+        ended
+    }
+
+    /// Nobody will add a lease any more.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Somebody may have been robbed: look, and ask, at once.
+    pub(crate) fn on_wake(&self, now: Moment, wake: Wake) {
+        match wake {
+            Wake::Owner(owner) => {
+                let mut entries = self.entries();
+                if let Some(cell) = entries.by_owner.get(&owner).cloned() {
+                    entries.look_at(now, cell, |cell| cell.on_wake(now));
+                }
+            }
+            Wake::All => self.of_all(now, |cell| cell.on_wake(now)),
+        }
+    }
+
+    /// Hints are heard from now on: somebody may have said before that it waits.
+    pub(crate) fn on_connected(&self, now: Moment) {
+        self.of_all(now, |cell| cell.on_wanted(now));
+    }
+
+    /// The thread that renewed before is gone, and with it the answers that it waited for.
+    pub(crate) fn take_over(&self, now: Moment) {
+        self.of_all(now, |cell| cell.on_renewal(now, None));
+    }
+
+    fn of_all(&self, now: Moment, tell: impl Fn(&HoldCell)) {
+        let mut entries = self.entries();
+        let all: Vec<_> = entries.by_owner.values().cloned().collect();
+        all.into_iter().for_each(|cell| entries.look_at(now, cell, &tell));
+    }
+
+    /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
+    pub(crate) fn plan(&self, now: Moment) -> Plan {
+        let mut entries = self.entries();
+        let mut plan = Plan::default();
+        let horizon = if entries.stepped(now) { Duration::MAX } else { now.boot };
+        for cell in entries.take_due(horizon) {
+            let action = cell.poll(now);
+            entries.follow(now, cell, action, &mut plan);
+        }
+        if !plan.renew.is_empty() {
+            for cell in entries.take_due(now.boot + AHEAD) {
+                let action = cell.poll_beside(now);
+                entries.follow(now, cell, action, &mut plan);
+            }
+        }
+        let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
+        let look = entries.looks.first_key_value().map(|(look, _)| now.boot + *look);
+        // A look that was planned stays planned when its lease has left: who acquires and releases in a loop wakes the
+        // watchdog once per look, not once per lease.
+        let kept = entries.planned.filter(|planned| *planned > now.boot);
+        entries.planned = [first, look, kept].into_iter().flatten().min();
+        plan.next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
+        plan
+    }
+
+    /// What is left when nobody can use it any more: leases that were kept idle.
+    pub(crate) fn take_all(&self) -> Vec<Arc<HoldCell>> {
+        let mut entries = self.entries();
+        let all = std::mem::take(&mut *entries);
+        all.by_due.into_values().collect()
+    }
+
+    /// A lease was renewed or not: plan it anew, unless it has left meanwhile.
+    pub(crate) fn replan(&self, now: Moment, cell: &Arc<HoldCell>) {
+        let mut entries = self.entries();
+        if !entries.unplan(cell) {
+            return;
+        }
+        match cell.poll(now) {
+            Action::Wait { until } => entries.plan_at(until.boot, cell.clone()),
+            Action::Renew | Action::GiveBack => entries.plan_at(now.boot, cell.clone()),
+            Action::Over => entries.take(cell),
+        }
+    }
+}
+
+impl Entries {
+    /// Tells this lease something, and has it looked at now.
+    fn look_at(&mut self, now: Moment, cell: Arc<HoldCell>, tell: impl FnOnce(&HoldCell)) {
+        if self.unplan(&cell) {
+            tell(&cell);
+            self.plan_at(now.boot, cell);
+        }
+    }
+
+    /// Whether the wall clock has stepped since all were looked at.
+    fn stepped(&mut self, now: Moment) -> bool {
+        let stepped = self.seen.is_none_or(|seen| has_stepped(seen, now));
+        if stepped {
+            self.seen = Some(now);
+        }
+        stepped
+    }
+
+    /// Does what a lease wants now, and plans when it is looked at next.
+    fn follow(&mut self, now: Moment, cell: Arc<HoldCell>, mut action: Action, plan: &mut Plan) {
+        if action == Action::Renew {
+            cell.on_sent(now);
+            match plan.renew.last_mut() {
+                Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
+                _ => plan.renew.push(vec![cell.clone()]),
+            }
+            action = cell.poll(now);
+        }
+        match action {
+            Action::Wait { until } => self.plan_at(until.boot, cell),
+            Action::GiveBack if cell.abandon(now) => {
+                self.take(&cell);
+                plan.give_back.push(cell);
+            }
+            // Taken or released in this moment.
+            Action::GiveBack => self.plan_at(now.boot, cell),
+            Action::Renew | Action::Over => self.take(&cell),
+        }
+    }
+
+    fn insert(&mut self, due: Duration, cell: Arc<HoldCell>) {
+        *self.looks.entry(cell.timing().look()).or_default() += 1;
+        self.by_owner.insert(cell.owner(), cell.clone());
+        self.plan_at(due, cell);
+    }
+
+    fn plan_at(&mut self, due: Duration, cell: Arc<HoldCell>) {
+        self.arrivals += 1;
+        let due = (due, self.arrivals);
+        *locked(&cell.due) = Some(due);
+        self.by_due.insert(due, cell);
+    }
+
+    /// It is not looked at until it is planned again; false if it was not here.
+    fn unplan(&mut self, cell: &HoldCell) -> bool {
+        let due = locked(&cell.due).take();
+        due.is_some_and(|due| self.by_due.remove(&due).is_some())
+    }
+
+    /// Removes it, which is here.
+    fn take(&mut self, cell: &HoldCell) {
+        self.unplan(cell);
+        if let hash_map::Entry::Occupied(latest) = self.by_owner.entry(cell.owner())
+            && is_same(latest.get(), cell)
+        {
+            latest.remove();
+        }
+        let look = cell.timing().look();
+        if let Some(count) = self.looks.get_mut(&look) {
+            *count -= 1;
+            if *count == 0 {
+                self.looks.remove(&look);
+            }
+        }
+    }
+
+    /// Those whose time has come: to be planned again, or taken.
+    fn take_due(&mut self, horizon: Duration) -> Vec<Arc<HoldCell>> {
+        let mut due = Vec::new();
+        while let Some(first) = self.by_due.first_entry().filter(|first| first.key().0 <= horizon) {
+            let cell = first.remove();
+            *locked(&cell.due) = None;
+            due.push(cell);
+        }
+        due
+    }
+}
+
+fn is_same(one: &HoldCell, other: &HoldCell) -> bool {
+    std::ptr::eq(one, other)
+}
+
+fn has_stepped(last: Moment, now: Moment) -> bool {
+    let (boot, wall) = (now.boot.saturating_sub(last.boot), now.wall.saturating_sub(last.wall));
+    boot.abs_diff(wall) > STEP
+}
+
+/// Pause between attempts to reach the store.
+const RECONNECT: Duration = Duration::from_millis(250);
+
+/// A wall clock that moved by more than this against the other one has stepped: look at everything.
+const STEP: Duration = Duration::from_millis(5);
+
+/// Renewals that travel together.
+const BATCH: usize = 512;
+
+/// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A request for each of
+/// many leases would cost more than their renewals.
+const AHEAD: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use tenure_core::LockName;
+    use tenure_testkit::host::PausedHost;
+
+    use super::*;
+
+    fn lease(host: &Arc<PausedHost>, number: u8, ttl: Duration) -> Arc<HoldCell> {
+        let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [number; 16]);
+        let (name, token) = (LockName::new("x").unwrap(), FencingToken::new(1));
+        let (grant, timing) = (Grant { name, owner, token, block: 1, ttl }, Timing::new(ttl).unwrap());
+        let until = timing.believed_until(host.now(), ttl);
+        Arc::new(HoldCell::new(grant, until, timing, None, host.clone()))
+    }
+
+    /// H2.1: whatever is planned, the clock is looked at again within the look of the shortest lease that is held.
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_is_looked_at_as_often_as_the_shortest_lease_wants() {
+        let (host, roster) = (PausedHost::new(1), Roster::default());
+        let next = |now| roster.plan(now).next.map(|next| next.boot - now.boot);
+        let (ms, now) = (Duration::from_millis, host.now());
+        assert_eq!(next(now), None);
+        let leases = [60, 2, 1].map(|seconds| lease(&host, seconds, Duration::from_secs(seconds.into())));
+        for (lease, look) in leases.iter().zip([1000, 200, 100]) {
+            roster.add(now, lease.clone());
+            assert_eq!(next(now), Some(ms(look)));
+        }
+        // A look that was planned stays planned; the next one is for who is left.
+        for (lease, look) in leases.iter().rev().zip([100, 200, 1000]) {
+            let later = now + ms(look);
+            assert_eq!(next(later).filter(|next| *next <= ms(look)), Some(ms(look)));
+            assert!(roster.remove(lease));
+        }
+        assert_eq!(next(now + ms(3000)), None);
+    }
+}
