@@ -1,9 +1,8 @@
-//! `Election`: one leader of many, who says where it can be found.
-
-mod observer;
+//! `Election`: one leader of many, who says where it can be found, and `Observer`, for those who only want to know.
 
 use std::{
     fmt,
+    future::pending,
     ops::Deref,
     sync::{
         Arc, Mutex,
@@ -12,15 +11,18 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{BackendError, FencingToken, Host, Memo, Moment, OwnerId, locked};
+use tenure_core::{
+    BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, Moment, OwnerId, locked,
+};
 use tokio::sync::Notify;
 
-pub use self::observer::{Leader, Observer};
 use crate::{
+    engine::{News, request::forked},
     error::{AcquireError, ConfigError, NoteError, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
+    pace::Pace,
 };
 
 /// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
@@ -340,13 +342,6 @@ impl Repeating {
     }
 }
 
-/// How long the store keeps what a leader says: 1 h. After that nothing is left of an election that is given up.
-const KEPT: Duration = Duration::from_secs(3600);
-/// How often the leader repeats it: every 20 minutes.
-const REPEATED: Duration = Duration::from_secs(1200);
-/// When the leader repeats what could not be said: after 5 s.
-const AGAIN: Duration = Duration::from_secs(5);
-
 impl Deref for Term {
     type Target = Lease;
 
@@ -360,3 +355,100 @@ impl fmt::Debug for Term {
         self.lease.fmt(f)
     }
 }
+
+/// Follows an election.
+///
+/// It has a connection of its own on stores that bring hints.
+///
+/// # Dropping
+/// Ends it, and the connection. Nothing is left in the store: an observer has no place there.
+pub struct Observer {
+    lock: Lock,
+    /// From the first pause on.
+    news: Option<News>,
+    pace: Pace,
+    /// What was answered last, if anything was.
+    told: Option<Option<Leader>>,
+}
+
+impl Observer {
+    fn new(lock: Lock, pause: Duration) -> Self {
+        Self { lock, news: None, pace: Pace::new(pause), told: None }
+    }
+
+    /// Who leads now: at once the first time, and then as soon as another one leads, nobody does, or the leader has
+    /// proclaimed something else.
+    ///
+    /// # Timing
+    /// Leaders tell their observers when they begin, [proclaim](crate::Term::proclaim) and [resign](crate::Leadership::resign),
+    /// on stores that mint a token on [entry](crate::Minting::Entry): then a change is seen a few requests later, on SQLite up
+    /// to 100 ms later. Nobody tells that a lead was lost or dropped, and a hint may be lost, as those are that come before this
+    /// has begun to listen; so it looks once [a second](crate::Election::every) too. Changes are seen in their order; a leader
+    /// who has come and gone between two looks is not seen.
+    ///
+    /// # Errors
+    /// The store's. The next call looks again, a second after this one.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: what has changed meanwhile is the next answer.
+    pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
+        let host = self.lock.host();
+        loop {
+            let hint = async {
+                if self.news.is_none() {
+                    self.news = self.lock.news().await;
+                }
+                match &mut self.news {
+                    Some(news) => news.next().await,
+                    None => pending().await,
+                }
+            };
+            let asking = self.pace.ask(&*host, hint, self.lock.inspect());
+            let now = Leader::of(self.lock.engine().unless_forked(|| Err(forked()), asking).await?);
+            if self.told.as_ref() != Some(&now) {
+                self.told = Some(now.clone());
+                return Ok(now);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").field("election", &self.lock.named()).finish_non_exhaustive()
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// The owner of its lease: new for every term.
+    pub owner: String,
+    /// Its term: its fencing token.
+    pub term: FencingToken,
+    /// Host, process and command, for people.
+    pub label: Option<Label>,
+    /// What it has proclaimed in this term.
+    pub proclaimed: Option<String>,
+    /// True if it leads through this [`Locker`](crate::Locker) or a clone of it.
+    pub is_this_process: bool,
+}
+
+impl Leader {
+    /// A memo of an earlier leader is none of this one's.
+    fn of(view: LockView) -> Option<Self> {
+        let LockView { holders, memo, .. } = view;
+        let HolderView { owner, token, label, is_this_process, .. } =
+            holders.into_iter().find(|holder| holder.token.is_some())?;
+        let proclaimed = memo.filter(|memo| memo.owner == owner).map(|memo| memo.text);
+        Some(Self { term: token?, owner, label, proclaimed, is_this_process })
+    }
+}
+
+/// How long the store keeps what a leader says: 1 h. After that nothing is left of an election that is given up.
+const KEPT: Duration = Duration::from_secs(3600);
+/// How often the leader repeats it: every 20 minutes.
+const REPEATED: Duration = Duration::from_secs(1200);
+/// When the leader repeats what could not be said: after 5 s.
+const AGAIN: Duration = Duration::from_secs(5);

@@ -51,7 +51,6 @@
 mod file;
 mod pass;
 pub mod redis;
-mod replacement;
 pub mod sql;
 
 pub use file::{FencedFile, FileError};

@@ -49,50 +49,41 @@
 pub mod blocking;
 pub mod fence;
 
-mod all_of;
-mod any_of;
 mod connect;
 mod election;
 mod engine;
 mod error;
 mod guard;
-mod guards;
 mod host;
-mod label;
 mod lease;
-mod leases;
 mod lock;
 mod locker;
 mod machine;
 mod once;
 mod options;
 mod pace;
+/// The README's program, compiled by the doc tests.
 #[cfg(all(doctest, feature = "sqlite"))]
-mod readme;
-mod rwlock;
+#[doc = include_str!("../../../README.md")]
+mod readme {}
 mod several;
 mod store;
 mod watch;
 
-pub use all_of::AllOf;
-pub use any_of::AnyOf;
 pub use connect::connect;
 pub use election::{Election, Leader, Leadership, Observer, Term};
 pub use error::{
     AcquireError, AttachError, ConfigError, HoldError, Loss, Lost, NoteError, OnceError, ReleaseError,
 };
 pub use guard::Guard;
-pub use guards::Guards;
 pub use host::TokioHost;
-pub use label::this_process;
 pub use lease::Lease;
-pub use leases::Leases;
-pub use lock::Lock;
-pub use locker::Locker;
+pub use lock::{Lock, RwLock};
+pub use locker::{Locker, this_process};
 pub use machine::hold::Renewals;
 pub use once::{LastRun, Once, OnceOutcome};
 pub use options::{Progress, Waiting};
-pub use rwlock::RwLock;
+pub use several::{AllOf, AnyOf, Guards, Leases};
 #[cfg(feature = "etcd")]
 pub use store::EtcdStore;
 #[cfg(feature = "redis")]

@@ -1,4 +1,4 @@
-//! `Lock`: a lock in one mode, ready to be acquired.
+//! `Lock`: a lock in one mode, ready to be acquired. `RwLock` has two.
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ impl Lock {
         self
     }
 
-    pub(crate) fn with_mode(&self, mode: Mode) -> Self {
+    fn with_mode(&self, mode: Mode) -> Self {
         Self { mode: Ok(mode), ..self.clone() }
     }
 
@@ -493,6 +493,30 @@ impl Lock {
             return Ok(());
         };
         Err(ConfigError::NotIdle { backend: promises.backend, why })
+    }
+}
+
+/// A read-write lock: many readers or one writer. A reader that comes after a waiting writer waits behind it, so that writers
+/// are not starved. For the same reason a reader that asks for a second read lock may wait for itself: pass its
+/// [`Lease`](crate::Lease) on instead.
+///
+/// Made by [`Locker::rwlock`](crate::Locker::rwlock).
+#[derive(Clone)]
+pub struct RwLock(Lock);
+
+impl RwLock {
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self(lock)
+    }
+
+    /// The lock as a reader takes it: together with other readers.
+    pub fn read(&self) -> Lock {
+        self.0.with_mode(Mode::READ)
+    }
+
+    /// The lock as a writer takes it: alone. The same lock as [`Locker::mutex`](crate::Locker::mutex) of that name.
+    pub fn write(&self) -> Lock {
+        self.0.with_mode(Mode::Exclusive)
     }
 }
 

@@ -1,6 +1,11 @@
 //! `Locker`: a connected store, from which locks are made.
 
-use std::{fmt::Display, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    num::NonZeroU32,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use tenure_core::{
     Adoption, BackendError, BackendHandle, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label,
@@ -8,22 +13,14 @@ use tenure_core::{
 };
 
 use crate::{
-    all_of::AllOf,
-    any_of::AnyOf,
     election::Election,
     engine::{Engine, QUESTION},
     error::{AttachError, ConfigError},
     guard::Guard,
-    label,
-    lock::Lock,
+    lock::{Lock, RwLock},
     once::Once,
-    rwlock::RwLock,
-    several,
+    several::{self, AllOf, AnyOf},
 };
-
-/// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
-/// steps.
-const WALK: Duration = Duration::from_secs(60);
 
 /// A connected store of locks, made by [`connect`](crate::connect) or by the builder of a store.
 ///
@@ -42,7 +39,7 @@ pub struct Locker {
 impl Locker {
     /// A locker on a backend of your own; [`connect`](crate::connect) makes one from a URL.
     pub fn new(backend: BackendHandle, host: Arc<dyn Host>) -> Self {
-        Self { engine: Arc::new(Engine::new(backend, host)), label: Arc::new(label::this_process()) }
+        Self { engine: Arc::new(Engine::new(backend, host)), label: Arc::new(this_process()) }
     }
 
     /// The same store, with this label on all locks made from here.
@@ -328,6 +325,12 @@ impl Locker {
     }
 }
 
+/// Host, pid, user and program of this process: the label that its locks have by default, which others see when they ask for
+/// the holder. [`Lock::label`](crate::Lock::label) sets another one.
+pub fn this_process() -> Label {
+    LABEL.clone()
+}
+
 fn checked(name: &str) -> Result<LockName, BackendError> {
     LockName::new(name).map_err(invalid)
 }
@@ -336,3 +339,16 @@ fn checked(name: &str) -> Result<LockName, BackendError> {
 fn invalid(why: impl Display) -> BackendError {
     BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string())
 }
+
+static LABEL: LazyLock<Label> = LazyLock::new(|| {
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let uid = nix::unistd::getuid();
+    let user =
+        nix::unistd::User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
+    let command = std::env::args_os().next().unwrap_or_default();
+    Label::new(&host, std::process::id(), &user, &command.to_string_lossy())
+});
+
+/// How long a walk over all locks may take: 60 s, because a server that does other work too is walked in many bounded
+/// steps.
+const WALK: Duration = Duration::from_secs(60);

@@ -8,10 +8,19 @@ pub(crate) mod turns;
 #[cfg(test)]
 mod acquisition_tests;
 #[cfg(test)]
-mod acquisition_waiting_tests;
-#[cfg(test)]
 mod hold_tests;
 #[cfg(test)]
 mod hold_timeline_tests;
+
+/// The events so far; told when an assertion fails.
 #[cfg(test)]
-mod trail;
+pub(crate) struct Trail<E: std::fmt::Debug>(pub(crate) Vec<E>);
+
+#[cfg(test)]
+impl<E: std::fmt::Debug> Drop for Trail<E> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("after {:?}", self.0);
+        }
+    }
+}

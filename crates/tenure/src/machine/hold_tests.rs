@@ -7,8 +7,8 @@ use tenure_core::{FencingToken, Moment, Renewal, Timing};
 use crate::{
     error::{Loss, Lost},
     machine::{
+        Trail,
         hold::{Action, Hold},
-        trail::Trail,
     },
 };
 

@@ -1,3 +1,0 @@
-//! The README's program, compiled by the doc tests.
-
-#![doc = include_str!("../../../README.md")]
