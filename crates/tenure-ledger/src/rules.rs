@@ -37,8 +37,7 @@ pub enum Floor {
 
 impl Floor {
     /// 100 ms: long beside the difference of well-kept clocks, short beside the time that it takes to put a server back
-    /// to an
-    /// earlier state.
+    /// to an earlier state.
     pub const GRAIN: Duration = Duration::from_millis(100);
 }
 

@@ -1,0 +1,747 @@
+//! `Ledger`: the state of one lock, its verbs, how it is stored and how it is shown.
+//!
+//! # A store that reads only the front of the queue
+//! A verb looks at the queue from the front and stops at the first place that waits for a turn and does not fit. So a
+//! store that keeps each place in a row of its own reads some rows from the front, and the row of the owner that asks. It
+//! runs the verb on these and counts the rest ([`Unseen`]). The answer and the new state are those of the whole queue if
+//! [`Ledger::has_place`] still finds the last place of the front that waits for a turn: then no verb has looked further.
+//! Expired places behind it may stay in the store until they come to the front. They change no answer, because the
+//! place in front of them does not fit.
+
+use std::{collections::VecDeque, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tenure_core::{
+    Audience, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName, LockView,
+    Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, Wait, WaiterView,
+};
+
+use crate::rules::{Floor, Rules};
+
+/// The state of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The last token minted.
+    fence: u64,
+    holders: Vec<Holder>,
+    queue: VecDeque<Place>,
+    /// What a holder left beside the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memo: Option<Stored>,
+    /// The places that the store left out of `queue`.
+    #[serde(skip)]
+    unseen: Unseen,
+}
+
+impl Ledger {
+    /// A free lock whose next token is larger than `floor`.
+    pub fn new(floor: u64) -> Self {
+        Self { fence: floor, ..Self::default() }
+    }
+
+    /// Takes the lock, or takes or keeps a place in the queue. See the contract of `Backend::claim`.
+    ///
+    /// # Errors
+    /// [`LedgerError::QueueFull`] and [`LedgerError::TokensSpent`]; then only expiry was applied, which need not be
+    /// stored.
+    pub fn claim(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        claim: &Claim,
+    ) -> Result<Change<ClaimAnswer>, LedgerError> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        if let Some(at) = self.holders.iter().position(|h| h.owner == claim.owner) {
+            // A hand-off, or its reply was lost: extend *and* mint anew, because the validity of a retry counts
+            // from the retry (H1.2, H1.3, H1.5).
+            let minted = self.mint(now, rules.floor, claim.block)?;
+            let answer = self.enter(at, minted, now, claim);
+            return Ok(Change { answer, wakes, changed: true });
+        }
+        let place = self.queue.iter().position(|p| p.owner == claim.owner);
+        if self.has_room_for(claim.mode) && self.barring(place) == 0 {
+            let minted = self.mint(now, rules.floor, claim.block)?;
+            if let Some(at) = place {
+                self.queue.remove(at);
+            }
+            self.holders.push(Holder {
+                owner: claim.owner,
+                mode: claim.mode,
+                ends_us: 0,
+                token: None,
+                since_ms: millis(now.wall),
+                label: (*claim.label).clone(),
+            });
+            let answer = self.enter(self.holders.len() - 1, minted, now, claim);
+            return Ok(Change { answer, wakes, changed: true });
+        }
+        if claim.wait == Wait::No {
+            let answer =
+                ClaimAnswer::Busy { retry_after: self.retry_after(now, rules, 0), holder: self.one(now) };
+            return Ok(Change { answer, wakes, changed: settled });
+        }
+        let ahead = self.keep_place(place, now, rules, claim)?;
+        let retry_after = self.retry_after(now, rules, ahead);
+        let answer = ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) };
+        Ok(Change { answer, wakes, changed: true })
+    }
+
+    /// The answer to a waiter whose claim would only extend its place, while the place lasts for longer than `rest`
+    /// anyway. Then the store need not write (L6).
+    pub fn standing(&self, now: Moment, rules: &Rules, claim: &Claim, rest: Duration) -> Option<ClaimAnswer> {
+        let lasts = |ends_us: u64, rest| ends_us > micros(now.boot.saturating_add(rest));
+        let is_over = self.holders.iter().any(|h| !lasts(h.ends_us, Duration::ZERO))
+            || self.queue.iter().any(|p| !lasts(p.ends_us, Duration::ZERO));
+        let at = self.queue.iter().position(|p| p.owner == claim.owner)?;
+        let place = &self.queue[at];
+        let is_same = claim.wait == Wait::Turn && place.turn && claim.mode == place.mode;
+        let ahead = self.barring(Some(at));
+        let may_enter = ahead == 0 && self.has_room_for(place.mode);
+        if !is_same || is_over || may_enter || !lasts(place.ends_us, rest) {
+            return None;
+        }
+        let retry_after = self.retry_after(now, rules, ahead);
+        Some(ClaimAnswer::Queued { ahead, retry_after, holder: self.one(now) })
+    }
+
+    /// The number of waiters, read or not.
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.unseen.places
+    }
+
+    /// Extends the lease of a holder to `ttl` from now; never shortens, never re-creates (L5, hazard 23).
+    ///
+    /// After a hand-off, a waiter is `Gone` to a renewal until its own claim.
+    pub fn renew(&mut self, now: Moment, rules: &Rules, owner: OwnerId, ttl: Duration) -> Change<Renewal> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let Some(holder) = self.holders.iter_mut().find(|h| h.owner == owner && h.token.is_some()) else {
+            return Change { answer: Renewal::Gone, wakes, changed: settled };
+        };
+        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(ttl)));
+        Change { answer: Renewal::Renewed, wakes, changed: true }
+    }
+
+    /// Removes an owner from holders and queue; a hand-off follows (L4, L8).
+    pub fn release(&mut self, now: Moment, rules: &Rules, owner: OwnerId) -> Change<Released> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let before = self.holders.len() + self.queue.len();
+        self.holders.retain(|h| h.owner != owner);
+        self.queue.retain(|p| p.owner != owner);
+        if self.holders.len() + self.queue.len() == before {
+            return Change { answer: Released::WasGone, wakes, changed: settled };
+        }
+        self.hand_on(now, rules, &mut wakes);
+        // An owner that leaves needs no hint of its own.
+        wakes.retain(|&(_, woken)| woken != owner);
+        Change { answer: Released::Released, wakes, changed: true }
+    }
+
+    /// Leaves a memo beside the lock, in place of the one that is there. See the contract of `Backend::note` (L4).
+    pub fn note(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        (owner, token): (OwnerId, FencingToken),
+        memo: &Memo,
+    ) -> Change<Noted> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
+        let is_late = self.memo.as_ref().is_some_and(|there| there.token > token.get());
+        if !holds || is_late {
+            return Change { answer: Noted::Gone, wakes, changed: settled };
+        }
+        self.memo = Some(Stored::new(now, (owner, token), memo));
+        Change { answer: Noted::Noted, wakes, changed: true }
+    }
+
+    /// Raises the counter of tokens to at least `to` while this owner holds (H3.3).
+    pub fn raise(&mut self, now: Moment, rules: &Rules, owner: OwnerId, to: FencingToken) -> Change<Raised> {
+        let mut wakes = WakeList::new();
+        let settled = self.settle(now, rules, &mut wakes);
+        let holds = self.holders.iter().any(|h| h.owner == owner && h.token.is_some());
+        if !holds {
+            return Change { answer: Raised::Gone, wakes, changed: settled };
+        }
+        let raised = self.fence < to.get();
+        self.fence = self.fence.max(to.get());
+        Change { answer: Raised::Raised, wakes, changed: settled || raised }
+    }
+
+    /// Raises the counter of tokens, takes the lock from its holders and wakes them; a hand-off follows.
+    ///
+    /// # Errors
+    /// [`LedgerError::TokensSpent`]; then the holders keep the lock.
+    pub fn break_lock(&mut self, now: Moment, rules: &Rules) -> Result<Change<Vec<HolderView>>, LedgerError> {
+        let mut wakes = WakeList::new();
+        self.mint(now, rules.floor, 1)?;
+        self.settle(now, rules, &mut wakes);
+        // A waiter that got a hand-off and has not claimed yet is not a holder, and keeps its turn.
+        let (robbed, handed): (Vec<Holder>, Vec<Holder>) =
+            std::mem::take(&mut self.holders).into_iter().partition(|h| h.token.is_some());
+        self.holders = handed;
+        wakes.extend(robbed.iter().map(|h| (Audience::Holders, h.owner)));
+        self.hand_on(now, rules, &mut wakes);
+        Ok(Change { answer: robbed.iter().map(|h| h.view(now)).collect(), wakes, changed: true })
+    }
+
+    /// Removes what is over and hands on if that made room. Every verb starts with this; true if anything changed.
+    fn settle(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) -> bool {
+        let before = self.holders.len() + self.queue.len();
+        let live = |ends_us: u64| ends_us > micros(now.boot);
+        self.holders.retain(|h| live(h.ends_us));
+        self.queue.retain(|p| live(p.ends_us));
+        let changed = self.holders.len() + self.queue.len() != before;
+        if changed {
+            self.hand_on(now, rules, wakes);
+        }
+        self.memo.take_if(|memo| memo.is_over(now)).is_some() || changed
+    }
+
+    /// Makes all waiters at the front that fit together holders for the claim ttl; wakes them and the first waiter
+    /// behind.
+    ///
+    /// They get a token only by their own claim (H1.1). Until then they count as holders, so that the limit holds
+    /// (mutant `handed_not_counted`). The waiter behind them is woken, because it is the one that notices
+    /// if they are dead (H1.6).
+    fn hand_on(&mut self, now: Moment, rules: &Rules, wakes: &mut WakeList) {
+        let mut bells = BELLS;
+        let mut at = 0;
+        while let Some(place) = self.queue.get(at) {
+            if !place.turn {
+                if bells > 0 {
+                    wakes.push((Audience::Waiters, place.owner));
+                    bells -= 1;
+                }
+                at += 1;
+                continue;
+            }
+            wakes.push((Audience::Waiters, place.owner));
+            if !self.has_room_for(place.mode) {
+                return;
+            }
+            let place = self.queue.remove(at).expect("BUG: the place was there a line ago");
+            let claim_ttl = if place.far { rules.claim_ttl * 2 } else { rules.claim_ttl };
+            self.holders.push(Holder {
+                owner: place.owner,
+                mode: place.mode,
+                ends_us: micros(now.boot.saturating_add(claim_ttl)),
+                token: None,
+                since_ms: millis(now.wall),
+                label: place.label,
+            });
+        }
+    }
+
+    fn has_room_for(&self, mode: Mode) -> bool {
+        mode.fits_beside(self.holders.iter().map(|h| h.mode))
+    }
+
+    /// How long a waiter with `ahead` live places in front sleeps before it asks again: a safety timer (H1.6, H1.7).
+    fn retry_after(&self, now: Moment, rules: &Rules, ahead: usize) -> Duration {
+        let ends_us = self.holders.iter().map(|h| h.ends_us).min().unwrap_or(0);
+        let left = Duration::from_micros(ends_us.saturating_sub(micros(now.boot)));
+        let turns = u32::try_from(ahead).unwrap_or(u32::MAX);
+        // The place of a dead waiter ends before the 2 s are over; the waiters behind it must ask then, not later. A
+        // waiter far back need not know: otherwise all of them would ask at that moment (L6).
+        let seen = if ahead < NEAR { self.queue.len() } else { 0 };
+        let dies_us = self.queue.iter().take(seen).map(|p| p.ends_us).min().unwrap_or(u64::MAX);
+        let dies = Duration::from_micros(dies_us.saturating_sub(micros(now.boot)));
+        left.saturating_add(rules.claim_ttl.saturating_mul(turns))
+            .min(dies)
+            .clamp(Duration::from_millis(1), rules.retry_max)
+    }
+
+    /// Extends the lease of the holder at `at` to the full ttl; never shortens it.
+    fn enter(
+        &mut self,
+        at: usize,
+        (token, block): (FencingToken, u32),
+        now: Moment,
+        claim: &Claim,
+    ) -> ClaimAnswer {
+        let holder = &mut self.holders[at];
+        holder.ends_us = holder.ends_us.max(micros(now.boot.saturating_add(claim.ttl)));
+        holder.token = Some(token.get() + u64::from(block) - 1);
+        ClaimAnswer::Granted(Grant {
+            name: claim.name.clone(),
+            owner: claim.owner,
+            token,
+            block,
+            ttl: claim.ttl,
+        })
+    }
+
+    /// The number of places with a turn in front of the place `at`, or in the whole queue (L7).
+    ///
+    /// Every waiter blocks the claims behind it, whatever its mode. Otherwise a waiter with a smaller limit is passed
+    /// for ever (model `shared.mixed limits overtake`), and readers starve a writer.
+    fn barring(&self, at: Option<usize>) -> usize {
+        let seen = self.queue.iter().take(at.unwrap_or(self.queue.len())).filter(|p| p.turn).count();
+        seen + self.unseen.ahead
+    }
+
+    fn keep_place(
+        &mut self,
+        at: Option<usize>,
+        now: Moment,
+        rules: &Rules,
+        claim: &Claim,
+    ) -> Result<usize, LedgerError> {
+        let ahead = self.barring(at);
+        if let Some(at) = at {
+            self.queue[at].ends_us = micros(now.boot.saturating_add(rules.place_ttl));
+            return Ok(ahead);
+        }
+        let waiting = self.queue.len() + self.unseen.places;
+        if waiting >= rules.places_max {
+            return Err(LedgerError::QueueFull { waiting });
+        }
+        self.queue.push_back(Place::of(claim, now, rules, ahead));
+        Ok(ahead)
+    }
+
+    fn one(&self, now: Moment) -> Option<HolderView> {
+        self.holders.iter().max_by_key(|h| h.ends_us).map(|h| h.view(now))
+    }
+
+    /// Mints up to `block` tokens; answers the first one and their number.
+    ///
+    /// Tokens are never below the floor, so that a lost counter does not go back. They are never ahead of the clock by
+    /// more than one token, so that after a loss the floor is not below a granted token (A10).
+    ///
+    /// # Errors
+    /// [`LedgerError::TokensSpent`]; then nothing was changed.
+    fn mint(&mut self, now: Moment, floor: Floor, block: u32) -> Result<(FencingToken, u32), LedgerError> {
+        let time = micros(now.wall);
+        // The last token before, and the least that the last one may be. A block begins above a floor of `Count`.
+        let skip_to = |floor: u64| (self.fence.max(floor.saturating_sub(1)), floor);
+        let (before, least) = match floor {
+            Floor::Clock => (self.fence, time),
+            Floor::Above(counted) => (self.fence.max(counted), time),
+            Floor::Count(floor) if self.fence == 0 => skip_to(floor.max(time)),
+            Floor::Count(floor) => skip_to(floor.max(time - time % micros(Floor::GRAIN))),
+        };
+        let count = time.saturating_sub(before).clamp(1, u64::from(block.max(1)));
+        let last = before.saturating_add(count).max(least);
+        if last > FencingToken::MAX.get() {
+            return Err(LedgerError::TokensSpent);
+        }
+        self.fence = last;
+        let first = FencingToken::new(last - count + 1);
+        Ok((first, u32::try_from(count).expect("BUG: count is clamped to a u32")))
+    }
+
+    /// True if there is no holder and no waiter: only the counter of tokens must be kept, and a memo if there is one.
+    pub fn is_free(&self) -> bool {
+        self.is_deserted() && self.unseen.places == 0
+    }
+
+    /// True if nobody holds it or waits in its queue; whoever waits elsewhere was [left out](Self::leave_out).
+    pub fn is_deserted(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+
+    /// True if there is a memo that is not over: a free lock with one is not forgotten yet.
+    pub fn has_memo(&self, now: Moment) -> bool {
+        self.memo.as_ref().is_some_and(|memo| !memo.is_over(now))
+    }
+
+    /// The last token minted.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Forgets holders and places that end after `furthest` on the lease clock: they are of an earlier boot. The
+    /// counter of tokens stays.
+    pub fn forget_leases_beyond(&mut self, furthest: Duration) {
+        self.holders.retain(|holder| holder.ends_us <= micros(furthest));
+        self.queue.retain(|place| place.ends_us <= micros(furthest));
+    }
+
+    /// The same ledger with these places as its queue, in this order.
+    #[must_use]
+    pub fn with_queue(self, places: impl IntoIterator<Item = Place>, unseen: Unseen) -> Self {
+        Self { queue: places.into_iter().collect(), unseen, ..self }
+    }
+
+    /// Takes the places out, for a store that keeps each in a row of its own.
+    pub fn take_queue(&mut self) -> VecDeque<Place> {
+        self.unseen = Unseen::default();
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Notes how many places the store left out of the queue.
+    pub fn leave_out(&mut self, unseen: Unseen) {
+        self.unseen = unseen;
+    }
+
+    /// Takes the last place out of the queue, for a store whose row of the lock has no room for it.
+    pub fn take_last(&mut self) -> Option<Place> {
+        self.queue.pop_back()
+    }
+
+    /// Adds the places that were kept behind the queue, in their order. If the queue was empty, a hand-off follows, as
+    /// after a release. Answers the owners to wake.
+    pub fn move_up(
+        &mut self,
+        now: Moment,
+        rules: &Rules,
+        places: impl IntoIterator<Item = Place>,
+    ) -> Vec<(Audience, OwnerId)> {
+        let mut wakes = WakeList::new();
+        let was_empty = self.queue.is_empty();
+        self.queue.extend(places);
+        // If the queue was not empty, its first place does not fit, and no place behind it may pass (L7).
+        let fits = |place: &Place| place.turn && self.has_room_for(place.mode);
+        if was_empty && self.queue.front().is_some_and(fits) {
+            self.hand_on(now, rules, &mut wakes);
+        }
+        wakes
+    }
+
+    /// True if the owner holds, was handed the lock, or has a place among those that were read.
+    pub fn knows(&self, owner: OwnerId) -> bool {
+        self.has_place(owner) || self.holds(owner)
+    }
+
+    /// True if the owner holds, or was handed the lock.
+    pub fn holds(&self, owner: OwnerId) -> bool {
+        self.holders.iter().any(|holder| holder.owner == owner)
+    }
+
+    /// True if the owner has a place among those that were read.
+    pub fn has_place(&self, owner: OwnerId) -> bool {
+        self.queue.iter().any(|place| place.owner == owner)
+    }
+
+    /// As text, for a row.
+    ///
+    /// # Panics
+    /// Never: the value has no map keys and no numbers that JSON cannot hold.
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).expect("BUG: a ledger is plain data")
+    }
+
+    /// From [`encode`](Self::encode)d text.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unreadable`] if it is something else.
+    pub fn decode(text: &str) -> Result<Self, LedgerError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Its visible state at `now`; expired holders and places, and a memo that is over, are left out.
+    pub fn view(&self, name: LockName, now: Moment) -> LockView {
+        let live = |ends_us: u64| ends_us > micros(now.boot);
+        let holders = self.holders.iter().filter(|h| live(h.ends_us)).map(|h| h.view(now)).collect();
+        let queue = self.queue.iter().filter(|p| live(p.ends_us)).map(|p| p.view(now)).collect();
+        let mut view = LockView::new(name, holders, queue, FencingToken::new(self.fence));
+        view.memo = self.memo.as_ref().filter(|memo| !memo.is_over(now)).map(|memo| memo.view(now));
+        view
+    }
+}
+
+/// The result of a verb.
+#[derive(Debug)]
+#[must_use = "a change that is not stored did not happen"]
+pub struct Change<A> {
+    /// The answer to the caller.
+    pub answer: A,
+    /// The owners to wake once the change is stored.
+    pub wakes: Vec<(Audience, OwnerId)>,
+    /// False if the ledger is unchanged and need not be stored.
+    pub changed: bool,
+}
+
+/// The places that a store left out of the queue of a ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unseen {
+    /// Live places with a turn, behind the front and ahead of the place of the owner that asks, or of the end.
+    pub ahead: usize,
+    /// All live places that were left out. Counts for the bound of the queue.
+    pub places: usize,
+}
+
+/// A waiter's entry in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    owner: OwnerId,
+    mode: Mode,
+    /// False: it is woken, but a hand-off never makes it a holder.
+    turn: bool,
+    ends_us: u64,
+    since_ms: u64,
+    label: Label,
+    /// It came behind many others, and may look for its turn rarely ([`Rules::far`](crate::Rules::far)).
+    #[serde(default, skip_serializing_if = "is_near")]
+    far: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about so")]
+fn is_near(far: &bool) -> bool {
+    !far
+}
+
+impl Place {
+    /// The place of a claim that comes behind `waiting` others.
+    pub fn of(claim: &Claim, now: Moment, rules: &Rules, ahead: usize) -> Self {
+        Self {
+            owner: claim.owner,
+            mode: claim.mode,
+            turn: claim.wait == Wait::Turn,
+            ends_us: micros(now.boot.saturating_add(rules.place_ttl)),
+            since_ms: millis(now.wall),
+            label: (*claim.label).clone(),
+            far: rules.is_far(claim.mode, ahead),
+        }
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// True if it waits for a turn; false if it is only woken.
+    pub fn waits_for_a_turn(&self) -> bool {
+        self.turn
+    }
+
+    /// True if others may hold beside it.
+    pub fn is_shared(&self) -> bool {
+        self.mode != Mode::Exclusive
+    }
+
+    /// When it ends, in µs of the store's lease clock.
+    pub fn ends_us(&self) -> u64 {
+        self.ends_us
+    }
+
+    /// True if it has ended by then.
+    pub fn is_over(&self, now: Moment) -> bool {
+        self.ends_us <= micros(now.boot)
+    }
+
+    /// The same place, until the end of the other one.
+    #[must_use]
+    pub fn lasting_as(self, other: &Self) -> Self {
+        Self { ends_us: other.ends_us, ..self }
+    }
+
+    /// As text, for a row.
+    ///
+    /// # Panics
+    /// Never: the value has no map keys and no numbers that JSON cannot hold.
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).expect("BUG: a place is plain data")
+    }
+
+    /// From [`encode`](Self::encode)d text.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unreadable`] if it is something else.
+    pub fn from_text(text: &str) -> Result<Self, LedgerError> {
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// From [`encode`](Self::encode)d text, with the end that stands beside it: a place is kept by writing that alone.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unreadable`] if it is something else.
+    pub fn decode(text: &str, ends_us: u64) -> Result<Self, LedgerError> {
+        Ok(Self { ends_us, ..serde_json::from_str(text)? })
+    }
+
+    fn view(&self, now: Moment) -> WaiterView {
+        let waiting = now.wall.saturating_sub(Duration::from_millis(self.since_ms));
+        WaiterView::new(self.owner.to_string(), self.mode, Some(self.label.clone()), waiting)
+    }
+}
+
+/// Points in time are µs of the store's lease clock; `since_ms` is ms of its wall clock, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Holder {
+    owner: OwnerId,
+    mode: Mode,
+    ends_us: u64,
+    /// `None` after a hand-off, until the owner's own claim (H1.1).
+    token: Option<u64>,
+    since_ms: u64,
+    label: Label,
+}
+
+impl Holder {
+    fn view(&self, now: Moment) -> HolderView {
+        let mut holder = HolderView::new(self.owner.to_string(), self.mode);
+        holder.token = self.token.map(FencingToken::new);
+        holder.label = Some(self.label.clone());
+        holder.since = Some(Duration::from_millis(self.since_ms));
+        holder.expires_in = Some(Duration::from_micros(self.ends_us.saturating_sub(micros(now.boot))));
+        holder
+    }
+}
+
+/// A memo beside a lock, as it is stored: it outlives the lease of its holder.
+///
+/// Times are ms of the store's wall clock, which goes on over a boot. `ends_ms` is the first field: who sweeps rows reads it in
+/// the text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stored {
+    ends_ms: u64,
+    since_ms: u64,
+    owner: OwnerId,
+    token: u64,
+    text: String,
+}
+
+impl Stored {
+    fn new(now: Moment, (owner, token): (OwnerId, FencingToken), memo: &Memo) -> Self {
+        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        // A part of a millisecond counts as one, so that it is never kept for less than its time.
+        let since_ms = millis(now.wall).saturating_add(1);
+        let ends_ms = since_ms.saturating_add(millis(memo.kept()));
+        Self { ends_ms, since_ms, owner, token: token.get(), text: memo.text().to_owned() }
+    }
+
+    fn is_over(&self, now: Moment) -> bool {
+        Duration::from_millis(self.ends_ms) <= now.wall
+    }
+
+    fn view(&self, now: Moment) -> MemoView {
+        let (since, ends) = (Duration::from_millis(self.since_ms), Duration::from_millis(self.ends_ms));
+        let (age, left) = (now.wall.saturating_sub(since), ends.saturating_sub(now.wall));
+        let by = (self.owner.to_string(), FencingToken::new(self.token));
+        MemoView::new(self.text.clone(), by, age, left.min(ends.saturating_sub(since)))
+    }
+}
+
+/// Why a ledger refused a verb.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// The queue is full; nothing was changed.
+    #[error("the queue of this lock is full: {waiting} owners wait already; try again later")]
+    QueueFull {
+        /// The number of waiters.
+        waiting: usize,
+    },
+    /// The counter of fencing tokens is at [`FencingToken::MAX`](tenure_core::FencingToken::MAX); nothing was changed.
+    #[error(
+        "the counter of fencing tokens is at its maximum, 2^53 - 1: a wrong clock or another program has set it; \
+         nothing is granted"
+    )]
+    TokensSpent,
+    /// The stored text is not a ledger.
+    #[error("the stored state of the lock is damaged, or another program wrote it")]
+    Unreadable(#[from] serde_json::Error),
+}
+
+impl LedgerError {
+    /// What it is to the one that asked: a full queue may have room later, all else is for a person.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::QueueFull { .. } => ErrorKind::Unavailable,
+            Self::TokensSpent | Self::Unreadable(_) => ErrorKind::Corrupt,
+        }
+    }
+}
+
+/// Who is woken.
+type WakeList = Vec<(Audience, OwnerId)>;
+
+fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Places of the kind `Wake` that one hand-off wakes: the first, and one more in case it is dead.
+const BELLS: usize = 2;
+
+/// Waiters from the front that ask again as soon as a place of another one may be over.
+const NEAR: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(wall_us: u64) -> Moment {
+        Moment { boot: Duration::ZERO, wall: Duration::from_micros(wall_us) }
+    }
+
+    fn mint(ledger: &mut Ledger, wall_us: u64, floor: Floor, block: u32) -> (u64, u32) {
+        let (first, count) = ledger.mint(at(wall_us), floor, block).unwrap();
+        (first.get(), count)
+    }
+
+    /// L2, hazard 19: a step back of the clock does not take tokens back.
+    #[test]
+    fn tokens_grow_while_the_clock_stands_still_or_steps_back() {
+        let mut ledger = Ledger::new(0);
+        let tokens = [1000, 1000, 10, 0, 2000].map(|t| mint(&mut ledger, t, Floor::Clock, 1).0);
+        assert_eq!(tokens, [1000, 1001, 1002, 1003, 2000]);
+    }
+
+    /// Model `floor.block 4 not clamped`: a block must not run ahead of the clock.
+    #[test]
+    fn a_block_is_clamped_to_the_clock_and_lies_above_every_earlier_token() {
+        let mut ledger = Ledger::new(997);
+        assert_eq!(mint(&mut ledger, 1000, Floor::Clock, 8), (998, 3));
+        assert_eq!(mint(&mut ledger, 1000, Floor::Clock, 8), (1001, 1));
+        assert_eq!(mint(&mut ledger, 5000, Floor::Clock, 8), (4993, 8));
+        assert_eq!(ledger.fence(), 5000);
+    }
+
+    /// L2: nodes whose clocks differ count alike once they agree, and a counter that was lost starts above its past.
+    #[test]
+    fn a_node_of_a_quorum_counts_from_what_it_has_and_never_below_its_floor() {
+        let mut ledger = Ledger::new(0);
+        let tokens = [(1000, 0), (2000, 0), (3000, 0), (3000, 2500), (3000, 2500)];
+        let tokens = tokens.map(|(t, floor)| mint(&mut ledger, t, Floor::Count(floor), 1).0);
+        assert_eq!(tokens, [1000, 1001, 1002, 2500, 2501]);
+        assert_eq!(mint(&mut Ledger::new(0), 900, Floor::Count(2600), 1).0, 2600);
+        // A block as well: its first token is no smaller than the floor.
+        assert_eq!(mint(&mut Ledger::new(0), 900, Floor::Count(2600), 8), (2600, 1));
+        assert_eq!(mint(&mut Ledger::new(500), 900, Floor::Count(700), 8), (700, 8));
+    }
+
+    /// L2: a server that was put back to an earlier state counted the same tokens again, under the same run and
+    /// history. Only its clock went on, so no token is smaller than the clock at its mint, with a quorum's nodes than its
+    /// last grain.
+    #[test]
+    fn a_counter_that_was_put_back_repeats_no_token() {
+        let grain = micros(Floor::GRAIN);
+        for floor in [Floor::Clock, Floor::Above(20), Floor::Count(20)] {
+            let snapshot = Ledger::new(10);
+            let [first, second] =
+                [7 * grain + 3, 8 * grain].map(|t| mint(&mut snapshot.clone(), t, floor, 8).0);
+            assert!(first >= 7 * grain - 8 && second > first, "{floor:?}: {first}, then {second}");
+        }
+        let mut node = Ledger::new(10);
+        let tokens = [7 * grain + 3, 7 * grain + 9, 8 * grain - 1, 8 * grain].map(|t| {
+            let (first, _) = mint(&mut node, t, Floor::Count(20), 1);
+            first - 7 * grain
+        });
+        assert_eq!(tokens, [0, 1, 2, grain], "within a grain, nodes count alike");
+    }
+
+    /// L2: at 2^53 the same number came again and again, for a store that keeps it as a double cannot count on.
+    #[test]
+    fn at_the_end_of_what_can_be_counted_a_mint_is_refused_and_changes_nothing() {
+        let max = FencingToken::MAX.get();
+        for floor in [Floor::Clock, Floor::Above(max - 1), Floor::Count(0)] {
+            let mut ledger = Ledger::new(max - 1);
+            assert_eq!(mint(&mut ledger, 1000, floor, 8).0, max);
+            assert!(matches!(ledger.mint(at(1000), floor, 1), Err(LedgerError::TokensSpent)));
+            assert!(matches!(Ledger::new(0).mint(at(max + 1), floor, 1), Err(LedgerError::TokensSpent)));
+            assert_eq!(ledger.fence(), max);
+        }
+    }
+}
