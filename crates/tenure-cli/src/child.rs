@@ -1,42 +1,44 @@
-//! The command under the lock: started in a process group of its own, watched, and stopped with all that it started.
+//! The command under the lock: started in a process group of its own, watched, and stopped with all that it started; and the
+//! step between fork and the command, which asks to die with its parent, takes the foreground, then executes the command.
 
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    io::{self, IsTerminal, Write},
+    fs::File,
+    io::{self, IsTerminal, Write, stdin},
     os::{
-        fd::AsRawFd,
-        unix::{net::UnixStream, process::CommandExt},
+        fd::{AsRawFd, RawFd},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, parent_id},
+        },
     },
-    process::Command,
+    process::{Command, ExitCode},
     time::Duration,
 };
 
 use nix::{
     fcntl::{FcntlArg, FdFlag, fcntl},
-    sys::signal::{Signal, killpg, raise},
-    unistd::{Pid, getpgrp, getpid},
+    sys::{
+        signal::{SigSet, Signal, killpg, raise},
+        socket::{MsgFlags, recv},
+        termios::{SetArg, Termios, tcgetattr, tcsetattr},
+    },
+    unistd::{Pid, close, getpgrp, getpid, tcgetpgrp, tcsetpgrp},
 };
 use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
 use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
 
 use crate::{
-    exec, exit,
+    exit,
     family::{Family, Scope},
-    inherited,
     messages::{Deadline, Watched},
     nested,
     processes::{self, raw},
+    signals,
     spinner::pause,
-    terminal::Terminal,
     watcher::Watcher,
 };
-
-/// How often ending processes are looked at.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// How many of our children that have changed are looked at in one go.
-const MOST: usize = 1024;
 
 /// What a command runs under.
 pub(crate) struct Under<'a> {
@@ -240,10 +242,10 @@ impl Child {
 }
 
 fn spawn(argv: &[OsString], under: &Under<'_>, gate: &UnixStream, keyboard: &str) -> io::Result<Pid> {
-    let process = Command::new(exec::ourselves()?)
+    let process = Command::new(processes::ourselves()?)
         .arg0("tenure")
-        .args([exec::VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
-        .arg(inherited::to_undo())
+        .args([VERB, &std::process::id().to_string(), &gate.as_raw_fd().to_string(), keyboard])
+        .arg(signals::to_undo())
         .args(argv)
         .env("TENURE_LOCK", under.first.name().as_str())
         .env("TENURE_TOKEN", under.first.token().to_string())
@@ -272,3 +274,107 @@ fn code(status: WaitStatus) -> Option<u8> {
         status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
     Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
 }
+
+/// `__exec PARENT GATE KEYBOARD SIGNALS COMMAND ARG...`
+pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut flag = || arguments.next().and_then(|text| text.into_string().ok()).unwrap_or_default();
+    let (parent, gate, keyboard, signals) = (flag(), flag(), flag(), flag());
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    if parent_id() == 0 {
+        exit::warn("the command would run in another PID namespace, where tenure cannot watch over it");
+        return ExitCode::from(exit::INTERNAL);
+    }
+    // The parent may have died before the death signal was set.
+    if parent_id().to_string() != parent {
+        return ExitCode::from(exit::LOST);
+    }
+    match opens(&gate) {
+        Ok(true) => {}
+        Ok(false) => return ExitCode::from(exit::LOST),
+        Err(error) => {
+            exit::warn(&format!("the command cannot be started: {error}"));
+            return ExitCode::from(exit::INTERNAL);
+        }
+    }
+    match keyboard.as_str() {
+        GIVEN => Terminal::give_to(getpid()),
+        REFUSED => {
+            // A process that blocks this signal gets an error when it reads in the background, and is not suspended.
+            let mut refused = SigSet::empty();
+            refused.add(Signal::SIGTTIN);
+            let _ = refused.thread_block();
+        }
+        _ => {}
+    }
+    let argv: Vec<OsString> = arguments.collect();
+    let Some(program) = argv.first().cloned() else { return ExitCode::from(exit::USAGE) };
+    let error = signals::execute(argv, &signals);
+    let (code, why) = match error.kind() {
+        io::ErrorKind::NotFound => (exit::NOT_FOUND, "not found".to_owned()),
+        _ => (exit::NOT_EXECUTABLE, error.to_string()),
+    };
+    exit::warn(&format!("{}: {why}", program.to_string_lossy()));
+    ExitCode::from(code)
+}
+
+/// Waits until the watcher process knows our pid, and so can kill us if our parent cannot. False if that never happens.
+fn opens(gate: &str) -> io::Result<bool> {
+    let gate: RawFd = gate.parse().map_err(io::Error::other)?;
+    let said = recv(gate, &mut [0], MsgFlags::empty());
+    let _ = close(gate);
+    Ok(said? == 1)
+}
+
+/// The terminal on the standard input, if our process group has its foreground.
+struct Terminal {
+    settings: Option<Termios>,
+}
+
+impl Terminal {
+    fn in_foreground() -> Option<Self> {
+        let ours = stdin().is_terminal() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp());
+        ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
+    }
+
+    /// How the command gets the input of the terminal: at once, never (a read is an error, as it would be for us), or
+    /// when it asks.
+    fn keyboard(given: Option<&Self>) -> &'static str {
+        // Whatever the standard input is: a command finds the terminal by this name.
+        let is_elsewhere =
+            || File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty).is_ok_and(|group| group != getpgrp()));
+        match given {
+            Some(_) => GIVEN,
+            None if is_elsewhere() && processes::are_orphaned() => REFUSED,
+            None => ASKED_FOR,
+        }
+    }
+
+    /// Makes this process group the one that reads from the terminal and gets its signals.
+    fn give_to(group: Pid) {
+        // OK in the background, because TTOU is blocked in all our processes.
+        let _ = tcsetpgrp(stdin(), group);
+    }
+
+    /// Takes the terminal back, and resets it if the command was killed.
+    fn take_back(&self, child_was_killed: bool) {
+        Self::give_to(getpgrp());
+        if let Some(settings) = self.settings.as_ref().filter(|_| child_was_killed) {
+            let _ = tcsetattr(stdin(), SetArg::TCSADRAIN, settings);
+        }
+    }
+}
+
+/// Not a verb for people.
+pub(crate) const VERB: &str = "__exec";
+
+/// The input of the terminal: given to the command, refused to it, or given when it asks.
+const GIVEN: &str = "given";
+const REFUSED: &str = "refused";
+const ASKED_FOR: &str = "asked-for";
+
+/// How often ending processes are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How many of our children that have changed are looked at in one go.
+const MOST: usize = 1024;

@@ -8,9 +8,9 @@ use crate::{
     args::{Doctor, Global},
     exit::{self, Stop},
     notice::Question,
-    pace, people,
+    pace,
     signals::unhandled,
-    spinner, store, terminal, view,
+    spinner, store, text, view,
 };
 
 /// The shortest pause before the store is asked again.
@@ -52,7 +52,7 @@ pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
     let is_silent = global.quiet;
     let shown: Vec<&Finding> = findings.iter().filter(|finding| !is_silent || is_grave(finding)).collect();
     if !shown.is_empty() {
-        view::print(&list(&shown, terminal::is_colourful(&stdout())))?;
+        view::print(&list(&shown, text::is_colourful(&stdout())))?;
     } else if !is_silent {
         let store = plain(&store::place(global));
         view::print(&format!(
@@ -122,7 +122,7 @@ where
         }
         let left = patience.saturating_sub(began.elapsed(TokioHost.now()));
         if left.is_zero() {
-            let (first, what) = (people::seconds(first.wait), plain(&next.what));
+            let (first, what) = (text::seconds(first.wait), plain(&next.what));
             let line = format!("not adopted within three times the {first} that the store announced: {what}");
             return Err(Stop::new(exit::UNAVAILABLE, line));
         }
@@ -134,7 +134,7 @@ async fn count_down(quiet: bool, wait: Duration) {
     let began = TokioHost.now();
     let look = || {
         let waited = began.elapsed(TokioHost.now());
-        let left = people::seconds(wait.saturating_sub(waited));
+        let left = text::seconds(wait.saturating_sub(waited));
         (waited.as_secs_f64() / wait.as_secs_f64(), format!("until the settings can be adopted: {left}"))
     };
     tokio::select! {

@@ -12,8 +12,8 @@ use crate::{
     args::{Global, Run},
     exit::{self, Stop},
     notice::Question,
-    people,
     signals::Signals,
+    text,
 };
 
 /// The interval of a run.
@@ -65,7 +65,7 @@ impl<'a> Every<'a> {
     fn skip(&self, last: Result<Option<LastRun>, OnceError>) -> Result<Option<u8>, Stop> {
         let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error))? else { return Ok(None) };
         if !self.global.quiet {
-            let (ago, every) = (people::seconds(ago), people::seconds(self.every));
+            let (ago, every) = (text::seconds(ago), text::seconds(self.every));
             exit::warn(&format!(
                 "{}: skipped: {by} ran it {ago} ago, and it is to run once in {every}",
                 self.name

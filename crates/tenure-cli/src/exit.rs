@@ -5,7 +5,7 @@ use std::{error::Error, io, process::ExitCode};
 use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, shown};
 
-use crate::line;
+use crate::text;
 
 /// `-E`, as `flock` does.
 pub(crate) const CONFLICT: u8 = 1;
@@ -78,7 +78,7 @@ pub(crate) fn say(stop: &Stop) -> ExitCode {
 /// One line on the standard error, which may be closed.
 pub(crate) fn warn(line: &str) {
     let line = format!("tenure: {}", shown(line).within(8192));
-    let _ = line::write(&mut io::stderr(), &line::fitted(&line));
+    let _ = text::write(&mut io::stderr(), &text::fitted(&line));
 }
 
 /// The error and its sources, each said once, in one line.

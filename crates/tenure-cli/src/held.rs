@@ -10,12 +10,12 @@ use crate::{
     exit::{Stop, warn},
     messages::Deadline,
     notice::LONG,
-    people,
     release::Release,
     signals::Signals,
     spinner::pause,
     stopping::Stopping,
     task::Task,
+    text,
     waiting::BRIEF_PATIENCE,
 };
 
@@ -164,11 +164,11 @@ impl Held<'_> {
             (succeeded, failed) = (succeeded + one.succeeded, failed + one.failed);
             slowest = slowest.max(one.slowest);
         }
-        let (waited, held) = (people::seconds(self.waited), people::seconds(since.elapsed(TokioHost.now())));
+        let (waited, held) = (text::seconds(self.waited), text::seconds(since.elapsed(TokioHost.now())));
         let slowest =
-            if succeeded > 0 { format!(", the slowest {}", people::brief(slowest)) } else { String::new() };
+            if succeeded > 0 { format!(", the slowest {}", text::brief(slowest)) } else { String::new() };
         let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
-        let ttl = people::seconds(self.release.ttl);
+        let ttl = text::seconds(self.release.ttl);
         let renewed = format!("{succeeded} renewals{slowest}{failed}");
         warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
     }
@@ -262,7 +262,7 @@ impl Held<'_> {
                 signals.asked_to_end().await;
             }
             if left() >= LONG && !self.release.quiet {
-                let left = people::seconds(left());
+                let left = text::seconds(left());
                 warn(&format!(
                     "{}: held for another {left} by --min-hold; a second signal ends that",
                     self.name

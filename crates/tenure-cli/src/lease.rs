@@ -9,9 +9,8 @@ use crate::{
     exit::Stop,
     nested::{self, Nesting},
     notice::{Question, drained},
-    people,
     signals::{Signals, unhandled},
-    store, view,
+    store, text, view,
     waiting::{Budget, LEAVE_PATIENCE, Waiting},
 };
 
@@ -93,7 +92,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     outlives_its_process(&locks, KEEP)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
-        return Err(Stop::usage(format!("--ttl: this store accepts {} at most", people::seconds(max))));
+        return Err(Stop::usage(format!("--ttl: this store accepts {} at most", text::seconds(max))));
     }
     let question = Question::new(global, format!("{}: renewing the lease", args.name));
     let renewal = question.answered(unhandled(), locks.renew(&args.name, args.owner, args.ttl.ttl())).await?;

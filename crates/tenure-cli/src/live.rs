@@ -14,9 +14,8 @@ use crate::{
     args::{Global, Watch as Args},
     exit::{self, Stop, chain},
     notice::{LONG, announce_after, attended, silence},
-    people,
     signals::Signals,
-    spinner, store,
+    spinner, store, text,
     view::{self, json, table, try_print},
 };
 
@@ -122,7 +121,7 @@ impl Failing {
         }
         let is_said = is_new || is_live;
         let line =
-            || format!("{}; asked again; given up if that lasts {}", chain(error), people::seconds(PATIENCE));
+            || format!("{}; asked again; given up if that lasts {}", chain(error), text::seconds(PATIENCE));
         Ok(is_said.then(line))
     }
 }
@@ -133,7 +132,7 @@ fn draw(views: &[LockView], prefix: &str, place: &str, trouble: Option<&str>) ->
     let (rows, columns) =
         size.map_or((24, 80), |size| (size.ws_row.max(4).into(), size.ws_col.max(20).into()));
     let names = if prefix.is_empty() { String::new() } else { format!(" that start with {prefix}") };
-    let clock = people::clock(TokioHost.now().wall);
+    let clock = text::clock(TokioHost.now().wall);
     let mut lines = vec![format!("{clock}  {} locks{names} in {place}", views.len())];
     lines.extend(trouble.map(str::to_owned));
     if !views.is_empty() {

@@ -8,14 +8,11 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
 mod every;
-mod exec;
 mod exit;
 mod family;
 mod held;
-mod inherited;
 mod lead;
 mod lease;
-mod line;
 mod live;
 #[cfg(test)]
 mod man_tests;
@@ -23,7 +20,6 @@ mod messages;
 mod nested;
 mod notice;
 mod pace;
-mod people;
 mod processes;
 mod release;
 mod run;
@@ -32,7 +28,7 @@ mod spinner;
 mod stopping;
 mod store;
 mod task;
-mod terminal;
+mod text;
 mod view;
 mod waiting;
 mod wanted;
@@ -51,11 +47,11 @@ use crate::{
 };
 
 fn main() -> ExitCode {
-    inherited::block();
+    signals::block();
     // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
-        Some(exec::VERB) => return exec::exec(arguments),
+        Some(child::VERB) => return child::exec(arguments),
         Some(watch::VERB) => return watch::watch(arguments),
         _ => {}
     }
@@ -66,7 +62,7 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
         Err(help) => {
             let text = help.render();
-            let text = match terminal::is_colourful(&io::stdout()) {
+            let text = match text::is_colourful(&io::stdout()) {
                 true => text.ansi().to_string(),
                 false => text.to_string(),
             };
@@ -125,12 +121,12 @@ fn init_tracing(verbose: u8) {
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };
-    let colour = terminal::is_colourful(&io::stderr());
+    let colour = text::is_colourful(&io::stderr());
     // What is logged may have come from the store.
     let fields = debug_fn(|out, field, value| match (field.name(), format!("{value:?}")) {
         ("message", value) => write!(out, "{}", shown(&value).within(4096)),
         (name, value) => write!(out, "{name}={}", shown(&value)),
     });
     let logs = tracing_subscriber::fmt().fmt_fields(fields.delimited(" ")).with_max_level(level);
-    logs.with_writer(|| line::Log).with_ansi(colour).init();
+    logs.with_writer(|| text::Log).with_ansi(colour).init();
 }

@@ -13,7 +13,7 @@ use tenure::{BackendError, ErrorKind, Host, Locker, Moment, Progress, TokioHost}
 use crate::{
     args::Global,
     exit::{self, Stop},
-    people, spinner, store,
+    spinner, store, text,
 };
 
 /// A wait is announced when it is longer than two seconds. The rest is for connections that are given up after just that time:
@@ -98,7 +98,7 @@ fn served_in(error: &BackendError) -> Option<Duration> {
 }
 
 pub(crate) fn silence(place: &str, waited: Duration) -> String {
-    format!("{place} has not answered for {}", people::seconds(waited))
+    format!("{place} has not answered for {}", text::seconds(waited))
 }
 
 /// What spares the wait for a server whose guard makes it wait.
@@ -217,7 +217,7 @@ impl<'a> Question<'a> {
         let (began, place, quiet) = (TokioHost.now(), store::place(self.global), self.global.quiet);
         let line = || {
             let waited = began.elapsed(TokioHost.now()).saturating_sub(self.work);
-            let most = people::seconds(self.most);
+            let most = text::seconds(self.most);
             match waited < LONG {
                 true => self.what.clone(),
                 false => format!("{}: {}; given up after {most}", self.what, silence(&place, waited)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Finding, Host, Locker, Promises, Severity, Timing, TokioHost};
 
-use crate::{people, spinner::pause};
+use crate::{spinner::pause, text};
 
 /// The length of the measurement.
 pub(crate) const MEASURED: Duration = Duration::from_secs(2);
@@ -76,14 +76,14 @@ fn advice(pace: Pace, promises: &Promises) -> Advice {
     } else {
         "the shortest there is".to_owned()
     };
-    let (brief, default) = (people::brief, promises.default_ttl());
+    let (brief, default) = (text::brief, promises.default_ttl());
     let line = format!(
         "ttl: {} is the shortest that makes sense here, {reason}: {answers} answers took {} at most, and this machine \
          paused for {} at most, in {}; the default is {}",
         brief(shortest),
         brief(round_trip),
         brief(pause),
-        people::seconds(MEASURED),
+        text::seconds(MEASURED),
         brief(default)
     );
     let finding = (shortest > default).then(|| {

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{self, ErrorKind},
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     sync::OnceLock,
 };
 
@@ -81,6 +82,23 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
         }
     }
     Ok(found)
+}
+
+/// The path of this program, even if its file was replaced meanwhile.
+#[cfg(target_os = "linux")]
+pub(crate) fn ourselves() -> io::Result<PathBuf> {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+    let running = Path::new("/proc/self/exe");
+    if running.exists() {
+        return Ok(running.into());
+    }
+    // Without `/proc` the kernel still tells which path was started.
+    Ok(Path::new(".").join(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn ourselves() -> io::Result<PathBuf> {
+    std::env::current_exe()
 }
 
 /// The children of a process whose main thread starts and adopts all of them, also those that `/proc` hides otherwise.

@@ -15,9 +15,9 @@ use tenure::{
 use crate::{
     exit,
     notice::{LONG, announce_after, attended, drained},
-    people,
     signals::Signals,
     spinner::{self, pause},
+    text,
     waiting::{BRIEF_PATIENCE, LEAVE_PATIENCE},
 };
 
@@ -66,7 +66,7 @@ impl Release<'_> {
         let (began, is_said, patience) = (TokioHost.now(), Cell::new(false), left.min(PATIENCE));
         let notice = || {
             is_said.set(true);
-            let left = people::seconds(patience.saturating_sub(began.elapsed(TokioHost.now())));
+            let left = text::seconds(patience.saturating_sub(began.elapsed(TokioHost.now())));
             format!("{}; given up in {left}; {}", self.unanswered(began), self.free())
         };
         let said = announce_after(self.quiet, SILENCE, notice);
@@ -171,12 +171,12 @@ impl Release<'_> {
     }
 
     fn unanswered(&self, began: Moment) -> String {
-        let waited = people::seconds(began.elapsed(TokioHost.now()));
+        let waited = text::seconds(began.elapsed(TokioHost.now()));
         format!("{}: {} has not answered the release for {waited}", self.name, self.place)
     }
 
     fn free(&self) -> String {
-        format!("the lock is free after its ttl of {} at the latest", people::seconds(self.ttl))
+        format!("the lock is free after its ttl of {} at the latest", text::seconds(self.ttl))
     }
 }
 
@@ -191,10 +191,8 @@ fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
         // A break raises it, as each holder after it does; where all locks share it, those of others do as well.
         Ordering::Greater => "it was broken, unlocked or forgotten, or expired",
     };
-    let now = view
-        .holders
-        .first()
-        .map_or_else(String::new, |holder| format!("; held by {}", people::holder(holder)));
+    let now =
+        view.holders.first().map_or_else(String::new, |holder| format!("; held by {}", text::holder(holder)));
     format!("{how}{now}")
 }
 

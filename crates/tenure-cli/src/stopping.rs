@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Guards, Host, TokioHost};
 
-use crate::{exit::Stop, messages::Deadline, people};
+use crate::{exit::Stop, messages::Deadline, text};
 
 /// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
 /// ttl.
@@ -26,7 +26,7 @@ impl Stopping {
     pub(crate) fn new(grace: Option<Duration>, ttl: Duration) -> Result<Self, Stop> {
         let grace = grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
         if grace > ttl / 3 {
-            let (grace, most) = (people::seconds(grace), people::seconds(ttl / 3));
+            let (grace, most) = (text::seconds(grace), text::seconds(ttl / 3));
             return Err(Stop::usage(format!(
                 "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
             )));

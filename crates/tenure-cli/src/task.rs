@@ -7,8 +7,8 @@ use tenure::{Label, Lock, Promises, Timing};
 use crate::{
     args::{Attach, Lead, Run},
     exit::{self, Stop},
-    people,
     stopping::Stopping,
+    text,
 };
 
 /// A command that is to run under a lease, and how.
@@ -38,7 +38,7 @@ impl Task {
         let raise = promises
             .max_ttl_parameter
             .map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
-        let max = people::seconds(promises.max_ttl);
+        let max = text::seconds(promises.max_ttl);
         Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
     }
 

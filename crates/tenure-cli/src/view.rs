@@ -10,11 +10,9 @@ use tenure::{LockView, shown};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
-    line,
     notice::{Question, WALK},
-    people,
     signals::unhandled,
-    store,
+    store, text,
 };
 
 /// Prints lines for people to the standard output.
@@ -22,7 +20,7 @@ use crate::{
 /// # Errors
 /// If it cannot be written, as on a full disk. A reader that has gone is no error: it has seen what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), Stop> {
-    print_exactly(&line::fitted(text))
+    print_exactly(&text::fitted(text))
 }
 
 /// The same for programs: no line of it is cut.
@@ -42,7 +40,7 @@ pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
 
 /// Prints what the reader must not miss: here one that has gone is an error too.
 pub(crate) fn try_print(text: &str) -> io::Result<()> {
-    line::write(&mut io::stdout(), &format!("{}\n", text.trim_end()))
+    text::write(&mut io::stdout(), &format!("{}\n", text.trim_end()))
 }
 
 pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> String {
@@ -78,8 +76,8 @@ pub(crate) fn table(views: &[LockView]) -> String {
                 held.mode.to_string(),
                 held.who(),
                 held.token.map_or_else(|| "-".into(), |token| token.to_string()),
-                held.since.map_or_else(String::new, people::clock),
-                people::left(held.expires_in),
+                held.since.map_or_else(String::new, text::clock),
+                text::left(held.expires_in),
                 waiting.clone(),
             ]);
         }
@@ -118,15 +116,15 @@ fn text(view: &LockView) -> String {
     let mut text = if view.holders.is_empty() { format!("{name} is free\n") } else { format!("{name}\n") };
     for held in &view.holders {
         let token = held.token.map_or_else(String::new, |token| format!(", token {token}"));
-        let (who, owner) = (people::holder(held), shown(&held.owner).within(128));
+        let (who, owner) = (text::holder(held), shown(&held.owner).within(128));
         text += &format!("  held ({}) by {who}{token}, owner {owner}\n", held.mode);
     }
     for (place, waits) in view.queue.iter().enumerate() {
-        let (place, waited) = (place + 1, people::seconds(waits.waiting));
+        let (place, waited) = (place + 1, text::seconds(waits.waiting));
         text += &format!("  {place}. waits ({}) for {waited}: {}\n", waits.mode, waits.who());
     }
     if let Some(memo) = &view.memo {
-        let [age, left] = [memo.age, memo.left].map(people::seconds);
+        let [age, left] = [memo.age, memo.left].map(text::seconds);
         let (owner, said) = (shown(&memo.owner).within(128), shown(&memo.text).within(1024));
         text += &format!("  memo of {age} ago, {left} left, owner {owner}: {said}\n");
     }
@@ -144,7 +142,7 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
     let name = shown(args.name.as_str());
     let mut text = String::new();
     for holder in &robbed {
-        text += &format!("{name} was taken from {}\n", people::holder(holder));
+        text += &format!("{name} was taken from {}\n", text::holder(holder));
     }
     match try_print(if robbed.is_empty() { format!("{name} was free") } else { text }.as_str()) {
         // It is done, whether it can be said or not.
@@ -214,7 +212,7 @@ mod tests {
             free.holders.clear();
             let table = table(&[view, free]);
             prop_assert!(is_tame(&table, 3), "{table:?}");
-            prop_assert!(is_tame(&people::holder(&held), 1));
+            prop_assert!(is_tame(&text::holder(&held), 1));
             let busy = AcquireError::TimedOut { waited: Duration::ZERO, ahead: None, holder: Some(Box::new(held)) };
             prop_assert!(is_tame(&busy.to_string(), 1));
             let error = BackendError::new(ErrorKind::Corrupt, Outcome::NotApplied, format!("it says {a}"))

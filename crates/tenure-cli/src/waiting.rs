@@ -8,9 +8,8 @@ use crate::{
     args::Global,
     exit::Stop,
     notice::{Trouble, announce, attended, drained},
-    people,
     signals::Signals,
-    spinner, store,
+    spinner, store, text,
 };
 
 /// The longest time to wait until what was not wanted in the end is given back: a place in a queue, or a lease that nobody
@@ -133,7 +132,7 @@ impl<'a> Waiting<'a> {
         Stop::not_acquired(error, self.conflict, || match error {
             _ if self.quiet => String::new(),
             AcquireError::TimedOut { holder: Some(holder), .. } => {
-                format!("{}: held by {}", self.name(), people::holder(holder))
+                format!("{}: held by {}", self.name(), text::holder(holder))
             }
             _ => format!("{}: not acquired in time", self.name()),
         })
@@ -145,9 +144,8 @@ impl<'a> Waiting<'a> {
         if let Some(waiting) = self.progress.latest() {
             if let Some(holder) = &waiting.holder {
                 line += &format!(", held by {}", holder.who());
-                line += &holder
-                    .since
-                    .map_or_else(String::new, |since| format!(" since {}", people::clock(since)));
+                line +=
+                    &holder.since.map_or_else(String::new, |since| format!(" since {}", text::clock(since)));
             }
             if let Some(ahead) = waiting.ahead.filter(|ahead| *ahead > 0) {
                 line += &format!(", {ahead} ahead");
@@ -165,7 +163,7 @@ impl<'a> Waiting<'a> {
     }
 
     fn waited(&self) -> String {
-        format!("{}: waiting for {}", self.name(), people::seconds(self.started.elapsed(TokioHost.now())))
+        format!("{}: waiting for {}", self.name(), text::seconds(self.started.elapsed(TokioHost.now())))
     }
 
     /// What is waited for at present.
@@ -180,7 +178,7 @@ impl<'a> Waiting<'a> {
             Some(Duration::ZERO) => String::new(),
             Some(_) => "; given up when --wait is over".to_owned(),
             None => self.patience.map_or_else(String::new, |patience| {
-                format!("; given up if that lasts {}", people::seconds(patience))
+                format!("; given up if that lasts {}", text::seconds(patience))
             }),
         };
         Trouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))

@@ -16,10 +16,10 @@ use rustix::process::{WaitOptions, waitpid};
 use tenure::{Host, Moment, TokioHost};
 
 use crate::{
-    exec, exit,
+    exit,
     messages::{Deadline, Message, Watched},
     nested,
-    processes::{Known, raw},
+    processes::{self, Known, raw},
     watch::{self, VERB},
 };
 
@@ -152,7 +152,7 @@ impl Process {
         if let Some(watched) = watched {
             say(&mut line, &Message::Watch(watched.clone()))?;
         }
-        let process = Command::new(exec::ourselves()?)
+        let process = Command::new(processes::ourselves()?)
             .arg0("tenure")
             .arg(VERB)
             .args(before.iter().map(watch::written))

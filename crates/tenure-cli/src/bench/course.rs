@@ -13,9 +13,8 @@ use crate::{
     },
     exit::{Stop, UNAVAILABLE, chain},
     notice::{Trouble, drained},
-    people,
     signals::Signals,
-    spinner, store,
+    spinner, store, text,
     waiting::LEAVE_PATIENCE,
 };
 
@@ -74,7 +73,7 @@ impl Course {
 
     /// Why connecting takes so long: a server that has restarted may let nobody in for a while.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
-        let end = format!("; given up if that lasts {}", people::seconds(PATIENCE));
+        let end = format!("; given up if that lasts {}", text::seconds(PATIENCE));
         Some(Trouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
     }
 

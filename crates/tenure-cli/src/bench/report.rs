@@ -1,4 +1,4 @@
-//! What the bench prints: one table for people, one object for programs.
+//! What the bench prints: one table for text, one object for programs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     bench::part::{Answer, Part},
-    people, view,
+    text, view,
 };
 
 /// All that was measured.
@@ -70,7 +70,7 @@ pub(crate) fn table(answers: &[Answer]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["PART", "PER SECOND", "P50", "P99", "WORST", "NOTES"]);
     for answer in answers {
-        let [p50, p99, worst] = [answer.p50, answer.p99, answer.worst].map(people::brief);
+        let [p50, p99, worst] = [answer.p50, answer.p99, answer.worst].map(text::brief);
         table.add_row([answer.part.title(), rate(answer.per_second), p50, p99, worst, notes(answer)]);
     }
     // All but the first and the last are numbers.
@@ -98,6 +98,6 @@ fn notes(answer: &Answer) -> String {
     };
     let hasty =
         if sharing.is_hasty { "; too few turns to judge fairness, use a longer --duration" } else { "" };
-    let change = people::brief(sharing.change);
+    let change = text::brief(sharing.change);
     format!("{timed}; {change} per change, Jain {:.3}, {starved}{hasty}", sharing.jain)
 }
