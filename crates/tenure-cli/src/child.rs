@@ -30,14 +30,11 @@ use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
 use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
 
 use crate::{
-    exit,
-    family::{Family, Scope},
-    messages::{Deadline, Watched},
-    nested,
-    processes::{self, raw},
+    exit, nested,
+    processes::{self, Family, Scope, raw},
     signals,
     spinner::pause,
-    watcher::Watcher,
+    watcher::{Deadline, Watched, Watcher},
 };
 
 /// What a command runs under.

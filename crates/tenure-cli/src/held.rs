@@ -8,7 +8,6 @@ use crate::{
     child::{Change, Child, Under},
     every::Every,
     exit::{Stop, warn},
-    messages::Deadline,
     notice::LONG,
     release::Release,
     signals::Signals,
@@ -17,6 +16,7 @@ use crate::{
     task::Task,
     text,
     waiting::BRIEF_PATIENCE,
+    watcher::Deadline,
 };
 
 /// How a command under a lock came to its end.

@@ -9,14 +9,12 @@ mod doctor;
 mod drift;
 mod every;
 mod exit;
-mod family;
 mod held;
 mod lead;
 mod lease;
 mod live;
 #[cfg(test)]
 mod man_tests;
-mod messages;
 mod nested;
 mod notice;
 mod pace;
@@ -32,7 +30,6 @@ mod text;
 mod view;
 mod waiting;
 mod wanted;
-mod watch;
 mod watcher;
 
 use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
@@ -52,7 +49,7 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(child::VERB) => return child::exec(arguments),
-        Some(watch::VERB) => return watch::watch(arguments),
+        Some(watcher::VERB) => return watcher::watch(arguments),
         _ => {}
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));

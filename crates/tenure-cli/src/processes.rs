@@ -1,6 +1,8 @@
-//! The processes of our session, from `/proc`: parent, group, alive or dead; and whether it shows them at all.
+//! The processes that work under the lock: the command's process group, and what the command started in other groups. They are
+//! found among the processes of our session, which `/proc` shows: parent, group, alive or dead.
 
 use std::{
+    collections::HashSet,
     fs,
     io::{self, ErrorKind},
     os::fd::{AsFd, OwnedFd},
@@ -11,21 +13,256 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::{Signal, kill},
+    sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpgid, getpid, getsid},
 };
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
+
+use crate::{
+    exit::{self, Stop},
+    nested,
+};
+
+/// The command, its process group, and its descendants in our session. A process with a session of its own is a daemon,
+/// and does not belong to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Family {
+    /// The command. It is the leader of its group at the start.
+    pub(crate) command: Pid,
+    /// `tenure`, the parent of the command.
+    pub(crate) tenure: Pid,
+    /// The watcher: a child of `tenure` that does not belong to the family.
+    pub(crate) watcher: Option<Pid>,
+    pub(crate) scope: Scope,
+    /// The owner of the lock, which is in the environment of all that the command starts.
+    pub(crate) owner: String,
+}
+
+/// How the descendants of the command are found that left its group. By default they are not.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Scope {
+    /// `tenure` adopts orphans, and `/proc` shows them.
+    pub(crate) adopts: bool,
+    /// The children that `tenure` had before the command, as those of the shell that became `tenure`: not of the family.
+    pub(crate) before: Vec<Known>,
+}
+
+impl Family {
+    /// Passes a signal that we received on to the command's group, and to the command if it has left that group.
+    pub(crate) fn forward(&self, signal: Signal) {
+        let _ = killpg(self.command, signal);
+        if let Some(command) = self.command().filter(|process| process.group != self.command) {
+            command.signal(signal);
+        }
+    }
+
+    /// Sends a signal to all processes. False if we may not signal one of them, as after a change of user.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
+        let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
+        for process in all.iter().filter(|process| !process.is_dead && process.group != self.command) {
+            in_reach &= process.signal(signal);
+        }
+        in_reach
+    }
+
+    /// True once no process is left that can run. A dead process stays in its group until its parent waits for it,
+    /// perhaps for ever: it does not count.
+    pub(crate) fn is_gone(&self) -> bool {
+        let is_empty = kill(Pid::from_raw(-self.command.as_raw()), None) == Err(Errno::ESRCH);
+        // Where we adopt it could be read, and will be again: until then it says nothing of who left the group.
+        let Ok(all) = self.all() else { return is_empty && !self.scope.adopts };
+        if all.iter().any(|process| !process.is_dead) {
+            return false;
+        }
+        // The system may hide somebody, as a program of another user: then an ancestor of his is a child of ours, which
+        // it does not hide. Where we adopt nobody, a group that shows nobody counts as alive.
+        self.scope.adopts || is_empty || all.iter().any(|process| process.group == self.command)
+    }
+
+    /// Daemons: orphans that we adopted and that have a session of their own.
+    pub(crate) fn daemons(&self) -> Vec<Pid> {
+        let children = children(self.tenure).unwrap_or_default();
+        let is_daemon = |child: &Process| {
+            child.pid != self.command
+                && !child.is_dead
+                && getsid(Some(child.pid)).is_ok_and(|session| Ok(session) != getsid(None))
+        };
+        let found = children.into_iter().filter_map(Process::look);
+        found.filter(|child| is_daemon(child) && self.adopted(child)).map(|child| child.pid).collect()
+    }
+
+    /// The command, until we have waited for it.
+    fn command(&self) -> Option<Process> {
+        let is_our_child = || {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            raw(self.command).is_some_and(|pid| waitid(WaitId::Pid(pid), look).is_ok())
+        };
+        let is_it = |parent: Option<Pid>| parent.map_or_else(is_our_child, |parent| parent == self.tenure);
+        Process::look(self.command).filter(|process| is_it(process.parent))
+    }
+
+    /// All processes, also dead ones.
+    fn all(&self) -> io::Result<Vec<Process>> {
+        let session = getsid(None)?;
+        let mut all = of_session(session)?;
+        all.retain(|process| process.pid != self.command);
+        all.extend(self.command());
+        for pid in self.children()? {
+            if getsid(Some(pid)) == Ok(session) {
+                self.count_child(pid, &mut all);
+            }
+        }
+        let tree = self.tree(&all);
+        all.retain(|process| process.group == self.command || tree.contains(&process.pid));
+        all.retain(|process| Some(process.pid) != self.watcher);
+        Ok(all)
+    }
+
+    /// The children of `tenure`. If we adopt orphans, each living process of the family is one of them or has one of
+    /// them as an ancestor. So if they cannot be read, nothing is known.
+    fn children(&self) -> io::Result<Vec<Pid>> {
+        let tenure_lives = || kill(self.tenure, None) != Err(Errno::ESRCH);
+        match children(self.tenure) {
+            Err(error) if self.scope.adopts && tenure_lives() => Err(error),
+            found => Ok(found.unwrap_or_default()),
+        }
+    }
+
+    /// A child of ours, even if it was not listed or its parent could not be read.
+    fn count_child(&self, pid: Pid, all: &mut Vec<Process>) {
+        match all.iter_mut().find(|process| process.pid == pid) {
+            Some(listed) => listed.parent = Some(self.tenure),
+            None => {
+                all.extend(Process::look(pid).map(|child| Process { parent: Some(self.tenure), ..child }));
+            }
+        }
+    }
+
+    /// Whether a child of `tenure` other than the command is an orphan of the command. One that was there before may
+    /// leave orphans as well; those of the command have its environment. What does not show it may be one.
+    fn adopted(&self, child: &Process) -> bool {
+        let Scope { adopts, before } = &self.scope;
+        let is_marked = || child.environment().is_none_or(|all| nested::is_under(&all, &self.owner));
+        *adopts
+            && Some(child.pid) != self.watcher
+            && !before.contains(&child.known())
+            && (before.is_empty() || is_marked())
+    }
+
+    fn tree(&self, all: &[Process]) -> HashSet<Pid> {
+        let is_root = |process: &Process| {
+            process.pid == self.command || (process.parent == Some(self.tenure) && self.adopted(process))
+        };
+        let mut tree: HashSet<Pid> = all.iter().filter(|p| is_root(p)).map(|p| p.pid).collect();
+        loop {
+            let of_tree = |process: &&Process| process.parent.is_some_and(|parent| tree.contains(&parent));
+            let more: Vec<Pid> = all.iter().filter(of_tree).map(|p| p.pid).collect();
+            let before = tree.len();
+            tree.extend(more);
+            if tree.len() == before {
+                return tree;
+            }
+        }
+    }
+}
+
+impl Scope {
+    /// Makes us, instead of process 1, the parent of orphans among our descendants. Call it before the command is started.
+    pub(crate) fn new() -> io::Result<Self> {
+        // The children of one that has ended are ours by now, and are listed themselves.
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        #[cfg(target_os = "linux")]
+        if sight() == Sight::Ours {
+            nix::sys::prctl::set_child_subreaper(true)?;
+            let before = children(getpid())?.into_iter().filter_map(Process::look);
+            return Ok(Self { adopts: true, before: before.map(|child| child.known()).collect() });
+        }
+        Ok(Self::default())
+    }
+
+    /// Refuses a `/proc` that would show other processes as those of the command, and says so if there is none.
+    pub(crate) fn check(quiet: bool) -> Result<(), Stop> {
+        if !cfg!(target_os = "linux") {
+            return Ok(());
+        }
+        match sight() {
+            Sight::Others => {
+                return Err(Stop::internal(
+                    "/proc shows the processes of another PID namespace, and tenure could not watch over the command: \
+                     mount the one of this namespace, as `unshare --mount-proc` and `bwrap --proc /proc` do",
+                ));
+            }
+            Sight::Little if !quiet => exit::warn(
+                "/proc is missing, or hides our processes: tenure waits for the command's process group and stops it, \
+                 but does not see what leaves that group",
+            ),
+            Sight::Little | Sight::Ours => {}
+        }
+        Ok(())
+    }
+}
 
 /// One process, when it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    pub(crate) pid: Pid,
-    pub(crate) group: Pid,
+    pid: Pid,
+    group: Pid,
     /// `None` if the system hides it, or if it is of another PID namespace.
-    pub(crate) parent: Option<Pid>,
+    parent: Option<Pid>,
     /// Its start time, which differs if another process gets the same pid.
-    pub(crate) born: u64,
+    born: u64,
     /// A zombie: none of its threads runs, and its parent has not waited for it.
     pub(crate) is_dead: bool,
+}
+
+impl Process {
+    /// `None` if there is no such process. After any other error it counts as alive.
+    fn look(pid: Pid) -> Option<Self> {
+        let group = getpgid(Some(pid)).ok()?;
+        let stat = match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(stat) => Stat::parse(&stat),
+            // Gone meanwhile, or hidden: only a system call can tell.
+            Err(error) if is_gone(&error) => {
+                getpgid(Some(pid)).ok()?;
+                None
+            }
+            Err(_) => None,
+        };
+        let ended = has_exited(pid);
+        Some(match stat {
+            // The first thread of a process may end before the others: that is no zombie, though it looks so.
+            Some(Stat { state, parent, born }) => {
+                let is_dead = matches!(state, b'Z' | b'X') && ended != Some(false);
+                Self { pid, group, parent: (parent > 0).then(|| Pid::from_raw(parent)), born, is_dead }
+            }
+            None => Self { pid, group, parent: None, born: 0, is_dead: ended == Some(true) },
+        })
+    }
+
+    /// What tells it from a later one with the same pid.
+    fn known(&self) -> Known {
+        (self.pid.as_raw(), self.born)
+    }
+
+    /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let handle = open(self.pid);
+        if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
+            return true;
+        }
+        match handle {
+            Ok(Some(handle)) => send(&handle, signal),
+            Ok(None) => true,
+            Err(()) => kill(self.pid, signal) != Err(Errno::EPERM),
+        }
+    }
+
+    /// The environment with which it was started; `None` if it cannot be read, or is empty, as it is for a moment when a
+    /// process becomes another program.
+    pub(crate) fn environment(&self) -> Option<Vec<u8>> {
+        fs::read(format!("/proc/{}/environ", self.pid)).ok().filter(|environment| !environment.is_empty())
+    }
 }
 
 /// A pid and the start time of the process.
@@ -33,7 +270,7 @@ pub(crate) type Known = (i32, u64);
 
 /// What `/proc` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+enum Sight {
     /// Our processes.
     Ours,
     /// It is missing, or shows less of them than is needed.
@@ -43,7 +280,7 @@ pub(crate) enum Sight {
 }
 
 /// What `/proc` showed to this process when it was asked first: no later failure makes it less.
-pub(crate) fn sight() -> Sight {
+fn sight() -> Sight {
     static SIGHT: OnceLock<Sight> = OnceLock::new();
     *SIGHT.get_or_init(look_around)
 }
@@ -84,26 +321,9 @@ pub(crate) fn of_session(session: Pid) -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// The path of this program, even if its file was replaced meanwhile.
-#[cfg(target_os = "linux")]
-pub(crate) fn ourselves() -> io::Result<PathBuf> {
-    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
-    let running = Path::new("/proc/self/exe");
-    if running.exists() {
-        return Ok(running.into());
-    }
-    // Without `/proc` the kernel still tells which path was started.
-    Ok(Path::new(".").join(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())))
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn ourselves() -> io::Result<PathBuf> {
-    std::env::current_exe()
-}
-
 /// The children of a process whose main thread starts and adopts all of them, also those that `/proc` hides otherwise.
 /// One may be missing while another one ends.
-pub(crate) fn children(parent: Pid) -> io::Result<Vec<Pid>> {
+fn children(parent: Pid) -> io::Result<Vec<Pid>> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
     Ok(list.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect())
 }
@@ -120,53 +340,21 @@ pub(crate) fn are_orphaned() -> bool {
     !all.iter().any(|process| process.group == group && process.parent.is_some_and(cares))
 }
 
-impl Process {
-    /// `None` if there is no such process. After any other error it counts as alive.
-    pub(crate) fn look(pid: Pid) -> Option<Self> {
-        let group = getpgid(Some(pid)).ok()?;
-        let stat = match fs::read(format!("/proc/{pid}/stat")) {
-            Ok(stat) => Stat::parse(&stat),
-            // Gone meanwhile, or hidden: only a system call can tell.
-            Err(error) if is_gone(&error) => {
-                getpgid(Some(pid)).ok()?;
-                None
-            }
-            Err(_) => None,
-        };
-        let ended = has_exited(pid);
-        Some(match stat {
-            // The first thread of a process may end before the others: that is no zombie, though it looks so.
-            Some(Stat { state, parent, born }) => {
-                let is_dead = matches!(state, b'Z' | b'X') && ended != Some(false);
-                Self { pid, group, parent: (parent > 0).then(|| Pid::from_raw(parent)), born, is_dead }
-            }
-            None => Self { pid, group, parent: None, born: 0, is_dead: ended == Some(true) },
-        })
+/// The path of this program, even if its file was replaced meanwhile.
+#[cfg(target_os = "linux")]
+pub(crate) fn ourselves() -> io::Result<PathBuf> {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+    let running = Path::new("/proc/self/exe");
+    if running.exists() {
+        return Ok(running.into());
     }
+    // Without `/proc` the kernel still tells which path was started.
+    Ok(Path::new(".").join(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes())))
+}
 
-    /// What tells it from a later one with the same pid.
-    pub(crate) fn known(&self) -> Known {
-        (self.pid.as_raw(), self.born)
-    }
-
-    /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let handle = open(self.pid);
-        if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
-            return true;
-        }
-        match handle {
-            Ok(Some(handle)) => send(&handle, signal),
-            Ok(None) => true,
-            Err(()) => kill(self.pid, signal) != Err(Errno::EPERM),
-        }
-    }
-
-    /// The environment with which it was started; `None` if it cannot be read, or is empty, as it is for a moment when a
-    /// process becomes another program.
-    pub(crate) fn environment(&self) -> Option<Vec<u8>> {
-        fs::read(format!("/proc/{}/environ", self.pid)).ok().filter(|environment| !environment.is_empty())
-    }
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn ourselves() -> io::Result<PathBuf> {
+    std::env::current_exe()
 }
 
 pub(crate) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
@@ -260,5 +448,23 @@ mod tests {
         assert_eq!(us.parent, Some(nix::unistd::getppid()));
         assert_eq!(Process::look(Pid::from_raw(i32::MAX)), None);
         assert!(of_session(getsid(None).unwrap()).unwrap().contains(&us));
+    }
+
+    /// L1: a program of another user that left the group, on a system that lists processes and hides what they are
+    /// (`hidepid=1`). It was known already, and so not known as a child of ours: the lock was released beside it.
+    #[test]
+    fn a_child_whose_parent_cannot_be_read_is_one_of_the_family() {
+        let (tenure, child) = (Pid::from_raw(5), Pid::from_raw(7));
+        let family = Family {
+            command: Pid::from_raw(6),
+            tenure,
+            watcher: Some(Pid::from_raw(8)),
+            scope: Scope { adopts: true, before: Vec::new() },
+            owner: String::new(),
+        };
+        let mut all = vec![Process { pid: child, group: child, parent: None, born: 0, is_dead: false }];
+        assert!(family.tree(&all).is_empty(), "nothing tells whose child it is");
+        family.count_child(child, &mut all);
+        assert_eq!(family.tree(&all), HashSet::from([child]));
     }
 }

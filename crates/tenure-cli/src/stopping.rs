@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Guards, Host, TokioHost};
 
-use crate::{exit::Stop, messages::Deadline, text};
+use crate::{exit::Stop, text, watcher::Deadline};
 
 /// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
 /// ttl.

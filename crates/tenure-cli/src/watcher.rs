@@ -1,34 +1,32 @@
-//! The watcher process as `tenure` uses it: started before the command, told every new deadline, replaced, killed in the end.
+//! The watcher process. It ends the command, and what the command started, if `tenure` was killed or is suspended: the
+//! parent-death signal reaches only the command, and a suspended `tenure` can stop nothing.
+//!
+//! `tenure` starts it before the command, tells it every new deadline, replaces it, kills it in the end: [`Watcher`]. The messages
+//! to it say which processes to watch, and until when: [`Message`]. The process itself: [`watch`].
 
 use std::{
-    io::{self, PipeReader, PipeWriter, Read, Write},
-    os::unix::process::CommandExt,
-    process::{Command, Stdio},
+    ffi::OsString,
+    io::{self, ErrorKind, PipeReader, PipeWriter, Read, Stdin, Write, stdin, stdout},
+    os::{fd::AsFd, unix::process::CommandExt},
+    process::{Command, ExitCode, Stdio},
     time::Duration,
 };
 
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::{SigSet, Signal, kill},
+    unistd::{self, Pid, getpid, getsid},
 };
 use rustix::process::{WaitOptions, waitpid};
+use serde::{Deserialize, Serialize};
 use tenure::{Host, Moment, TokioHost};
 
 use crate::{
-    exit,
-    messages::{Deadline, Message, Watched},
-    nested,
-    processes::{self, Known, raw},
-    watch::{self, VERB},
+    exit, nested,
+    processes::{self, Family, Known, Scope, raw},
 };
-
-/// From one start to the next, if each watcher is killed at once: the first time, and the longest.
-const FIRST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(1);
-
-/// From one line about watchers that are killed to the next, and how long one must live for the pauses to be short again.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// A process that ends the command if we cannot, and its successors. Dropping this ends it.
 pub(crate) struct Watcher {
@@ -155,7 +153,7 @@ impl Process {
         let process = Command::new(processes::ourselves()?)
             .arg0("tenure")
             .arg(VERB)
-            .args(before.iter().map(watch::written))
+            .args(before.iter().map(written))
             // It does not work under the lock of a `tenure` around us: that one must not take it for a process that does.
             .env_remove(nested::VARIABLE)
             .process_group(0)
@@ -182,7 +180,252 @@ fn say(line: &mut PipeWriter, message: &Message) -> io::Result<()> {
     words.push(b'\n');
     match line.write_all(&words) {
         // It is stopped, and has not read for hundreds of deadlines: it will act too early, but not too late.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         said => said,
+    }
+}
+
+/// A process in an argument of `__watch`.
+fn written((pid, born): &Known) -> String {
+    format!("{pid}:{born}")
+}
+
+/// A message from `tenure` to its watcher process: one line of JSON.
+#[derive(Serialize, Deserialize, Debug, PartialEq, Eq)]
+enum Message {
+    Watch(Watched),
+    /// When to act, unless another message comes before.
+    Until(Deadline),
+}
+
+/// The processes to watch.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watched {
+    pub(crate) command: i32,
+    pub(crate) tenure: i32,
+    pub(crate) adopts: bool,
+    /// The owner, which is in the environment of all that the command starts.
+    pub(crate) owner: String,
+}
+
+/// When the watcher process ends the command: a little later than `tenure` does it itself.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// TERM; `None` if that has been sent.
+    term: Option<Reading>,
+    kill: Reading,
+}
+
+impl Deadline {
+    pub(crate) fn new(term: Option<Moment>, kill: Moment) -> Self {
+        Self { term: term.map(|term| (term.boot, term.wall)), kill: (kill.boot, kill.wall) }
+    }
+
+    /// Whether TERM has to be sent.
+    fn wants_term(self) -> bool {
+        self.term.is_some()
+    }
+
+    fn first(self) -> Moment {
+        moment(self.term.unwrap_or(self.kill))
+    }
+
+    fn kill(self) -> Moment {
+        moment(self.kill)
+    }
+
+    /// True if the difference is only that of two measurements.
+    fn is_about(self, other: Self) -> bool {
+        let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_millis(1);
+        self.wants_term() == other.wants_term()
+            && near(self.kill.0, other.kill.0)
+            && near(self.kill.1, other.kill.1)
+    }
+}
+
+/// A moment in a message to another process of this machine.
+type Reading = (Duration, Duration);
+
+fn moment((boot, wall): Reading) -> Moment {
+    Moment { boot, wall }
+}
+
+/// The receiving end of the messages: the standard input of the watcher process.
+struct Inbox {
+    line: Stdin,
+    heard: Vec<u8>,
+}
+
+impl Inbox {
+    fn new() -> Self {
+        Self { line: stdin(), heard: Vec::new() }
+    }
+
+    /// Waits for the next message; `None` if none comes within `patience`. An error if the pipe was closed.
+    fn receive(&mut self, patience: Duration) -> io::Result<Option<Message>> {
+        loop {
+            if let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.heard.drain(..=end).collect();
+                return Ok(serde_json::from_slice(&line).ok());
+            }
+            let mut ready = [PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
+            let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+            match poll(&mut ready, patience) {
+                Ok(0) | Err(Errno::EINTR) => return Ok(None),
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let mut some = [0; 512];
+            match unistd::read(&self.line, &mut some) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.heard.extend(&some[..count]),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// `__watch PID:BORN...`, the processes that were there before the command: reads from the standard input which to watch
+/// and until when. The end of the input says that `tenure` is dead.
+pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
+    let _ = SigSet::all().thread_block();
+    let before: Vec<Known> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
+    let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
+    loop {
+        let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
+        // In this order: whoever was stopped finds a deadline that is over, and news of a later one behind it.
+        let is_over = deadline.is_some_and(|deadline| deadline.first().is_over(TokioHost.now()));
+        match inbox.receive(left.min(CLOCKS)) {
+            Ok(Some(Message::Watch(whom))) => watched = Some(whom),
+            Ok(Some(Message::Until(when))) => deadline = Some(when),
+            Ok(None) => {
+                if let (Some(watched), Some(deadline), true) = (&watched, deadline, is_over) {
+                    end(&family(watched, Scope { adopts: watched.adopts, before }), deadline);
+                    return ExitCode::from(exit::LOST);
+                }
+            }
+            Err(_) => {
+                watched.as_ref().inspect(|watched| kill_all(watched));
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+}
+
+fn read(argument: &str) -> Option<Known> {
+    let (pid, born) = argument.split_once(':')?;
+    Some((pid.parse().ok()?, born.parse().ok()?))
+}
+
+fn family(watched: &Watched, scope: Scope) -> Family {
+    let pid = Pid::from_raw;
+    Family {
+        command: pid(watched.command),
+        tenure: pid(watched.tenure),
+        watcher: Some(getpid()),
+        scope,
+        owner: watched.owner.clone(),
+    }
+}
+
+/// `tenure` lives but is suspended: does what it would have done, and tells it first, for when it continues.
+fn end(family: &Family, deadline: Deadline) {
+    let _ = stdout().write_all(b"!").and_then(|()| stdout().flush());
+    if deadline.wants_term() {
+        family.signal(Signal::SIGTERM);
+        // A stopped process hears of it only when it goes on.
+        family.signal(Signal::SIGCONT);
+        wait(family, deadline.kill());
+    }
+    kill_until_gone(family);
+}
+
+fn kill_until_gone(family: &Family) {
+    let began = TokioHost.now();
+    while !family.is_gone() && began.elapsed(TokioHost.now()) < DYING {
+        family.signal(Signal::SIGKILL);
+        rest();
+    }
+}
+
+fn wait(family: &Family, until: Moment) {
+    while !family.is_gone() && !until.is_over(TokioHost.now()) {
+        rest();
+    }
+}
+
+/// `tenure` is dead and has no children any more: processes outside the command's group are found by their environment.
+fn kill_all(watched: &Watched) {
+    let orphans = family(watched, Scope::default());
+    let carries_mark = |process: &processes::Process| {
+        process.environment().is_some_and(|all| nested::is_under(&all, &watched.owner))
+    };
+    let began = TokioHost.now();
+    loop {
+        orphans.signal(Signal::SIGKILL);
+        let session = getsid(None).map_err(Into::into).and_then(processes::of_session).unwrap_or_default();
+        let is_of_it = |process: &&processes::Process| !process.is_dead && carries_mark(process);
+        let left: Vec<&processes::Process> = session.iter().filter(is_of_it).collect();
+        for process in &left {
+            process.signal(Signal::SIGKILL);
+        }
+        if (left.is_empty() && orphans.is_gone()) || began.elapsed(TokioHost.now()) >= DYING {
+            return;
+        }
+        rest();
+    }
+}
+
+/// This process has no async runtime.
+fn rest() {
+    let _ = poll(&mut [], PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO));
+}
+
+/// Not a verb for people.
+pub(crate) const VERB: &str = "__watch";
+
+/// From one start to the next, if each watcher is killed at once: the first time, and the longest.
+const FIRST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// From one line about watchers that are killed to the next, and how long one must live for the pauses to be short again.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How often the clocks are read: `poll` does not count the time in which the machine was suspended.
+const CLOCKS: Duration = Duration::from_secs(1);
+
+/// How often ending processes are looked at, and for how long after KILL. A process in an uninterruptible wait of the
+/// kernel ends when that wait ends.
+const LOOK: Duration = Duration::from_millis(5);
+const DYING: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_short_line_and_read_as_it_was_written() {
+        let at = |seconds| Moment { boot: Duration::from_secs(seconds), wall: Duration::new(seconds, 1) };
+        let watched = Watched { command: 7, tenure: 1, adopts: true, owner: "0".repeat(48) };
+        for message in [Message::Watch(watched), Message::Until(Deadline::new(Some(at(u64::MAX)), at(9)))] {
+            let line = serde_json::to_string(&message).unwrap();
+            assert!(
+                line.len() < 512 && !line.contains('\n'),
+                "shorter than what a pipe takes at once: {line}"
+            );
+            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_the_same_if_it_was_only_measured_again() {
+        let at = |micros| Moment { boot: Duration::from_micros(micros), wall: Duration::from_micros(micros) };
+        let deadline = |micros| Deadline::new(Some(at(micros)), at(micros));
+        assert!(deadline(5000).is_about(deadline(5900)));
+        assert!(!deadline(5000).is_about(deadline(6000)));
+        assert!(!deadline(5000).is_about(Deadline::new(None, at(5000))), "TERM has been sent meanwhile");
+        assert_eq!(Deadline::new(None, at(7)).first(), at(7));
     }
 }
