@@ -8,9 +8,9 @@ use crate::{
     held::End,
     lease::outlives_its_process,
     nested,
-    notice::Question,
     run::Started,
     task::Task,
+    waiting::Question,
     wanted::Wanted,
 };
 

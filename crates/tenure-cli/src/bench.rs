@@ -16,9 +16,9 @@ use crate::{
         part::{Answer, Part},
     },
     exit::Stop,
-    notice::{Trouble, announce, attended},
     signals::Signals,
-    spinner, view,
+    view,
+    waiting::{self, Trouble, announce, attended},
 };
 
 const CONNECTING: &str = "connecting";
@@ -28,7 +28,7 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let mut signals = Signals::listen()?;
     let parts = Part::all(args.waiters);
     let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), Tasks::new());
-    let shown = spinner::fill(global.quiet, || stand.look(&course));
+    let shown = waiting::fill(global.quiet, || stand.look(&course));
     let said = announce(global.quiet, || stand.trouble(&course), connecting);
     let running = run(&course, &parts, &stand, &mut tasks);
     let measured = attended(running, signals.asked_to_end(), shown, said).await;

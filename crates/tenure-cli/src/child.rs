@@ -33,7 +33,7 @@ use crate::{
     exit, nested,
     processes::{self, Family, Scope, raw},
     signals,
-    spinner::pause,
+    waiting::pause,
     watcher::{Deadline, Watched, Watcher},
 };
 

@@ -7,10 +7,10 @@ use tenure::{Adoption, Finding, Host, Locker, Severity, TokioHost, shown};
 use crate::{
     args::{Doctor, Global},
     exit::{self, Stop},
-    notice::Question,
     pace,
     signals::unhandled,
-    spinner, store, text, view,
+    store, text, view,
+    waiting::{self, Question},
 };
 
 /// The shortest pause before the store is asked again.
@@ -139,8 +139,8 @@ async fn count_down(quiet: bool, wait: Duration) {
     };
     tokio::select! {
         biased;
-        () = spinner::pause(wait) => {}
-        never = spinner::fill(quiet, look) => match never {},
+        () = waiting::pause(wait) => {}
+        never = waiting::fill(quiet, look) => match never {},
     }
 }
 

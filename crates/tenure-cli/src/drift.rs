@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tenure::{Finding, Severity};
 
-use crate::spinner::pause;
+use crate::waiting::pause;
 
 /// The length of the measurement: 300 ms, in which a reading is exact to a millionth.
 const MEASURED: Duration = Duration::from_millis(300);

@@ -11,9 +11,9 @@ use tenure::{
 use crate::{
     args::{Global, Run},
     exit::{self, Stop},
-    notice::Question,
     signals::Signals,
     text,
+    waiting::Question,
 };
 
 /// The interval of a run.

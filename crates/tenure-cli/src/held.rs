@@ -8,14 +8,12 @@ use crate::{
     child::{Change, Child, Under},
     every::Every,
     exit::{Stop, warn},
-    notice::LONG,
     release::Release,
     signals::Signals,
-    spinner::pause,
     stopping::Stopping,
     task::Task,
     text,
-    waiting::BRIEF_PATIENCE,
+    waiting::{BRIEF_PATIENCE, LONG, pause},
     watcher::Deadline,
 };
 

@@ -6,10 +6,10 @@ use crate::{
     args::{Global, Lead},
     exit::{self, Stop},
     held::End,
-    notice::Question,
     run::Started,
     signals::Signals,
     task::Task,
+    waiting::Question,
     wanted::Wanted,
 };
 

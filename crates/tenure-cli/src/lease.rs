@@ -8,10 +8,9 @@ use crate::{
     args::{Global, Lock, Renew, Unlock},
     exit::Stop,
     nested::{self, Nesting},
-    notice::{Question, drained},
     signals::{Signals, unhandled},
     store, text, view,
-    waiting::{Budget, LEAVE_PATIENCE, Waiting},
+    waiting::{Budget, LEAVE_PATIENCE, Question, Waiting, drained},
 };
 
 #[derive(Serialize)]

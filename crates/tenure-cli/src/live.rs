@@ -13,10 +13,10 @@ use tenure::{BackendError, Host, LockView, Moment, TokioHost, Watch};
 use crate::{
     args::{Global, Watch as Args},
     exit::{self, Stop, chain},
-    notice::{LONG, announce_after, attended, silence},
     signals::Signals,
-    spinner, store, text,
+    store, text,
     view::{self, json, table, try_print},
+    waiting::{self, LONG, announce_after, attended, silence},
 };
 
 /// A look begins so long after the one before.
@@ -81,14 +81,14 @@ async fn looked(
     let line = || silence(&place, began.elapsed(TokioHost.now()).saturating_sub(PERIOD));
     let views: Vec<LockView> = watch.latest().cloned().collect();
     let shown = async {
-        spinner::pause(PERIOD + LONG).await;
+        waiting::pause(PERIOD + LONG).await;
         if !is_live {
-            return spinner::spin(global.quiet, line).await;
+            return waiting::spin(global.quiet, line).await;
         }
         loop {
             // OK to go on: the next answer is drawn as well, and ends it.
             let _ = draw(&views, &args.prefix, &place, Some(&line()));
-            spinner::pause(PERIOD).await;
+            waiting::pause(PERIOD).await;
         }
     };
     let said = announce_after(global.quiet || is_live, PERIOD + LONG, line);

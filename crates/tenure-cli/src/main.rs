@@ -16,13 +16,11 @@ mod live;
 #[cfg(test)]
 mod man_tests;
 mod nested;
-mod notice;
 mod pace;
 mod processes;
 mod release;
 mod run;
 mod signals;
-mod spinner;
 mod stopping;
 mod store;
 mod task;

@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use tenure::{LockName, Locker, Mode, OwnerId};
 
-use crate::{args::Global, exit::Stop, notice::Question};
+use crate::{args::Global, exit::Stop, waiting::Question};
 
 /// Where a command finds the owners of all the runs around it, the outermost first.
 pub(crate) const VARIABLE: &str = "TENURE_HELD";

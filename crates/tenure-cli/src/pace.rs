@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Finding, Host, Locker, Promises, Severity, Timing, TokioHost};
 
-use crate::{spinner::pause, text};
+use crate::{text, waiting::pause};
 
 /// The length of the measurement.
 pub(crate) const MEASURED: Duration = Duration::from_secs(2);

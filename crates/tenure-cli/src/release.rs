@@ -14,11 +14,9 @@ use tenure::{
 
 use crate::{
     exit,
-    notice::{LONG, announce_after, attended, drained},
     signals::Signals,
-    spinner::{self, pause},
     text,
-    waiting::{BRIEF_PATIENCE, LEAVE_PATIENCE},
+    waiting::{self, BRIEF_PATIENCE, LEAVE_PATIENCE, LONG, announce_after, attended, drained, pause},
 };
 
 /// The longest wait for a store that may answer: a busy server was seen to take four seconds.
@@ -70,7 +68,7 @@ impl Release<'_> {
             format!("{}; given up in {left}; {}", self.unanswered(began), self.free())
         };
         let said = announce_after(self.quiet, SILENCE, notice);
-        let shown = spinner::spin(self.quiet, || self.unanswered(began));
+        let shown = waiting::spin(self.quiet, || self.unanswered(began));
         let gone = Cell::new(None);
         let given_back = self.given_back(&leases, &gone, patience);
         let failed = match attended(given_back, signals.insisted(), shown, said).await {
@@ -155,7 +153,7 @@ impl Release<'_> {
     async fn how_lost(&self, lease: &Lease, leases: &Leases, signals: &mut Signals) -> String {
         let line = format!("{}: the lease was lost", self.name_of(lease, leases));
         let asking = || format!("{line}; {} does not answer how", self.place);
-        let (shown, said) = (spinner::spin(self.quiet, asking), announce_after(self.quiet, LONG, asking));
+        let (shown, said) = (waiting::spin(self.quiet, asking), announce_after(self.quiet, LONG, asking));
         let view = attended(self.locks.inspect(lease.name()), signals.insisted(), shown, said).await;
         let view = view.ok().and_then(Result::ok);
         format!("{line}: {}", how_lost(view.as_ref(), lease.token()))

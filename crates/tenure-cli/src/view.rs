@@ -10,9 +10,9 @@ use tenure::{LockView, shown};
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
     exit::Stop,
-    notice::{Question, WALK},
     signals::unhandled,
     store, text,
+    waiting::{Question, WALK},
 };
 
 /// Prints lines for people to the standard output.

@@ -12,10 +12,9 @@ use crate::{
         tally::Tally,
     },
     exit::{Stop, UNAVAILABLE, chain},
-    notice::{Trouble, drained},
     signals::Signals,
-    spinner, store, text,
-    waiting::LEAVE_PATIENCE,
+    store, text,
+    waiting::{self, LEAVE_PATIENCE, Trouble, drained},
 };
 
 /// How long the store may fail without interruption before the bench gives up.
@@ -149,7 +148,7 @@ async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<Tally, Stop>
             // Otherwise a store that answers without waiting would release it before another task could ask for it.
             yield_now().await;
         } else {
-            spinner::pause(hold).await;
+            waiting::pause(hold).await;
         }
         guard.release().await.map_err(|error| not_released(&error))?;
         if is_over(over).await {
