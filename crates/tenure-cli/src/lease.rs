@@ -1,13 +1,15 @@
-//! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically.
+//! `lock`, `renew`, `unlock`: leases for scripts. They are not renewed automatically. `attach`: a command under such a lease, which
+//! another process took.
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use tenure::{EndOfGrant, Label, Locker, Mode, Released, Renewal};
+use tenure::{AttachError, EndOfGrant, Guards, Label, Locker, Mode, Released, Renewal};
 
 use crate::{
-    args::{Global, Lock, Renew, Unlock},
-    exit::Stop,
+    args::{Attach, Global, Lock, Renew, Unlock},
+    exit::{Stop, chain},
     nested::{self, Nesting},
+    run::{End, Started, Task, Wanted},
     signals::{Signals, unhandled},
     store, text, view,
     waiting::{Budget, LEAVE_PATIENCE, Question, Waiting, drained},
@@ -65,7 +67,7 @@ async fn all_have_heard(locks: &Locker, signal: impl Future<Output = Signal>) {
 const KEEP: &str = "a script cannot keep it";
 
 /// A lease that is a session ends with the process that took it or shortly after it; so this is refused.
-pub(crate) fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
+fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
     let promises = locks.promises();
     if promises.end == EndOfGrant::Session {
         let line = format!(
@@ -102,11 +104,12 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     }
 }
 
-const ENDS_IT: &str = "the outer command would run on without the lock: end that command, which releases it, or take it by \
+const UNLOCK_ENDS_IT: &str =
+    "the outer command would run on without the lock: end that command, which releases it, or take it by \
      `tenure break`";
 
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
-    nested::refuse_own(&args.name, args.owner, ENDS_IT)?;
+    nested::refuse_own(&args.name, args.owner, UNLOCK_ENDS_IT)?;
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: giving the lock back", args.name));
     let released = question.answered(unhandled(), locks.release(&args.name, args.owner)).await?;
@@ -119,4 +122,33 @@ pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
 
 fn gone(name: &str, code: u8) -> Stop {
     Stop::new(code, format!("{name}: this owner does not hold the lock; the lease has ended or was broken"))
+}
+
+const ATTACH_ENDS_IT: &str =
+    "`attach` would release it while the outer command runs on: run the inner command without `tenure`";
+
+pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
+    let task = Task::from(&args);
+    task.check()?;
+    let (name, owner) = (args.name, args.owner);
+    nested::refuse_own(&name, owner, ATTACH_ENDS_IT)?;
+    let mut started = Started::new(global, &task, Wanted::only(name.clone())).await?;
+    outlives_its_process(started.locks(), "another one cannot go on with it")?;
+    let lock = started.set(started.locks().mutex(&name));
+    let question = Question::new(global, format!("{name}: going on with the lease"));
+    let attached = question.answered(started.signals().asked_to_end(), async {
+        match lock.attach(owner).await {
+            Err(AttachError::Backend(error)) => Err(error),
+            answer => Ok(answer),
+        }
+    });
+    let guard = attached.await?.map_err(|error| match error {
+        AttachError::Gone => task.lost(format!("{name}: {error}")),
+        AttachError::Config(error) => Stop::usage(error.to_string()),
+        other => Stop::internal(chain(&other)),
+    })?;
+    match started.run(Guards::from(guard), async |_| Ok(())).await? {
+        End::Ended(code) => Ok(code),
+        End::Lost(line) => Err(task.lost(line)),
+    }
 }

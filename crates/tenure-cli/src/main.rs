@@ -1,7 +1,6 @@
 //! The command `tenure`: runs a program under a lock, shows holders and waiters, breaks a lock.
 
 mod args;
-mod attach;
 mod bench;
 mod child;
 mod doctor;
@@ -9,8 +8,6 @@ mod doctor;
 mod drift;
 mod every;
 mod exit;
-mod held;
-mod lead;
 mod lease;
 mod live;
 #[cfg(test)]
@@ -21,13 +18,10 @@ mod processes;
 mod release;
 mod run;
 mod signals;
-mod stopping;
 mod store;
-mod task;
 mod text;
 mod view;
 mod waiting;
-mod wanted;
 mod watcher;
 
 use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
@@ -79,7 +73,7 @@ fn main_loop(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match cli.verb {
             Verb::Run(args) => run::run(&global, args).await,
-            Verb::Lead(args) => lead::lead(&global, args).await,
+            Verb::Lead(args) => run::lead(&global, args).await,
             Verb::Ls(args) => view::ls(&global, &args).await,
             Verb::Show(args) => view::show(&global, &args).await,
             Verb::Watch(args) => live::watch(&global, &args).await,
@@ -89,7 +83,7 @@ fn main_loop(cli: Cli) -> ExitCode {
             Verb::Lock(args) => lease::lock(&global, args).await,
             Verb::Renew(args) => lease::renew(&global, &args).await,
             Verb::Unlock(args) => lease::unlock(&global, &args).await,
-            Verb::Attach(args) => attach::attach(&global, args).await,
+            Verb::Attach(args) => lease::attach(&global, args).await,
             Verb::Completions { shell } => view::completions(shell),
         }
     });

@@ -1,22 +1,25 @@
-//! `run`: a command under a lock.
+//! A command under a lock, for `run`, `lead` and `attach`: what is to be held, how it is waited for, the command from its start to
+//! its end, and how long it may take to end, so that it is gone before its lease.
 
-use std::time::Duration;
+use std::{ffi::OsString, fmt, num::NonZeroU32, time::Duration};
 
-use tenure::{Guards, Host, Lease, Lock, LockName, Locker, TokioHost};
+use tenure::{
+    Guards, Host, Label, Lease, Lock, LockName, Locker, Loss, Lost, Mode, Moment, Promises, Term, Timing,
+    TokioHost,
+};
 
 use crate::{
-    args::{Global, Run},
+    args::{Attach, Global, Lead, Run, name},
+    child::{Change, Child, Under},
     every::Every,
     exit::{self, Stop},
-    held::{End, Held},
+    nested::{self, Nesting},
     processes::Scope,
     release::Release,
     signals::Signals,
-    stopping::Stopping,
-    store,
-    task::Task,
-    waiting::{Budget, Waiting},
-    wanted::{Asking, Wanted},
+    store, text,
+    waiting::{BRIEF_PATIENCE, Budget, LONG, Question, Waiting, pause},
+    watcher::Deadline,
 };
 
 pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
@@ -34,6 +37,41 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
         End::Ended(code) => Ok(code),
         End::Lost(line) => Err(task.lost(line)),
     }
+}
+
+/// Campaigns, runs the command while it leads, and campaigns again after a loss. Ends when the command ends by itself, and when
+/// it is asked to end.
+pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
+    let task = Task::from(&args);
+    task.check()?;
+    let mut started = Started::new(global, &task, Wanted::only(args.name)).await?;
+    started.refuse_nested().await?;
+    let election = started.locks.election(started.wanted.name());
+    loop {
+        let guards = started.enter_for_ever().await?;
+        let term = election.term(started.wanted.first(&guards));
+        term.announce().await;
+        let proclaimed = async |signals: &mut Signals| match &args.proclaim {
+            Some(text) => proclaim(global, &term, text, signals).await,
+            None => Ok(()),
+        };
+        match started.run(guards, proclaimed).await? {
+            End::Ended(code) => return Ok(code),
+            End::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
+            End::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
+            End::Lost(_) => {}
+        }
+    }
+}
+
+/// A leader that cannot be found leads all the same.
+async fn proclaim(global: &Global, term: &Term, text: &str, signals: &mut Signals) -> Result<(), Stop> {
+    let question = Question::new(global, format!("{}: proclaiming", term.name()));
+    let proclaimed = question.awaited(signals.asked_to_end(), term.proclaim(text)).await;
+    if let Err(error) = proclaimed.map_err(Stop::signalled)? {
+        exit::warn(&format!("{}: {}", term.name(), exit::chain(&error)));
+    }
+    Ok(())
 }
 
 /// Locks and a command, checked and ready to wait for the ones and to run the other.
@@ -60,7 +98,7 @@ impl<'a> Started<'a> {
     }
 
     /// Refuses what the runs around this one hold.
-    pub(crate) async fn refuse_nested(&mut self) -> Result<(), Stop> {
+    async fn refuse_nested(&mut self) -> Result<(), Stop> {
         self.wanted.refuse_nested(self.global, &self.locks, &mut self.signals).await
     }
 
@@ -83,22 +121,8 @@ impl<'a> Started<'a> {
         &mut self.signals
     }
 
-    /// The lock that was named first.
-    pub(crate) fn name(&self) -> &LockName {
-        self.wanted.name()
-    }
-
-    /// The lease of that lock.
-    pub(crate) fn first(&self, guards: &Guards) -> Lease {
-        self.wanted.first(guards)
-    }
-
-    pub(crate) fn is_asked_to_end(&self) -> bool {
-        self.signals.is_asked()
-    }
-
     /// The exit code if it is not time yet for a command with an interval.
-    pub(crate) async fn skip_early(&mut self) -> Result<Option<u8>, Stop> {
+    async fn skip_early(&mut self) -> Result<Option<u8>, Stop> {
         match &self.every {
             Some(every) => every.skip_early(&mut self.signals).await,
             None => Ok(None),
@@ -106,12 +130,12 @@ impl<'a> Started<'a> {
     }
 
     /// Waits for the locks.
-    pub(crate) async fn enter(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
+    async fn enter(&mut self, budget: Budget, conflict: u8) -> Result<Guards, Stop> {
         self.acquire(budget, conflict, false).await
     }
 
     /// The same for as long as it takes, however long the store fails.
-    pub(crate) async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
+    async fn enter_for_ever(&mut self) -> Result<Guards, Stop> {
         self.acquire(Budget(None), exit::CONFLICT, true).await
     }
 
@@ -161,3 +185,572 @@ impl<'a> Started<'a> {
         }
     }
 }
+
+/// The names of the locks, as they were written.
+pub(crate) struct Wanted {
+    names: Vec<LockName>,
+    how: How,
+    /// Of one lock; several are mutexes.
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    One,
+    All,
+    Any,
+}
+
+impl Wanted {
+    /// What stands in the arguments. With `--any` there is no NAME, and what was taken for it begins the command; `written` is
+    /// the whole command line.
+    fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
+        let mode = mode(args);
+        let wanted = if args.any.is_empty() {
+            let first = args.name.to_str().ok_or_else(|| Stop::usage("NAME: a lock name must be UTF-8"))?;
+            let first = name(first).map_err(|why| Stop::usage(format!("NAME: {why}")))?;
+            let how = if args.also.is_empty() { How::One } else { How::All };
+            Self { names: [first].into_iter().chain(args.also.clone()).collect(), how, mode }
+        } else {
+            let behind = written.skip_while(|word| word != "--").skip(1).count();
+            if behind != args.argv.len() + 1 {
+                return Err(Stop::usage(
+                    "--any stands instead of NAME, and `--` before the command: tenure run --any a,b -- COMMAND",
+                ));
+            }
+            args.argv.insert(0, std::mem::take(&mut args.name));
+            Self { names: args.any.clone(), how: How::Any, mode }
+        };
+        let twice = wanted.names.iter().enumerate().find(|(at, name)| wanted.names[..*at].contains(name));
+        match twice {
+            Some((_, name)) => Err(Stop::usage(format!("{name} is named twice; name each lock once"))),
+            None => Ok(wanted),
+        }
+    }
+
+    /// The lock that was named first.
+    fn name(&self) -> &LockName {
+        &self.names[0]
+    }
+
+    /// This mutex alone.
+    pub(crate) fn only(name: LockName) -> Self {
+        Self { names: vec![name], how: How::One, mode: Mode::Exclusive }
+    }
+
+    /// The lock that `TENURE_LOCK` names, of those that are held.
+    fn first(&self, held: &Guards) -> Lease {
+        let first = match self.how {
+            How::All => held.get(&self.names[0]),
+            // Where a semaphore is so many mutexes, that of the slot has a name of its own.
+            How::One | How::Any => held.iter().next(),
+        };
+        first.expect("BUG: something is held").clone()
+    }
+
+    /// Waits for all of them, which are all that there are, rather than for one.
+    fn is_all(&self) -> bool {
+        self.how == How::All
+    }
+
+    /// Refuses what the runs around this one hold, and keep for as long as it waits.
+    async fn refuse_nested(
+        &self,
+        global: &Global,
+        locks: &Locker,
+        signals: &mut Signals,
+    ) -> Result<(), Stop> {
+        let mut refused = Ok(());
+        for name in &self.names {
+            let asked = nested::nesting(global, locks, (name, self.mode), signals.asked_to_end()).await?;
+            match (self.how, asked) {
+                // One that can be had is enough.
+                (How::Any, Nesting::Fits) | (_, Nesting::Unanswered) => return Ok(()),
+                (How::Any, Nesting::Never(stop)) => refused = Err(stop),
+                (How::All | How::One, Nesting::Never(stop)) => return Err(stop),
+                (How::All | How::One, Nesting::Fits) => {}
+            }
+        }
+        refused
+    }
+
+    /// What is held, for people.
+    fn held(&self, held: &Guards) -> String {
+        match self.how {
+            How::One | How::All => self.to_string(),
+            How::Any => self.first(held).name().to_string(),
+        }
+    }
+
+    /// Waits until it is held. `set` has the settings of each lock.
+    async fn acquire(
+        &self,
+        asking: Asking<'_>,
+        set: impl Fn(Lock) -> Lock,
+        signals: &mut Signals,
+    ) -> Result<Guards, Stop> {
+        let Asking { locks, waiting, budget } = asking;
+        let prepared = |lock| waiting.prepared(set(lock), budget);
+        match self.how {
+            How::One => {
+                let lock = set(one(locks, &self.names[0], self.mode));
+                waiting.acquire(lock, budget, signals).await.map(Guards::from)
+            }
+            How::All => {
+                let all = locks.all(&self.names).with(prepared);
+                let acquire = budget.of(all.acquire(), |budget| all.acquire_within(budget));
+                waiting.awaited(budget, signals, acquire).await
+            }
+            How::Any => {
+                let any = locks.any(&self.names).with(prepared);
+                let acquire = budget.of(any.acquire(), |budget| any.acquire_within(budget));
+                waiting.awaited(budget, signals, acquire).await.map(Guards::from)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.names.iter().map(LockName::as_str).collect();
+        f.write_str(&names.join(if self.how == How::Any { " or " } else { ", " }))
+    }
+}
+
+/// Where and how it is asked for.
+struct Asking<'a> {
+    locks: &'a Locker,
+    waiting: &'a Waiting<'a>,
+    budget: Budget,
+}
+
+/// The lock that was named, in the mode in which it is wanted.
+fn one(locks: &Locker, name: &LockName, mode: Mode) -> Lock {
+    match mode {
+        Mode::Exclusive => locks.mutex(name),
+        Mode::Shared { limit: None } => locks.rwlock(name).read(),
+        Mode::Shared { limit: Some(slots) } => locks.semaphore(name, slots.get()),
+    }
+}
+
+fn mode(args: &Run) -> Mode {
+    match (args.shared, args.slots) {
+        (true, _) => Mode::READ,
+        (false, Some(slots)) => Mode::Shared { limit: NonZeroU32::new(slots) },
+        (false, None) => Mode::Exclusive,
+    }
+}
+
+/// A command that runs, or is about to, under its locks.
+struct Held<'a> {
+    task: &'a Task,
+    /// Of the lock or locks, for people.
+    name: &'a str,
+    stopping: Stopping,
+    guard: Guards,
+    /// The lock that was named first.
+    first: Lease,
+    /// How long it took to get them.
+    waited: Duration,
+    is_verbose: bool,
+    release: Release<'a>,
+    every: Option<&'a Every<'a>>,
+}
+
+impl Held<'_> {
+    /// The exit code if the command is not to run after all.
+    async fn may_start(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
+        let Some(every) = self.every else { return Ok(None) };
+        let skipped = every.skip_now(signals).await?;
+        if skipped.is_none() {
+            every.starts(&self.first, signals).await?;
+        }
+        Ok(skipped)
+    }
+
+    /// Gives the locks back: how a lease was lost, if the store says that it was gone.
+    async fn leave(self, signals: &mut Signals) -> Option<String> {
+        let is_capped = self.guard.check().is_err_and(|lost| lost.cause() == Loss::MaxHold);
+        let left = if is_capped { self.release.ttl } else { self.guard.remaining() };
+        self.release.awaited(self.guard, left, signals).await
+    }
+
+    async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
+        signals.listen_to_stop();
+        // We may have been stopped since the grant: nothing is started that would have to be killed at once.
+        if let Err(lost) = self.guard.check() {
+            let line = format!("{}: {lost}; nothing was started", self.lost_name());
+            self.release.in_passing(self.guard).await;
+            return Ok(End::Lost(line));
+        }
+        let argv = self.task.argv();
+        let under = Under { guards: &self.guard, first: &self.first };
+        let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
+            Ok(child) => child,
+            Err(error) => {
+                self.leave(signals).await;
+                return Err(Stop::internal(format!("the command cannot be started: {error}")));
+            }
+        };
+        let started = TokioHost.now();
+        let ended = self.attend(&mut child, signals).await;
+        let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
+        child.bury(ended.is_err());
+        match ended {
+            Ok(code) => self.finish((code, started), since, signals).await,
+            Err(Over { why, is_planned }) => {
+                let name = self.lost_name();
+                let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                self.say_how_it_went(since);
+                if is_planned {
+                    // Our belief ends with it; the lease on the store lasts longer.
+                    let left = self.release.ttl;
+                    self.release.awaited(self.guard, left, signals).await;
+                } else {
+                    self.release.in_passing(self.guard).await;
+                }
+                Ok(End::Lost(line))
+            }
+        }
+    }
+
+    /// The command has ended with this code, and the lock was believed in until then: what is left to do under it, and the release.
+    ///
+    /// # Errors
+    /// The lease is gone all the same: the store says so. That may have been while the command ran.
+    async fn finish(
+        self,
+        (code, started): (u8, Moment),
+        since: Moment,
+        signals: &mut Signals,
+    ) -> Result<End, Stop> {
+        let counted = match self.every {
+            Some(every) => every.ended(&self.first, (code, started), signals).await,
+            None => Ok(()),
+        };
+        // A store that was not waited for any longer is not waited for again.
+        let is_silent = signals.is_insisted();
+        let stayed = match counted {
+            Ok(()) if is_silent => self.kept(false),
+            Ok(()) => self.stay(since, signals).await,
+            Err(lost) => Err(lost),
+        };
+        self.say_how_it_went(since);
+        let task = self.task;
+        let lost = match stayed {
+            Ok(()) if is_silent => self.release.awaited(self.guard, BRIEF_PATIENCE, signals).await,
+            Ok(()) => self.leave(signals).await,
+            Err(lost) => {
+                let line = format!("{}: {lost}", self.lost_name());
+                self.release.in_passing(self.guard).await;
+                Some(line)
+            }
+        };
+        match lost {
+            Some(line) => {
+                Err(task.lost(format!("{line}; the command had ended by itself, with code {code}")))
+            }
+            None => Ok(End::Ended(code)),
+        }
+    }
+
+    /// What to choose a ttl by, for `-v`.
+    fn say_how_it_went(&self, since: Moment) {
+        if !self.is_verbose {
+            return;
+        }
+        let all = self.guard.iter().map(Lease::renewals);
+        let (mut succeeded, mut failed, mut slowest) = (0, 0, Duration::ZERO);
+        for one in all {
+            (succeeded, failed) = (succeeded + one.succeeded, failed + one.failed);
+            slowest = slowest.max(one.slowest);
+        }
+        let (waited, held) = (text::seconds(self.waited), text::seconds(since.elapsed(TokioHost.now())));
+        let slowest =
+            if succeeded > 0 { format!(", the slowest {}", text::brief(slowest)) } else { String::new() };
+        let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+        let ttl = text::seconds(self.release.ttl);
+        let renewed = format!("{succeeded} renewals{slowest}{failed}");
+        exit::warn(&format!("{}: waited {waited}, held {held}, {renewed}; the ttl is {ttl}", self.name));
+    }
+
+    /// Which lock was lost, if it is one of several.
+    fn lost_name(&self) -> String {
+        let lost = self.guard.iter().find(|lease| lease.check().is_err());
+        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_at_risk()));
+        lost.filter(|_| self.guard.iter().len() > 1)
+            .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
+    }
+
+    /// Until the command has ended by itself, or because the lease is over.
+    async fn attend(&self, child: &mut Child, signals: &mut Signals) -> Result<u8, Over> {
+        loop {
+            let change = child.look();
+            if child.mind(self.stopping.deadline(&self.guard)) {
+                let slept =
+                    || "tenure was suspended, and its watcher process ended the command in time".to_owned();
+                let why = self.guard.check().map_or_else(|lost| lost.to_string(), |()| slept());
+                self.kill_at(TokioHost.now(), child).await;
+                return Err(Over::lost(why));
+            }
+            match change {
+                Change::Ended(code) => {
+                    if let Err(lost) = self.guard.check() {
+                        self.kill_at(TokioHost.now(), child).await;
+                        return Err(Over::lost(lost));
+                    }
+                    // What it left in its group still works under the lock.
+                    if child.is_gone() {
+                        return Ok(code);
+                    }
+                }
+                Change::Suspended(why) => child.suspend_with(why, &self.guard),
+                Change::None => {}
+            }
+            tokio::select! {
+                biased;
+                ending = self.guard.nearly_lost(self.stopping.margin()) => {
+                    return Err(self.stop(child, ending).await);
+                }
+                signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+                // Nobody tells us of a renewal, nor when the last of a group has gone.
+                () = pause(self.stopping.look) => {}
+            }
+        }
+    }
+
+    /// Stops the command early enough that it is gone before anybody else can be granted the lock. Answers why.
+    async fn stop(&self, child: &mut Child, ending: Result<(), Lost>) -> Over {
+        let now = TokioHost.now();
+        let (kill_at, over) = match ending {
+            // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
+            Err(lost) if lost.cause() == Loss::Taken => (steady(now + self.stopping.grace), Over::lost(lost)),
+            // Too late already, as after a suspend of the machine.
+            Err(lost) => (now, Over::lost(lost)),
+            Ok(()) => {
+                let left = self.guard.remaining().saturating_sub(self.stopping.slack);
+                let (kill_at, over) = (now + left.min(self.stopping.grace), self.why_now());
+                (if over.is_planned { steady(kill_at) } else { kill_at }, over)
+            }
+        };
+        self.kill_at(kill_at, child).await;
+        over
+    }
+
+    async fn kill_at(&self, kill_at: Moment, child: &mut Child) {
+        child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
+    }
+
+    fn why_now(&self) -> Over {
+        if self.guard.is_at_risk() || self.task.max_hold.is_none() {
+            Over::lost("the lease was lost: it could not be renewed in time")
+        } else {
+            Over { why: "--max-hold is over".to_owned(), is_planned: true }
+        }
+    }
+
+    /// `--min-hold`, unless a second signal ends it.
+    ///
+    /// # Errors
+    /// The lease was lost meanwhile, or its loss was heard of only now.
+    async fn stay(&self, since: Moment, signals: &mut Signals) -> Result<(), Lost> {
+        // By the clock that does not step: this is a promise to others, and no belief.
+        let left = || self.task.min_hold.unwrap_or_default().saturating_sub(since.elapsed(TokioHost.now()));
+        let is_staying = !left().is_zero();
+        let ended = async {
+            // One that was passed on to the command is the first: it was for the command.
+            if !signals.is_asked() {
+                signals.asked_to_end().await;
+            }
+            if left() >= LONG && !self.release.quiet {
+                let left = text::seconds(left());
+                exit::warn(&format!(
+                    "{}: held for another {left} by --min-hold; a second signal ends that",
+                    self.name
+                ));
+            }
+            signals.insisted().await
+        };
+        tokio::select! {
+            biased;
+            () = pause(left()) => {}
+            _ = self.guard.lost() => {}
+            _ = ended => {}
+        }
+        self.kept(is_staying)
+    }
+
+    /// Whether a lease was lost: as the store says, or before `--min-hold` was over.
+    fn kept(&self, is_staying: bool) -> Result<(), Lost> {
+        match self.guard.check().map_err(|lost| (lost.cause(), lost)) {
+            Err((Loss::Taken, lost)) => Err(lost),
+            Err((Loss::Expired, lost)) if is_staying => Err(lost),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a command under a lock came to its end.
+pub(crate) enum End {
+    /// By itself, with this code.
+    Ended(u8),
+    /// It was stopped, or not started, because the lease is over: why, for people.
+    Lost(String),
+}
+
+/// The command was stopped because the lease is over, or is about to be.
+struct Over {
+    why: String,
+    /// `--max-hold` is over, and nothing is wrong with the lease or the store.
+    is_planned: bool,
+}
+
+impl Over {
+    fn lost(why: impl ToString) -> Self {
+        Self { why: why.to_string(), is_planned: false }
+    }
+}
+
+/// The same moment for a wait that a step of the wall clock must not cut short: not for belief.
+fn steady(moment: Moment) -> Moment {
+    Moment { wall: Duration::MAX, ..moment }
+}
+
+/// The end of the message if there are daemons, which are not stopped.
+fn except(daemons: &[nix::unistd::Pid]) -> String {
+    if daemons.is_empty() {
+        return String::new();
+    }
+    let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
+    format!(", except daemons, which have a session of their own: pid {}", pids.join(", "))
+}
+
+/// A command that is to run under a lease, and how.
+pub(crate) struct Task {
+    ttl: Option<Timing>,
+    min_hold: Option<Duration>,
+    max_hold: Option<Duration>,
+    grace: Option<Duration>,
+    lost_exit_code: u8,
+    /// For a shell.
+    is_line: bool,
+    argv: Vec<OsString>,
+}
+
+impl Task {
+    /// Before there is a store, which may be a file that is made. A default is never longer than this one.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        Stopping::new(self.grace, self.ttl.unwrap_or_default().ttl()).map(drop)
+    }
+
+    /// What was named, if the store accepts it, otherwise the default; and how long a stop takes then.
+    fn durations(&self, promises: &Promises) -> Result<(Duration, Stopping), Stop> {
+        let ttl = self.ttl.map_or_else(|| promises.default_ttl(), Timing::ttl);
+        if ttl <= promises.max_ttl {
+            return Ok((ttl, Stopping::new(self.grace, ttl)?));
+        }
+        let raise = promises
+            .max_ttl_parameter
+            .map_or_else(String::new, |p| format!("; raise it with ?{p}= in the URL"));
+        let max = text::seconds(promises.max_ttl);
+        Err(Stop::usage(format!("--ttl: {} accepts {max} at most{raise}", promises.backend)))
+    }
+
+    /// The lock under which it runs, with its settings.
+    fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
+        let ours = tenure::this_process();
+        let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
+        let command = if self.is_line { first_word(&command) } else { &command };
+        let label = Label::new(&ours.host, ours.pid, &ours.user, command);
+        let lock = lock.ttl(ttl).label(label);
+        match self.max_hold {
+            // The command may run for so long: the time to stop it comes on top.
+            Some(max_hold) => lock.max_hold(max_hold.saturating_add(stopping.margin())),
+            None => lock,
+        }
+    }
+
+    /// The program and its arguments.
+    fn argv(&self) -> Vec<OsString> {
+        if !self.is_line {
+            return self.argv.clone();
+        }
+        // Behind `--`, what begins with `-` or `+` is no flag of the shell.
+        let shell = ["sh", "-c", "--"].map(OsString::from);
+        shell.into_iter().chain(self.argv.iter().cloned()).collect()
+    }
+
+    /// The lease was lost, or `--max-hold` is over.
+    pub(crate) fn lost(&self, line: String) -> Stop {
+        Stop::new(self.lost_exit_code, line)
+    }
+}
+
+impl From<&Run> for Task {
+    fn from(args: &Run) -> Self {
+        let Run { ttl, min_hold, max_hold, grace, lost_exit_code, command, .. } = *args;
+        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+    }
+}
+
+impl From<&Attach> for Task {
+    fn from(args: &Attach) -> Self {
+        let Attach { ttl, min_hold, max_hold, grace, lost_exit_code, command, .. } = *args;
+        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+    }
+}
+
+impl From<&Lead> for Task {
+    fn from(args: &Lead) -> Self {
+        let Lead { ttl, grace, command, .. } = *args;
+        let (min_hold, max_hold, lost_exit_code) = (None, None, exit::LOST);
+        Self { ttl, min_hold, max_hold, grace, lost_exit_code, is_line: command, argv: args.argv.clone() }
+    }
+}
+
+/// The program of a shell's command line, if its first word is plainly one: anything else may hold a password.
+fn first_word(line: &str) -> &str {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+');
+    line.split_whitespace().next().filter(|word| word.chars().all(is_plain)).unwrap_or("sh")
+}
+
+/// The durations of a stop.
+#[derive(Clone, Copy)]
+struct Stopping {
+    /// From TERM to KILL.
+    grace: Duration,
+    /// From KILL until the group is surely gone.
+    slack: Duration,
+    /// Between two looks at the command.
+    look: Duration,
+}
+
+impl Stopping {
+    /// With the grace that was named, if one was.
+    fn new(grace: Option<Duration>, ttl: Duration) -> Result<Self, Stop> {
+        let grace = grace.unwrap_or_else(|| (ttl / 4).min(Duration::from_secs(5)));
+        if grace > ttl / 3 {
+            let (grace, most) = (text::seconds(grace), text::seconds(ttl / 3));
+            return Err(Stop::usage(format!(
+                "--grace {grace} is more than a third of the ttl ({most}); raise --ttl"
+            )));
+        }
+        let slack = (ttl / 20).clamp(Duration::from_millis(20), Duration::from_millis(250));
+        Ok(Self { grace, slack, look: LOOK.min(ttl / 20) })
+    }
+
+    /// Until when the watcher leaves everything to us: for half of the slack longer than we need ourselves.
+    fn deadline(self, guard: &Guards) -> Deadline {
+        let end = TokioHost.now() + guard.remaining();
+        Deadline::new(Some(end.minus(self.grace + self.slack / 2)), end.minus(self.slack / 2))
+    }
+
+    /// The validity that must be left when TERM is sent.
+    fn margin(self) -> Duration {
+        self.grace + self.slack
+    }
+}
+
+/// The longest time between two looks at the command and two messages to the watcher process; a twentieth of a short
+/// ttl.
+const LOOK: Duration = Duration::from_millis(50);
