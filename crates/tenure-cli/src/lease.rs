@@ -104,8 +104,7 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     }
 }
 
-const UNLOCK_ENDS_IT: &str =
-    "the outer command would run on without the lock: end that command, which releases it, or take it by \
+const UNLOCK_ENDS_IT: &str = "the outer command would run on without the lock: end that command, which releases it, or take it by \
      `tenure break`";
 
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {

@@ -13,7 +13,6 @@ mod live;
 #[cfg(test)]
 mod man_tests;
 mod nested;
-mod pace;
 mod processes;
 mod release;
 mod run;
