@@ -1,7 +1,7 @@
 //! `Members`: the requests that are said to etcd, one connection to each member, and which one is asked.
 //!
-//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and late: `backend`
-//! says why that does no harm.
+//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and late:
+//! `backend` says why that does no harm.
 
 use std::{
     fs,

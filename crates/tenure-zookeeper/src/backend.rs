@@ -1,7 +1,7 @@
 //! `ZooKeeper`: the verbs.
 //!
-//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that changes nothing and
-//! checks that all the nodes are there.
+//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that changes nothing
+//! and checks that all the nodes are there.
 
 use std::{
     pin::pin,

@@ -1,6 +1,7 @@
 //! `Session`: one session with the ensemble, what it has proven, what it is asked, and its thread.
 //!
-//! The thread sends beats, passes on watches, deletes nodes that are not renewed or were made late, and ends the session.
+//! The thread sends beats, passes on watches, deletes nodes that are not renewed or were made late, and ends the
+//! session.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -202,9 +203,9 @@ impl Session {
         }
     }
 
-    /// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a follower
-    /// that is
-    /// behind its leader shows a queue that somebody has left long ago. `None` if there is no directory.
+    /// The children of a lock's directory, none of them older than this question: behind a `sync`, without which a
+    /// follower that is behind its leader shows a queue that somebody has left long ago. `None` if there is no
+    /// directory.
     pub(crate) async fn seen_now(&self, lock: &str) -> Result<Option<Vec<String>>, Error> {
         // Both are sent at once, in this order.
         let (synced, listed) = join!(self.client.sync(lock), self.client.list_children(lock));
@@ -226,7 +227,8 @@ impl Session {
         }
     }
 
-    /// A quorum write that changes nothing and checks that a node is there. It breaks a connection that the session has left.
+    /// A quorum write that changes nothing and checks that a node is there. It breaks a connection that the session has
+    /// left.
     ///
     /// It is sent here, and not when it is first polled: who lists behind it relies on the order.
     fn write(&self, node: &str) -> impl Future<Output = Result<(), MultiWriteError>> {
@@ -235,17 +237,17 @@ impl Session {
         async move { sent?.await.map(drop) }
     }
 
-    /// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier connection,
-    /// has happened by then (H6.5, hazard 57): the write comes behind it, and the list behind the write. If not, the session
-    /// moves away for that, and the next write breaks our connection (see [`Doubts`]).
+    /// Looks for an owner's node by what its name begins with. What was asked before, over this or an earlier
+    /// connection, has happened by then (H6.5, hazard 57): the write comes behind it, and the list behind the write. If
+    /// not, the session moves away for that, and the next write breaks our connection (see [`Doubts`]).
     pub(crate) async fn find(&self, lock: &str, owner: OwnerId) -> Result<Option<Contender>, Error> {
         let mark = self.config.layout.mark(owner);
         let children = self.seen_by_quorum(lock, lock).await?;
         Ok(children.and_then(|children| Queue::read(&children).marked(&mark).cloned()))
     }
 
-    /// Deletes a node that is not wanted any more. It may be gone already. If its name is not known, all that were made for
-    /// the owner.
+    /// Deletes a node that is not wanted any more. It may be gone already. If its name is not known, all that were made
+    /// for the owner.
     pub(crate) async fn delete(&self, leaver: &Leaver) -> Result<Released, Error> {
         if let Some(node) = &leaver.node {
             return self.delete_named(&leaver.lock, &node.name).await;
@@ -290,7 +292,8 @@ impl Session {
                 match own_nodes.get(owner).map(|entry| entry.node.as_ref()) {
                     Some(None) => return Ok(false),
                     Some(Some(node)) if node.name == late.name => continue,
-                    // It is sent here. Whoever adopts a node from now on asks the ensemble behind this whether it is there (L1).
+                    // It is sent here. Whoever adopts a node from now on asks the ensemble behind this whether it is
+                    // there (L1).
                     Some(Some(_)) | None => self.client.delete(&path, None),
                 }
             };
@@ -551,8 +554,8 @@ impl Drop for Making {
     }
 }
 
-/// The makings of nodes whose answer is not there, or was lost, in one session. A member that hung may carry one out after
-/// all.
+/// The makings of nodes whose answer is not there, or was lost, in one session. A member that hung may carry one out
+/// after all.
 ///
 /// Such a member has the request, and often one more to move the session back to it, from when its connection was tried
 /// again. If it goes on before its leader lets go of it, the session is its own for a moment, and what was asked of it
