@@ -1,13 +1,19 @@
-//! The contract of a store: `Backend`, and `QuorumNode` for what Redlock needs in addition.
+//! The contract of a store: `Backend`, with its requests and its answers, and `QuorumNode` for what Redlock needs in addition.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
 use crate::{
-    claim::{Claim, ClaimAnswer, Grant, Raised, Released, Renewal},
     error::{BackendError, ErrorKind, Outcome},
-    memo::{Memo, Noted},
+    label::Label,
+    mode::Mode,
     name::LockName,
     owner::{OwnerId, ProcessId},
     promises::{Memos, Promises},
@@ -173,4 +179,238 @@ pub trait QuorumNode: Backend {
     ///    changes (H3.3).
     /// 2. Every later grant's token is larger than `to`.
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError>;
+}
+
+/// The request of one owner for one lock.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Which lock.
+    pub name: LockName,
+    /// The owner that asks: new for every attempt, the same for every retry of that attempt.
+    pub owner: OwnerId,
+    /// Exclusive or shared.
+    pub mode: Mode,
+    /// The requested length of the lease.
+    pub ttl: Duration,
+    /// Host, process and command of the owner, for people.
+    pub label: Arc<Label>,
+    /// The requested number of tokens; at least 1.
+    pub block: u32,
+    /// What to do if it cannot be granted at once.
+    pub wait: Wait,
+    /// Whether an answer is still wanted.
+    pub asker: Asker,
+}
+
+/// Says of the asker of a claim whether it has gone. Clones share it; the default never goes.
+///
+/// A claim whose asker has gone is polled to its end all the same, since it may be granted: a verb of several requests ends before the
+/// next one.
+#[derive(Clone, Debug, Default)]
+pub struct Asker(Option<Arc<AtomicBool>>);
+
+impl Asker {
+    /// One that may go.
+    pub fn new() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// It wants no answer any more.
+    pub fn leave(&self) {
+        if let Some(is_gone) = &self.0 {
+            is_gone.store(true, Ordering::Release);
+        }
+    }
+
+    /// True once it has gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_gone| is_gone.load(Ordering::Acquire))
+    }
+
+    /// To be asked before a request of the claim is sent.
+    ///
+    /// # Errors
+    /// `NotApplied`, if it has gone.
+    pub fn must_be_there(&self) -> Result<(), BackendError> {
+        if self.is_gone() {
+            let message = "the claim was cancelled";
+            return Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message));
+        }
+        Ok(())
+    }
+}
+
+/// What a claim that cannot be granted at once leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// Nothing: the answer is [`ClaimAnswer::Busy`].
+    No,
+    /// A place that is woken, is never made holder by a hand-off, and blocks no other claim (for the nodes of Redlock,
+    /// S3.3 g).
+    Wake,
+    /// A place in the FIFO queue, with hand-off.
+    Turn,
+}
+
+/// The answer to a claim. Busy is an answer, not an error.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClaimAnswer {
+    /// The lock is held by this owner.
+    Granted(Grant),
+    /// The owner has a place in the queue. The place is a lease of its own, which the owner keeps by repeating the
+    /// claim.
+    Queued {
+        /// The number of live places ahead.
+        ahead: usize,
+        /// Repeat the claim after this long, or when woken.
+        retry_after: Duration,
+        /// One of the holders, for people.
+        holder: Option<HolderView>,
+    },
+    /// Only some nodes granted it, which is too few; their grants are being released. Claim again **under a new owner**
+    /// after this long, so that a late release cannot end the next attempt (H3.4).
+    Split {
+        /// Claim again after this long.
+        retry_after: Duration,
+        /// One of the holders, for people.
+        holder: Option<HolderView>,
+    },
+    /// Not granted; nothing was left behind.
+    Busy {
+        /// After this long, another attempt may succeed.
+        retry_after: Duration,
+        /// One of the holders, for people.
+        holder: Option<HolderView>,
+    },
+}
+
+/// A lease that the server gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Which lock.
+    pub name: LockName,
+    /// The owner that holds it.
+    pub owner: OwnerId,
+    /// The first fencing token of the block.
+    pub token: FencingToken,
+    /// The number of tokens, counting up from `token`: at least 1, at most the requested number.
+    pub block: u32,
+    /// The length of the lease, counted by the server from its answer.
+    pub ttl: Duration,
+}
+
+/// The answer to a renewal of one grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The owner held the lock when the server read the request, and holds it for at least the ttl from then.
+    Renewed,
+    /// This owner does not hold the lock; nothing was changed.
+    Gone,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The owner held the lock or had a place; it has neither any more.
+    Released,
+    /// The owner neither held nor waited; nothing was changed.
+    WasGone,
+}
+
+/// The answer to a [`raise`](crate::QuorumNode::raise).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// The counter is now at least the number asked for.
+    Raised,
+    /// This owner does not hold the lock here; nothing was changed.
+    Gone,
+}
+
+/// A short text that a holder leaves beside its lock, and how long the store keeps it.
+///
+/// It outlives the lease: it says where the holder can be reached, or when a job ran last. Only a holder writes one, in
+/// place of the one before; everybody reads it, in [`LockView::memo`](crate::LockView::memo). No decision of the lock
+/// depends on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memo {
+    text: String,
+    kept: Duration,
+}
+
+impl Memo {
+    /// 1024 bytes: an address, or a line about a run. More belongs into a store of its own.
+    pub const MAX_BYTES: usize = 1024;
+    /// 366 days: longer than any interval of a job.
+    pub const MAX_KEPT: Duration = Duration::from_secs(366 * 24 * 3600);
+
+    /// A memo that is kept for so long, counted by the store from when it writes it. A fraction of a millisecond is
+    /// rounded up.
+    ///
+    /// # Errors
+    /// [`MemoError`] for a text of more than [`MAX_BYTES`](Self::MAX_BYTES), and for a time that is zero or more than
+    /// [`MAX_KEPT`](Self::MAX_KEPT).
+    pub fn new(text: impl Into<String>, kept: Duration) -> Result<Self, MemoError> {
+        let text = text.into();
+        if text.len() > Self::MAX_BYTES {
+            return Err(MemoError::TooLong { bytes: text.len() });
+        }
+        if kept.is_zero() || kept > Self::MAX_KEPT {
+            return Err(MemoError::Kept { kept });
+        }
+        let millis = u64::try_from(kept.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Ok(Self { text, kept: Duration::from_millis(millis) })
+    }
+
+    /// What it says.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// How long it is kept, in whole milliseconds.
+    pub fn kept(&self) -> Duration {
+        self.kept
+    }
+}
+
+/// A memo that no store takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoError {
+    /// Its text is too long.
+    #[error("a memo of {bytes} bytes is too long: {} at most", Memo::MAX_BYTES)]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It would be kept for no time at all, or for too long.
+    #[error("a memo is kept for 1 ms to 366 days, not for {kept:?}")]
+    Kept {
+        /// For how long it was to be kept.
+        kept: Duration,
+    },
+}
+
+/// The answer to a [`note`](crate::Backend::note).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// The memo is there.
+    Noted,
+    /// This owner does not hold the lock, or a holder with a larger token has left a memo; nothing was changed.
+    Gone,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memo_has_a_bounded_text_and_a_bounded_time() {
+        let second = Duration::from_secs(1);
+        assert!(Memo::new("x".repeat(1024), second).is_ok());
+        assert_eq!(Memo::new("é".repeat(513), second), Err(MemoError::TooLong { bytes: 1026 }));
+        assert_eq!(Memo::new("", Duration::ZERO), Err(MemoError::Kept { kept: Duration::ZERO }));
+        assert!(Memo::new("", Memo::MAX_KEPT).is_ok());
+        assert!(Memo::new("", Memo::MAX_KEPT + second).is_err());
+        assert_eq!(Memo::new("", Duration::from_nanos(1)).unwrap().kept(), Duration::from_millis(1));
+    }
 }

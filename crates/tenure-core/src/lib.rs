@@ -6,14 +6,12 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod backend;
-mod bells;
-mod claim;
 mod error;
 mod host;
 mod label;
-mod locked;
-mod memo;
 mod mode;
 mod moment;
 mod name;
@@ -26,14 +24,13 @@ mod token;
 mod view;
 mod wake;
 
-pub use backend::{Backend, BackendHandle, QuorumNode};
-pub use bells::{Bells, Ringing};
-pub use claim::{Asker, Claim, ClaimAnswer, Grant, Raised, Released, Renewal, Wait};
+pub use backend::{
+    Asker, Backend, BackendHandle, Claim, ClaimAnswer, Grant, Memo, MemoError, Noted, QuorumNode, Raised,
+    Released, Renewal, Wait,
+};
 pub use error::{BackendError, ErrorKind, Outcome};
 pub use host::{BoxFuture, Host, Start};
 pub use label::Label;
-pub use locked::locked;
-pub use memo::{Memo, MemoError, Noted};
 pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{LockName, NameError};
@@ -44,4 +41,11 @@ pub use suspend::{Unstopped, suspend};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
-pub use wake::{Audience, Forward, Hint, Wake, Wakes};
+pub use wake::{Audience, Bells, Forward, Hint, Ringing, Wake, Wakes};
+
+/// Locks it, also if somebody panicked while they had it.
+///
+/// Only for what no code that can panic changes halfway.
+pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
