@@ -47,7 +47,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::picture::{Bar, Lane, Look, Mark, Picture, Sign};
+    use crate::{Bar, Lane, Look, Mark, Picture, Sign};
 
     fn picture(ms: u64, sign: Sign, label: &str) -> String {
         let at = Duration::from_millis(ms);

@@ -1,4 +1,4 @@
-//! Draws a picture as SVG.
+//! Draws a picture as SVG: lanes, and below them the lines that say what happened at which instant.
 
 use std::time::Duration;
 
@@ -7,11 +7,7 @@ use svg::{
     node::element::{Circle, Description, Group, Line, Rectangle, Style, Text, Title},
 };
 
-use crate::{
-    legend::{self, Numbered},
-    picture::{Bar, Look, Picture, Sign},
-    style::STYLE,
-};
+use crate::{Bar, Lane, Look, Mark, Picture, Sign};
 
 impl Picture {
     /// The picture as a document of its own, or as a part of a page.
@@ -37,7 +33,7 @@ impl<'p> Brush<'p> {
         } else {
             LANE
         };
-        let (marks, left_out) = legend::numbered(picture);
+        let (marks, left_out) = numbered(picture);
         let words = picture.shades.len().saturating_sub(1) as f64 * WORDS;
         Self { picture, lane, marks, left_out, top: TOP + words, width: picture.width.clamp(WIDTH, WIDEST) }
     }
@@ -78,7 +74,7 @@ impl<'p> Brush<'p> {
     fn lines(&self) -> Vec<(f64, String)> {
         let marks = self.marks.iter().flat_map(|mark| {
             // Wrapped without number and time: where a line breaks must not depend on their length.
-            let lines = legend::wrapped(&mark.line, COLUMNS - NUMBER);
+            let lines = wrapped(&mark.line, COLUMNS - NUMBER);
             lines.into_iter().enumerate().map(|(nth, line)| match nth {
                 0 => (0.0, format!("{}. {} {line}", mark.number, mark.time)),
                 _ => (14.0, line),
@@ -245,6 +241,67 @@ fn label(at: Duration) -> String {
     if at.is_zero() { "0".into() } else { format!("{} s", at.as_millis() as f64 / 1000.0) }
 }
 
+/// A mark and its number.
+struct Numbered<'p> {
+    number: usize,
+    lane: usize,
+    mark: &'p Mark,
+    /// When.
+    time: String,
+    /// Who and what.
+    line: String,
+}
+
+/// The marks by time, as many as can be read; and how many are left out.
+fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
+    let of_lane = |(lane, Lane { marks, .. }): (usize, &'_ Lane)| (lane, marks.len());
+    let count: usize = picture.lanes.iter().enumerate().map(of_lane).map(|(_, count)| count).sum();
+    let mut all: Vec<(usize, &Mark)> = picture
+        .lanes
+        .iter()
+        .enumerate()
+        .flat_map(|(lane, of)| of.marks.iter().map(move |mark| (lane, mark)))
+        .collect();
+    let most = if picture.width > 0.0 { MANY_MARKS } else { MOST };
+    all.sort_by_key(|(_, mark)| mark.at);
+    all.truncate(most);
+    let times: Vec<Duration> = all.iter().map(|(_, mark)| picture.begins + mark.at).collect();
+    let shown = all.into_iter().enumerate().map(|(index, (lane, mark))| {
+        let line = format!("{} {}", picture.lanes[lane].name, mark.label);
+        Numbered { number: index + 1, lane, mark, time: seconds(&times, index), line }
+    });
+    (shown.collect(), count.saturating_sub(most))
+}
+
+/// One of these times, as on the axis: `0.35 s`; with its ms, `0.351 s`, if the one before or behind it would read the same.
+fn seconds(times: &[Duration], index: usize) -> String {
+    let short = |time: &Duration| format!("{:.2} s", time.as_secs_f64());
+    let own = short(&times[index]);
+    let neighbours = [index.wrapping_sub(1), index + 1];
+    if neighbours.iter().filter_map(|at| times.get(*at)).any(|time| short(time) == own) {
+        format!("{:.3} s", times[index].as_secs_f64())
+    } else {
+        own
+    }
+}
+
+/// A line in pieces that fit below the picture.
+fn wrapped(line: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in line.split(' ') {
+        let last = lines.last_mut().expect("BUG: there is a line");
+        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > columns {
+            lines.push(word.to_owned());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
 /// Of the whole picture: what a phone shows without making letters too small.
 const WIDTH: f64 = 440.0;
 /// Of a long history: what viewers still take.
@@ -262,3 +319,42 @@ const MANY: usize = 12;
 const COLUMNS: usize = 70;
 /// Of these, for its number and its time: `10. 12.062 s `.
 const NUMBER: usize = 13;
+/// Marks that are numbered: more cannot be told apart.
+const MOST: usize = 16;
+/// In a picture that is as wide as it likes.
+const MANY_MARKS: usize = 60;
+/// The style sheet of a picture. Nothing is told by colour alone: bars and marks differ in shape as well.
+const STYLE: &str = "\
+.tp{--ink:#1d2430;--soft:#5b6577;--line:#c9d0da;--paper:#fff;--belief:#2f6fb5;--inbelief:#fff;--store:#dfe7f1;\
+--harm:#c4262e;--shade:#c4262e2b;--fault:#8a4b00;--good:#1d7a3c}\
+@media(prefers-color-scheme:dark){.tp{--ink:#e6eaf0;--soft:#a3adbd;--line:#465063;--paper:#151a22;--belief:#6aa9ea;\
+--inbelief:#0c121b;--store:#2c3747;--harm:#ff7a80;--shade:#ff7a8033;--fault:#f0a94b;--good:#63c784}}\
+.tp text{font:11px/1.2 system-ui,sans-serif;fill:var(--ink)}\
+.tp .paper{fill:var(--paper)}.tp .soft{fill:var(--soft)}.tp .name{font-weight:600}\
+.tp .grid{stroke:var(--line);stroke-width:.5}.tp .base{stroke:var(--line);stroke-width:1}\
+.tp .waits{fill:none;stroke:var(--soft);stroke-dasharray:3 2}.tp .believes{fill:var(--belief)}\
+.tp .thin{fill:var(--soft);opacity:.55}.tp .holds{fill:var(--store);stroke:var(--soft);stroke-width:.5}.tp .stopped{fill:var(--paper);stroke:var(--ink)}\
+.tp .in-believes{fill:var(--inbelief)}.tp .shade{fill:var(--shade);stroke:var(--harm);stroke-dasharray:2 2}\
+.tp .harm{fill:var(--harm);font-weight:600}.tp .sign{stroke:var(--paper);stroke-width:1}\
+.tp .sign.fault{fill:var(--fault)}.tp .sign.taken{fill:var(--good)}.tp .sign.harmful{fill:var(--harm)}\
+.tp .sign.refused{fill:var(--soft)}.tp .sign.note{fill:var(--ink)}\
+.tp .number{fill:var(--paper);font-size:8px;text-anchor:middle;font-weight:700}\
+.tp .cross{stroke:var(--harm);stroke-width:2}.tp .hatch{stroke:var(--ink);stroke-width:1}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_would_read_the_same_have_their_ms() {
+        let times = [40, 301, 304, 400].map(Duration::from_millis);
+        let told: Vec<String> = (0..times.len()).map(|index| seconds(&times, index)).collect();
+        assert_eq!(told, ["0.04 s", "0.301 s", "0.304 s", "0.40 s"]);
+    }
+
+    #[test]
+    fn a_long_line_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("unbreakable", 4), ["unbreakable"]);
+    }
+}
