@@ -7,17 +7,15 @@ use svg::{
     node::element::{Circle, Description, Group, Line, Rectangle, Style, Text, Title},
 };
 
-use crate::{Bar, Lane, Look, Mark, Picture, Sign};
+use crate::{Bar, Look, Mark, Picture, Sign};
 
-impl Picture {
-    /// The picture as a document of its own, or as a part of a page.
-    pub fn svg(&self) -> String {
-        Brush::of(self).draw().to_string()
-    }
+/// The picture as a document of its own, or as a part of a page.
+pub(crate) fn svg(picture: &Picture) -> String {
+    Drawing::of(picture).document().to_string()
 }
 
 /// Where things are: in units that are px where the picture is as wide as it likes.
-struct Brush<'p> {
+struct Drawing<'p> {
     picture: &'p Picture,
     lane: f64,
     marks: Vec<Numbered<'p>>,
@@ -26,7 +24,7 @@ struct Brush<'p> {
     width: f64,
 }
 
-impl<'p> Brush<'p> {
+impl<'p> Drawing<'p> {
     fn of(picture: &'p Picture) -> Self {
         let lane = if picture.lanes.len() > MANY {
             (MANY as f64 * LANE / picture.lanes.len() as f64).max(3.0)
@@ -38,7 +36,7 @@ impl<'p> Brush<'p> {
         Self { picture, lane, marks, left_out, top: TOP + words, width: picture.width.clamp(WIDTH, WIDEST) }
     }
 
-    fn draw(&self) -> Document {
+    fn document(&self) -> Document {
         let lines = self.lines();
         let bottom = self.bottom() + 18.0;
         let height = bottom + lines.len() as f64 * LINE + 6.0;
@@ -254,15 +252,11 @@ struct Numbered<'p> {
 
 /// The marks by time, as many as can be read; and how many are left out.
 fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
-    let of_lane = |(lane, Lane { marks, .. }): (usize, &'_ Lane)| (lane, marks.len());
-    let count: usize = picture.lanes.iter().enumerate().map(of_lane).map(|(_, count)| count).sum();
-    let mut all: Vec<(usize, &Mark)> = picture
-        .lanes
-        .iter()
-        .enumerate()
-        .flat_map(|(lane, of)| of.marks.iter().map(move |mark| (lane, mark)))
-        .collect();
-    let most = if picture.width > 0.0 { MANY_MARKS } else { MOST };
+    let lanes = picture.lanes.iter().enumerate();
+    let mut all: Vec<(usize, &Mark)> =
+        lanes.flat_map(|(lane, of)| of.marks.iter().map(move |mark| (lane, mark))).collect();
+    let most = if picture.width > 0.0 { MANY_MARKS } else { FEW_MARKS };
+    let left_out = all.len().saturating_sub(most);
     all.sort_by_key(|(_, mark)| mark.at);
     all.truncate(most);
     let times: Vec<Duration> = all.iter().map(|(_, mark)| picture.begins + mark.at).collect();
@@ -270,7 +264,7 @@ fn numbered(picture: &Picture) -> (Vec<Numbered<'_>>, usize) {
         let line = format!("{} {}", picture.lanes[lane].name, mark.label);
         Numbered { number: index + 1, lane, mark, time: seconds(&times, index), line }
     });
-    (shown.collect(), count.saturating_sub(most))
+    (shown.collect(), left_out)
 }
 
 /// One of these times, as on the axis: `0.35 s`; with its ms, `0.351 s`, if the one before or behind it would read the same.
@@ -320,7 +314,7 @@ const COLUMNS: usize = 70;
 /// Of these, for its number and its time: `10. 12.062 s `.
 const NUMBER: usize = 13;
 /// Marks that are numbered: more cannot be told apart.
-const MOST: usize = 16;
+const FEW_MARKS: usize = 16;
 /// In a picture that is as wide as it likes.
 const MANY_MARKS: usize = 60;
 /// The style sheet of a picture. Nothing is told by colour alone: bars and marks differ in shape as well.

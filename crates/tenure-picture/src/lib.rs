@@ -31,6 +31,13 @@ pub struct Picture {
     pub shades: Vec<Shade>,
 }
 
+impl Picture {
+    /// The picture as a document of its own, or as a part of a page.
+    pub fn svg(&self) -> String {
+        draw::svg(self)
+    }
+}
+
 /// A client, a server, or a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
