@@ -1,317 +1,117 @@
-//! `Client`: a process that takes the lock, as a scene sees it from outside.
+//! A client's process from inside. It does what the scene orders, with the scheme that it is given.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
-    thread,
-    time::{Duration, Instant},
-};
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-use tenure_testkit::patience::slowness;
+use std::{process::ExitCode, thread, time::Duration};
 
 use crate::{
-    record::{Kind, Referee, What},
-    words::{Order, Said, Word},
+    protocol::{Client, Order, Step, Word, order, say},
+    schemes::{self, Scheme},
 };
 
-/// A client of its own process. It ends with the scene.
-#[derive(Debug)]
-pub(crate) struct Client {
-    name: String,
-    child: Child,
-    input: ChildStdin,
-    said: Receiver<Word>,
-    referee: Arc<Referee>,
+/// The word that makes the program a client.
+pub const CLIENT: &str = "__client";
+
+/// The variable in which a client finds where locks are kept: an argument would show a password to everybody.
+pub(crate) const URL: &str = "TENURE_HAZARDS_URL";
+
+/// The word that makes the program the work of a script.
+pub const WORK: &str = "__work";
+
+/// Works for so many ms, and says so.
+pub fn work(args: &[String]) -> ExitCode {
+    let Some(work) = args.first().and_then(|ms| ms.parse().ok()).map(Duration::from_millis) else {
+        return ExitCode::FAILURE;
+    };
+    say(Word::Locked { alias: std::process::id().to_string(), token: None });
+    thread::sleep(work);
+    say(Word::Leaves);
+    say(Word::Unlocked);
+    ExitCode::SUCCESS
+}
+
+/// Plays a client: scheme, name, lock, ttl in ms. Returns when it is told nothing more.
+pub fn run(args: &[String]) -> ExitCode {
+    match played(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut words = error.to_string();
+            let mut source = error.source();
+            while let Some(cause) = source {
+                words = format!("{words}: {cause}");
+                source = cause.source();
+            }
+            say(Word::Fails(words));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn played(args: &[String]) -> Step {
+    let [scheme, name, lock, ttl] = args else { return Err("four words are needed".into()) };
+    let mut me = Client {
+        name: name.clone(),
+        lock: lock.clone(),
+        url: std::env::var(URL)?,
+        ttl: Duration::from_millis(ttl.parse()?),
+        pauses: false,
+    };
+    let scheme = schemes::named(scheme).ok_or_else(|| format!("there is no scheme {scheme}"))?;
+    let mut scheme = (scheme.make)(&me)?;
+    say(Word::Ready);
+    while let Some(order) = order()? {
+        me.does(&mut *scheme, order)?;
+    }
+    Ok(())
 }
 
 impl Client {
-    /// Starts it; returns at once.
-    ///
-    /// # Panics
-    /// If the program cannot be started.
-    pub(crate) fn start(name: &str, command: &mut Command, referee: &Arc<Referee>) -> Self {
-        referee.note(name, What::Opens(Kind::Client));
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start a client: {error}"));
-        let input = child.stdin.take().expect("BUG: it was piped");
-        let output = child.stdout.take().expect("BUG: it was piped");
-        let errors = child.stderr.take().expect("BUG: it was piped");
-        let (tell, said) = mpsc::channel();
-        let (referee, lane) = (Arc::clone(referee), name.to_owned());
-        let clerk = Arc::clone(&referee);
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                hear(&clerk, &lane, &line, &tell);
+    fn does(&mut self, scheme: &mut dyn Scheme, order: Order) -> Step {
+        match order {
+            Order::Lock { pauses } => self.locks(scheme, pauses)?,
+            Order::Unlock { pauses } => self.unlocks(scheme, pauses)?,
+            Order::Connect => {
+                self.pauses = false;
+                scheme.lock(self)?;
+                scheme.unlock(self)?;
+                say(Word::Unlocked);
             }
-            let last = BufReader::new(errors).lines().map_while(Result::ok).last();
-            // OK to ignore because a scene that is over listens no more.
-            let _ = tell.send(Word::Fails(last.unwrap_or_else(|| "it has ended".into())));
-        });
-        Self { name: name.to_owned(), child, input, said, referee }
-    }
-
-    /// Who it is.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// It is connected.
-    pub(crate) fn is_ready(&mut self) {
-        self.hears("is connected", |word| (*word == Word::Ready).then_some(()));
-    }
-
-    /// It asks for the lock, and does not stop in between.
-    pub(crate) fn asks(&mut self) {
-        self.asks_and_stops_if(false);
-    }
-
-    /// It asks for the lock, and stops in the gap of its scheme if it is told to and there is one.
-    pub(crate) fn asks_and_stops_if(&mut self, pauses: bool) {
-        self.referee.note(&self.name, What::Asks);
-        self.order(&Order::Lock { pauses });
-    }
-
-    /// Waits until it is in, or stands in a gap. Whether it is in.
-    pub(crate) fn is_in_or_stands(&mut self) -> bool {
-        self.hears("is in, or stands in a gap", |word| match word {
-            Word::Locked { .. } => Some(true),
-            Word::Gap(_) => Some(false),
-            _ => None,
-        })
-    }
-
-    /// The same within this time.
-    pub(crate) fn is_in_or_stands_within(&mut self, time: Duration) -> Option<bool> {
-        self.hears_within(time, |word| match word {
-            Word::Locked { .. } => Some(true),
-            Word::Gap(_) => Some(false),
-            _ => None,
-        })
-    }
-
-    /// Waits until it is in.
-    pub(crate) fn is_in(&mut self) {
-        self.hears("is in", |word| matches!(word, Word::Locked { .. }).then_some(()));
-    }
-
-    /// Whether it is in within this time.
-    pub(crate) fn is_in_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Locked { .. }).then_some(())).is_some()
-    }
-
-    /// It asks for the lock and gets it.
-    pub(crate) fn enters(&mut self) {
-        self.asks();
-        self.is_in();
-    }
-
-    /// It gives the lock back, without a stop.
-    pub(crate) fn leaves(&mut self) {
-        self.order(&Order::Unlock { pauses: false });
-        self.has_left();
-    }
-
-    /// It gives the lock back, and stops in the gap of its scheme if it is told to and there is one. Whether it is done.
-    pub(crate) fn leaves_and_stops_if(&mut self, pauses: bool) -> bool {
-        self.order(&Order::Unlock { pauses });
-        self.hears("has left, or stands in a gap", |word| match word {
-            Word::Unlocked => Some(true),
-            Word::Gap(_) => Some(false),
-            _ => None,
-        })
-    }
-
-    /// Waits until it has left.
-    pub(crate) fn has_left(&mut self) {
-        self.hears("has left", |word| (*word == Word::Unlocked).then_some(()));
-    }
-
-    /// It makes its connection.
-    pub(crate) fn connects(&mut self) {
-        self.order(&Order::Connect);
-        self.has_left();
-    }
-
-    /// It takes the lock, works for so long, and gives it back by itself.
-    pub(crate) fn turn(&mut self, work: Duration) {
-        self.referee.note(&self.name, What::Asks);
-        self.order(&Order::Turn { work });
-    }
-
-    /// Waits until its turn is over.
-    pub(crate) fn has_had_its_turn(&mut self) {
-        self.has_left();
-    }
-
-    /// Its worker ends and does not give the lock back; the process lives on.
-    pub(crate) fn forgets(&mut self) {
-        self.order(&Order::Forget);
-        self.hears("has forgotten", |word| (*word == Word::Abandons).then_some(()));
-    }
-
-    /// It looks whether it has the lock, and writes if so. Whether it wrote.
-    pub(crate) fn writes(&mut self, text: &str) -> bool {
-        self.order(&Order::Write { text: text.to_owned(), pauses: false });
-        self.has_written()
-    }
-
-    /// It looks whether it has the lock, and stands before the write if it is told to.
-    pub(crate) fn is_about_to_write(&mut self, text: &str, pauses: bool) {
-        self.order(&Order::Write { text: text.to_owned(), pauses });
-        if pauses {
-            self.hears("stands before the write", |word| {
-                matches!(word, Word::Gap(_) | Word::HeldBack).then_some(())
-            });
-        }
-    }
-
-    /// Waits until it has written, or has not for it does not believe any more. Whether it wrote.
-    pub(crate) fn has_written(&mut self) -> bool {
-        self.hears("has written", |word| match word {
-            Word::Writes { .. } => Some(true),
-            Word::HeldBack => Some(false),
-            _ => None,
-        })
-    }
-
-    /// It reads a number, adds one, and writes it back; in between it stops if it is told to.
-    pub(crate) fn adds_and_stops_if(&mut self, pauses: bool) {
-        self.order(&Order::Add { pauses });
-    }
-
-    /// Whether it stands in a gap within this time.
-    pub(crate) fn stands_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Gap(_)).then_some(())).is_some()
-    }
-
-    /// Whether it has added within this time.
-    pub(crate) fn has_added_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Added(_)).then_some(())).is_some()
-    }
-
-    /// Waits until it has added.
-    pub(crate) fn has_added(&mut self) {
-        self.hears("has added", |word| matches!(word, Word::Added(_)).then_some(()));
-    }
-
-    /// Goes on after a gap.
-    pub(crate) fn goes_on(&mut self) {
-        self.order(&Order::GoOn);
-    }
-
-    /// Waits until the work under its lock has begun. Its process.
-    pub(crate) fn starts_working(&mut self) -> u32 {
-        self.hears("works", |word| match word {
-            Word::Locked { alias, .. } => alias.parse().ok(),
-            _ => None,
-        })
-    }
-
-    /// `kill -9` of what holds the lock, not of the work.
-    pub(crate) fn is_killed(&mut self) {
-        self.referee.note(&self.name, What::Fault("loses its script to kill -9".into()));
-        self.end();
-    }
-
-    /// `kill -9`.
-    pub(crate) fn dies(&mut self) {
-        self.end();
-        self.referee.note(&self.name, What::Dies);
-    }
-
-    /// It does nothing any more, and does not know it.
-    pub(crate) fn stops(&self) {
-        self.referee.note(&self.name, What::Stops);
-        self.signal(Signal::SIGSTOP);
-    }
-
-    /// It goes on after it was stopped, as if nothing had been.
-    pub(crate) fn continues(&self) {
-        self.referee.note(&self.name, What::GoesOn);
-        self.signal(Signal::SIGCONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a process id is an i32");
-        // OK because the child is not buried while we have it, so the number is still its own.
-        kill(Pid::from_raw(pid), signal).expect("our own child can be signalled");
-    }
-
-    fn order(&mut self, order: &Order) {
-        let line = serde_json::to_string(order).expect("BUG: an order is JSON");
-        writeln!(self.input, "{line}")
-            .unwrap_or_else(|error| panic!("{} takes no order: {error}", self.name));
-    }
-
-    fn hears<T>(&mut self, what: &str, find: impl Fn(&Word) -> Option<T>) -> T {
-        let patience = PATIENCE * slowness();
-        let found = self.hears_within(patience, find);
-        found.unwrap_or_else(|| panic!("waited {patience:?} in vain until {} {what}", self.name))
-    }
-
-    fn hears_within<T>(&mut self, time: Duration, find: impl Fn(&Word) -> Option<T>) -> Option<T> {
-        let until = Instant::now() + time;
-        loop {
-            match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Word::Fails(why)) => panic!("{}: {why}", self.name),
-                Ok(word) => {
-                    if let Some(found) = find(&word) {
-                        return Some(found);
-                    }
+            Order::Turn { work } => {
+                self.locks(scheme, false)?;
+                thread::sleep(work);
+                self.unlocks(scheme, false)?;
+            }
+            Order::Forget => say(Word::Abandons),
+            Order::Write { text, pauses } => {
+                self.pauses = pauses;
+                if scheme.believes() {
+                    self.gap("before the write")?;
+                    say(Word::Writes { text, token: scheme.token() });
+                } else {
+                    say(Word::HeldBack);
                 }
-                Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => panic!("{} has ended", self.name),
             }
+            Order::Add { pauses } => {
+                self.pauses = pauses;
+                let is_taken = scheme.add(self)?;
+                say(Word::Added(is_taken));
+            }
+            // It stood in no gap: the scheme has none.
+            Order::GoOn => {}
         }
+        Ok(())
     }
 
-    fn end(&mut self) {
-        // OK to ignore because a child that has ended cannot be killed, and is buried by the wait.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn locks(&mut self, scheme: &mut dyn Scheme, pauses: bool) -> Step {
+        self.pauses = pauses;
+        scheme.lock(self)?;
+        say(Word::Locked { alias: scheme.alias(self), token: scheme.token() });
+        Ok(())
+    }
+
+    fn unlocks(&mut self, scheme: &mut dyn Scheme, pauses: bool) -> Step {
+        self.pauses = pauses;
+        say(Word::Leaves);
+        scheme.unlock(self)?;
+        say(Word::Unlocked);
+        Ok(())
     }
 }
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Writes down what a client says, and passes it on.
-fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
-    let said: Said = serde_json::from_str(line)
-        .unwrap_or_else(|error| Said { at: Duration::ZERO, what: Word::Fails(format!("{error}: {line}")) });
-    let note = |what| referee.note_said(said.at, lane, what);
-    match &said.what {
-        Word::Locked { alias, .. } => {
-            referee.knows(lane, alias);
-            note(What::Enters);
-        }
-        Word::Leaves => note(What::Leaves),
-        Word::Abandons => note(What::Abandons),
-        Word::Lost { by_clock } => note(What::Hears { by_clock: *by_clock }),
-        Word::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
-        Word::Writes { text, token } => referee.write(lane, text, *token),
-        Word::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),
-        Word::Notes(text) => note(What::Note(text.clone())),
-        Word::Gap(gap) => note(What::Note(format!("pauses {gap}"))),
-        Word::Ready | Word::Unlocked | Word::Fails(_) => {}
-    }
-    // OK to ignore because a scene that is over listens no more.
-    let _ = tell.send(said.what);
-}
-
-const PATIENCE: Duration = Duration::from_secs(20);

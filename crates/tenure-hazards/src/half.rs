@@ -6,12 +6,12 @@ use std::{
 };
 
 use crate::{
-    cast::{Cast, Half},
     judge::{Harm, judge},
     record::Event,
     rooms,
     scene::Scene,
-    stage::Stage,
+    setup::{Half, Setup},
+    world::World,
 };
 
 /// What came of a half.
@@ -28,13 +28,13 @@ pub struct Played {
 }
 
 /// Plays one half of a scene.
-pub fn play(scene: &dyn Scene, half: Half, cast: &Cast) -> Played {
-    let mut stage = Stage::new(scene.card(), half, cast);
-    let ended = panic::catch_unwind(AssertUnwindSafe(|| scene.play(&mut stage)));
-    let (ttl, events) = (stage.ttl(), stage.events());
-    if let Some(url) = &cast.url {
+pub fn play(scene: &dyn Scene, half: Half, setup: &Setup) -> Played {
+    let mut world = World::new(scene.card(), half, setup);
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| scene.play(&mut world)));
+    let (ttl, events) = (world.ttl(), world.events());
+    if let Some(url) = &setup.url {
         // OK to ignore because whoever could not reach the server has heard so from the clients.
-        let _ = rooms::free(url, stage.lock());
+        let _ = rooms::free(url, world.lock());
     }
     let trouble = ended.err().map(|cause| {
         let words = cause.downcast_ref::<String>().map(String::as_str);

@@ -12,7 +12,7 @@ use std::{
 use clap::Parser;
 use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure_hazards::{Cast, Hall, Need, Scene, Shown, all, command, json, page, pictures, player, table};
+use tenure_hazards::{Need, Report, Runner, Scene, Setup, all, client, command, json, page, pictures, table};
 
 /// Plays twenty ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
 #[derive(Debug, Parser)]
@@ -47,8 +47,8 @@ struct Args {
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
     match words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
-        Some((player::PLAYER, rest)) => return player::run(rest),
-        Some((player::WORK, rest)) => return player::work(rest),
+        Some((client::CLIENT, rest)) => return client::run(rest),
+        Some((client::WORK, rest)) => return client::work(rest),
         _ => {}
     }
     let args = match Args::try_parse() {
@@ -79,13 +79,13 @@ fn played(args: &Args) -> Result<ExitCode, String> {
     }
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let tenure = if needs_tenure { command::find(&program) } else { None };
-    let cast = Cast { tenure, url: args.url.clone(), ..Cast::of(program) };
+    let setup = Setup { tenure, url: args.url.clone(), ..Setup::of(program) };
     // What goes wrong in a scene is shown as its verdict.
     panic::set_hook(Box::new(|_| {}));
-    let hall = Hall { cast, jobs: args.jobs };
+    let runner = Runner { setup, jobs: args.jobs };
     let bar = bar(scenes.len(), args.json);
-    let mut until_now: Vec<Shown> = Vec::new();
-    let shown = hall.play(&scenes, |scene| {
+    let mut until_now: Vec<Report> = Vec::new();
+    let shown = runner.play(&scenes, |scene| {
         until_now.push(scene.clone());
         until_now.sort_by_key(|shown| shown.card.number);
         bar.inc(1);
@@ -106,7 +106,7 @@ fn played(args: &Args) -> Result<ExitCode, String> {
 }
 
 /// The page and the pictures, where they are wanted.
-fn written(args: &Args, shown: &[Shown]) -> Result<(), String> {
+fn written(args: &Args, shown: &[Report]) -> Result<(), String> {
     if let Some(file) = &args.html {
         let page = page::of(shown).map_err(|error| error.to_string())?;
         fs::write(file, page).map_err(|error| format!("--html {}: {error}", file.display()))?;
@@ -131,7 +131,7 @@ fn chosen(args: &Args) -> Result<Vec<&'static dyn Scene>, String> {
         .collect())
 }
 
-fn in_table(shown: &[Shown], term: &Term, table: fn(&[Shown], u16, bool) -> String) -> String {
+fn in_table(shown: &[Report], term: &Term, table: fn(&[Report], u16, bool) -> String) -> String {
     let is_plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let columns = if term.is_term() { term.size().1.clamp(60, 160) } else { 160 };
     table(shown, columns, term.is_term() && !is_plain)
@@ -176,9 +176,9 @@ fn bar(scenes: usize, is_quiet: bool) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn code(shown: &[Shown]) -> ExitCode {
-    let is_wrong = |scene: &&Shown| !scene.was_not_begun() && !scene.is_as_expected();
-    match (shown.iter().any(|scene| is_wrong(&scene)), shown.iter().any(Shown::was_not_begun)) {
+fn code(shown: &[Report]) -> ExitCode {
+    let is_wrong = |scene: &&Report| !scene.was_not_begun() && !scene.is_as_expected();
+    match (shown.iter().any(|scene| is_wrong(&scene)), shown.iter().any(Report::was_not_begun)) {
         (true, _) => ExitCode::FAILURE,
         (false, true) => ExitCode::from(UNAVAILABLE),
         (false, false) => ExitCode::SUCCESS,

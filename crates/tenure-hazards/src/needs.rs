@@ -29,7 +29,7 @@ impl Need {
             Self::ZooKeeper => &["java", "/usr/share/java/zookeeper.jar"],
             Self::Compiler => &["cc"],
             Self::Flock => &["flock"],
-            // Found, or built, when the hall opens.
+            // Found, or built, when the runner opens.
             Self::Tenure | Self::Machine => &[],
         };
         (!programs.iter().all(|program| is_there(program))).then_some(self.install())

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::monotonic;
+use crate::protocol;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Resource {
 impl Referee {
     pub(crate) fn new() -> Self {
         Self {
-            began: monotonic::now(),
+            began: protocol::now(),
             events: Mutex::default(),
             resource: Mutex::default(),
             aliases: Mutex::default(),
@@ -119,7 +119,7 @@ impl Referee {
 
     /// Now, since the half began.
     pub(crate) fn now(&self) -> Duration {
-        monotonic::now().saturating_sub(self.began)
+        protocol::now().saturating_sub(self.began)
     }
 
     /// Writes down what happens now.

@@ -1,6 +1,6 @@
 //! `Scene`: one way to get a lock wrong.
 
-use crate::{card::Card, stage::Stage};
+use crate::{card::Card, world::World};
 
 /// One way to get a lock wrong. The schedule is the same for both schemes.
 pub trait Scene: Sync {
@@ -8,5 +8,5 @@ pub trait Scene: Sync {
     fn card(&self) -> &Card;
 
     /// Plays it once: who does what, in which order, and where the fault comes.
-    fn play(&self, stage: &mut Stage<'_>);
+    fn play(&self, world: &mut World<'_>);
 }

@@ -16,15 +16,15 @@ mod tenure;
 mod watch;
 mod watchdog;
 
-use crate::process::{Player, Step};
+use crate::protocol::{Client, Step};
 
 /// A way to take a lock and to give it back.
 pub(crate) trait Scheme {
     /// Waits until it has the lock.
-    fn lock(&mut self, me: &Player) -> Step;
+    fn lock(&mut self, me: &Client) -> Step;
 
     /// Gives it back.
-    fn unlock(&mut self, me: &Player) -> Step;
+    fn unlock(&mut self, me: &Client) -> Step;
 
     /// Whether it believes that it has the lock. Most schemes never ask.
     fn believes(&mut self) -> bool {
@@ -37,12 +37,12 @@ pub(crate) trait Scheme {
     }
 
     /// What the store calls the holder.
-    fn alias(&self, me: &Player) -> String {
+    fn alias(&self, me: &Client) -> String {
         me.name.clone()
     }
 
     /// Adds one to a number that is in the store. Whether that was done.
-    fn add(&mut self, _me: &Player) -> Step<bool> {
+    fn add(&mut self, _me: &Client) -> Step<bool> {
         Err("this scheme has no number".into())
     }
 }
@@ -53,7 +53,7 @@ pub(crate) struct Named {
     name: &'static str,
     text: &'static str,
     /// Makes one, connected.
-    pub(crate) make: fn(&Player) -> Step<Box<dyn Scheme>>,
+    pub(crate) make: fn(&Client) -> Step<Box<dyn Scheme>>,
 }
 
 impl Named {

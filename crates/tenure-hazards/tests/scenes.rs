@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use tenure_hazards::{Cast, Fault, Half, Need, Outcome, Played, Scene, Shown, all, pictures, play};
+use tenure_hazards::{Fault, Half, Need, Outcome, Played, Report, Scene, Setup, all, pictures, play};
 
 /// Both verdicts; the scheme without the fault; and the scheme in Tenure's place.
 fn shows(number: u8) {
@@ -16,15 +16,15 @@ fn shows(number: u8) {
     let tenure = Some(program.with_file_name("tenure")).filter(|file| file.is_file());
     let needs_tenure = scene.card().needs.contains(&Need::Tenure);
     assert!(tenure.is_some() || !needs_tenure, "the command `tenure` is missing: cargo build -p tenure-cli");
-    let cast = Cast { tenure, ..Cast::of(program.to_owned()) };
+    let setup = Setup { tenure, ..Setup::of(program.to_owned()) };
 
-    let naive = played(scene, Half::Naive, &cast);
+    let naive = played(scene, Half::Naive, &setup);
     assert!(!naive.harms.is_empty(), "nobody was hurt: {:#?}", naive.events);
-    let tenure = played(scene, Half::Tenure, &cast);
+    let tenure = played(scene, Half::Tenure, &setup);
     assert!(tenure.harms.is_empty(), "{:?}: {:#?}", tenure.harms, tenure.events);
 
     let card = *scene.card();
-    let shown = Shown {
+    let shown = Report {
         card,
         naive: Outcome::of(&card, Half::Naive, naive),
         tenure: Outcome::of(&card, Half::Tenure, tenure),
@@ -36,9 +36,9 @@ fn shows(number: u8) {
         "cargo run --release -p tenure-hazards -- --pictures docs/hazards --only {number}\n{differences:#?}"
     );
 
-    let without_fault = played(scene, Half::Naive, &Cast { fault: Fault::StaysAway, ..cast.clone() });
+    let without_fault = played(scene, Half::Naive, &Setup { fault: Fault::StaysAway, ..setup.clone() });
     assert!(without_fault.harms.is_empty(), "{:?}: {:#?}", without_fault.harms, without_fault.events);
-    let impostor = played(scene, Half::Tenure, &Cast { has_impostor: true, ..cast });
+    let impostor = played(scene, Half::Tenure, &Setup { has_impostor: true, ..setup });
     assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);
 }
 
@@ -67,8 +67,8 @@ fn the_paper_tells_every_scene() {
 /// The pictures of the paper.
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards");
 
-fn played(scene: &dyn Scene, half: Half, cast: &Cast) -> Played {
-    let played = play(scene, half, cast);
+fn played(scene: &dyn Scene, half: Half, setup: &Setup) -> Played {
+    let played = play(scene, half, setup);
     assert_eq!(played.trouble, None, "{half:?}: {:#?}", played.events);
     played
 }

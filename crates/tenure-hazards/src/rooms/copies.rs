@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{
     rooms::redis::{address, look, settings},
-    stage::{Address, Stage},
+    world::{Address, World},
 };
 
 /// Two servers. Clients come through the name, the replica through the link.
@@ -25,9 +25,9 @@ pub(crate) struct Copies {
 
 impl Copies {
     /// Starts both and waits until the replica has a copy.
-    pub(crate) fn open(stage: &mut Stage<'_>) -> Self {
+    pub(crate) fn open(world: &mut World<'_>) -> Self {
         let master = Recipe::new().start();
-        master.has_waited("tenure:one", &settings(stage));
+        master.has_waited("tenure:one", &settings(world));
         let (link, name) = (Proxy::to(master.port(), 1), Proxy::to(master.port(), 2));
         let replica = Recipe::new().replica_of(link.port()).start();
         let is_up = || (replica.info("replication", "master_link_status") == "up").then_some(());
@@ -35,9 +35,9 @@ impl Copies {
         let has_record = || (replica.command(&["EXISTS", "tenure:one"]).int() == 1).then_some(());
         eventually("the replica has all", PATIENCE, has_record);
         for (lane, server) in [(MASTER, &master), (REPLICA, &replica)] {
-            look(stage, lane, &address(stage, server.port()).naive);
+            look(world, lane, &address(world, server.port()).naive);
         }
-        let address = address(stage, name.port());
+        let address = address(world, name.port());
         Self { master, replica, name, link, address }
     }
 
@@ -48,12 +48,12 @@ impl Copies {
     }
 
     /// The master crashes, the replica takes its place, and the name leads there.
-    pub(crate) fn fails_over(&self, stage: &Stage<'_>) {
+    pub(crate) fn fails_over(&self, world: &World<'_>) {
         self.master.kill();
-        stage.fault(MASTER, "crashes");
+        world.fault(MASTER, "crashes");
         self.replica.command(&["REPLICAOF", "NO", "ONE"]);
         self.name.lead_to(self.replica.port());
-        stage.fault(REPLICA, "is promoted");
+        world.fault(REPLICA, "is promoted");
     }
 }
 

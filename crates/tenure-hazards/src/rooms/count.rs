@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 
 use tenure_testkit::redis::{Raw, RedisServer};
 
-use crate::{record::What, rooms::LANE, stage::Stage};
+use crate::{record::What, rooms::LANE, world::World};
 
 /// Counts from its beginning. What a script does inside the server is not counted.
 pub(crate) struct Count {
@@ -14,10 +14,10 @@ pub(crate) struct Count {
 
 impl Count {
     /// From now on.
-    pub(crate) fn begin(stage: &Stage<'_>, server: &RedisServer) -> Self {
+    pub(crate) fn begin(world: &World<'_>, server: &RedisServer) -> Self {
         let (mut ear, other) = (server.raw(), server.raw());
         ear.command(&["MONITOR"]);
-        stage.writes_down(LANE, What::Requests(0));
+        world.writes_down(LANE, What::Requests(0));
         let thread = thread::spawn(move || {
             let requests = std::iter::from_fn(|| ear.read().ok()).map(|line| line.text());
             let until_the_end = requests.take_while(|line| !line.contains(END));
@@ -28,10 +28,10 @@ impl Count {
     }
 
     /// Until now.
-    pub(crate) fn end(mut self, stage: &Stage<'_>) {
+    pub(crate) fn end(mut self, world: &World<'_>) {
         self.other.command(&["ECHO", END]);
         let count = self.thread.join().expect("BUG: counting does not panic");
-        stage.writes_down(LANE, What::Requests(count));
+        world.writes_down(LANE, What::Requests(count));
     }
 }
 

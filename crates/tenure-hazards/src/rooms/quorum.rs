@@ -4,7 +4,7 @@ use tenure_testkit::redis::{Recipe, RedisServer};
 
 use crate::{
     rooms::redis::look,
-    stage::{Address, Stage},
+    world::{Address, World},
 };
 
 /// Independent servers.
@@ -14,21 +14,21 @@ pub(crate) struct Quorum {
 
 impl Quorum {
     /// Starts so many.
-    pub(crate) fn open(stage: &mut Stage<'_>, count: usize) -> Self {
+    pub(crate) fn open(world: &mut World<'_>, count: usize) -> Self {
         let servers: Vec<_> = (0..count).map(|_| Recipe::new().start()).collect();
-        let settings = format!("quorum={count} guard=on max_ttl={}", stage.seconds());
+        let settings = format!("quorum={count} guard=on max_ttl={}", world.seconds());
         for (nth, server) in servers.iter().enumerate() {
             server.has_waited("tenure:quorum", &settings);
-            look(stage, &lane(nth), &server.url(""));
+            look(world, &lane(nth), &server.url(""));
         }
         Self { servers }
     }
 
     /// The servers on these ports, in this order.
-    pub(crate) fn address(&self, stage: &Stage<'_>, ports: &[u16]) -> Address {
+    pub(crate) fn address(&self, world: &World<'_>, ports: &[u16]) -> Address {
         let urls: Vec<String> = ports.iter().map(|port| format!("redis://127.0.0.1:{port}/")).collect();
         let naive = urls.join(",");
-        Address { tenure: format!("redlock:{naive}?max_ttl={}", stage.seconds()), naive }
+        Address { tenure: format!("redlock:{naive}?max_ttl={}", world.seconds()), naive }
     }
 
     /// Their ports.

@@ -7,7 +7,7 @@ use tenure_testkit::redis::{Recipe, RedisServer};
 
 use crate::{
     record::{Kind, What},
-    stage::{Address, Stage},
+    world::{Address, World},
 };
 
 /// A server, and where clients find it.
@@ -18,31 +18,31 @@ pub(crate) struct RedisRoom {
 
 impl RedisRoom {
     /// The given server, or one of its own.
-    pub(crate) fn open(stage: &mut Stage<'_>) -> Self {
-        match stage.given().map(str::to_owned) {
-            None => Self::own(stage, Recipe::new()),
-            Some(url) => Self::given(stage, &url),
+    pub(crate) fn open(world: &mut World<'_>) -> Self {
+        match world.given().map(str::to_owned) {
+            None => Self::own(world, Recipe::new()),
+            Some(url) => Self::given(world, &url),
         }
     }
 
     /// A server of this recipe.
-    pub(crate) fn own(stage: &mut Stage<'_>, recipe: Recipe) -> Self {
-        let room = Self::silent(stage, recipe);
-        look(stage, LANE, &room.address.naive);
+    pub(crate) fn own(world: &mut World<'_>, recipe: Recipe) -> Self {
+        let room = Self::silent(world, recipe);
+        look(world, LANE, &room.address.naive);
         room
     }
 
     /// A server of its own at which nobody looks: its requests are counted.
-    pub(crate) fn unwatched(stage: &mut Stage<'_>) -> Self {
-        stage.writes_down(LANE, What::Opens(Kind::Store));
-        Self::silent(stage, Recipe::new())
+    pub(crate) fn unwatched(world: &mut World<'_>) -> Self {
+        world.writes_down(LANE, What::Opens(Kind::Store));
+        Self::silent(world, Recipe::new())
     }
 
-    fn silent(stage: &Stage<'_>, recipe: Recipe) -> Self {
+    fn silent(world: &World<'_>, recipe: Recipe) -> Self {
         let server = recipe.start();
         // A server that nobody has used: else its first grant would wait, once in its life.
-        server.has_waited("tenure:one", &settings(stage));
-        Self { address: address(stage, server.port()), server: Some(server) }
+        server.has_waited("tenure:one", &settings(world));
+        Self { address: address(world, server.port()), server: Some(server) }
     }
 
     /// The server, where it is the scene's own.
@@ -53,30 +53,30 @@ impl RedisRoom {
         self.server.as_ref().expect("BUG: a scene that does this to a server needs its own")
     }
 
-    fn given(stage: &mut Stage<'_>, url: &str) -> Self {
+    fn given(world: &mut World<'_>, url: &str) -> Self {
         // OK to ignore because whoever cannot reach the server hears so from the clients.
-        let _ = free(url, stage.lock());
-        look(stage, LANE, url);
+        let _ = free(url, world.lock());
+        look(world, LANE, url);
         Self { server: None, address: Address { naive: url.to_owned(), tenure: url.to_owned() } }
     }
 }
 
 /// Where clients find a server on this port, or a proxy before it.
-pub(crate) fn address(stage: &Stage<'_>, port: u16) -> Address {
+pub(crate) fn address(world: &World<'_>, port: u16) -> Address {
     let naive = format!("redis://127.0.0.1:{port}/");
-    Address { tenure: format!("{naive}?max_ttl={}", stage.seconds()), naive }
+    Address { tenure: format!("{naive}?max_ttl={}", world.seconds()), naive }
 }
 
 /// The settings of Tenure on a server, as it writes them down there.
-pub(crate) fn settings(stage: &Stage<'_>) -> String {
-    format!("guard=on max_ttl={}", stage.seconds())
+pub(crate) fn settings(world: &World<'_>) -> String {
+    format!("guard=on max_ttl={}", world.seconds())
 }
 
 /// Has somebody look at a server.
-pub(crate) fn look(stage: &mut Stage<'_>, lane: &str, url: &str) {
-    let (url, lock) = (url.to_owned(), stage.lock().to_owned());
+pub(crate) fn look(world: &mut World<'_>, lane: &str, url: &str) {
+    let (url, lock) = (url.to_owned(), world.lock().to_owned());
     let mut connection: Option<Connection> = None;
-    stage.watches(lane, move || {
+    world.watches(lane, move || {
         if connection.is_none() {
             connection = connect(&url);
         }

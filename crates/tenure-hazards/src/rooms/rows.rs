@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use crate::{
     record::{Kind, What},
     schemes::ROWS,
-    stage::{Address, Stage},
+    world::{Address, World},
 };
 
 /// A folder with both files.
@@ -17,8 +17,8 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// The number is zero.
-    pub(crate) fn open(stage: &Stage<'_>) -> Self {
-        stage.writes_down(LANE, What::Opens(Kind::Resource));
+    pub(crate) fn open(world: &World<'_>) -> Self {
+        world.writes_down(LANE, What::Opens(Kind::Resource));
         let folder = tempfile::Builder::new().prefix("tenure-rows-").tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let address = Address { naive: path(ROWS), tenure: format!("sqlite:{}", path("locks.db")) };
@@ -31,10 +31,10 @@ impl Rows {
     }
 
     /// What the number is now.
-    pub(crate) fn sum(&self, stage: &Stage<'_>) {
+    pub(crate) fn sum(&self, world: &World<'_>) {
         let rows = Connection::open(self.folder.path().join(ROWS)).expect("the file is there");
         let sum = rows.query_row("SELECT amount FROM stock", (), |row| row.get(0)).expect("the row is there");
-        stage.writes_down(LANE, What::Sum(sum));
+        world.writes_down(LANE, What::Sum(sum));
     }
 }
 

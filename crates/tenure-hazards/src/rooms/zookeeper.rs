@@ -8,7 +8,7 @@ use std::{
 
 use tenure_testkit::zookeeper::ZooKeeperServer;
 
-use crate::stage::{Address, Stage};
+use crate::world::{Address, World};
 
 /// One server. Its locks end when a session does.
 pub(crate) struct Ensemble {
@@ -18,10 +18,10 @@ pub(crate) struct Ensemble {
 
 impl Ensemble {
     /// Starts it.
-    pub(crate) fn open(stage: &mut Stage<'_>) -> Self {
+    pub(crate) fn open(world: &mut World<'_>) -> Self {
         let server = ZooKeeperServer::start();
         let port = server.port();
-        stage.watches("ZooKeeper", move || holder(port));
+        world.watches("ZooKeeper", move || holder(port));
         let address = Address { naive: server.address(), tenure: server.url("") };
         Self { _server: server, address }
     }

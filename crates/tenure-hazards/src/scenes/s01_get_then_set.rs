@@ -1,6 +1,6 @@
 //! Scene 1: GET, and then SET.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, world::World};
 
 /// Two clients see that nobody holds, and both write their names.
 pub(crate) struct GetThenSet;
@@ -22,24 +22,24 @@ impl Scene for GetThenSet {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
-        a.asks_and_stops_if(stage.has_fault());
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
+        a.asks_and_stops_if(world.has_fault());
         let is_in = a.is_in_or_stands();
         b.asks();
-        let b_is_in = b.is_in_within(stage.ttl() / 4);
+        let b_is_in = b.is_in_within(world.ttl() / 4);
         if !is_in {
             a.goes_on();
             a.is_in();
         }
-        stage.pass(0.2);
+        world.pass(0.2);
         a.leaves();
         if !b_is_in {
             b.is_in();
         }
-        stage.pass(0.1);
+        world.pass(0.1);
         b.leaves();
     }
 }

@@ -1,7 +1,7 @@
 //! Scene 2: a lock without an end, and a crash.
 
 use crate::{
-    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, world::World,
 };
 
 /// A client dies, and its lock does not.
@@ -24,11 +24,11 @@ impl Scene for NoEnd {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let b = stage.client("B", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let b = world.client("B", &room.address);
         a.enters();
-        schedules::b_waits_for_the_dead(stage, a, b);
+        schedules::b_waits_for_the_dead(world, a, b);
     }
 }

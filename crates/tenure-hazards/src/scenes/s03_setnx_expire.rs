@@ -1,7 +1,7 @@
 //! Scene 3: SETNX, then EXPIRE, and a crash between them.
 
 use crate::{
-    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, world::World,
 };
 
 /// A client dies between taking the lock and saying until when.
@@ -24,12 +24,12 @@ impl Scene for SetnxExpire {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let b = stage.client("B", &room.address);
-        a.asks_and_stops_if(stage.has_fault());
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let b = world.client("B", &room.address);
+        a.asks_and_stops_if(world.has_fault());
         a.is_in_or_stands();
-        schedules::b_waits_for_the_dead(stage, a, b);
+        schedules::b_waits_for_the_dead(world, a, b);
     }
 }

@@ -2,7 +2,7 @@
 
 use tenure_testkit::clock::Clock;
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, world::World};
 
 /// A client with a clock that is ahead takes a lock for one that is over.
 pub(crate) struct Stamp;
@@ -24,24 +24,24 @@ impl Scene for Stamp {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
         let clock = Clock::new();
-        if stage.has_fault() {
+        if world.has_fault() {
             clock.step(HOUR_MS);
-            stage.note("B", "has a clock that is one hour ahead");
+            world.note("B", "has a clock that is one hour ahead");
         }
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client_in("B", &room.address, &clock.env());
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client_in("B", &room.address, &clock.env());
         a.enters();
         b.asks();
-        let is_in = b.is_in_within(stage.ttl() / 3);
-        stage.pass(0.2);
+        let is_in = b.is_in_within(world.ttl() / 3);
+        world.pass(0.2);
         a.leaves();
         if !is_in {
             b.is_in();
         }
-        stage.pass(0.1);
+        world.pass(0.1);
         b.leaves();
     }
 }

@@ -1,7 +1,7 @@
 //! Scene 5: a release that frees the lock of somebody else.
 
 use crate::{
-    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, world::World,
 };
 
 /// A client that is late deletes the lock of the next one.
@@ -24,15 +24,15 @@ impl Scene for BlindDel {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
-        let c = stage.client("C", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
+        let c = world.client("C", &room.address);
         a.enters();
         b.asks();
-        stage.pass(0.2);
-        if stage.has_fault() {
+        world.pass(0.2);
+        if world.has_fault() {
             a.stops();
             b.is_in();
             a.continues();
@@ -41,6 +41,6 @@ impl Scene for BlindDel {
             a.leaves();
             b.is_in();
         }
-        schedules::c_comes_beside_b(stage, b, c);
+        schedules::c_comes_beside_b(world, b, c);
     }
 }

@@ -1,7 +1,7 @@
 //! Scene 6: GET, compare, DEL: three steps where one is needed.
 
 use crate::{
-    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, world::World,
 };
 
 /// Between the look and the deletion the lock changes hands.
@@ -24,20 +24,20 @@ impl Scene for GetDel {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
-        let c = stage.client("C", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
+        let c = world.client("C", &room.address);
         a.enters();
         b.asks();
-        stage.pass(0.2);
-        let has_left = a.leaves_and_stops_if(stage.has_fault());
+        world.pass(0.2);
+        let has_left = a.leaves_and_stops_if(world.has_fault());
         b.is_in();
         if !has_left {
             a.goes_on();
             a.has_left();
         }
-        schedules::c_comes_beside_b(stage, b, c);
+        schedules::c_comes_beside_b(world, b, c);
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::{
     card::Card,
-    client::Client,
     judge::Rule,
     needs::Need,
+    process::Process,
     rooms::{Count, RedisRoom},
     scene::Scene,
-    stage::Stage,
+    world::World,
 };
 
 /// Whoever was not fastest begins anew, and asks again and again.
@@ -30,23 +30,23 @@ impl Scene for Watch {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::unwatched(stage);
-        let mut clients: Vec<Client> =
-            (1..=CLIENTS).map(|n| stage.client(&format!("C{n}"), &room.address)).collect();
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::unwatched(world);
+        let mut clients: Vec<Process> =
+            (1..=CLIENTS).map(|n| world.client(&format!("C{n}"), &room.address)).collect();
         // Connected, so that only the work is counted.
-        clients.iter_mut().for_each(Client::connects);
-        let count = Count::begin(stage, room.server());
+        clients.iter_mut().for_each(Process::connects);
+        let count = Count::begin(world, room.server());
         for client in &mut clients {
-            client.turn(stage.ttl() / 20);
-            if !stage.has_fault() {
+            client.turn(world.ttl() / 20);
+            if !world.has_fault() {
                 client.has_had_its_turn();
             }
         }
-        if stage.has_fault() {
-            clients.iter_mut().for_each(Client::has_had_its_turn);
+        if world.has_fault() {
+            clients.iter_mut().for_each(Process::has_had_its_turn);
         }
-        count.end(stage);
+        count.end(world);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Scene 8: work that lasts longer than the lock.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, world::World};
 
 /// The lock ends, the work does not.
 pub(crate) struct TooLong;
@@ -22,20 +22,20 @@ impl Scene for TooLong {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
         a.enters();
         b.asks();
-        let work = stage.ttl().mul_f64(if stage.has_fault() { 2.0 } else { 0.3 });
+        let work = world.ttl().mul_f64(if world.has_fault() { 2.0 } else { 0.3 });
         let is_in = b.is_in_within(work);
-        stage.pass(0.2);
+        world.pass(0.2);
         a.leaves();
         if !is_in {
             b.is_in();
         }
-        stage.pass(0.1);
+        world.pass(0.1);
         b.leaves();
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     needs::Need,
     rooms::{RedisRoom, address},
     scene::Scene,
-    stage::Stage,
+    world::World,
 };
 
 /// Two faults of a renewal that runs beside the work.
@@ -31,18 +31,18 @@ impl Scene for Watchdog {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::own(stage, Recipe::new());
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::own(world, Recipe::new());
         let network = Proxy::to(room.server().port(), 1);
-        let far = address(stage, network.port());
-        let [mut a, mut b] = [stage.client("A", &far), stage.client("B", &room.address)];
+        let far = address(world, network.port());
+        let [mut a, mut b] = [world.client("A", &far), world.client("B", &room.address)];
         a.enters();
         b.asks();
-        if stage.has_fault() {
+        if world.has_fault() {
             network.stall();
-            stage.fault("A", "is cut off");
+            world.fault("A", "is cut off");
             b.is_in();
-            stage.pass(0.3);
+            world.pass(0.3);
             network.heal();
             a.leaves();
         } else {
@@ -51,17 +51,17 @@ impl Scene for Watchdog {
         }
         b.leaves();
         drop((a, b));
-        let [mut c, mut d] = [stage.client("C", &room.address), stage.client("D", &room.address)];
+        let [mut c, mut d] = [world.client("C", &room.address), world.client("D", &room.address)];
         c.enters();
         d.asks();
-        stage.pass(0.2);
-        if stage.has_fault() {
+        world.pass(0.2);
+        if world.has_fault() {
             c.forgets();
         } else {
             c.leaves();
         }
-        if d.is_in_within(6 * stage.ttl()) {
-            stage.pass(0.1);
+        if d.is_in_within(6 * world.ttl()) {
+            world.pass(0.1);
             d.leaves();
         }
     }

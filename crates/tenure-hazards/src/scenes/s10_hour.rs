@@ -1,7 +1,7 @@
 //! Scene 10: an end that is far away, and a crash.
 
 use crate::{
-    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, stage::Stage,
+    card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, scenes::schedules, world::World,
 };
 
 /// To be safe from scene 8, the lock lasts an hour.
@@ -24,11 +24,11 @@ impl Scene for Hour {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let b = stage.client("B", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let b = world.client("B", &room.address);
         a.enters();
-        schedules::b_waits_for_the_dead(stage, a, b);
+        schedules::b_waits_for_the_dead(world, a, b);
     }
 }

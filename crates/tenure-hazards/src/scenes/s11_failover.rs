@@ -1,6 +1,6 @@
 //! Scene 11: a fail-over that forgets the lock.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::Copies, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::Copies, scene::Scene, world::World};
 
 /// A replica is promoted before it has heard of the lock.
 pub(crate) struct Failover;
@@ -22,28 +22,28 @@ impl Scene for Failover {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = Copies::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
-        if stage.has_fault() {
+    fn play(&self, world: &mut World<'_>) {
+        let room = Copies::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
+        if world.has_fault() {
             room.link.hold_replies();
-            stage.fault("replica", "hears nothing");
+            world.fault("replica", "hears nothing");
         }
         a.enters();
-        if !stage.has_fault() {
-            room.is_copied(stage.lock());
+        if !world.has_fault() {
+            room.is_copied(world.lock());
         }
-        room.fails_over(stage);
+        room.fails_over(world);
         b.asks();
-        if b.is_in_within(stage.ttl().mul_f64(if stage.has_fault() { 1.5 } else { 0.3 })) {
-            stage.pass(0.3);
+        if b.is_in_within(world.ttl().mul_f64(if world.has_fault() { 1.5 } else { 0.3 })) {
+            world.pass(0.3);
             a.leaves();
         } else {
             a.leaves();
             b.is_in();
         }
-        stage.pass(0.2);
+        world.pass(0.2);
         b.leaves();
     }
 }

@@ -2,7 +2,7 @@
 
 use tenure_testkit::proxy::Proxy;
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::Quorum, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::Quorum, scene::Scene, world::World};
 
 /// The third server of Redlock makes two majorities out of one.
 pub(crate) struct Amnesia;
@@ -24,28 +24,28 @@ impl Scene for Amnesia {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = Quorum::open(stage, 3);
+    fn play(&self, world: &mut World<'_>) {
+        let room = Quorum::open(world, 3);
         let ports = room.ports();
         let cut = Proxy::to(ports[2], 1);
         cut.cut();
-        let mut a = stage.client("A", &room.address(stage, &[ports[0], ports[1], cut.port()]));
-        let mut b = stage.client("B", &room.address(stage, &ports));
-        stage.note("A", "does not reach node 3");
+        let mut a = world.client("A", &room.address(world, &[ports[0], ports[1], cut.port()]));
+        let mut b = world.client("B", &room.address(world, &ports));
+        world.note("A", "does not reach node 3");
         a.enters();
-        if stage.has_fault() {
+        if world.has_fault() {
             room.servers[1].kill();
             room.servers[1].start_again();
-            stage.fault("node 2", "restarts empty");
+            world.fault("node 2", "restarts empty");
         }
         b.asks();
-        let is_in = b.is_in_within(stage.ttl() / 3);
-        stage.pass(0.2);
+        let is_in = b.is_in_within(world.ttl() / 3);
+        world.pass(0.2);
         a.leaves();
         if !is_in {
             b.is_in();
         }
-        stage.pass(0.1);
+        world.pass(0.1);
         b.leaves();
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     needs::Need,
     rooms::{LANE, RedisRoom},
     scene::Scene,
-    stage::Stage,
+    world::World,
 };
 
 /// The lock ends early, and nobody tells its holder.
@@ -31,28 +31,28 @@ impl Scene for ClockSteps {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
+    fn play(&self, world: &mut World<'_>) {
         let clock = Clock::new();
-        let room = RedisRoom::own(stage, Recipe::new().clock(&clock));
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+        let room = RedisRoom::own(world, Recipe::new().clock(&clock));
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
         a.enters();
-        stage.pass(0.05);
+        world.pass(0.05);
         a.writes("first of A");
-        stage.pass(0.05);
-        a.is_about_to_write("second of A", stage.has_fault());
+        world.pass(0.05);
+        a.is_about_to_write("second of A", world.has_fault());
         b.asks();
-        if stage.has_fault() {
-            stage.pass(0.1);
+        if world.has_fault() {
+            world.pass(0.1);
             clock.step(HOUR_MS);
-            stage.fault(LANE, "has its clock stepped forward by 1 h");
+            world.fault(LANE, "has its clock stepped forward by 1 h");
             b.is_in();
-            stage.pass(0.05);
+            world.pass(0.05);
             b.writes("of B");
-            stage.pass(0.1);
+            world.pass(0.1);
             a.goes_on();
             a.has_written();
-            stage.pass(0.1);
+            world.pass(0.1);
             b.leaves();
         } else {
             a.has_written();

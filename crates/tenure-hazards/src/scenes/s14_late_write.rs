@@ -1,6 +1,6 @@
 //! Scene 14: a holder is stopped, and its write comes late.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, world::World};
 
 /// No lock can prevent this: only the resource can.
 pub(crate) struct LateWrite;
@@ -22,27 +22,27 @@ impl Scene for LateWrite {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
         a.enters();
-        stage.pass(0.1);
+        world.pass(0.1);
         a.writes("first of A");
-        stage.pass(0.1);
-        a.is_about_to_write("second of A", stage.has_fault());
+        world.pass(0.1);
+        a.is_about_to_write("second of A", world.has_fault());
         b.asks();
-        if stage.has_fault() {
-            stage.pass(0.1);
+        if world.has_fault() {
+            world.pass(0.1);
             a.stops();
             b.is_in();
-            stage.pass(0.1);
+            world.pass(0.1);
             b.writes("of B");
-            stage.pass(0.2);
+            world.pass(0.2);
             a.goes_on();
             a.continues();
             a.has_written();
-            stage.pass(0.2);
+            world.pass(0.2);
         } else {
             a.has_written();
             a.leaves();

@@ -8,7 +8,7 @@ use crate::{
     needs::Need,
     rooms::{RedisRoom, address},
     scene::Scene,
-    stage::Stage,
+    world::World,
 };
 
 /// The lock counts from the request, the client from the answer.
@@ -31,30 +31,30 @@ impl Scene for LateAnswer {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::own(stage, Recipe::new());
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::own(world, Recipe::new());
         let network = Proxy::to(room.server().port(), 1);
-        let far = address(stage, network.port());
-        let mut a = stage.client("A", &far);
-        let mut b = stage.client("B", &room.address);
+        let far = address(world, network.port());
+        let mut a = world.client("A", &far);
+        let mut b = world.client("B", &room.address);
         // Connected before the network fails.
         a.connects();
-        if stage.has_fault() {
+        if world.has_fault() {
             network.hold_replies();
-            stage.fault("A", "hears no answer");
+            world.fault("A", "hears no answer");
         }
         a.asks();
-        stage.waits(20.0, || room.server().command(&["EXISTS", stage.lock()]).int() == 1);
+        world.waits(20.0, || room.server().command(&["EXISTS", world.lock()]).int() == 1);
         b.asks();
-        if stage.has_fault() {
+        if world.has_fault() {
             b.is_in();
-            stage.pass(0.1);
-            stage.note("A", "hears the answer");
+            world.pass(0.1);
+            world.note("A", "hears the answer");
             network.release();
         }
-        let is_in = a.is_in_within(stage.ttl() / 3);
-        stage.pass(0.2);
-        if stage.has_fault() {
+        let is_in = a.is_in_within(world.ttl() / 3);
+        world.pass(0.2);
+        if world.has_fault() {
             b.leaves();
             if !is_in {
                 a.is_in();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tenure_testkit::{proxy::Proxy, redis::RedisServer};
 
 use crate::{
-    card::Card, client::Client, judge::Rule, needs::Need, rooms::Quorum, scene::Scene, stage::Stage,
+    card::Card, judge::Rule, needs::Need, process::Process, rooms::Quorum, scene::Scene, world::World,
 };
 
 /// Nobody has a majority, and all try again in step.
@@ -28,54 +28,54 @@ impl Scene for Halves {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = Quorum::open(stage, 5);
+    fn play(&self, world: &mut World<'_>) {
+        let room = Quorum::open(world, 5);
         room.servers[4].kill();
-        stage.fault("node 5", "is down");
+        world.fault("node 5", "is down");
         let near = room.ports();
         let far: Vec<Proxy> = near.iter().map(|port| Proxy::to(*port, 1)).collect();
         let of_a = [near[0], near[1], far[2].port(), far[3].port(), near[4]];
         let of_b = [near[3], near[2], far[1].port(), far[0].port(), near[4]];
-        let mut a = stage.client("A", &room.address(stage, &of_a));
-        let mut b = stage.client("B", &room.address(stage, &of_b));
-        if stage.has_fault() {
+        let mut a = world.client("A", &room.address(world, &of_a));
+        let mut b = world.client("B", &room.address(world, &of_b));
+        if world.has_fault() {
             far.iter().for_each(Proxy::hold_requests);
         }
-        a.asks_and_stops_if(stage.has_fault());
-        if stage.has_fault() {
+        a.asks_and_stops_if(world.has_fault());
+        if world.has_fault() {
             b.asks_and_stops_if(true);
-            let has_voted = |server: &RedisServer| server.command(&["EXISTS", stage.lock()]).int() == 1;
-            stage.waits(2.0, || room.servers[..4].iter().all(has_voted));
-            stage.note("A", "and B have two servers each");
+            let has_voted = |server: &RedisServer| server.command(&["EXISTS", world.lock()]).int() == 1;
+            world.waits(2.0, || room.servers[..4].iter().all(has_voted));
+            world.note("A", "and B have two servers each");
             far.iter().for_each(Proxy::release);
-            let until = Instant::now() + 4 * stage.ttl();
+            let until = Instant::now() + 4 * world.ttl();
             // In step: each goes on when both stand.
             while Instant::now() < until {
                 let [a_is_in, b_is_in] =
-                    [&mut a, &mut b].map(|client| client.is_in_or_stands_within(stage.ttl()));
+                    [&mut a, &mut b].map(|client| client.is_in_or_stands_within(world.ttl()));
                 match (a_is_in, b_is_in) {
                     (Some(false), Some(false)) => {
-                        stage.pass(0.15);
+                        world.pass(0.15);
                         a.goes_on();
                         b.goes_on();
                     }
-                    (Some(true), _) => return one_after_the_other(stage, a, b),
-                    (_, Some(true)) => return one_after_the_other(stage, b, a),
+                    (Some(true), _) => return one_after_the_other(world, a, b),
+                    (_, Some(true)) => return one_after_the_other(world, b, a),
                     _ => {}
                 }
             }
         } else {
             b.asks();
-            one_after_the_other(stage, a, b);
+            one_after_the_other(world, a, b);
         }
     }
 }
 
 /// The first is in, or will be before the second.
-fn one_after_the_other(stage: &Stage<'_>, mut first: Client, mut second: Client) {
-    stage.pass(0.2);
+fn one_after_the_other(world: &World<'_>, mut first: Process, mut second: Process) {
+    world.pass(0.2);
     first.leaves();
     second.is_in();
-    stage.pass(0.2);
+    world.pass(0.2);
     second.leaves();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{card::Card, judge::Rule, rooms::Rows, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, rooms::Rows, scene::Scene, world::World};
 
 /// Two read the same number, and both write one more.
 pub(crate) struct ReadWriteBack;
@@ -24,18 +24,18 @@ impl Scene for ReadWriteBack {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let rows = Rows::open(stage);
-        let mut a = stage.client("A", &rows.address);
-        let mut b = stage.client("B", &rows.address);
-        a.adds_and_stops_if(stage.has_fault());
-        let stands = stage.has_fault() && a.stands_within(PATIENCE);
+    fn play(&self, world: &mut World<'_>) {
+        let rows = Rows::open(world);
+        let mut a = world.client("A", &rows.address);
+        let mut b = world.client("B", &rows.address);
+        a.adds_and_stops_if(world.has_fault());
+        let stands = world.has_fault() && a.stands_within(PATIENCE);
         if !stands {
             a.has_added();
         }
         b.adds_and_stops_if(false);
-        let has_added = b.has_added_within(stage.ttl() / 3);
-        stage.pass(0.1);
+        let has_added = b.has_added_within(world.ttl() / 3);
+        world.pass(0.1);
         if stands {
             a.goes_on();
             a.has_added();
@@ -43,7 +43,7 @@ impl Scene for ReadWriteBack {
         if !has_added {
             b.has_added();
         }
-        rows.sum(stage);
+        rows.sum(world);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Scene 18: a hundred pollers against a queue.
 
 use crate::{
-    card::Card, client::Client, judge::Rule, needs::Need, rooms::RedisRoom, scene::Scene, stage::Stage,
+    card::Card, judge::Rule, needs::Need, process::Process, rooms::RedisRoom, scene::Scene, world::World,
 };
 
 /// Who comes first is served by chance.
@@ -24,26 +24,26 @@ impl Scene for Herd {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = RedisRoom::unwatched(stage);
+    fn play(&self, world: &mut World<'_>) {
+        let room = RedisRoom::unwatched(world);
         let names = (1..=CLIENTS).map(|n| format!("{n:03}"));
-        let mut clients: Vec<Client> = names.map(|name| stage.starts(&name, &room.address, &[])).collect();
-        clients.iter_mut().for_each(Client::is_ready);
-        let mut first = stage.client("first", &room.address);
+        let mut clients: Vec<Process> = names.map(|name| world.starts(&name, &room.address, &[])).collect();
+        clients.iter_mut().for_each(Process::is_ready);
+        let mut first = world.client("first", &room.address);
         first.enters();
         for client in &mut clients {
-            client.turn(stage.ttl() / 200);
-            stage.pass(0.005);
-            if !stage.has_fault() && client.name() == "001" {
+            client.turn(world.ttl() / 200);
+            world.pass(0.005);
+            if !world.has_fault() && client.name() == "001" {
                 first.leaves();
             }
-            if !stage.has_fault() {
+            if !world.has_fault() {
                 client.has_had_its_turn();
             }
         }
-        if stage.has_fault() {
+        if world.has_fault() {
             first.leaves();
-            clients.iter_mut().for_each(Client::has_had_its_turn);
+            clients.iter_mut().for_each(Process::has_had_its_turn);
         }
     }
 }

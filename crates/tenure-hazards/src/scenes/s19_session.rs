@@ -1,6 +1,6 @@
 //! Scene 19: a ZooKeeper session that ends while its client is stopped.
 
-use crate::{card::Card, judge::Rule, needs::Need, rooms::Ensemble, scene::Scene, stage::Stage};
+use crate::{card::Card, judge::Rule, needs::Need, rooms::Ensemble, scene::Scene, world::World};
 
 /// The client does not know that its node is gone.
 pub(crate) struct Session;
@@ -22,25 +22,25 @@ impl Scene for Session {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
-        let room = Ensemble::open(stage);
-        let mut a = stage.client("A", &room.address);
-        let mut b = stage.client("B", &room.address);
+    fn play(&self, world: &mut World<'_>) {
+        let room = Ensemble::open(world);
+        let mut a = world.client("A", &room.address);
+        let mut b = world.client("B", &room.address);
         a.enters();
-        stage.pass(0.1);
+        world.pass(0.1);
         a.writes("first of A");
-        stage.pass(0.1);
+        world.pass(0.1);
         b.asks();
-        if stage.has_fault() {
+        if world.has_fault() {
             a.stops();
             b.is_in();
-            stage.pass(0.1);
+            world.pass(0.1);
             b.writes("of B");
-            stage.pass(0.2);
+            world.pass(0.2);
             a.is_about_to_write("second of A", false);
             a.continues();
             a.has_written();
-            stage.pass(0.2);
+            world.pass(0.2);
         } else {
             a.writes("second of A");
             a.leaves();

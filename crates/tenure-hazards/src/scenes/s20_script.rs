@@ -3,8 +3,8 @@
 use std::{fs, process::Command, sync::Arc, thread, time::Duration};
 
 use crate::{
-    card::Card, client::Client, judge::Rule, needs::Need, player::WORK, record::What, scene::Scene,
-    stage::Stage,
+    card::Card, client::WORK, judge::Rule, needs::Need, process::Process, record::What, scene::Scene,
+    world::World,
 };
 
 /// `flock` is killed: the lock is free, the work lives.
@@ -27,18 +27,19 @@ impl Scene for Script {
         &CARD
     }
 
-    fn play(&self, stage: &mut Stage<'_>) {
+    fn play(&self, world: &mut World<'_>) {
         let folder = tempfile::Builder::new().prefix("tenure-script-").tempdir().expect("a temporary folder");
-        let (long, short) = (stage.ttl() * 2, stage.ttl() / 3);
-        let script = |name, work| Client::start(name, &mut line(stage, folder.path(), work), stage.referee());
-        let mut a = script("A", if stage.has_fault() { long } else { short });
+        let (long, short) = (world.ttl() * 2, world.ttl() / 3);
+        let script =
+            |name, work| Process::start(name, &mut line(world, folder.path(), work), world.referee());
+        let mut a = script("A", if world.has_fault() { long } else { short });
         let work = a.starts_working();
-        let watch = stage.is_tenure().then(|| ends(stage, work));
-        stage.writes_down("B", What::Opens(crate::record::Kind::Client));
-        stage.writes_down("B", What::Asks);
+        let watch = world.is_tenure().then(|| ends(world, work));
+        world.writes_down("B", What::Opens(crate::record::Kind::Client));
+        world.writes_down("B", What::Asks);
         let mut b = script("B", short);
-        stage.pass(0.2);
-        if stage.has_fault() {
+        world.pass(0.2);
+        if world.has_fault() {
             a.is_killed();
         }
         b.is_in();
@@ -53,13 +54,13 @@ impl Scene for Script {
 }
 
 /// The line of the script.
-fn line(stage: &Stage<'_>, folder: &std::path::Path, work: Duration) -> Command {
-    let (program, ms) = (stage.program(), work.as_millis().to_string());
+fn line(world: &World<'_>, folder: &std::path::Path, work: Duration) -> Command {
+    let (program, ms) = (world.program(), work.as_millis().to_string());
     let mut command;
-    if stage.is_tenure() {
-        command = Command::new(stage.command());
+    if world.is_tenure() {
+        command = Command::new(world.command());
         let url = format!("sqlite:{}", folder.join("locks.db").display());
-        command.args(["--url", &url, "run", "--ttl", &stage.seconds(), "job", "--"]);
+        command.args(["--url", &url, "run", "--ttl", &world.seconds(), "job", "--"]);
     } else {
         command = Command::new("flock");
         command.arg("--close").arg(folder.join("job.lock"));
@@ -69,8 +70,8 @@ fn line(stage: &Stage<'_>, folder: &std::path::Path, work: Duration) -> Command 
 }
 
 /// Writes down when the work of A is gone.
-fn ends(stage: &Stage<'_>, work: u32) -> thread::JoinHandle<()> {
-    let referee = Arc::clone(stage.referee());
+fn ends(world: &World<'_>, work: u32) -> thread::JoinHandle<()> {
+    let referee = Arc::clone(world.referee());
     thread::spawn(move || {
         while lives(work) {
             thread::sleep(Duration::from_millis(2));

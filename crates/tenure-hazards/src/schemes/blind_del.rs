@@ -1,7 +1,7 @@
 //! SET NX PX with a fixed value, and a DEL that looks at nothing.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,20 +9,20 @@ use crate::{
 pub(crate) struct BlindDel(Redis);
 
 impl BlindDel {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for BlindDel {
-    fn lock(&mut self, _: &Player) -> Step {
+    fn lock(&mut self, _: &Client) -> Step {
         while !self.0.is_yes("SET job locked NX PX ttl")? {
             self.0.pause();
         }
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         self.0.ask("DEL job")?;
         Ok(())
     }

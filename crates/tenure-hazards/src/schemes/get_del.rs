@@ -1,7 +1,7 @@
 //! SET NX PX with a name; GET, compare, DEL.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,20 +9,20 @@ use crate::{
 pub(crate) struct GetDel(Redis);
 
 impl GetDel {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for GetDel {
-    fn lock(&mut self, _: &Player) -> Step {
+    fn lock(&mut self, _: &Client) -> Step {
         while !self.0.is_yes("SET job me NX PX ttl")? {
             self.0.pause();
         }
         Ok(())
     }
 
-    fn unlock(&mut self, me: &Player) -> Step {
+    fn unlock(&mut self, me: &Client) -> Step {
         if self.0.ask("GET job")? == self.0.me() {
             me.gap("between GET and DEL")?;
             self.0.ask("DEL job")?;

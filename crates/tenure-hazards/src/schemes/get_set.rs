@@ -1,7 +1,7 @@
 //! GET, and if nobody is there, SET.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,13 +9,13 @@ use crate::{
 pub(crate) struct GetSet(Redis);
 
 impl GetSet {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for GetSet {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         while self.0.ask("GET job")?.is_some() {
             self.0.pause();
         }
@@ -24,7 +24,7 @@ impl Scheme for GetSet {
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         if self.0.ask("GET job")? == self.0.me() {
             self.0.ask("DEL job")?;
         }

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::Scheme,
 };
 
@@ -11,23 +11,23 @@ use crate::{
 pub(crate) struct ReadWriteBack(Connection);
 
 impl ReadWriteBack {
-    pub(crate) fn new(me: &Player) -> Step<Self> {
+    pub(crate) fn new(me: &Client) -> Step<Self> {
         Ok(Self(Connection::open(&me.url)?))
     }
 }
 
 impl Scheme for ReadWriteBack {
-    fn add(&mut self, me: &Player) -> Step<bool> {
+    fn add(&mut self, me: &Client) -> Step<bool> {
         let amount: u64 = self.0.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
         me.gap("between SELECT and UPDATE")?;
         Ok(self.0.execute("UPDATE stock SET amount = ?1", [amount + 1])? == 1)
     }
 
-    fn lock(&mut self, _: &Player) -> Step {
+    fn lock(&mut self, _: &Client) -> Step {
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         Ok(())
     }
 }

@@ -5,24 +5,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{Client, Connection, ErrorKind, Value};
+use redis::{Connection, ErrorKind, Value};
 
-use crate::process::{Player, Step};
+use crate::protocol::{Client, Step};
 
 /// A connection, made when it is needed, and made anew when it breaks.
 pub(crate) struct Redis {
-    me: Player,
+    me: Client,
     url: String,
     connection: Option<Connection>,
 }
 
 impl Redis {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self::to(me, &me.url)
     }
 
     /// To one of several servers.
-    pub(crate) fn to(me: &Player, url: &str) -> Self {
+    pub(crate) fn to(me: &Client, url: &str) -> Self {
         Self { me: me.clone(), url: url.to_owned(), connection: None }
     }
 
@@ -128,7 +128,7 @@ impl std::fmt::Display for Broken {
 impl std::error::Error for Broken {}
 
 fn connect(url: &str) -> Step<Connection> {
-    let client = Client::open(url)?;
+    let client = redis::Client::open(url)?;
     let connection = client.get_connection_with_timeout(PATIENCE);
     let connection = connection.map_err(|error| Box::new(Broken(error.to_string())))?;
     connection.set_read_timeout(Some(PATIENCE))?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -14,13 +14,13 @@ pub(crate) struct Redlock {
 
 impl Redlock {
     /// The servers in the order of the URL: the near ones first.
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self { servers: me.url.split(',').map(|url| Redis::to(me, url)).collect() }
     }
 }
 
 impl Scheme for Redlock {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         loop {
             let began = Instant::now();
             let mut votes = 0;
@@ -40,7 +40,7 @@ impl Scheme for Redlock {
         }
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         for server in &mut self.servers {
             let _ = server.try_delete_if_mine();
         }

@@ -1,7 +1,7 @@
 //! SETNX without an end.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,20 +9,20 @@ use crate::{
 pub(crate) struct SetForever(Redis);
 
 impl SetForever {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for SetForever {
-    fn lock(&mut self, _: &Player) -> Step {
+    fn lock(&mut self, _: &Client) -> Step {
         while !self.0.is_yes("SETNX job me")? {
             self.0.pause();
         }
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         self.0.ask("DEL job")?;
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! SETNX, and then EXPIRE.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,13 +9,13 @@ use crate::{
 pub(crate) struct SetnxExpire(Redis);
 
 impl SetnxExpire {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for SetnxExpire {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         while !self.0.is_yes("SETNX job me")? {
             self.0.pause();
         }
@@ -24,7 +24,7 @@ impl Scheme for SetnxExpire {
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         self.0.ask("DEL job")?;
         Ok(())
     }

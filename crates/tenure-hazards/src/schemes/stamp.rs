@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -14,13 +14,13 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self { redis: Redis::new(me), ends: 0 }
     }
 }
 
 impl Scheme for Stamp {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         loop {
             self.ends = now() + me.ttl.as_millis();
             if self.redis.is_yes(&format!("SETNX job {}", self.ends))? {
@@ -35,14 +35,14 @@ impl Scheme for Stamp {
         }
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         if now() < self.ends {
             self.redis.ask("DEL job")?;
         }
         Ok(())
     }
 
-    fn alias(&self, _: &Player) -> String {
+    fn alias(&self, _: &Client) -> String {
         self.ends.to_string()
     }
 }

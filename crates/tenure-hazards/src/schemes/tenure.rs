@@ -7,10 +7,8 @@ use tenure::ReleaseError;
 use tenure::blocking::{Guard, Lease, Locker, connect};
 
 use crate::{
-    monotonic,
-    process::{Player, Step, say, say_at},
+    protocol::{self, Client, Step, Word, say, say_at},
     schemes::{ROWS, Scheme},
-    words::Word,
 };
 
 /// A lease.
@@ -22,7 +20,7 @@ pub(crate) struct Tenure {
 }
 
 impl Tenure {
-    pub(crate) fn new(me: &Player) -> Step<Self> {
+    pub(crate) fn new(me: &Client) -> Step<Self> {
         Ok(Self { url: me.url.clone(), locks: connect(&me.url)?, guard: None, lease: None })
     }
 
@@ -40,7 +38,7 @@ impl Tenure {
 }
 
 impl Scheme for Tenure {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         let lock = self.locks.mutex(&me.lock);
         let lock = lock.with(|lock| lock.ttl(me.ttl));
         let lock = lock.with(|lock| lock.max_hold(3 * me.ttl));
@@ -48,13 +46,13 @@ impl Scheme for Tenure {
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         let released = self.guard.take().map(Guard::release);
         say_if_lost(released);
         Ok(())
     }
 
-    fn add(&mut self, me: &Player) -> Step<bool> {
+    fn add(&mut self, me: &Client) -> Step<bool> {
         self.lock(me)?;
         let amount: u64 = self.rows()?.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
         me.gap("between SELECT and UPDATE")?;
@@ -72,7 +70,7 @@ impl Scheme for Tenure {
         self.lease.as_ref().map(|lease| lease.token().get())
     }
 
-    fn alias(&self, _: &Player) -> String {
+    fn alias(&self, _: &Client) -> String {
         // Without the number of the process, which ZooKeeper's nodes do not have.
         self.lease.as_ref().map_or_else(String::new, |lease| lease.owner().to_string().split_off(16))
     }
@@ -89,9 +87,9 @@ fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
 fn watched(lease: Lease) -> Lease {
     let watched = lease.clone();
     thread::spawn(move || {
-        let mut until = monotonic::now();
+        let mut until = protocol::now();
         loop {
-            let now = monotonic::now();
+            let now = protocol::now();
             match watched.check() {
                 Ok(()) => until = now + watched.remaining(),
                 Err(lost) if lost.cause() == tenure::Loss::Released => return,

@@ -1,7 +1,7 @@
 //! WATCH, MULTI, EXEC.
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -9,13 +9,13 @@ use crate::{
 pub(crate) struct Watch(Redis);
 
 impl Watch {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self(Redis::new(me))
     }
 }
 
 impl Scheme for Watch {
-    fn lock(&mut self, _: &Player) -> Step {
+    fn lock(&mut self, _: &Client) -> Step {
         loop {
             self.0.ask("WATCH job")?;
             if self.0.ask("GET job")?.is_some() {
@@ -31,7 +31,7 @@ impl Scheme for Watch {
         }
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         self.0.ask("WATCH job")?;
         if self.0.ask("GET job")? == self.0.me() {
             self.0.ask("MULTI")?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    process::{Player, Step},
+    protocol::{Client, Step},
     schemes::{Scheme, redis::Redis},
 };
 
@@ -20,13 +20,13 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    pub(crate) fn new(me: &Player) -> Self {
+    pub(crate) fn new(me: &Client) -> Self {
         Self { redis: Redis::new(me), is_over: Arc::default() }
     }
 }
 
 impl Scheme for Watchdog {
-    fn lock(&mut self, me: &Player) -> Step {
+    fn lock(&mut self, me: &Client) -> Step {
         while !self.redis.is_yes("SET job me NX PX ttl")? {
             self.redis.pause();
         }
@@ -40,7 +40,7 @@ impl Scheme for Watchdog {
         Ok(())
     }
 
-    fn unlock(&mut self, _: &Player) -> Step {
+    fn unlock(&mut self, _: &Client) -> Step {
         self.is_over.store(true, Ordering::Relaxed);
         self.redis.delete_if_mine()
     }

@@ -6,10 +6,10 @@ use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign};
 
 use crate::{
     card::Card,
-    cast::Half,
     half::Played,
     judge::{Span, end, inside, stopped, waiting},
     record::{Event, Kind, What},
+    setup::Half,
 };
 
 /// The picture of a half.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::hall::{Outcome, Shown};
+use crate::runner::{Outcome, Report};
 
 #[derive(Serialize)]
 struct Scene<'a> {
@@ -19,14 +19,14 @@ struct Half<'a> {
 }
 
 /// `[{"scene", "title", "naive": {"verdict", "what"}, "tenure": {"verdict", "what"}}]`
-pub fn list(shown: &[Shown]) -> String {
+pub fn list(shown: &[Report]) -> String {
     let scenes: Vec<Scene<'_>> = shown.iter().map(Scene::of).collect();
     serde_json::to_string_pretty(&scenes).expect("BUG: words are JSON")
 }
 
 impl<'a> Scene<'a> {
-    fn of(shown: &'a Shown) -> Self {
-        let Shown { card, naive, tenure } = shown;
+    fn of(shown: &'a Report) -> Self {
+        let Report { card, naive, tenure } = shown;
         Self { scene: card.number, title: card.title, naive: Half::of(naive), tenure: Half::of(tenure) }
     }
 }

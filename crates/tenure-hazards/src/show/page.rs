@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use askama::Template;
 
 use crate::{
-    cast::Half,
-    hall::{Outcome, Shown, Verdict},
+    runner::{Outcome, Report, Verdict},
+    setup::Half,
     show::draw::picture,
 };
 
@@ -40,19 +40,19 @@ struct Side<'a> {
 ///
 /// # Errors
 /// If a text cannot be put into the page.
-pub fn of(shown: &[Shown]) -> Result<String, askama::Error> {
+pub fn of(shown: &[Report]) -> Result<String, askama::Error> {
     Page { ttl: ttl(shown), scenes: shown.iter().map(Scene::of).collect() }.render()
 }
 
 /// `1 s`, or `1 s or 2 s` if the machine became busy meanwhile.
-fn ttl(shown: &[Shown]) -> String {
+fn ttl(shown: &[Report]) -> String {
     let halves = shown.iter().flat_map(|scene| [&scene.naive, &scene.tenure]);
     let ttls: BTreeSet<Duration> = halves.filter_map(|half| Some(half.played.as_ref()?.ttl)).collect();
     ttls.iter().map(|ttl| format!("{} s", ttl.as_secs_f64())).collect::<Vec<_>>().join(" or ")
 }
 
 impl<'a> Scene<'a> {
-    fn of(shown: &'a Shown) -> Self {
+    fn of(shown: &'a Report) -> Self {
         let [naive, tenure] = shown.card.code();
         let sides = [
             Side::of(shown, Half::Naive, &shown.naive, naive),
@@ -63,7 +63,7 @@ impl<'a> Scene<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn of(shown: &'a Shown, half: Half, outcome: &'a Outcome, code: String) -> Self {
+    fn of(shown: &'a Report, half: Half, outcome: &'a Outcome, code: String) -> Self {
         let card = &shown.card;
         let (name, sentence, short) = match half {
             Half::Naive => ("As everybody writes it", card.harm, "naive"),

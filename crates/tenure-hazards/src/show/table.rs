@@ -3,12 +3,12 @@
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use console::style;
 
-use crate::hall::{Outcome, Shown, Verdict};
+use crate::runner::{Outcome, Report, Verdict};
 
 /// While they are played: one line for each, with both verdicts.
-pub fn short(shown: &[Shown], columns: u16, has_colour: bool) -> String {
+pub fn short(shown: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Shown { card, naive, tenure } in shown {
+    for Report { card, naive, tenure } in shown {
         let verdicts = [naive, tenure].map(|outcome| format!("{}:", outcome.verdict.word()));
         table.add_row([&card.number.to_string(), card.title, &verdicts[0], &verdicts[1]]);
     }
@@ -26,9 +26,9 @@ fn table(columns: u16) -> Table {
 }
 
 /// When all are over: by number, with what happened, in so many columns of the terminal.
-pub fn full(shown: &[Shown], columns: u16, has_colour: bool) -> String {
+pub fn full(shown: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Shown { card, naive, tenure } in shown {
+    for Report { card, naive, tenure } in shown {
         let number = card.number.to_string();
         let halves = [half(naive, Verdict::Harmed), half(tenure, Verdict::Safe)];
         table.add_row([&number, card.title, &halves[0], &halves[1]]);
@@ -62,11 +62,11 @@ mod tests {
     use super::*;
     use crate::scenes::all;
 
-    fn shown() -> Vec<Shown> {
+    fn shown() -> Vec<Report> {
         let outcome = |verdict, what: &str| Outcome { verdict, what: what.to_owned(), played: None };
         let card = *all()[0].card();
         let (naive, tenure) = (outcome(Verdict::Harmed, "both"), outcome(Verdict::NotPlayed, "no server"));
-        vec![Shown { card, naive, tenure }]
+        vec![Report { card, naive, tenure }]
     }
 
     #[test]

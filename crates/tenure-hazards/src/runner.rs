@@ -1,4 +1,4 @@
-//! `Hall`: plays all scenes, some at once, and says what became of each.
+//! `Runner`: plays all scenes, some at once, and says what became of each.
 
 use std::{
     sync::{
@@ -11,11 +11,11 @@ use std::{
 
 use crate::{
     card::Card,
-    cast::{Cast, Half},
     half::{Played, play},
     needs::Need,
     record::locked,
     scene::Scene,
+    setup::{Half, Setup},
 };
 
 /// What became of one half.
@@ -31,7 +31,7 @@ pub enum Verdict {
 
 /// What is shown of a scene.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct Report {
     /// What is known of it.
     pub card: Card,
     /// With the scheme as everybody writes it.
@@ -53,16 +53,16 @@ pub struct Outcome {
 
 /// Where scenes are played.
 #[derive(Debug)]
-pub struct Hall {
+pub struct Runner {
     /// Who plays.
-    pub cast: Cast,
+    pub setup: Setup,
     /// How many at once.
     pub jobs: usize,
 }
 
-impl Hall {
+impl Runner {
     /// Plays these scenes; calls `done` as each is over, in the order in which they end.
-    pub fn play(&self, scenes: &[&dyn Scene], mut done: impl FnMut(&Shown)) -> Vec<Shown> {
+    pub fn play(&self, scenes: &[&dyn Scene], mut done: impl FnMut(&Report)) -> Vec<Report> {
         let (next, (tell, told)) = (AtomicUsize::new(0), mpsc::channel());
         // Those that need the machine for themselves, one after the other.
         let alone = Mutex::new(());
@@ -78,29 +78,29 @@ impl Hall {
                 });
             }
             drop(tell);
-            let mut all: Vec<Shown> = told.iter().inspect(&mut done).collect();
+            let mut all: Vec<Report> = told.iter().inspect(&mut done).collect();
             all.sort_by_key(|shown| shown.card.number);
             all
         })
     }
 
-    fn show(&self, scene: &dyn Scene) -> Shown {
+    fn show(&self, scene: &dyn Scene) -> Report {
         let card = *scene.card();
         if let Some(missing) = card.needs.iter().find_map(|need| self.missing(*need)) {
             let nothing = Outcome { verdict: Verdict::NotPlayed, what: missing.to_owned(), played: None };
-            return Shown { card, naive: nothing.clone(), tenure: nothing };
+            return Report { card, naive: nothing.clone(), tenure: nothing };
         }
         let [naive, tenure] = [Half::Naive, Half::Tenure].map(|half| {
-            let played = play(scene, half, &self.cast);
+            let played = play(scene, half, &self.setup);
             Outcome::of(&card, half, played)
         });
-        Shown { card, naive, tenure }
+        Report { card, naive, tenure }
     }
 
     fn missing(&self, need: Need) -> Option<&'static str> {
         match need {
-            Need::Redis if self.cast.url.is_some() => None,
-            Need::Tenure if self.cast.tenure.is_none() => Some(Need::Tenure.install()),
+            Need::Redis if self.setup.url.is_some() => None,
+            Need::Tenure if self.setup.tenure.is_none() => Some(Need::Tenure.install()),
             need => need.missing(),
         }
     }
@@ -126,7 +126,7 @@ fn safe(card: &Card, half: Half) -> String {
     }
 }
 
-impl Shown {
+impl Report {
     /// Both verdicts are the expected ones.
     pub fn is_as_expected(&self) -> bool {
         (self.naive.verdict, self.tenure.verdict) == (Verdict::Harmed, Verdict::Safe)

@@ -1,4 +1,4 @@
-//! `Cast`: who plays, and whose scheme.
+//! `Setup`: who plays, and whose scheme.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,8 @@ pub enum Fault {
 
 /// Who plays.
 #[derive(Clone, Debug)]
-pub struct Cast {
-    /// The program that is a client when its first word is `__player`.
+pub struct Setup {
+    /// The program that is a client when its first word is `__client`.
     pub program: PathBuf,
     /// The command `tenure`, where it was found.
     pub tenure: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub struct Cast {
     pub has_impostor: bool,
 }
 
-impl Cast {
+impl Setup {
     /// Those who play as the scenes say, in this program.
     pub fn of(program: PathBuf) -> Self {
         Self { program, tenure: None, url: None, fault: Fault::Comes, has_impostor: false }

@@ -1,4 +1,4 @@
-//! `Stage`: what a scene has for one half: clients, rooms, time, and the referee.
+//! `World`: what a scene has for one half: clients, rooms, time, and the referee.
 
 use std::{
     path::Path,
@@ -15,11 +15,11 @@ use tenure_testkit::patience::stretch;
 
 use crate::{
     card::Card,
-    cast::{Cast, Fault, Half},
-    client::Client,
-    player::{PLAYER, URL},
+    client::{CLIENT, URL},
+    process::Process,
     record::{Event, Kind, Referee, What},
     schemes::TENURE,
+    setup::{Fault, Half, Setup},
 };
 
 /// Where locks are, as each of the schemes is told.
@@ -30,49 +30,49 @@ pub(crate) struct Address {
 }
 
 /// One half of a scene, while it is played.
-pub struct Stage<'c> {
+pub struct World<'c> {
     card: &'c Card,
     half: Half,
-    cast: &'c Cast,
+    setup: &'c Setup,
     referee: Arc<Referee>,
     ttl: Duration,
     watches: Vec<Watch>,
     lock: String,
 }
 
-impl<'c> Stage<'c> {
-    pub(crate) fn new(card: &'c Card, half: Half, cast: &'c Cast) -> Self {
+impl<'c> World<'c> {
+    pub(crate) fn new(card: &'c Card, half: Half, setup: &'c Setup) -> Self {
         let ttl = TTL * stretch();
         // On a given server each half has a lock of its own: several are played at once.
-        let lock = cast.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", card.number));
+        let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", card.number));
         let lock = lock.unwrap_or_else(|| "job".into());
-        Self { card, half, cast, lock, referee: Arc::new(Referee::new()), ttl, watches: Vec::new() }
+        Self { card, half, setup, lock, referee: Arc::new(Referee::new()), ttl, watches: Vec::new() }
     }
 
     /// A client of its own process, connected.
-    pub(crate) fn client(&self, name: &str, address: &Address) -> Client {
+    pub(crate) fn client(&self, name: &str, address: &Address) -> Process {
         self.client_in(name, address, &[])
     }
 
     /// The same with these variables in its environment.
-    pub(crate) fn client_in(&self, name: &str, address: &Address, env: &[(String, String)]) -> Client {
+    pub(crate) fn client_in(&self, name: &str, address: &Address, env: &[(String, String)]) -> Process {
         let mut client = self.starts(name, address, env);
         client.is_ready();
         client
     }
 
     /// The same, not waited for.
-    pub(crate) fn starts(&self, name: &str, address: &Address, env: &[(String, String)]) -> Client {
+    pub(crate) fn starts(&self, name: &str, address: &Address, env: &[(String, String)]) -> Process {
         let (scheme, url) =
             if self.is_tenure() { (TENURE, &address.tenure) } else { (self.card.naive, &address.naive) };
-        let mut command = Command::new(&self.cast.program);
+        let mut command = Command::new(&self.setup.program);
         let ttl = self.ttl.as_millis().to_string();
-        command.args([PLAYER, scheme, name, self.lock(), &ttl]).env(URL, url);
+        command.args([CLIENT, scheme, name, self.lock(), &ttl]).env(URL, url);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         if !self.is_tenure() {
             self.referee.knows(name, name);
         }
-        Client::start(name, &mut command, &self.referee)
+        Process::start(name, &mut command, &self.referee)
     }
 
     /// The name of the lock.
@@ -92,27 +92,27 @@ impl<'c> Stage<'c> {
 
     /// The fault comes.
     pub(crate) fn has_fault(&self) -> bool {
-        self.cast.fault == Fault::Comes
+        self.setup.fault == Fault::Comes
     }
 
     /// The scheme is Tenure.
     pub(crate) fn is_tenure(&self) -> bool {
-        self.half == Half::Tenure && !self.cast.has_impostor
+        self.half == Half::Tenure && !self.setup.has_impostor
     }
 
     /// The server of `--url`.
     pub(crate) fn given(&self) -> Option<&str> {
-        self.cast.url.as_deref()
+        self.setup.url.as_deref()
     }
 
     /// The program that is a client.
     pub(crate) fn program(&self) -> &Path {
-        &self.cast.program
+        &self.setup.program
     }
 
     /// The command `tenure`.
     pub(crate) fn command(&self) -> &Path {
-        self.cast.tenure.as_deref().unwrap_or_else(|| "tenure".as_ref())
+        self.setup.tenure.as_deref().unwrap_or_else(|| "tenure".as_ref())
     }
 
     /// Writes down a fault of the scene's making.
