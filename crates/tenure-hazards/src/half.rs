@@ -9,7 +9,7 @@ use crate::{
     judge::{Harm, judge},
     record::Event,
     rooms,
-    scene::Scene,
+    scenes::Scene,
     setup::{Half, Setup},
     world::World,
 };
@@ -28,9 +28,9 @@ pub struct Played {
 }
 
 /// Plays one half of a scene.
-pub fn play(scene: &dyn Scene, half: Half, setup: &Setup) -> Played {
-    let mut world = World::new(scene.card(), half, setup);
-    let ended = panic::catch_unwind(AssertUnwindSafe(|| scene.play(&mut world)));
+pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
+    let mut world = World::new((scene.number, scene.naive), half, setup);
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| (scene.schedule)(&mut world)));
     let (ttl, events) = (world.ttl(), world.events());
     if let Some(url) = &setup.url {
         // OK to ignore because whoever could not reach the server has heard so from the clients.
@@ -40,5 +40,5 @@ pub fn play(scene: &dyn Scene, half: Half, setup: &Setup) -> Played {
         let words = cause.downcast_ref::<String>().map(String::as_str);
         words.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
     });
-    Played { harms: judge(scene.card().rules, &events, ttl), events, ttl, trouble }
+    Played { harms: judge(scene.rules, &events, ttl), events, ttl, trouble }
 }

@@ -7,7 +7,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
 
-mod card;
 pub mod client;
 pub mod command;
 mod half;
@@ -18,21 +17,19 @@ mod protocol;
 mod record;
 mod rooms;
 mod runner;
-mod scene;
 mod scenes;
+mod schedules;
 mod schemes;
 mod setup;
 mod show;
 mod world;
 
-pub use card::Card;
 pub use half::{Played, play};
 pub use judge::{Harm, Rule};
 pub use needs::Need;
 pub use record::{Event, Kind, What};
 pub use runner::{Outcome, Report, Runner, Verdict};
-pub use scene::Scene;
-pub use scenes::all;
+pub use scenes::{SCENES, Scene};
 pub use setup::{Fault, Half, Setup};
 pub use show::{json, page, pictures, table};
 pub use world::World;

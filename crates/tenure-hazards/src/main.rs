@@ -12,7 +12,9 @@ use std::{
 use clap::Parser;
 use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure_hazards::{Need, Report, Runner, Scene, Setup, all, client, command, json, page, pictures, table};
+use tenure_hazards::{
+    Need, Report, Runner, SCENES, Scene, Setup, client, command, json, page, pictures, table,
+};
 
 /// Plays twenty ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
 #[derive(Debug, Parser)]
@@ -73,7 +75,7 @@ fn played(args: &Args) -> Result<ExitCode, String> {
     if let Some(url) = &args.url {
         agreed(args, url)?;
     }
-    let needs_tenure = scenes.iter().any(|scene| scene.card().needs.contains(&Need::Tenure));
+    let needs_tenure = scenes.iter().any(|scene| scene.needs.contains(&Need::Tenure));
     if let Some(url) = &args.url {
         waited(url)?;
     }
@@ -87,7 +89,7 @@ fn played(args: &Args) -> Result<ExitCode, String> {
     let mut until_now: Vec<Report> = Vec::new();
     let shown = runner.play(&scenes, |scene| {
         until_now.push(scene.clone());
-        until_now.sort_by_key(|shown| shown.card.number);
+        until_now.sort_by_key(|shown| shown.scene.number);
         bar.inc(1);
         if !bar.is_hidden() {
             bar.set_message(format!("{}\n", in_table(&until_now, &Term::stderr(), table::short)));
@@ -118,17 +120,13 @@ fn written(args: &Args, shown: &[Report]) -> Result<(), String> {
     }
 }
 
-fn chosen(args: &Args) -> Result<Vec<&'static dyn Scene>, String> {
-    let all = all();
-    if let Some(number) =
-        args.only.iter().find(|number| all.iter().all(|scene| scene.card().number != **number))
-    {
-        return Err(format!("--only {number}: there is no such scene; there are 1 to {}", all.len()));
+fn chosen(args: &Args) -> Result<Vec<&'static Scene>, String> {
+    let is_there = |number: &&u8| SCENES.iter().any(|scene| scene.number == **number);
+    if let Some(number) = args.only.iter().find(|number| !is_there(number)) {
+        return Err(format!("--only {number}: there is no such scene; there are 1 to {}", SCENES.len()));
     }
-    Ok(all
-        .into_iter()
-        .filter(|scene| args.only.is_empty() || args.only.contains(&scene.card().number))
-        .collect())
+    let is_wanted = |scene: &&Scene| args.only.is_empty() || args.only.contains(&scene.number);
+    Ok(SCENES.iter().filter(is_wanted).collect())
 }
 
 fn in_table(shown: &[Report], term: &Term, table: fn(&[Report], u16, bool) -> String) -> String {

@@ -62,11 +62,6 @@ impl Process {
         Self { name: name.to_owned(), child, input, said, referee }
     }
 
-    /// Who it is.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// It is connected.
     pub(crate) fn is_ready(&mut self) {
         self.hears("is connected", |word| (*word == Word::Ready).then_some(()));
@@ -148,11 +143,6 @@ impl Process {
     pub(crate) fn turn(&mut self, work: Duration) {
         self.referee.note(&self.name, What::Asks);
         self.order(&Order::Turn { work });
-    }
-
-    /// Waits until its turn is over.
-    pub(crate) fn has_had_its_turn(&mut self) {
-        self.has_left();
     }
 
     /// Its worker ends and does not give the lock back; the process lives on.

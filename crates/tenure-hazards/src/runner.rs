@@ -10,11 +10,10 @@ use std::{
 };
 
 use crate::{
-    card::Card,
     half::{Played, play},
     needs::Need,
     record::locked,
-    scene::Scene,
+    scenes::Scene,
     setup::{Half, Setup},
 };
 
@@ -33,7 +32,7 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Report {
     /// What is known of it.
-    pub card: Card,
+    pub scene: &'static Scene,
     /// With the scheme as everybody writes it.
     pub naive: Outcome,
     /// With Tenure.
@@ -62,7 +61,7 @@ pub struct Runner {
 
 impl Runner {
     /// Plays these scenes; calls `done` as each is over, in the order in which they end.
-    pub fn play(&self, scenes: &[&dyn Scene], mut done: impl FnMut(&Report)) -> Vec<Report> {
+    pub fn play(&self, scenes: &[&'static Scene], mut done: impl FnMut(&Report)) -> Vec<Report> {
         let (next, (tell, told)) = (AtomicUsize::new(0), mpsc::channel());
         // Those that need the machine for themselves, one after the other.
         let alone = Mutex::new(());
@@ -71,30 +70,29 @@ impl Runner {
                 let (tell, next, alone) = (tell.clone(), &next, &alone);
                 scope.spawn(move || {
                     while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let _turn = scene.card().needs.contains(&Need::Machine).then(|| locked(alone));
+                        let _turn = scene.needs.contains(&Need::Machine).then(|| locked(alone));
                         // OK to ignore because the receiver outlives the scope.
-                        let _ = tell.send(self.show(*scene));
+                        let _ = tell.send(self.show(scene));
                     }
                 });
             }
             drop(tell);
             let mut all: Vec<Report> = told.iter().inspect(&mut done).collect();
-            all.sort_by_key(|shown| shown.card.number);
+            all.sort_by_key(|shown| shown.scene.number);
             all
         })
     }
 
-    fn show(&self, scene: &dyn Scene) -> Report {
-        let card = *scene.card();
-        if let Some(missing) = card.needs.iter().find_map(|need| self.missing(*need)) {
+    fn show(&self, scene: &'static Scene) -> Report {
+        if let Some(missing) = scene.needs.iter().find_map(|need| self.missing(*need)) {
             let nothing = Outcome { verdict: Verdict::NotPlayed, what: missing.to_owned(), played: None };
-            return Report { card, naive: nothing.clone(), tenure: nothing };
+            return Report { scene, naive: nothing.clone(), tenure: nothing };
         }
         let [naive, tenure] = [Half::Naive, Half::Tenure].map(|half| {
             let played = play(scene, half, &self.setup);
-            Outcome::of(&card, half, played)
+            Outcome::of(scene, half, played)
         });
-        Report { card, naive, tenure }
+        Report { scene, naive, tenure }
     }
 
     fn missing(&self, need: Need) -> Option<&'static str> {
@@ -108,21 +106,21 @@ impl Runner {
 
 impl Outcome {
     /// What became of a half.
-    pub fn of(card: &Card, half: Half, played: Played) -> Self {
+    pub fn of(scene: &Scene, half: Half, played: Played) -> Self {
         let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
         let (verdict, what) = match &played.trouble {
             Some(trouble) => (Verdict::NotPlayed, trouble.clone()),
-            None if harms.is_empty() => (Verdict::Safe, safe(card, half)),
+            None if harms.is_empty() => (Verdict::Safe, safe(scene, half)),
             None => (Verdict::Harmed, harms.join(" ")),
         };
         Self { verdict, what, played: Some(played) }
     }
 }
 
-fn safe(card: &Card, half: Half) -> String {
+fn safe(scene: &Scene, half: Half) -> String {
     match half {
         Half::Naive => "Nobody was hurt.".to_owned(),
-        Half::Tenure => format!("Nobody was hurt. {}", card.instead),
+        Half::Tenure => format!("Nobody was hurt. {}", scene.instead),
     }
 }
 

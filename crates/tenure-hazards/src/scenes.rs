@@ -1,51 +1,293 @@
-//! The scenes, by number. One file each.
+//! The scenes: twenty ways to get a lock wrong, as data.
 
-mod s01_get_then_set;
-mod s02_no_end;
-mod s03_setnx_expire;
-mod s04_stamp;
-mod s05_blind_del;
-mod s06_get_del;
-mod s07_watch;
-mod s08_too_long;
-mod s09_watchdog;
-mod s10_hour;
-mod s11_failover;
-mod s12_amnesia;
-mod s13_clock;
-mod s14_late_write;
-mod s15_late_answer;
-mod s16_halves;
-mod s17_read_write_back;
-mod s18_herd;
-mod s19_session;
-mod s20_script;
-mod schedules;
+use crate::{
+    judge::Rule::{self, InTurn, NoLateWrite, NoLostUpdate, OneAtATime, Requests, Served},
+    needs::Need::{self, Compiler, Flock, Machine, OwnRedis, Redis, Tenure, ZooKeeper},
+    schedules, schemes,
+    world::World,
+};
 
-use crate::scene::Scene;
-
-/// All of them.
-pub fn all() -> Vec<&'static dyn Scene> {
-    vec![
-        &s01_get_then_set::GetThenSet,
-        &s02_no_end::NoEnd,
-        &s03_setnx_expire::SetnxExpire,
-        &s04_stamp::Stamp,
-        &s05_blind_del::BlindDel,
-        &s06_get_del::GetDel,
-        &s07_watch::Watch,
-        &s08_too_long::TooLong,
-        &s09_watchdog::Watchdog,
-        &s10_hour::Hour,
-        &s11_failover::Failover,
-        &s12_amnesia::Amnesia,
-        &s13_clock::ClockSteps,
-        &s14_late_write::LateWrite,
-        &s15_late_answer::LateAnswer,
-        &s16_halves::Halves,
-        &s17_read_write_back::ReadWriteBack,
-        &s18_herd::Herd,
-        &s19_session::Session,
-        &s20_script::Script,
-    ]
+/// One way to get a lock wrong: what is known of it before it is played, and how it is played.
+#[derive(Debug)]
+pub struct Scene {
+    /// Its number, from 1.
+    pub number: u8,
+    /// What it is called.
+    pub title: &'static str,
+    /// Hazards of `docs/hazards.md` that it shows.
+    pub hazards: &'static [u8],
+    /// The scheme as everybody writes it, by its name in `schemes.rs`.
+    pub naive: &'static str,
+    /// Programs and servers that it needs.
+    pub needs: &'static [Need],
+    /// When somebody is hurt.
+    pub rules: &'static [Rule],
+    /// The fault: without it the scheme does no harm.
+    pub fault: &'static str,
+    /// What happens with the scheme as everybody writes it.
+    pub harm: &'static str,
+    /// What Tenure does instead.
+    pub instead: &'static str,
+    /// Who does what, in which order, and where the fault comes: the same for both schemes.
+    pub(crate) schedule: fn(&mut World),
 }
+
+impl Scene {
+    /// The code of both schemes: as everybody writes it, and with Tenure.
+    pub fn code(&self) -> [String; 2] {
+        let functions: &[&str] = match self.rules {
+            [NoLostUpdate] => &["add"],
+            [NoLateWrite] => &["lock", "believes", "token", "unlock"],
+            _ => &["lock", "unlock"],
+        };
+        let ours = if self.naive == "flock" { "tenure_run" } else { schemes::TENURE };
+        [self.naive, ours]
+            .map(|name| schemes::named(name).map_or_else(String::new, |scheme| scheme.code(functions)))
+    }
+}
+
+/// All of them, by number.
+pub static SCENES: [Scene; 20] = [
+    Scene {
+        number: 1,
+        title: "Get, then set",
+        hazards: &[1],
+        naive: "get_set",
+        needs: &[Redis],
+        rules: &[OneAtATime],
+        fault: "A stands still between its two requests.",
+        harm: "A reads that the lock is free. Before it writes, B reads the same. Both write their names, and both work.",
+        instead: "One request looks and takes. B waited in the queue until A had left.",
+        schedule: schedules::a_pauses,
+    },
+    Scene {
+        number: 2,
+        title: "A lock without an end, and a crash",
+        hazards: &[3],
+        naive: "set_forever",
+        needs: &[Redis],
+        rules: &[Served { ttls: 2.0 }],
+        fault: "A crashes while it holds the lock.",
+        harm: "A crashes. Its lock has no end, so B waits for ever.",
+        instead: "A had not renewed its lease yet. So the lock ended one ttl after the grant, and B went in.",
+        schedule: schedules::a_dies,
+    },
+    Scene {
+        number: 3,
+        title: "SETNX, then EXPIRE, and a crash between",
+        hazards: &[3],
+        naive: "setnx_expire",
+        needs: &[Redis],
+        rules: &[Served { ttls: 2.0 }],
+        fault: "A crashes between its two requests.",
+        harm: "A takes the lock and crashes before it can set the end. B waits for ever.",
+        instead: "Lock and end are one write. There is no moment in which the lock is there without an end.",
+        schedule: schedules::a_dies,
+    },
+    Scene {
+        number: 4,
+        title: "A time stamp as value, and clocks that are apart",
+        hazards: &[2, 19],
+        naive: "stamp",
+        needs: &[Redis, Compiler],
+        rules: &[OneAtATime],
+        fault: "The clock of B is one hour ahead.",
+        harm: "The value of the lock is the time at which it ends, by the clock of A. By the clock of B that was an hour ago. B takes the lock, and both work.",
+        instead: "No time of day crosses from one machine to another. The server counts the ttl by itself, and each holder by its own clock.",
+        schedule: schedules::clocks_differ,
+    },
+    Scene {
+        number: 5,
+        title: "A DEL that looks at nothing",
+        hazards: &[4, 5],
+        naive: "blind_del",
+        needs: &[Redis],
+        rules: &[OneAtATime],
+        fault: "A is stopped for longer than its lock lasts, as by a collection of garbage.",
+        harm: "The lock of A ends while A is stopped, and B goes in. A resumes and deletes what is there: the lock of B. C goes in beside B.",
+        instead: "A release names its owner, so that of A could not delete the lock of B. A was told that its lease was over, and C waited for B.",
+        schedule: schedules::a_is_stopped,
+    },
+    Scene {
+        number: 6,
+        title: "GET, compare, DEL",
+        hazards: &[6],
+        naive: "get_del",
+        needs: &[Redis],
+        rules: &[OneAtATime],
+        fault: "A stands still between GET and DEL until its lock has ended.",
+        harm: "A reads its own name, so it may delete. Before it does, its lock ends and B goes in. A deletes the lock of B, and C goes in beside B.",
+        instead: "Comparison and deletion are one step inside the server.",
+        schedule: schedules::a_pauses_at_the_release,
+    },
+    Scene {
+        number: 7,
+        title: "WATCH, MULTI, EXEC, and what they cost",
+        hazards: &[7],
+        naive: "watch",
+        needs: &[OwnRedis],
+        // WATCH and its company need ten requests if nobody else is there.
+        rules: &[Requests { each: 16 }],
+        fault: "Ten clients come at once.",
+        harm: "Each client needs five requests to look and take, and three to see that it came too late. One gets in at once; the nine others ask all the time.",
+        instead: "One request takes the lock or a place in the queue. The server says whose turn it is; nobody polls.",
+        schedule: schedules::ten_at_once,
+    },
+    Scene {
+        number: 8,
+        title: "Work that lasts longer than the lock",
+        hazards: &[24],
+        naive: "set_nx",
+        needs: &[Redis],
+        rules: &[OneAtATime],
+        fault: "The work of A lasts longer than its lock.",
+        harm: "The lock of A ends in the middle of its work. B goes in, and both work.",
+        instead: "A background thread renewed the lease while A worked. B waited in the queue.",
+        schedule: schedules::long_work,
+    },
+    Scene {
+        number: 9,
+        title: "A watchdog that nobody hears, and one that outlives its owner",
+        hazards: &[24, 25],
+        naive: "watchdog",
+        needs: &[OwnRedis],
+        rules: &[OneAtATime, Served { ttls: 5.0 }],
+        fault: "The network of A is cut off; and the worker of C ends without giving the lock back.",
+        harm: "The renewals of A do not arrive, and A does not hear of it: B goes in beside A. Later the worker of C has ended, but its watchdog renews for ever: D waits in vain.",
+        instead: "A heard of the loss from its own clock, before B went in. C had said for how long it may hold at most (max_hold): the renewals stopped, and one ttl after the last of them D went in.",
+        schedule: schedules::cut_off_and_forgotten,
+    },
+    Scene {
+        number: 10,
+        title: "An end that is far away, and a crash",
+        hazards: &[3],
+        naive: "set_long",
+        needs: &[Redis],
+        rules: &[Served { ttls: 2.0 }],
+        fault: "A crashes while it holds the lock.",
+        harm: "To be on the safe side, the lock lasts an hour. A crashes after a moment, and B waits for the rest of the hour.",
+        instead: "With renewal the ttl need not cover the length of the work. It was short, so B waited for a short time.",
+        schedule: schedules::a_dies,
+    },
+    Scene {
+        number: 11,
+        title: "A fail-over that forgets the lock",
+        hazards: &[8],
+        naive: "set_nx",
+        needs: &[OwnRedis],
+        rules: &[OneAtATime],
+        fault: "The master crashes before the replica has heard of the lock.",
+        harm: "The master grants the lock to A and crashes. The replica has not heard of it, is promoted, and grants the lock to B.",
+        instead: "A heard from its own clock that its lease was lost. The promoted server granted nothing for 10 s, in which the old master may still grant, and for one ttl more: by then every lease that it may have missed is over.",
+        schedule: schedules::fail_over,
+    },
+    Scene {
+        number: 12,
+        title: "A server that restarts without its memory",
+        hazards: &[21],
+        naive: "redlock",
+        needs: &[OwnRedis],
+        rules: &[OneAtATime],
+        fault: "A does not reach node 3. Node 2 restarts and has forgotten all.",
+        harm: "A has nodes 1 and 2 of three. Node 2 restarts empty. B gets nodes 2 and 3: two majorities at once.",
+        instead: "A node that may have forgotten locks votes for nobody until each of them has ended. So B needed nodes 1 and 3, and waited until A had left node 1.",
+        schedule: schedules::a_node_forgets,
+    },
+    Scene {
+        number: 13,
+        title: "A clock that steps forward",
+        hazards: &[18],
+        naive: "set_nx",
+        needs: &[OwnRedis, Compiler],
+        rules: &[NoLateWrite],
+        fault: "The clock of the server steps forward by an hour.",
+        harm: "The server ends the lock of A early, and B goes in and writes. A does not know, and overwrites what B wrote.",
+        instead: "No lock can prevent that a lease ends early. A was told at its next renewal, but its write was on its way. B had been told when that lease was to end, and asked again then. Its grant had a larger token, so the resource refused the write of A.",
+        schedule: schedules::the_clock_steps,
+    },
+    Scene {
+        number: 14,
+        title: "The late write of a holder that was stopped",
+        hazards: &[11, 13],
+        naive: "set_nx",
+        needs: &[Redis],
+        rules: &[NoLateWrite],
+        fault: "A is stopped after it has looked whether it holds, and before it writes.",
+        harm: "A looks, and has the lock. Then it is stopped. Its lock ends, B goes in and writes. A resumes, and its write lands on that of B.",
+        instead: "Each write carries the token of its grant. The resource had seen the token of B, which is larger, and refused that of A.",
+        schedule: schedules::a_is_stopped_before_its_write,
+    },
+    Scene {
+        number: 15,
+        title: "An answer that comes late and is believed",
+        hazards: &[12],
+        naive: "set_nx",
+        needs: &[OwnRedis],
+        rules: &[OneAtATime],
+        fault: "The answer to A takes longer than the lock lasts.",
+        harm: "The server grants the lock to A, and the answer is held up. The lock ends, and B goes in. Then A hears that it was granted.",
+        instead: "A counts its lease from before it sent the request. When the answer came, the lease was over: A asked again and waited for B.",
+        schedule: schedules::a_late_answer,
+    },
+    Scene {
+        number: 16,
+        title: "Two halves of a quorum, again and again",
+        hazards: &[45, 46],
+        naive: "redlock",
+        needs: &[OwnRedis],
+        rules: &[Served { ttls: 3.0 }],
+        fault: "A and B keep step: both take two of the four servers that live, whenever they try.",
+        harm: "One server of five is down. A gets two of the others, B gets two, and three are needed. Both give back and try again, in step, and nobody works.",
+        instead: "After a split each client waits for a random time that grows, so sooner or later one of them is alone. Both had their turn.",
+        schedule: schedules::in_step,
+    },
+    Scene {
+        number: 17,
+        title: "Read, change, write back",
+        hazards: &[51],
+        naive: "read_write_back",
+        needs: &[],
+        rules: &[NoLostUpdate],
+        fault: "B reads and writes while A pauses between its SELECT and its UPDATE.",
+        harm: "A and B both read 0, and both write 1. No transaction spanned the read and the write, and one update is lost.",
+        instead: "B waited for the lock before it read. Each write carried the token as a version, and the row refuses an older one.",
+        schedule: schedules::both_add,
+    },
+    Scene {
+        number: 18,
+        title: "A herd of pollers against a queue",
+        hazards: &[46],
+        naive: "set_nx",
+        needs: &[OwnRedis, Machine],
+        // Requests of two processes may cross on their way: arrivals are not in an exact order.
+        rules: &[InTurn { overtaken: 20 }],
+        fault: "A hundred clients come within a second, and want the lock at once.",
+        harm: "Whoever asks at the right instant gets in. Some that came early are overtaken by dozens that came later.",
+        instead: "The server keeps a queue: first come, first served. Nobody was passed over.",
+        schedule: schedules::a_hundred,
+    },
+    Scene {
+        number: 19,
+        title: "A session that ends while its client is stopped",
+        hazards: &[11, 58],
+        naive: "ephemeral",
+        needs: &[ZooKeeper],
+        rules: &[NoLateWrite],
+        fault: "A is stopped for longer than its session lasts.",
+        harm: "ZooKeeper ends the session of A and takes its node away. B goes in and writes. A resumes where it was, and its write lands on that of B.",
+        instead: "A asked its own clock before it wrote. By its clock the lease was over, so A did not write. Had it done so, the token would have been refused.",
+        schedule: schedules::a_session_ends,
+    },
+    Scene {
+        number: 20,
+        title: "A script's lock, freed by kill -9",
+        hazards: &[11],
+        naive: "flock",
+        needs: &[Flock, Tenure],
+        rules: &[OneAtATime],
+        fault: "The script of A is ended by kill -9; the work that it started is not.",
+        harm: "The lock belongs to flock, not to the work: without --close the work would inherit it. kill -9 ends flock and frees the lock. The work of A goes on, and that of B starts beside it.",
+        instead: "A watcher process ended the work of A when tenure was killed, and the lock stayed taken until the lease was over.",
+        schedule: schedules::a_script_is_killed,
+    },
+];

@@ -14,7 +14,6 @@ use std::{
 use tenure_testkit::patience::stretch;
 
 use crate::{
-    card::Card,
     client::{CLIENT, URL},
     process::Process,
     record::{Event, Kind, Referee, What},
@@ -30,23 +29,32 @@ pub(crate) struct Address {
 }
 
 /// One half of a scene, while it is played.
-pub struct World<'c> {
-    card: &'c Card,
+pub struct World {
+    naive: &'static str,
     half: Half,
-    setup: &'c Setup,
+    setup: Setup,
     referee: Arc<Referee>,
     ttl: Duration,
     watches: Vec<Watch>,
     lock: String,
 }
 
-impl<'c> World<'c> {
-    pub(crate) fn new(card: &'c Card, half: Half, setup: &'c Setup) -> Self {
+impl World {
+    /// Of the scene with this number and this naive scheme.
+    pub(crate) fn new((number, naive): (u8, &'static str), half: Half, setup: &Setup) -> Self {
         let ttl = TTL * stretch();
         // On a given server each half has a lock of its own: several are played at once.
-        let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", card.number));
+        let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", number));
         let lock = lock.unwrap_or_else(|| "job".into());
-        Self { card, half, setup, lock, referee: Arc::new(Referee::new()), ttl, watches: Vec::new() }
+        Self {
+            naive,
+            half,
+            setup: setup.clone(),
+            lock,
+            referee: Arc::new(Referee::new()),
+            ttl,
+            watches: Vec::new(),
+        }
     }
 
     /// A client of its own process, connected.
@@ -64,7 +72,7 @@ impl<'c> World<'c> {
     /// The same, not waited for.
     pub(crate) fn starts(&self, name: &str, address: &Address, env: &[(String, String)]) -> Process {
         let (scheme, url) =
-            if self.is_tenure() { (TENURE, &address.tenure) } else { (self.card.naive, &address.naive) };
+            if self.is_tenure() { (TENURE, &address.tenure) } else { (self.naive, &address.naive) };
         let mut command = Command::new(&self.setup.program);
         let ttl = self.ttl.as_millis().to_string();
         command.args([CLIENT, scheme, name, self.lock(), &ttl]).env(URL, url);

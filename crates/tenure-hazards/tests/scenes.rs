@@ -2,19 +2,18 @@
 
 use std::{fs, path::Path};
 
-use tenure_hazards::{Fault, Half, Need, Outcome, Played, Report, Scene, Setup, all, pictures, play};
+use tenure_hazards::{Fault, Half, Need, Outcome, Played, Report, SCENES, Scene, Setup, pictures, play};
 
 /// Both verdicts; the scheme without the fault; and the scheme in Tenure's place.
 fn shows(number: u8) {
-    let scenes = all();
-    let scene: &dyn Scene =
-        *scenes.iter().find(|scene| scene.card().number == number).expect("there is such a scene");
+    let scene: &'static Scene =
+        SCENES.iter().find(|scene| scene.number == number).expect("there is such a scene");
     let program = Path::new(env!("CARGO_BIN_EXE_tenure-hazards"));
-    let missing = scene.card().needs.iter().find_map(|need| need.missing());
+    let missing = scene.needs.iter().find_map(|need| need.missing());
     assert_eq!(missing, None, "`cargo xtask test` installs it");
     // Built with the tests. One that a test had built would take the place of that of the other tests, while they run.
     let tenure = Some(program.with_file_name("tenure")).filter(|file| file.is_file());
-    let needs_tenure = scene.card().needs.contains(&Need::Tenure);
+    let needs_tenure = scene.needs.contains(&Need::Tenure);
     assert!(tenure.is_some() || !needs_tenure, "the command `tenure` is missing: cargo build -p tenure-cli");
     let setup = Setup { tenure, ..Setup::of(program.to_owned()) };
 
@@ -23,12 +22,9 @@ fn shows(number: u8) {
     let tenure = played(scene, Half::Tenure, &setup);
     assert!(tenure.harms.is_empty(), "{:?}: {:#?}", tenure.harms, tenure.events);
 
-    let card = *scene.card();
-    let shown = Report {
-        card,
-        naive: Outcome::of(&card, Half::Naive, naive),
-        tenure: Outcome::of(&card, Half::Tenure, tenure),
-    };
+    let [naive, tenure] =
+        [(Half::Naive, naive), (Half::Tenure, tenure)].map(|(half, played)| Outcome::of(scene, half, played));
+    let shown = Report { scene, naive, tenure };
     assert!(shown.is_as_expected());
     let differences = pictures::compare(Path::new(PICTURES), &[shown]);
     assert!(
@@ -42,23 +38,22 @@ fn shows(number: u8) {
     assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);
 }
 
-/// docs/hazards.md has every scene, in the words of its card.
+/// docs/hazards.md has every scene, in the words of its scene.
 #[test]
 fn the_paper_tells_every_scene() {
     let paper =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards.md")).expect("the paper");
     let paper: Vec<&str> = paper.split_whitespace().collect();
     let paper = paper.join(" ");
-    for scene in all() {
-        let card = scene.card();
-        let title = format!("### Scene {}: {}", card.number, card.title);
-        for words in [title.as_str(), card.fault, card.harm, card.instead] {
+    for scene in &SCENES {
+        let title = format!("### Scene {}: {}", scene.number, scene.title);
+        for words in [title.as_str(), scene.fault, scene.harm, scene.instead] {
             assert!(paper.contains(words), "docs/hazards.md does not have: {words}");
         }
         for half in ["naive", "tenure"] {
-            assert!(paper.contains(&format!("(hazards/{:02}-{half}.svg)", card.number)), "{title}");
+            assert!(paper.contains(&format!("(hazards/{:02}-{half}.svg)", scene.number)), "{title}");
         }
-        for hazard in card.hazards {
+        for hazard in scene.hazards {
             assert!(paper.contains(&format!("### Hazard {hazard}:")), "{title} names hazard {hazard}");
         }
     }
@@ -67,7 +62,7 @@ fn the_paper_tells_every_scene() {
 /// The pictures of the paper.
 const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards");
 
-fn played(scene: &dyn Scene, half: Half, setup: &Setup) -> Played {
+fn played(scene: &Scene, half: Half, setup: &Setup) -> Played {
     let played = play(scene, half, setup);
     assert_eq!(played.trouble, None, "{half:?}: {:#?}", played.events);
     played
@@ -82,7 +77,7 @@ macro_rules! scenes {
 
         #[test]
         fn each_scene_has_a_test() {
-            assert_eq!(all().iter().map(|scene| scene.card().number).collect::<Vec<_>>(), [$($number),*]);
+            assert_eq!(SCENES.iter().map(|scene| scene.number).collect::<Vec<_>>(), [$($number),*]);
         }
     };
 }

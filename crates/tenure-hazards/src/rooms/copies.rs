@@ -25,7 +25,7 @@ pub(crate) struct Copies {
 
 impl Copies {
     /// Starts both and waits until the replica has a copy.
-    pub(crate) fn open(world: &mut World<'_>) -> Self {
+    pub(crate) fn open(world: &mut World) -> Self {
         let master = Recipe::new().start();
         master.has_waited("tenure:one", &settings(world));
         let (link, name) = (Proxy::to(master.port(), 1), Proxy::to(master.port(), 2));
@@ -48,7 +48,7 @@ impl Copies {
     }
 
     /// The master crashes, the replica takes its place, and the name leads there.
-    pub(crate) fn fails_over(&self, world: &World<'_>) {
+    pub(crate) fn fails_over(&self, world: &World) {
         self.master.kill();
         world.fault(MASTER, "crashes");
         self.replica.command(&["REPLICAOF", "NO", "ONE"]);

@@ -14,7 +14,7 @@ pub(crate) struct Count {
 
 impl Count {
     /// From now on.
-    pub(crate) fn begin(world: &World<'_>, server: &RedisServer) -> Self {
+    pub(crate) fn begin(world: &World, server: &RedisServer) -> Self {
         let (mut ear, other) = (server.raw(), server.raw());
         ear.command(&["MONITOR"]);
         world.writes_down(LANE, What::Requests(0));
@@ -28,7 +28,7 @@ impl Count {
     }
 
     /// Until now.
-    pub(crate) fn end(mut self, world: &World<'_>) {
+    pub(crate) fn end(mut self, world: &World) {
         self.other.command(&["ECHO", END]);
         let count = self.thread.join().expect("BUG: counting does not panic");
         world.writes_down(LANE, What::Requests(count));

@@ -14,7 +14,7 @@ pub(crate) struct Quorum {
 
 impl Quorum {
     /// Starts so many.
-    pub(crate) fn open(world: &mut World<'_>, count: usize) -> Self {
+    pub(crate) fn open(world: &mut World, count: usize) -> Self {
         let servers: Vec<_> = (0..count).map(|_| Recipe::new().start()).collect();
         let settings = format!("quorum={count} guard=on max_ttl={}", world.seconds());
         for (nth, server) in servers.iter().enumerate() {
@@ -25,7 +25,7 @@ impl Quorum {
     }
 
     /// The servers on these ports, in this order.
-    pub(crate) fn address(&self, world: &World<'_>, ports: &[u16]) -> Address {
+    pub(crate) fn address(&self, world: &World, ports: &[u16]) -> Address {
         let urls: Vec<String> = ports.iter().map(|port| format!("redis://127.0.0.1:{port}/")).collect();
         let naive = urls.join(",");
         Address { tenure: format!("redlock:{naive}?max_ttl={}", world.seconds()), naive }

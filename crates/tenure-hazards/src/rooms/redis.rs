@@ -18,7 +18,7 @@ pub(crate) struct RedisRoom {
 
 impl RedisRoom {
     /// The given server, or one of its own.
-    pub(crate) fn open(world: &mut World<'_>) -> Self {
+    pub(crate) fn open(world: &mut World) -> Self {
         match world.given().map(str::to_owned) {
             None => Self::own(world, Recipe::new()),
             Some(url) => Self::given(world, &url),
@@ -26,19 +26,19 @@ impl RedisRoom {
     }
 
     /// A server of this recipe.
-    pub(crate) fn own(world: &mut World<'_>, recipe: Recipe) -> Self {
+    pub(crate) fn own(world: &mut World, recipe: Recipe) -> Self {
         let room = Self::silent(world, recipe);
         look(world, LANE, &room.address.naive);
         room
     }
 
     /// A server of its own at which nobody looks: its requests are counted.
-    pub(crate) fn unwatched(world: &mut World<'_>) -> Self {
+    pub(crate) fn unwatched(world: &mut World) -> Self {
         world.writes_down(LANE, What::Opens(Kind::Store));
         Self::silent(world, Recipe::new())
     }
 
-    fn silent(world: &World<'_>, recipe: Recipe) -> Self {
+    fn silent(world: &World, recipe: Recipe) -> Self {
         let server = recipe.start();
         // A server that nobody has used: else its first grant would wait, once in its life.
         server.has_waited("tenure:one", &settings(world));
@@ -53,7 +53,7 @@ impl RedisRoom {
         self.server.as_ref().expect("BUG: a scene that does this to a server needs its own")
     }
 
-    fn given(world: &mut World<'_>, url: &str) -> Self {
+    fn given(world: &mut World, url: &str) -> Self {
         // OK to ignore because whoever cannot reach the server hears so from the clients.
         let _ = free(url, world.lock());
         look(world, LANE, url);
@@ -62,18 +62,18 @@ impl RedisRoom {
 }
 
 /// Where clients find a server on this port, or a proxy before it.
-pub(crate) fn address(world: &World<'_>, port: u16) -> Address {
+pub(crate) fn address(world: &World, port: u16) -> Address {
     let naive = format!("redis://127.0.0.1:{port}/");
     Address { tenure: format!("{naive}?max_ttl={}", world.seconds()), naive }
 }
 
 /// The settings of Tenure on a server, as it writes them down there.
-pub(crate) fn settings(world: &World<'_>) -> String {
+pub(crate) fn settings(world: &World) -> String {
     format!("guard=on max_ttl={}", world.seconds())
 }
 
 /// Has somebody look at a server.
-pub(crate) fn look(world: &mut World<'_>, lane: &str, url: &str) {
+pub(crate) fn look(world: &mut World, lane: &str, url: &str) {
     let (url, lock) = (url.to_owned(), world.lock().to_owned());
     let mut connection: Option<Connection> = None;
     world.watches(lane, move || {

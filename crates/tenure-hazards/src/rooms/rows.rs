@@ -17,7 +17,7 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// The number is zero.
-    pub(crate) fn open(world: &World<'_>) -> Self {
+    pub(crate) fn open(world: &World) -> Self {
         world.writes_down(LANE, What::Opens(Kind::Resource));
         let folder = tempfile::Builder::new().prefix("tenure-rows-").tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -31,7 +31,7 @@ impl Rows {
     }
 
     /// What the number is now.
-    pub(crate) fn sum(&self, world: &World<'_>) {
+    pub(crate) fn sum(&self, world: &World) {
         let rows = Connection::open(self.folder.path().join(ROWS)).expect("the file is there");
         let sum = rows.query_row("SELECT amount FROM stock", (), |row| row.get(0)).expect("the row is there");
         world.writes_down(LANE, What::Sum(sum));

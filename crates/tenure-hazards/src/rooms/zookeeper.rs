@@ -18,7 +18,7 @@ pub(crate) struct Ensemble {
 
 impl Ensemble {
     /// Starts it.
-    pub(crate) fn open(world: &mut World<'_>) -> Self {
+    pub(crate) fn open(world: &mut World) -> Self {
         let server = ZooKeeperServer::start();
         let port = server.port();
         world.watches("ZooKeeper", move || holder(port));

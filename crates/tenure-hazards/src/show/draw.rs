@@ -5,15 +5,15 @@ use std::time::Duration;
 use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign};
 
 use crate::{
-    card::Card,
     half::Played,
     judge::{Span, end, inside, stopped, waiting},
     record::{Event, Kind, What},
+    scenes::Scene,
     setup::Half,
 };
 
 /// The picture of a half.
-pub(super) fn picture(card: &Card, half: Half, played: &Played) -> Picture {
+pub(super) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
     let events = &played.events;
     let lanes = [Kind::Client, Kind::Resource, Kind::Store];
     let mut lanes: Vec<Lane> = lanes.iter().flat_map(|kind| names(events, *kind)).map(lane).collect();
@@ -28,12 +28,12 @@ pub(super) fn picture(card: &Card, half: Half, played: &Played) -> Picture {
             .for_each(|lane| lane.marks.retain(|mark| ![GOES_IN, LEAVES].contains(&mark.label.as_str())));
     }
     let (word, sentence) = match half {
-        Half::Naive => ("as everybody writes it", card.harm),
-        Half::Tenure => ("with Tenure", card.instead),
+        Half::Naive => ("as everybody writes it", scene.harm),
+        Half::Tenure => ("with Tenure", scene.instead),
     };
     Picture {
-        id: id(card, half),
-        title: format!("{}. {}, {word}", card.number, card.title),
+        id: id(scene, half),
+        title: format!("{}. {}, {word}", scene.number, scene.title),
         description: sentence.to_owned(),
         span: end(events),
         lanes,
@@ -43,12 +43,12 @@ pub(super) fn picture(card: &Card, half: Half, played: &Played) -> Picture {
 }
 
 /// What a picture is called: `01-naive`.
-pub(super) fn id(card: &Card, half: Half) -> String {
+pub(super) fn id(scene: &Scene, half: Half) -> String {
     let word = match half {
         Half::Naive => "naive",
         Half::Tenure => "tenure",
     };
-    format!("{:02}-{word}", card.number)
+    format!("{:02}-{word}", scene.number)
 }
 
 fn names(events: &[Event], kind: Kind) -> Vec<&str> {

@@ -26,8 +26,8 @@ pub fn list(shown: &[Report]) -> String {
 
 impl<'a> Scene<'a> {
     fn of(shown: &'a Report) -> Self {
-        let Report { card, naive, tenure } = shown;
-        Self { scene: card.number, title: card.title, naive: Half::of(naive), tenure: Half::of(tenure) }
+        let Report { scene, naive, tenure } = shown;
+        Self { scene: scene.number, title: scene.title, naive: Half::of(naive), tenure: Half::of(tenure) }
     }
 }
 

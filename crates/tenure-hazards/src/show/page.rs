@@ -53,21 +53,21 @@ fn ttl(shown: &[Report]) -> String {
 
 impl<'a> Scene<'a> {
     fn of(shown: &'a Report) -> Self {
-        let [naive, tenure] = shown.card.code();
+        let [naive, tenure] = shown.scene.code();
         let sides = [
             Side::of(shown, Half::Naive, &shown.naive, naive),
             Side::of(shown, Half::Tenure, &shown.tenure, tenure),
         ];
-        Self { number: shown.card.number, title: shown.card.title, fault: shown.card.fault, sides }
+        Self { number: shown.scene.number, title: shown.scene.title, fault: shown.scene.fault, sides }
     }
 }
 
 impl<'a> Side<'a> {
     fn of(shown: &'a Report, half: Half, outcome: &'a Outcome, code: String) -> Self {
-        let card = &shown.card;
+        let scene = shown.scene;
         let (name, sentence, short) = match half {
-            Half::Naive => ("As everybody writes it", card.harm, "naive"),
-            Half::Tenure => ("With Tenure", card.instead, "tenure"),
+            Half::Naive => ("As everybody writes it", scene.harm, "naive"),
+            Half::Tenure => ("With Tenure", scene.instead, "tenure"),
         };
         let class = match outcome.verdict {
             Verdict::Harmed => "harmed",
@@ -75,7 +75,7 @@ impl<'a> Side<'a> {
             Verdict::NotPlayed => "none",
         };
         let finding = if outcome.verdict == Verdict::Safe { "Nobody was hurt." } else { &outcome.what };
-        let picture = outcome.played.as_ref().map(|played| picture(card, half, played).svg());
+        let picture = outcome.played.as_ref().map(|played| picture(scene, half, played).svg());
         Self {
             name,
             sentence,
@@ -84,7 +84,7 @@ impl<'a> Side<'a> {
             finding,
             picture: picture.unwrap_or_default(),
             code,
-            id: format!("{}-{short}", card.number),
+            id: format!("{}-{short}", scene.number),
         }
     }
 }

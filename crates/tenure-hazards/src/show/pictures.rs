@@ -16,7 +16,7 @@ pub fn of(shown: &Report) -> Vec<(String, String)> {
     let played = halves.into_iter().filter_map(|(half, outcome)| Some((half, outcome.played.as_ref()?)));
     played
         .map(|(half, played)| {
-            (format!("{}.svg", id(&shown.card, half)), picture(&shown.card, half, played).svg() + "\n")
+            (format!("{}.svg", id(shown.scene, half)), picture(shown.scene, half, played).svg() + "\n")
         })
         .collect()
 }

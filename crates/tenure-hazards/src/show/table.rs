@@ -8,9 +8,9 @@ use crate::runner::{Outcome, Report, Verdict};
 /// While they are played: one line for each, with both verdicts.
 pub fn short(shown: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Report { card, naive, tenure } in shown {
+    for Report { scene, naive, tenure } in shown {
         let verdicts = [naive, tenure].map(|outcome| format!("{}:", outcome.verdict.word()));
-        table.add_row([&card.number.to_string(), card.title, &verdicts[0], &verdicts[1]]);
+        table.add_row([&scene.number.to_string(), scene.title, &verdicts[0], &verdicts[1]]);
     }
     let text = table.to_string();
     let text = if has_colour { coloured(&text) } else { text };
@@ -28,10 +28,10 @@ fn table(columns: u16) -> Table {
 /// When all are over: by number, with what happened, in so many columns of the terminal.
 pub fn full(shown: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Report { card, naive, tenure } in shown {
-        let number = card.number.to_string();
+    for Report { scene, naive, tenure } in shown {
+        let number = scene.number.to_string();
         let halves = [half(naive, Verdict::Harmed), half(tenure, Verdict::Safe)];
-        table.add_row([&number, card.title, &halves[0], &halves[1]]);
+        table.add_row([&number, scene.title, &halves[0], &halves[1]]);
     }
     let text = table.to_string();
     if has_colour { coloured(&text) } else { text }
@@ -60,13 +60,13 @@ fn coloured(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenes::all;
+    use crate::scenes::SCENES;
 
     fn shown() -> Vec<Report> {
         let outcome = |verdict, what: &str| Outcome { verdict, what: what.to_owned(), played: None };
-        let card = *all()[0].card();
+        let scene = &SCENES[0];
         let (naive, tenure) = (outcome(Verdict::Harmed, "both"), outcome(Verdict::NotPlayed, "no server"));
-        vec![Report { card, naive, tenure }]
+        vec![Report { scene, naive, tenure }]
     }
 
     #[test]
