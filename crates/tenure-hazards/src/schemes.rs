@@ -1,20 +1,10 @@
 //! The schemes: as everybody writes them, and with Tenure. What a page shows of one is the text that runs.
 
-mod blind_del;
 mod ephemeral;
-mod get_del;
-mod get_set;
+mod over_redis;
 mod read_write_back;
 mod redis;
-mod redlock;
-mod set_forever;
-mod set_long;
-mod set_nx;
-mod setnx_expire;
-mod stamp;
 mod tenure;
-mod watch;
-mod watchdog;
 
 use crate::protocol::{Client, Step};
 
@@ -51,6 +41,9 @@ pub(crate) trait Scheme {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
     name: &'static str,
+    /// The name of its type.
+    type_name: &'static str,
+    /// The file that has its type; of a script, all of it.
     text: &'static str,
     /// Makes one, connected.
     pub(crate) make: fn(&Client) -> Step<Box<dyn Scheme>>,
@@ -59,11 +52,13 @@ pub(crate) struct Named {
 impl Named {
     /// The code of these functions of the scheme; of a script, all of it.
     pub(crate) fn code(&self, functions: &[&str]) -> String {
-        if !self.text.contains("impl Scheme for") {
-            return self.text.trim_end().to_owned();
-        }
+        let Some(begin) = self.text.find(&format!("impl Scheme for {} {{", self.type_name)) else {
+            return self.text.to_owned();
+        };
+        let text = &self.text[begin..];
+        let text = &text[..text.find("\n}\n").map_or(text.len(), |end| end + 1)];
         let function = |name: &&str| {
-            let text = &self.text[self.text.find(&format!("    fn {name}("))?..];
+            let text = &text[text.find(&format!("    fn {name}("))?..];
             let lines = text[..text.find("\n    }\n")?].lines().chain(["    }"]);
             Some(lines.map(|line| line.strip_prefix("    ").unwrap_or(line)).collect::<Vec<_>>().join("\n"))
         };
@@ -77,49 +72,45 @@ pub(crate) fn named(name: &str) -> Option<Named> {
 }
 
 macro_rules! scheme {
-    ($name:literal, $make:expr) => {
+    ($name:expr, $file:ident, $type:ident) => {
         Named {
             name: $name,
-            text: include_str!(concat!("schemes/", $name, ".rs")),
-            make: |me| Ok(Box::new($make(me))),
+            type_name: stringify!($type),
+            text: include_str!(concat!("schemes/", stringify!($file), ".rs")),
+            make: |me| Ok(Box::new($file::$type::new(me)?)),
+        }
+    };
+    ($name:literal, $line:literal) => {
+        Named {
+            name: $name,
+            type_name: "",
+            text: $line,
+            make: |_| Err("this scheme is a line of a script".into()),
         }
     };
 }
 
 /// One line per scheme.
 const SCHEMES: &[Named] = &[
-    scheme!("get_set", get_set::GetSet::new),
-    scheme!("set_forever", set_forever::SetForever::new),
-    scheme!("setnx_expire", setnx_expire::SetnxExpire::new),
-    scheme!("stamp", stamp::Stamp::new),
-    scheme!("blind_del", blind_del::BlindDel::new),
-    scheme!("get_del", get_del::GetDel::new),
-    scheme!("watch", watch::Watch::new),
-    scheme!("set_nx", set_nx::SetNx::new),
-    scheme!("watchdog", watchdog::Watchdog::new),
-    scheme!("set_long", set_long::SetLong::new),
-    scheme!("redlock", redlock::Redlock::new),
-    Named {
-        name: "read_write_back",
-        text: include_str!("schemes/read_write_back.rs"),
-        make: |me| Ok(Box::new(read_write_back::ReadWriteBack::new(me)?)),
-    },
-    Named {
-        name: "ephemeral",
-        text: include_str!("schemes/ephemeral.rs"),
-        make: |me| Ok(Box::new(ephemeral::Ephemeral::new(me)?)),
-    },
-    Named { name: "flock", text: include_str!("schemes/flock.sh"), make: |_| Err(A_SCRIPT.into()) },
-    Named { name: "tenure_run", text: include_str!("schemes/tenure_run.sh"), make: |_| Err(A_SCRIPT.into()) },
-    Named {
-        name: TENURE,
-        text: include_str!("schemes/tenure.rs"),
-        make: |me| Ok(Box::new(tenure::Tenure::new(me)?)),
-    },
+    scheme!("get_set", over_redis, GetSet),
+    scheme!("set_forever", over_redis, SetForever),
+    scheme!("setnx_expire", over_redis, SetnxExpire),
+    scheme!("blind_del", over_redis, BlindDel),
+    scheme!("get_del", over_redis, GetDel),
+    scheme!("set_nx", over_redis, SetNx),
+    scheme!("set_long", over_redis, SetLong),
+    scheme!("watch", over_redis, Watch),
+    scheme!("stamp", over_redis, Stamp),
+    scheme!("watchdog", over_redis, Watchdog),
+    scheme!("redlock", over_redis, Redlock),
+    scheme!("read_write_back", read_write_back, ReadWriteBack),
+    scheme!("ephemeral", ephemeral, Ephemeral),
+    scheme!("flock", "flock --close job.lock ./work"),
+    scheme!("tenure_run", "tenure run job -- ./work"),
+    scheme!(TENURE, tenure, Tenure),
 ];
 
 /// The name of the scheme that all others are held against.
 pub(crate) const TENURE: &str = "tenure";
 /// The file of the rows that an addition changes.
 pub(crate) const ROWS: &str = "stock.db";
-const A_SCRIPT: &str = "this scheme is a line of a script";

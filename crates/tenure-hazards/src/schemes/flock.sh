@@ -1,1 +1,0 @@
-flock --close job.lock ./work

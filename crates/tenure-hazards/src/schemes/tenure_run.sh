@@ -1,1 +1,0 @@
-tenure run job -- ./work
