@@ -8,8 +8,8 @@ use std::{
 use crate::{
     judge::{Harm, judge},
     record::Event,
-    rooms,
     scenes::Scene,
+    servers,
     setup::{Half, Setup},
     world::World,
 };
@@ -34,7 +34,7 @@ pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
     let (ttl, events) = (world.ttl(), world.events());
     if let Some(url) = &setup.url {
         // OK to ignore because whoever could not reach the server has heard so from the clients.
-        let _ = rooms::free(url, world.lock());
+        let _ = servers::free(url, world.lock());
     }
     let trouble = ended.err().map(|cause| {
         let words = cause.downcast_ref::<String>().map(String::as_str);

@@ -15,11 +15,12 @@ mod needs;
 mod process;
 mod protocol;
 mod record;
-mod rooms;
+
 mod runner;
 mod scenes;
 mod schedules;
 mod schemes;
+mod servers;
 mod setup;
 mod show;
 mod world;

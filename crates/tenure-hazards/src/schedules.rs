@@ -19,7 +19,7 @@ use crate::{
     client::WORK,
     process::Process,
     record::{Kind, What},
-    rooms::{Copies, Count, Ensemble, LANE, Quorum, RedisRoom, Rows, address},
+    servers::{Count, LANE, MasterAndReplica, OneRedis, Quorum, Rows, ZooKeeper, address},
     world::World,
 };
 
@@ -57,7 +57,7 @@ pub(crate) fn a_dies(world: &mut World) {
 
 /// B has a clock that is ahead.
 pub(crate) fn clocks_differ(world: &mut World) {
-    let server = RedisRoom::open(world);
+    let server = OneRedis::open(world);
     let clock = Clock::new();
     if world.has_fault() {
         clock.step(HOUR_MS);
@@ -104,7 +104,7 @@ pub(crate) fn a_pauses_at_the_release(world: &mut World) {
 
 /// Ten clients come at once, and the requests are counted.
 pub(crate) fn ten_at_once(world: &mut World) {
-    let server = RedisRoom::unwatched(world);
+    let server = OneRedis::unwatched(world);
     let mut clients: Vec<Process> =
         (1..=10).map(|n| world.client(&format!("C{n}"), &server.address)).collect();
     // Connected, so that only the work is counted.
@@ -131,7 +131,7 @@ pub(crate) fn long_work(world: &mut World) {
 
 /// The network of A is cut off, and B comes; then the worker of C ends without giving back, and D comes.
 pub(crate) fn cut_off_and_forgotten(world: &mut World) {
-    let server = RedisRoom::own(world, Recipe::new());
+    let server = OneRedis::own(world, Recipe::new());
     let network = Proxy::to(server.server().port(), 1);
     let far = address(world, network.port());
     let [mut a, mut b] = [world.client("A", &far), world.client("B", &server.address)];
@@ -167,7 +167,7 @@ pub(crate) fn cut_off_and_forgotten(world: &mut World) {
 
 /// A replica that has not heard of the lock of A is promoted, and B comes.
 pub(crate) fn fail_over(world: &mut World) {
-    let servers = Copies::open(world);
+    let servers = MasterAndReplica::open(world);
     let [mut a, mut b] = ["A", "B"].map(|name| world.client(name, &servers.address));
     if world.has_fault() {
         servers.link.hold_replies();
@@ -211,7 +211,7 @@ pub(crate) fn a_node_forgets(world: &mut World) {
 /// The clock of the server steps forward between the look of A and its write.
 pub(crate) fn the_clock_steps(world: &mut World) {
     let clock = Clock::new();
-    let server = RedisRoom::own(world, Recipe::new().clock(&clock));
+    let server = OneRedis::own(world, Recipe::new().clock(&clock));
     let [mut a, b] = ["A", "B"].map(|name| world.client(name, &server.address));
     // Before the first renewal.
     enters_and_writes(world, &mut a, 0.05);
@@ -236,7 +236,7 @@ pub(crate) fn a_is_stopped_before_its_write(world: &mut World) {
 
 /// The answer to A is held up until its lock has ended and B is in.
 pub(crate) fn a_late_answer(world: &mut World) {
-    let server = RedisRoom::own(world, Recipe::new());
+    let server = OneRedis::own(world, Recipe::new());
     let network = Proxy::to(server.server().port(), 1);
     let far = address(world, network.port());
     let [mut a, mut b] = [world.client("A", &far), world.client("B", &server.address)];
@@ -326,7 +326,7 @@ pub(crate) fn both_add(world: &mut World) {
 
 /// A hundred clients come while one is in.
 pub(crate) fn a_hundred(world: &mut World) {
-    let server = RedisRoom::unwatched(world);
+    let server = OneRedis::unwatched(world);
     let names = (1..=100).map(|n| format!("{n:03}"));
     let mut clients: Vec<Process> = names.map(|name| world.starts(&name, &server.address, &[])).collect();
     clients.iter_mut().for_each(Process::is_ready);
@@ -350,7 +350,7 @@ pub(crate) fn a_hundred(world: &mut World) {
 
 /// A is stopped for longer than its session lasts, and then looks and writes.
 pub(crate) fn a_session_ends(world: &mut World) {
-    let server = Ensemble::open(world);
+    let server = ZooKeeper::open(world);
     let [mut a, b] = ["A", "B"].map(|name| world.client(name, &server.address));
     enters_and_writes(world, &mut a, 0.1);
     if !world.has_fault() {
@@ -388,8 +388,8 @@ pub(crate) fn a_script_is_killed(world: &mut World) {
 }
 
 /// One server, and clients of it: A, B, C.
-fn one_redis<const N: usize>(world: &mut World) -> (RedisRoom, [Process; N]) {
-    let server = RedisRoom::open(world);
+fn one_redis<const N: usize>(world: &mut World) -> (OneRedis, [Process; N]) {
+    let server = OneRedis::open(world);
     let clients = std::array::from_fn(|nth| world.client(["A", "B", "C"][nth], &server.address));
     (server, clients)
 }

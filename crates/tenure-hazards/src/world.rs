@@ -1,4 +1,4 @@
-//! `World`: what a scene has for one half: clients, rooms, time, and the referee.
+//! `World`: what a scene has for one half: clients, servers, time, and the referee.
 
 use std::{
     path::Path,
