@@ -8,29 +8,24 @@
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
 
 pub mod client;
-pub mod command;
-mod half;
 mod judge;
-mod needs;
+pub mod output;
+pub mod page;
+pub mod pictures;
 mod process;
+pub mod programs;
 mod protocol;
 mod record;
-
 mod runner;
 mod scenes;
 mod schedules;
 mod schemes;
 mod servers;
-mod setup;
-mod show;
 mod world;
 
-pub use half::{Played, play};
 pub use judge::{Harm, Rule};
-pub use needs::Need;
+pub use programs::Need;
 pub use record::{Event, Kind, What};
-pub use runner::{Outcome, Report, Runner, Verdict};
+pub use runner::{Outcome, Played, Report, Runner, Verdict, play};
 pub use scenes::{SCENES, Scene};
-pub use setup::{Fault, Half, Setup};
-pub use show::{json, page, pictures, table};
-pub use world::World;
+pub use world::{Half, Setup};

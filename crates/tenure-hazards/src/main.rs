@@ -12,9 +12,7 @@ use std::{
 use clap::Parser;
 use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
-use tenure_hazards::{
-    Need, Report, Runner, SCENES, Scene, Setup, client, command, json, page, pictures, table,
-};
+use tenure_hazards::{Need, Report, Runner, SCENES, Scene, Setup, client, output, page, pictures, programs};
 
 /// Plays twenty ways to get a distributed lock wrong on real servers, and the same schedules with Tenure.
 #[derive(Debug, Parser)]
@@ -80,7 +78,7 @@ fn played(args: &Args) -> Result<ExitCode, String> {
         waited(url)?;
     }
     let program = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let tenure = if needs_tenure { command::find(&program) } else { None };
+    let tenure = if needs_tenure { programs::tenure(&program) } else { None };
     let setup = Setup { tenure, url: args.url.clone(), ..Setup::of(program) };
     // What goes wrong in a scene is shown as its verdict.
     panic::set_hook(Box::new(|_| {}));
@@ -92,14 +90,14 @@ fn played(args: &Args) -> Result<ExitCode, String> {
         until_now.sort_by_key(|shown| shown.scene.number);
         bar.inc(1);
         if !bar.is_hidden() {
-            bar.set_message(format!("{}\n", in_table(&until_now, &Term::stderr(), table::short)));
+            bar.set_message(format!("{}\n", in_table(&until_now, &Term::stderr(), output::short)));
         }
     });
     bar.finish_and_clear();
     if args.json {
-        println!("{}", json::list(&shown));
+        println!("{}", output::json(&shown));
     } else {
-        println!("{}", in_table(&shown, &Term::stdout(), table::full));
+        println!("{}", in_table(&shown, &Term::stdout(), output::full));
     }
     written(args, &shown)?;
     let differences = args.compare.as_ref().map_or_else(Vec::new, |folder| pictures::compare(folder, &shown));

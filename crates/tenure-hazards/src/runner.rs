@@ -1,59 +1,31 @@
-//! `Runner`: plays all scenes, some at once, and says what became of each.
+//! Plays the scenes, some at once, and says what became of each.
 
 use std::{
+    panic::{self, AssertUnwindSafe},
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
         mpsc,
     },
     thread,
+    time::Duration,
 };
+
+use serde::{Serialize, Serializer};
 
 use crate::{
-    half::{Played, play},
-    needs::Need,
-    record::locked,
+    judge::{Harm, judge},
+    programs::Need,
+    record::{Event, locked},
     scenes::Scene,
-    setup::{Half, Setup},
+    servers,
+    world::{Half, Setup, World},
 };
 
-/// What became of one half.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Somebody was hurt.
-    Harmed,
-    /// Nobody was.
-    Safe,
-    /// It could not be played.
-    NotPlayed,
-}
-
-/// What is shown of a scene.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// What is known of it.
-    pub scene: &'static Scene,
-    /// With the scheme as everybody writes it.
-    pub naive: Outcome,
-    /// With Tenure.
-    pub tenure: Outcome,
-}
-
-/// A half, its verdict and why.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Who was hurt.
-    pub verdict: Verdict,
-    /// In words.
-    pub what: String,
-    /// All that happened, if it was played.
-    pub played: Option<Played>,
-}
-
-/// Where scenes are played.
+/// Plays scenes.
 #[derive(Debug)]
 pub struct Runner {
-    /// Who plays.
+    /// With what.
     pub setup: Setup,
     /// How many at once.
     pub jobs: usize,
@@ -72,26 +44,24 @@ impl Runner {
                     while let Some(scene) = scenes.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let _turn = scene.needs.contains(&Need::Machine).then(|| locked(alone));
                         // OK to ignore because the receiver outlives the scope.
-                        let _ = tell.send(self.show(scene));
+                        let _ = tell.send(self.report(scene));
                     }
                 });
             }
             drop(tell);
             let mut all: Vec<Report> = told.iter().inspect(&mut done).collect();
-            all.sort_by_key(|shown| shown.scene.number);
+            all.sort_by_key(|report| report.scene.number);
             all
         })
     }
 
-    fn show(&self, scene: &'static Scene) -> Report {
+    fn report(&self, scene: &'static Scene) -> Report {
         if let Some(missing) = scene.needs.iter().find_map(|need| self.missing(*need)) {
             let nothing = Outcome { verdict: Verdict::NotPlayed, what: missing.to_owned(), played: None };
             return Report { scene, naive: nothing.clone(), tenure: nothing };
         }
-        let [naive, tenure] = [Half::Naive, Half::Tenure].map(|half| {
-            let played = play(scene, half, &self.setup);
-            Outcome::of(scene, half, played)
-        });
+        let [naive, tenure] =
+            [Half::Naive, Half::Tenure].map(|half| Outcome::of(scene, half, play(scene, half, &self.setup)));
         Report { scene, naive, tenure }
     }
 
@@ -104,24 +74,15 @@ impl Runner {
     }
 }
 
-impl Outcome {
-    /// What became of a half.
-    pub fn of(scene: &Scene, half: Half, played: Played) -> Self {
-        let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
-        let (verdict, what) = match &played.trouble {
-            Some(trouble) => (Verdict::NotPlayed, trouble.clone()),
-            None if harms.is_empty() => (Verdict::Safe, safe(scene, half)),
-            None => (Verdict::Harmed, harms.join(" ")),
-        };
-        Self { verdict, what, played: Some(played) }
-    }
-}
-
-fn safe(scene: &Scene, half: Half) -> String {
-    match half {
-        Half::Naive => "Nobody was hurt.".to_owned(),
-        Half::Tenure => format!("Nobody was hurt. {}", scene.instead),
-    }
+/// What became of a scene.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What is known of it.
+    pub scene: &'static Scene,
+    /// With the scheme as everybody writes it.
+    pub naive: Outcome,
+    /// With Tenure.
+    pub tenure: Outcome,
 }
 
 impl Report {
@@ -133,6 +94,54 @@ impl Report {
     /// A program was missing: it was not even begun.
     pub fn was_not_begun(&self) -> bool {
         self.naive.played.is_none() && self.tenure.played.is_none()
+    }
+
+    /// Both halves.
+    pub(crate) fn halves(&self) -> [(Half, &Outcome); 2] {
+        [(Half::Naive, &self.naive), (Half::Tenure, &self.tenure)]
+    }
+}
+
+/// What became of a half, and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Whether somebody was hurt.
+    pub verdict: Verdict,
+    /// In words.
+    pub what: String,
+    /// All that happened, if it was played.
+    #[serde(skip)]
+    pub played: Option<Played>,
+}
+
+impl Outcome {
+    /// What became of a half.
+    pub fn of(scene: &Scene, half: Half, played: Played) -> Self {
+        let harms: Vec<&str> = played.harms.iter().map(|harm| harm.what.as_str()).collect();
+        let (verdict, what) = match (&played.trouble, half) {
+            (Some(trouble), _) => (Verdict::NotPlayed, trouble.clone()),
+            (None, _) if !harms.is_empty() => (Verdict::Harmed, harms.join(" ")),
+            (None, Half::Naive) => (Verdict::Safe, NO_HARM.to_owned()),
+            (None, Half::Tenure) => (Verdict::Safe, format!("{NO_HARM} {}", scene.instead)),
+        };
+        Self { verdict, what, played: Some(played) }
+    }
+}
+
+/// What became of one half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Somebody was hurt.
+    Harmed,
+    /// Nobody was.
+    Safe,
+    /// It could not be played.
+    NotPlayed,
+}
+
+impl Serialize for Verdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
     }
 }
 
@@ -146,3 +155,35 @@ impl Verdict {
         }
     }
 }
+
+/// What happened in a half.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// All that happened, by time.
+    pub events: Vec<Event>,
+    /// Who was hurt.
+    pub harms: Vec<Harm>,
+    /// How long a lock lasted.
+    pub ttl: Duration,
+    /// Why it could not be played to the end.
+    pub trouble: Option<String>,
+}
+
+/// Plays one half of a scene.
+pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
+    let mut world = World::new((scene.number, scene.naive), half, setup);
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| (scene.schedule)(&mut world)));
+    let (ttl, events) = (world.ttl, world.events());
+    if let Some(url) = &setup.url {
+        // OK to ignore because whoever could not reach the server has heard so from the clients.
+        let _ = servers::free(url, &world.lock);
+    }
+    let trouble = ended.err().map(|cause| {
+        let words = cause.downcast_ref::<String>().map(String::as_str);
+        words.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+    });
+    Played { harms: judge(scene.rules, &events, ttl), events, ttl, trouble }
+}
+
+/// The words for a half in which nobody was hurt.
+pub(crate) const NO_HARM: &str = "Nobody was hurt.";

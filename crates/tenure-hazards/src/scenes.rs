@@ -2,7 +2,7 @@
 
 use crate::{
     judge::Rule::{self, InTurn, NoLateWrite, NoLostUpdate, OneAtATime, Requests, Served},
-    needs::Need::{self, Compiler, Flock, Machine, OwnRedis, Redis, Tenure, ZooKeeper},
+    programs::Need::{self, Compiler, Flock, Machine, OwnRedis, Redis, Tenure, ZooKeeper},
     schedules, schemes,
     world::World,
 };

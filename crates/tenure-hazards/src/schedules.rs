@@ -29,7 +29,7 @@ pub(crate) fn a_pauses(world: &mut World) {
     a.asks_and_stops_if(world.has_fault());
     let a_is_in = a.is_in_or_stands();
     b.asks();
-    let b_is_in = b.is_in_within(world.ttl() / 4);
+    let b_is_in = b.is_in_within(world.ttl / 4);
     if !a_is_in {
         a.goes_on();
         a.is_in();
@@ -49,7 +49,7 @@ pub(crate) fn a_dies(world: &mut World) {
     } else {
         a.leaves();
     }
-    if b.is_in_within(3 * world.ttl()) {
+    if b.is_in_within(3 * world.ttl) {
         world.pass(0.1);
         b.leaves();
     }
@@ -66,7 +66,7 @@ pub(crate) fn clocks_differ(world: &mut World) {
     let mut a = world.client("A", &server.address);
     let b = world.client_in("B", &server.address, &clock.env());
     a.enters();
-    comes_beside(world, a, b, world.ttl() / 3);
+    comes_beside(world, a, b, world.ttl / 3);
 }
 
 /// A is stopped until B is in, and then gives back; C comes.
@@ -84,7 +84,7 @@ pub(crate) fn a_is_stopped(world: &mut World) {
         a.leaves();
         b.is_in();
     }
-    comes_beside(world, b, c, world.ttl() / 3);
+    comes_beside(world, b, c, world.ttl / 3);
 }
 
 /// A is held up in the middle of its release until B is in; C comes.
@@ -99,7 +99,7 @@ pub(crate) fn a_pauses_at_the_release(world: &mut World) {
         a.goes_on();
         a.has_left();
     }
-    comes_beside(world, b, c, world.ttl() / 3);
+    comes_beside(world, b, c, world.ttl / 3);
 }
 
 /// Ten clients come at once, and the requests are counted.
@@ -111,7 +111,7 @@ pub(crate) fn ten_at_once(world: &mut World) {
     clients.iter_mut().for_each(Process::connects);
     let count = Count::begin(world, server.server());
     for client in &mut clients {
-        client.turn(world.ttl() / 20);
+        client.turn(world.ttl / 20);
         if !world.has_fault() {
             client.has_left();
         }
@@ -126,7 +126,7 @@ pub(crate) fn ten_at_once(world: &mut World) {
 pub(crate) fn long_work(world: &mut World) {
     let (_server, [mut a, b]) = one_redis(world);
     a.enters();
-    comes_beside(world, a, b, world.ttl().mul_f64(if world.has_fault() { 2.0 } else { 0.3 }));
+    comes_beside(world, a, b, world.ttl.mul_f64(if world.has_fault() { 2.0 } else { 0.3 }));
 }
 
 /// The network of A is cut off, and B comes; then the worker of C ends without giving back, and D comes.
@@ -159,7 +159,7 @@ pub(crate) fn cut_off_and_forgotten(world: &mut World) {
     } else {
         c.leaves();
     }
-    if d.is_in_within(6 * world.ttl()) {
+    if d.is_in_within(6 * world.ttl) {
         world.pass(0.1);
         d.leaves();
     }
@@ -175,11 +175,11 @@ pub(crate) fn fail_over(world: &mut World) {
     }
     a.enters();
     if !world.has_fault() {
-        servers.is_copied(world.lock());
+        servers.is_copied(&world.lock);
     }
     servers.fails_over(world);
     b.asks();
-    if b.is_in_within(world.ttl().mul_f64(if world.has_fault() { 1.5 } else { 0.3 })) {
+    if b.is_in_within(world.ttl.mul_f64(if world.has_fault() { 1.5 } else { 0.3 })) {
         world.pass(0.3);
         a.leaves();
     } else {
@@ -205,7 +205,7 @@ pub(crate) fn a_node_forgets(world: &mut World) {
         quorum.servers[1].start_again();
         world.fault("node 2", "restarts empty");
     }
-    comes_beside(world, a, b, world.ttl() / 3);
+    comes_beside(world, a, b, world.ttl / 3);
 }
 
 /// The clock of the server steps forward between the look of A and its write.
@@ -247,7 +247,7 @@ pub(crate) fn a_late_answer(world: &mut World) {
         world.fault("A", "hears no answer");
     }
     a.asks();
-    world.waits(20.0, || server.server().command(&["EXISTS", world.lock()]).int() == 1);
+    world.waits(20.0, || server.server().command(&["EXISTS", &world.lock]).int() == 1);
     b.asks();
     if world.has_fault() {
         b.is_in();
@@ -255,7 +255,7 @@ pub(crate) fn a_late_answer(world: &mut World) {
         world.note("A", "hears the answer");
         network.release();
     }
-    let a_is_in = a.is_in_within(world.ttl() / 3);
+    let a_is_in = a.is_in_within(world.ttl / 3);
     if world.has_fault() {
         leave_in_turn(world, b, a, a_is_in);
     } else {
@@ -282,14 +282,14 @@ pub(crate) fn in_step(world: &mut World) {
     far.iter().for_each(Proxy::hold_requests);
     a.asks_and_stops_if(true);
     b.asks_and_stops_if(true);
-    let has_voted = |server: &RedisServer| server.command(&["EXISTS", world.lock()]).int() == 1;
+    let has_voted = |server: &RedisServer| server.command(&["EXISTS", &world.lock]).int() == 1;
     world.waits(2.0, || quorum.servers[..4].iter().all(has_voted));
     world.note("A", "and B have two servers each");
     far.iter().for_each(Proxy::release);
-    let until = Instant::now() + 4 * world.ttl();
+    let until = Instant::now() + 4 * world.ttl;
     // In step: each goes on when both stand.
     while Instant::now() < until {
-        match [&mut a, &mut b].map(|client| client.is_in_or_stands_within(world.ttl())) {
+        match [&mut a, &mut b].map(|client| client.is_in_or_stands_within(world.ttl)) {
             [Some(false), Some(false)] => {
                 world.pass(0.15);
                 a.goes_on();
@@ -312,7 +312,7 @@ pub(crate) fn both_add(world: &mut World) {
         a.has_added();
     }
     b.adds_and_stops_if(false);
-    let has_added = b.has_added_within(world.ttl() / 3);
+    let has_added = b.has_added_within(world.ttl / 3);
     world.pass(0.1);
     if stands {
         a.goes_on();
@@ -336,7 +336,7 @@ pub(crate) fn a_hundred(world: &mut World) {
         first.leaves();
     }
     for client in &mut clients {
-        client.turn(world.ttl() / 200);
+        client.turn(world.ttl / 200);
         world.pass(0.005);
         if !world.has_fault() {
             client.has_left();
@@ -365,13 +365,13 @@ pub(crate) fn a_session_ends(world: &mut World) {
 /// What holds the lock of A is killed, its work is not; B comes.
 pub(crate) fn a_script_is_killed(world: &mut World) {
     let folder = tempfile::Builder::new().prefix("tenure-script-").tempdir().expect("a temporary folder");
-    let (long, short) = (world.ttl() * 2, world.ttl() / 3);
-    let script = |name, work| Process::start(name, &mut line(world, folder.path(), work), world.referee());
+    let (long, short) = (world.ttl * 2, world.ttl / 3);
+    let script = |name, work| Process::start(name, &mut line(world, folder.path(), work), &world.referee);
     let mut a = script("A", if world.has_fault() { long } else { short });
     let work = a.starts_working();
     let watch = world.is_tenure().then(|| ends(world, work));
-    world.writes_down("B", What::Opens(Kind::Client));
-    world.writes_down("B", What::Asks);
+    world.referee.note("B", What::Opens(Kind::Client));
+    world.referee.note("B", What::Asks);
     let mut b = script("B", short);
     world.pass(0.2);
     if world.has_fault() {
@@ -451,20 +451,20 @@ fn b_writes_meanwhile(
 fn line(world: &World, folder: &Path, work: Duration) -> Command {
     let mut command;
     if world.is_tenure() {
-        command = Command::new(world.command());
+        command = Command::new(world.setup.tenure.as_deref().unwrap_or_else(|| "tenure".as_ref()));
         let url = format!("sqlite:{}", folder.join("locks.db").display());
         command.args(["--url", &url, "run", "--ttl", &world.seconds(), "job", "--"]);
     } else {
         command = Command::new("flock");
         command.arg("--close").arg(folder.join("job.lock"));
     }
-    command.arg(world.program()).args([WORK, &work.as_millis().to_string()]);
+    command.arg(&world.setup.program).args([WORK, &work.as_millis().to_string()]);
     command
 }
 
 /// Writes down when the work of A is gone.
 fn ends(world: &World, work: u32) -> JoinHandle<()> {
-    let referee = Arc::clone(world.referee());
+    let referee = Arc::clone(&world.referee);
     thread::spawn(move || {
         while lives(work) {
             thread::sleep(Duration::from_millis(2));

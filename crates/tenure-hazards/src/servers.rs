@@ -31,7 +31,7 @@ pub(crate) struct OneRedis {
 impl OneRedis {
     /// The given server, or one of its own.
     pub(crate) fn open(world: &mut World) -> Self {
-        match world.given().map(str::to_owned) {
+        match world.setup.url.clone() {
             None => Self::own(world, Recipe::new()),
             Some(url) => Self::given(world, &url),
         }
@@ -46,7 +46,7 @@ impl OneRedis {
 
     /// A server of its own at which nobody looks: its requests are counted.
     pub(crate) fn unwatched(world: &mut World) -> Self {
-        world.writes_down(LANE, What::Opens(Kind::Store));
+        world.referee.note(LANE, What::Opens(Kind::Store));
         Self::silent(world, Recipe::new())
     }
 
@@ -67,7 +67,7 @@ impl OneRedis {
 
     fn given(world: &mut World, url: &str) -> Self {
         // OK to ignore because whoever cannot reach the server hears so from the clients.
-        let _ = free(url, world.lock());
+        let _ = free(url, &world.lock);
         look(world, LANE, url);
         Self { server: None, address: Address { naive: url.to_owned(), tenure: url.to_owned() } }
     }
@@ -173,7 +173,7 @@ pub(crate) struct Rows {
 impl Rows {
     /// The number is zero.
     pub(crate) fn open(world: &World) -> Self {
-        world.writes_down(ROW, What::Opens(Kind::Resource));
+        world.referee.note(ROW, What::Opens(Kind::Resource));
         let folder = tempfile::Builder::new().prefix("tenure-rows-").tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let address = Address { naive: path(ROWS), tenure: format!("sqlite:{}", path("locks.db")) };
@@ -189,7 +189,7 @@ impl Rows {
     pub(crate) fn sum(&self, world: &World) {
         let rows = rusqlite::Connection::open(self.folder.path().join(ROWS)).expect("the file is there");
         let sum = rows.query_row("SELECT amount FROM stock", (), |row| row.get(0)).expect("the row is there");
-        world.writes_down(ROW, What::Sum(sum));
+        world.referee.note(ROW, What::Sum(sum));
     }
 }
 
@@ -204,7 +204,7 @@ impl Count {
     pub(crate) fn begin(world: &World, server: &RedisServer) -> Self {
         let (mut ear, other) = (server.raw(), server.raw());
         ear.command(&["MONITOR"]);
-        world.writes_down(LANE, What::Requests(0));
+        world.referee.note(LANE, What::Requests(0));
         let thread = thread::spawn(move || {
             let requests = std::iter::from_fn(|| ear.read().ok()).map(|line| line.text());
             let until_the_end = requests.take_while(|line| !line.contains(END));
@@ -218,7 +218,7 @@ impl Count {
     pub(crate) fn end(mut self, world: &World) {
         self.other.command(&["ECHO", END]);
         let count = self.thread.join().expect("BUG: counting does not panic");
-        world.writes_down(LANE, What::Requests(count));
+        world.referee.note(LANE, What::Requests(count));
     }
 }
 
@@ -235,7 +235,7 @@ fn settings(world: &World) -> String {
 
 /// Has somebody look at a server.
 fn look(world: &mut World, lane: &str, url: &str) {
-    let (url, lock) = (url.to_owned(), world.lock().to_owned());
+    let (url, lock) = (url.to_owned(), world.lock.clone());
     let mut connection: Option<Connection> = None;
     world.watches(lane, move || {
         if connection.is_none() {

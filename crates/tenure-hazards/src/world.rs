@@ -1,7 +1,7 @@
-//! `World`: what a scene has for one half: clients, servers, time, and the referee.
+//! What the two halves of a scene are played in: clients, servers, time, and the referee.
 
 use std::{
-    path::Path,
+    path::PathBuf,
     process::Command,
     sync::{
         Arc,
@@ -18,8 +18,38 @@ use crate::{
     process::Process,
     record::{Event, Kind, Referee, What},
     schemes::TENURE,
-    setup::{Fault, Half, Setup},
 };
+
+/// What scenes are played with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The program that is a client when its first word is `__client`.
+    pub program: PathBuf,
+    /// The command `tenure`, where it was found.
+    pub tenure: Option<PathBuf>,
+    /// A Redis that was given for the scenes that need no more.
+    pub url: Option<String>,
+    /// The fault comes as the scene says; else nothing goes wrong, and nobody may be hurt.
+    pub has_fault: bool,
+    /// In Tenure's half, the scheme that everybody writes plays its part: the half must notice.
+    pub has_impostor: bool,
+}
+
+impl Setup {
+    /// As the scenes say, with clients in this program.
+    pub fn of(program: PathBuf) -> Self {
+        Self { program, tenure: None, url: None, has_fault: true, has_impostor: false }
+    }
+}
+
+/// Whose scheme.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// As everybody writes it.
+    Naive,
+    /// With Tenure.
+    Tenure,
+}
 
 /// Where locks are, as each of the schemes is told.
 #[derive(Clone, Debug)]
@@ -29,30 +59,30 @@ pub(crate) struct Address {
 }
 
 /// One half of a scene, while it is played.
-pub struct World {
+pub(crate) struct World {
     naive: &'static str,
     half: Half,
-    setup: Setup,
-    referee: Arc<Referee>,
-    ttl: Duration,
+    pub(crate) setup: Setup,
+    pub(crate) referee: Arc<Referee>,
+    /// How long a lock lasts, unless somebody renews it.
+    pub(crate) ttl: Duration,
+    /// The name of the lock.
+    pub(crate) lock: String,
     watches: Vec<Watch>,
-    lock: String,
 }
 
 impl World {
     /// Of the scene with this number and this naive scheme.
     pub(crate) fn new((number, naive): (u8, &'static str), half: Half, setup: &Setup) -> Self {
-        let ttl = TTL * stretch();
         // On a given server each half has a lock of its own: several are played at once.
-        let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{}-{half:?}", number));
-        let lock = lock.unwrap_or_else(|| "job".into());
+        let lock = setup.url.as_ref().map(|_| format!("{GIVEN}{number}-{half:?}"));
         Self {
             naive,
             half,
             setup: setup.clone(),
-            lock,
             referee: Arc::new(Referee::new()),
-            ttl,
+            ttl: TTL * stretch(),
+            lock: lock.unwrap_or_else(|| "job".into()),
             watches: Vec::new(),
         }
     }
@@ -75,7 +105,7 @@ impl World {
             if self.is_tenure() { (TENURE, &address.tenure) } else { (self.naive, &address.naive) };
         let mut command = Command::new(&self.setup.program);
         let ttl = self.ttl.as_millis().to_string();
-        command.args([CLIENT, scheme, name, self.lock(), &ttl]).env(URL, url);
+        command.args([CLIENT, scheme, name, &self.lock, &ttl]).env(URL, url);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         if !self.is_tenure() {
             self.referee.knows(name, name);
@@ -83,44 +113,19 @@ impl World {
         Process::start(name, &mut command, &self.referee)
     }
 
-    /// The name of the lock.
-    pub(crate) fn lock(&self) -> &str {
-        &self.lock
-    }
-
-    /// How long a lock lasts, unless somebody renews it.
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
-    }
-
-    /// The same in whole seconds, as a setting of a server.
+    /// The ttl in whole seconds, as a setting of a server.
     pub(crate) fn seconds(&self) -> String {
         format!("{}s", self.ttl.as_secs())
     }
 
     /// The fault comes.
     pub(crate) fn has_fault(&self) -> bool {
-        self.setup.fault == Fault::Comes
+        self.setup.has_fault
     }
 
     /// The scheme is Tenure.
     pub(crate) fn is_tenure(&self) -> bool {
         self.half == Half::Tenure && !self.setup.has_impostor
-    }
-
-    /// The server of `--url`.
-    pub(crate) fn given(&self) -> Option<&str> {
-        self.setup.url.as_deref()
-    }
-
-    /// The program that is a client.
-    pub(crate) fn program(&self) -> &Path {
-        &self.setup.program
-    }
-
-    /// The command `tenure`.
-    pub(crate) fn command(&self) -> &Path {
-        self.setup.tenure.as_deref().unwrap_or_else(|| "tenure".as_ref())
     }
 
     /// Writes down a fault of the scene's making.
@@ -131,16 +136,6 @@ impl World {
     /// Writes down a remark.
     pub(crate) fn note(&self, lane: &str, words: &str) {
         self.referee.note(lane, What::Note(words.to_owned()));
-    }
-
-    /// Writes down anything else.
-    pub(crate) fn writes_down(&self, lane: &str, what: What) {
-        self.referee.note(lane, what);
-    }
-
-    /// Who writes down.
-    pub(crate) fn referee(&self) -> &Arc<Referee> {
-        &self.referee
     }
 
     /// So many ttls pass.

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use tenure_hazards::{Fault, Half, Need, Outcome, Played, Report, SCENES, Scene, Setup, pictures, play};
+use tenure_hazards::{Half, Need, Outcome, Played, Report, SCENES, Scene, Setup, pictures, play};
 
 /// Both verdicts; the scheme without the fault; and the scheme in Tenure's place.
 fn shows(number: u8) {
@@ -32,7 +32,7 @@ fn shows(number: u8) {
         "cargo run --release -p tenure-hazards -- --pictures docs/hazards --only {number}\n{differences:#?}"
     );
 
-    let without_fault = played(scene, Half::Naive, &Setup { fault: Fault::StaysAway, ..setup.clone() });
+    let without_fault = played(scene, Half::Naive, &Setup { has_fault: false, ..setup.clone() });
     assert!(without_fault.harms.is_empty(), "{:?}: {:#?}", without_fault.harms, without_fault.events);
     let impostor = played(scene, Half::Tenure, &Setup { has_impostor: true, ..setup });
     assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use askama::Template;
 
 use crate::{
-    runner::{Outcome, Report, Verdict},
-    setup::Half,
-    show::draw::picture,
+    pictures::picture,
+    runner::{NO_HARM, Outcome, Report, Verdict},
+    world::Half,
 };
 
 #[derive(Template)]
@@ -40,31 +40,30 @@ struct Side<'a> {
 ///
 /// # Errors
 /// If a text cannot be put into the page.
-pub fn of(shown: &[Report]) -> Result<String, askama::Error> {
-    Page { ttl: ttl(shown), scenes: shown.iter().map(Scene::of).collect() }.render()
+pub fn of(reports: &[Report]) -> Result<String, askama::Error> {
+    Page { ttl: ttl(reports), scenes: reports.iter().map(Scene::of).collect() }.render()
 }
 
 /// `1 s`, or `1 s or 2 s` if the machine became busy meanwhile.
-fn ttl(shown: &[Report]) -> String {
-    let halves = shown.iter().flat_map(|scene| [&scene.naive, &scene.tenure]);
+fn ttl(reports: &[Report]) -> String {
+    let halves = reports.iter().flat_map(|report| [&report.naive, &report.tenure]);
     let ttls: BTreeSet<Duration> = halves.filter_map(|half| Some(half.played.as_ref()?.ttl)).collect();
     ttls.iter().map(|ttl| format!("{} s", ttl.as_secs_f64())).collect::<Vec<_>>().join(" or ")
 }
 
 impl<'a> Scene<'a> {
-    fn of(shown: &'a Report) -> Self {
-        let [naive, tenure] = shown.scene.code();
+    fn of(report: &'a Report) -> Self {
+        let (scene, [naive, tenure]) = (report.scene, report.scene.code());
         let sides = [
-            Side::of(shown, Half::Naive, &shown.naive, naive),
-            Side::of(shown, Half::Tenure, &shown.tenure, tenure),
+            Side::of(scene, Half::Naive, &report.naive, naive),
+            Side::of(scene, Half::Tenure, &report.tenure, tenure),
         ];
-        Self { number: shown.scene.number, title: shown.scene.title, fault: shown.scene.fault, sides }
+        Self { number: scene.number, title: scene.title, fault: scene.fault, sides }
     }
 }
 
 impl<'a> Side<'a> {
-    fn of(shown: &'a Report, half: Half, outcome: &'a Outcome, code: String) -> Self {
-        let scene = shown.scene;
+    fn of(scene: &'static crate::scenes::Scene, half: Half, outcome: &'a Outcome, code: String) -> Self {
         let (name, sentence, short) = match half {
             Half::Naive => ("As everybody writes it", scene.harm, "naive"),
             Half::Tenure => ("With Tenure", scene.instead, "tenure"),
@@ -74,7 +73,7 @@ impl<'a> Side<'a> {
             Verdict::Safe => "safe",
             Verdict::NotPlayed => "none",
         };
-        let finding = if outcome.verdict == Verdict::Safe { "Nobody was hurt." } else { &outcome.what };
+        let finding = if outcome.verdict == Verdict::Safe { NO_HARM } else { &outcome.what };
         let picture = outcome.played.as_ref().map(|played| picture(scene, half, played).svg());
         Self {
             name,

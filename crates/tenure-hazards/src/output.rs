@@ -1,21 +1,40 @@
-//! The table in the terminal, one scene after the other.
+//! What is printed: a table in the terminal, or a list for programs.
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use console::style;
+use serde::Serialize;
 
 use crate::runner::{Outcome, Report, Verdict};
 
-/// While they are played: one line for each, with both verdicts.
-pub fn short(shown: &[Report], columns: u16, has_colour: bool) -> String {
+/// `[{"scene", "title", "naive": {"verdict", "what"}, "tenure": {"verdict", "what"}}]`
+pub fn json(reports: &[Report]) -> String {
+    #[derive(Serialize)]
+    struct Row<'a> {
+        scene: u8,
+        title: &'a str,
+        naive: &'a Outcome,
+        tenure: &'a Outcome,
+    }
+    let rows = reports.iter().map(|Report { scene, naive, tenure }| Row {
+        scene: scene.number,
+        title: scene.title,
+        naive,
+        tenure,
+    });
+    serde_json::to_string_pretty(&rows.collect::<Vec<_>>()).expect("BUG: words are JSON")
+}
+
+/// The table while they are played: one line for each, with both verdicts.
+pub fn short(reports: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Report { scene, naive, tenure } in shown {
+    for Report { scene, naive, tenure } in reports {
         let verdicts = [naive, tenure].map(|outcome| format!("{}:", outcome.verdict.word()));
         table.add_row([&scene.number.to_string(), scene.title, &verdicts[0], &verdicts[1]]);
     }
     let text = table.to_string();
     let text = if has_colour { coloured(&text) } else { text };
     // The word ends with a colon only so that it can be told from a word of a title.
-    ["harmed", "safe", "not played"].iter().fold(text, |text, word| text.replace(&format!("{word}:"), word))
+    VERDICTS.iter().fold(text, |text, verdict| text.replace(&format!("{}:", verdict.word()), verdict.word()))
 }
 
 fn table(columns: u16) -> Table {
@@ -25,10 +44,10 @@ fn table(columns: u16) -> Table {
     table
 }
 
-/// When all are over: by number, with what happened, in so many columns of the terminal.
-pub fn full(shown: &[Report], columns: u16, has_colour: bool) -> String {
+/// The table when all are over: by number, with what happened, in so many columns of the terminal.
+pub fn full(reports: &[Report], columns: u16, has_colour: bool) -> String {
     let mut table = table(columns);
-    for Report { scene, naive, tenure } in shown {
+    for Report { scene, naive, tenure } in reports {
         let number = scene.number.to_string();
         let halves = [half(naive, Verdict::Harmed), half(tenure, Verdict::Safe)];
         table.add_row([&number, scene.title, &halves[0], &halves[1]]);
@@ -44,18 +63,18 @@ fn half(outcome: &Outcome, expected: Verdict) -> String {
 
 /// Verdicts in colour: after the table has measured its words.
 fn coloured(text: &str) -> String {
-    let paint = |verdict: Verdict| {
+    VERDICTS.iter().fold(text.to_owned(), |text, verdict| {
         let word = format!("{}:", verdict.word());
         let styled = match verdict {
-            Verdict::Harmed => style(word.clone()).red(),
-            Verdict::Safe => style(word.clone()).green(),
-            Verdict::NotPlayed => style(word.clone()).yellow(),
+            Verdict::Harmed => style(&word).red(),
+            Verdict::Safe => style(&word).green(),
+            Verdict::NotPlayed => style(&word).yellow(),
         };
-        (word, styled.force_styling(true).to_string())
-    };
-    let verdicts = [Verdict::Harmed, Verdict::Safe, Verdict::NotPlayed].map(paint);
-    verdicts.iter().fold(text.to_owned(), |text, (word, styled)| text.replace(word.as_str(), styled))
+        text.replace(&word, &styled.force_styling(true).to_string())
+    })
 }
+
+const VERDICTS: [Verdict; 3] = [Verdict::Harmed, Verdict::Safe, Verdict::NotPlayed];
 
 #[cfg(test)]
 mod tests {

@@ -1,19 +1,52 @@
-//! The picture of one half, from what the referee wrote down.
+//! The picture of each half, from what the referee wrote down: as a file, and whether it tells what that of another run tells.
 
-use std::time::Duration;
+use std::{fs, io, path::Path, time::Duration};
 
-use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign};
+use tenure_picture::{Bar, Lane, Look, Mark, Picture, Shade, Sign, story};
 
 use crate::{
-    half::Played,
-    judge::{Span, end, inside, stopped, waiting},
+    judge::{Harm, Span, end, inside, stopped, waiting},
     record::{Event, Kind, What},
+    runner::{Outcome, Played, Report},
     scenes::Scene,
-    setup::Half,
+    world::Half,
 };
 
+/// Writes them into a folder.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write(folder: &Path, reports: &[Report]) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    reports.iter().flat_map(files).try_for_each(|(file, text)| fs::write(folder.join(file), text))
+}
+
+/// What the pictures in a folder tell that these do not, and the other way round, but for times: one line each.
+pub fn compare(folder: &Path, reports: &[Report]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (file, text) in reports.iter().flat_map(files) {
+        let Ok(old) = fs::read_to_string(folder.join(&file)) else {
+            lines.push(format!("{file}: is not there"));
+            continue;
+        };
+        let (old, new) = (story(&old), story(&text));
+        lines.extend(old.difference(&new).map(|words| format!("{file}: was told, and is not: {words}")));
+        lines.extend(new.difference(&old).map(|words| format!("{file}: is told, and was not: {words}")));
+    }
+    lines
+}
+
+/// The file and the text of each half that was played.
+fn files(report: &Report) -> Vec<(String, String)> {
+    let file = |(half, outcome): (Half, &Outcome)| {
+        let picture = picture(report.scene, half, outcome.played.as_ref()?);
+        Some((format!("{}.svg", picture.id), picture.svg() + "\n"))
+    };
+    report.halves().into_iter().filter_map(file).collect()
+}
+
 /// The picture of a half.
-pub(super) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
+pub(crate) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
     let events = &played.events;
     let lanes = [Kind::Client, Kind::Resource, Kind::Store];
     let mut lanes: Vec<Lane> = lanes.iter().flat_map(|kind| names(events, *kind)).map(lane).collect();
@@ -43,7 +76,7 @@ pub(super) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
 }
 
 /// What a picture is called: `01-naive`.
-pub(super) fn id(scene: &Scene, half: Half) -> String {
+fn id(scene: &Scene, half: Half) -> String {
     let word = match half {
         Half::Naive => "naive",
         Half::Tenure => "tenure",
@@ -62,7 +95,7 @@ fn lane(name: &str) -> Lane {
     Lane { name: name.to_owned(), ..Lane::default() }
 }
 
-fn shade(harm: &crate::judge::Harm) -> Shade {
+fn shade(harm: &Harm) -> Shade {
     Shade { from: harm.from, until: harm.until, label: harm.label.to_owned() }
 }
 
