@@ -80,30 +80,22 @@ impl Process {
 
     /// Waits until it is in, or stands in a gap. Whether it is in.
     pub(crate) fn is_in_or_stands(&mut self) -> bool {
-        self.hears("is in, or stands in a gap", |word| match word {
-            Word::Locked { .. } => Some(true),
-            Word::Gap(_) => Some(false),
-            _ => None,
-        })
+        self.hears("is in, or stands in a gap", is_in_or_stands)
     }
 
     /// The same within this time.
     pub(crate) fn is_in_or_stands_within(&mut self, time: Duration) -> Option<bool> {
-        self.hears_within(time, |word| match word {
-            Word::Locked { .. } => Some(true),
-            Word::Gap(_) => Some(false),
-            _ => None,
-        })
+        self.hears_within(time, is_in_or_stands)
     }
 
     /// Waits until it is in.
     pub(crate) fn is_in(&mut self) {
-        self.hears("is in", |word| matches!(word, Word::Locked { .. }).then_some(()));
+        self.hears("is in", is_in);
     }
 
     /// Whether it is in within this time.
     pub(crate) fn is_in_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Locked { .. }).then_some(())).is_some()
+        self.hears_within(time, is_in).is_some()
     }
 
     /// It asks for the lock and gets it.
@@ -151,10 +143,10 @@ impl Process {
         self.hears("has forgotten", |word| (*word == Word::Abandons).then_some(()));
     }
 
-    /// It looks whether it has the lock, and writes if so. Whether it wrote.
-    pub(crate) fn writes(&mut self, text: &str) -> bool {
-        self.order(&Order::Write { text: text.to_owned(), pauses: false });
-        self.has_written()
+    /// It looks whether it has the lock, and writes if so.
+    pub(crate) fn writes(&mut self, text: &str) {
+        self.is_about_to_write(text, false);
+        self.has_written();
     }
 
     /// It looks whether it has the lock, and stands before the write if it is told to.
@@ -167,13 +159,9 @@ impl Process {
         }
     }
 
-    /// Waits until it has written, or has not for it does not believe any more. Whether it wrote.
-    pub(crate) fn has_written(&mut self) -> bool {
-        self.hears("has written", |word| match word {
-            Word::Writes { .. } => Some(true),
-            Word::HeldBack => Some(false),
-            _ => None,
-        })
+    /// Waits until it has written, or has not for it does not believe any more.
+    pub(crate) fn has_written(&mut self) {
+        self.hears("has written", |word| matches!(word, Word::Writes { .. } | Word::HeldBack).then_some(()));
     }
 
     /// It reads a number, adds one, and writes it back; in between it stops if it is told to.
@@ -188,12 +176,12 @@ impl Process {
 
     /// Whether it has added within this time.
     pub(crate) fn has_added_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Added(_)).then_some(())).is_some()
+        self.hears_within(time, has_added).is_some()
     }
 
     /// Waits until it has added.
     pub(crate) fn has_added(&mut self) {
-        self.hears("has added", |word| matches!(word, Word::Added(_)).then_some(()));
+        self.hears("has added", has_added);
     }
 
     /// Goes on after a gap.
@@ -278,6 +266,22 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn is_in(word: &Word) -> Option<()> {
+    matches!(word, Word::Locked { .. }).then_some(())
+}
+
+fn is_in_or_stands(word: &Word) -> Option<bool> {
+    match word {
+        Word::Locked { .. } => Some(true),
+        Word::Gap(_) => Some(false),
+        _ => None,
+    }
+}
+
+fn has_added(word: &Word) -> Option<()> {
+    matches!(word, Word::Added(_)).then_some(())
 }
 
 /// Writes down what a client says, and passes it on.

@@ -28,48 +28,47 @@ pub enum Need {
 impl Need {
     /// What to do if it is not there; none if it is.
     pub fn missing(self) -> Option<&'static str> {
-        let programs: &[&str] = match self {
-            Self::Redis | Self::OwnRedis => &["redis-server"],
-            Self::ZooKeeper => &["java", "/usr/share/java/zookeeper.jar"],
-            Self::Compiler => &["cc"],
-            Self::Flock => &["flock"],
-            // Found, or built, when the runner opens.
-            Self::Tenure | Self::Machine => &[],
-        };
-        (!programs.iter().all(|program| is_there(program))).then_some(self.install())
+        let (programs, install) = self.programs();
+        (!programs.iter().all(|program| on_the_path(program).is_some())).then_some(install)
     }
 
     /// What to do to have it.
     pub(crate) fn install(self) -> &'static str {
+        self.programs().1
+    }
+
+    /// Its programs, and what to do to have them.
+    fn programs(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Self::Redis | Self::OwnRedis => "no redis-server here: apt-get install redis-server",
-            Self::ZooKeeper => "no ZooKeeper here: apt-get install zookeeper default-jre-headless",
-            Self::Compiler => "no C compiler here: apt-get install gcc libc6-dev",
-            Self::Flock => "no flock here: apt-get install util-linux",
-            Self::Machine => "",
-            Self::Tenure => "no command `tenure` here: cargo build --release",
+            Self::Redis | Self::OwnRedis => {
+                (&["redis-server"], "no redis-server here: apt-get install redis-server")
+            }
+            Self::ZooKeeper => (
+                &["java", "/usr/share/java/zookeeper.jar"],
+                "no ZooKeeper here: apt-get install zookeeper default-jre-headless",
+            ),
+            Self::Compiler => (&["cc"], "no C compiler here: apt-get install gcc libc6-dev"),
+            Self::Flock => (&["flock"], "no flock here: apt-get install util-linux"),
+            // Found, or built, before the scenes are played.
+            Self::Tenure => (&[], "no command `tenure` here: cargo build --release"),
+            Self::Machine => (&[], ""),
         }
     }
 }
 
-/// Whether a program is on the search path; with a `/`, whether the file is there.
-fn is_there(program: &str) -> bool {
-    if program.contains('/') {
-        return Path::new(program).is_file();
-    }
+/// A program on the search path; a file, if its name is a whole path.
+fn on_the_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    // A whole path takes the place of the folder that it is joined to.
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// The command `tenure`: beside this program, on the search path, or built now. Finds it, given our own program; if Cargo has started us, has it built.
+/// Finds the command `tenure` beside our own program or on the search path; if Cargo has started us, has it built before.
 pub fn tenure(own: &Path) -> Option<PathBuf> {
     if env::var_os("CARGO_MANIFEST_DIR").is_some() {
         build(own);
     }
-    let beside = own.with_file_name("tenure");
-    let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path).map(|folder| folder.join("tenure"));
-    [beside].into_iter().chain(found).find(|file| file.is_file())
+    Some(own.with_file_name("tenure")).filter(|file| file.is_file()).or_else(|| on_the_path("tenure"))
 }
 
 /// A command of an older tree beside us would show another product.
