@@ -3,7 +3,7 @@
 use std::{process::ExitCode, thread, time::Duration};
 
 use crate::{
-    protocol::{Client, Order, Step, Word, order, say},
+    protocol::{Client, Message, Order, Step, order, send},
     schemes::{self, Scheme},
 };
 
@@ -21,10 +21,10 @@ pub fn work(args: &[String]) -> ExitCode {
     let Some(work) = args.first().and_then(|ms| ms.parse().ok()).map(Duration::from_millis) else {
         return ExitCode::FAILURE;
     };
-    say(Word::Locked { alias: std::process::id().to_string(), token: None });
+    send(Message::Locked { alias: std::process::id().to_string(), token: None });
     thread::sleep(work);
-    say(Word::Leaves);
-    say(Word::Unlocked);
+    send(Message::Leaves);
+    send(Message::Unlocked);
     ExitCode::SUCCESS
 }
 
@@ -39,7 +39,7 @@ pub fn run(args: &[String]) -> ExitCode {
                 words = format!("{words}: {cause}");
                 source = cause.source();
             }
-            say(Word::Fails(words));
+            send(Message::Fails(words));
             ExitCode::FAILURE
         }
     }
@@ -56,7 +56,7 @@ fn played(args: &[String]) -> Step {
     };
     let scheme = schemes::named(scheme).ok_or_else(|| format!("there is no scheme {scheme}"))?;
     let mut scheme = (scheme.make)(&me)?;
-    say(Word::Ready);
+    send(Message::Ready);
     while let Some(order) = order()? {
         me.does(&mut *scheme, order)?;
     }
@@ -72,27 +72,27 @@ impl Client {
                 self.pauses = false;
                 scheme.lock(self)?;
                 scheme.unlock(self)?;
-                say(Word::Unlocked);
+                send(Message::Unlocked);
             }
             Order::Turn { work } => {
                 self.locks(scheme, false)?;
                 thread::sleep(work);
                 self.unlocks(scheme, false)?;
             }
-            Order::Forget => say(Word::Abandons),
+            Order::Forget => send(Message::Abandons),
             Order::Write { text, pauses } => {
                 self.pauses = pauses;
                 if scheme.believes() {
                     self.gap("before the write")?;
-                    say(Word::Writes { text, token: scheme.token() });
+                    send(Message::Writes { text, token: scheme.token() });
                 } else {
-                    say(Word::HeldBack);
+                    send(Message::HeldBack);
                 }
             }
             Order::Add { pauses } => {
                 self.pauses = pauses;
                 let is_taken = scheme.add(self)?;
-                say(Word::Added(is_taken));
+                send(Message::Added(is_taken));
             }
             // It stood in no gap: the scheme has none.
             Order::GoOn => {}
@@ -103,15 +103,15 @@ impl Client {
     fn locks(&mut self, scheme: &mut dyn Scheme, pauses: bool) -> Step {
         self.pauses = pauses;
         scheme.lock(self)?;
-        say(Word::Locked { alias: scheme.alias(self), token: scheme.token() });
+        send(Message::Locked { alias: scheme.alias(self), token: scheme.token() });
         Ok(())
     }
 
     fn unlocks(&mut self, scheme: &mut dyn Scheme, pauses: bool) -> Step {
         self.pauses = pauses;
-        say(Word::Leaves);
+        send(Message::Leaves);
         scheme.unlock(self)?;
-        say(Word::Unlocked);
+        send(Message::Unlocked);
         Ok(())
     }
 }

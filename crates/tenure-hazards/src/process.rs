@@ -18,7 +18,7 @@ use nix::{
 use tenure_testkit::patience::slowness;
 
 use crate::{
-    protocol::{Order, Said, Word},
+    protocol::{Message, Order, Stamped},
     record::{Kind, Referee, What},
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Process {
     name: String,
     child: Child,
     input: ChildStdin,
-    said: Receiver<Word>,
+    messages: Receiver<Message>,
     referee: Arc<Referee>,
 }
 
@@ -48,23 +48,23 @@ impl Process {
         let input = child.stdin.take().expect("BUG: it was piped");
         let output = child.stdout.take().expect("BUG: it was piped");
         let errors = child.stderr.take().expect("BUG: it was piped");
-        let (tell, said) = mpsc::channel();
+        let (tell, messages) = mpsc::channel();
         let (referee, lane) = (Arc::clone(referee), name.to_owned());
-        let clerk = Arc::clone(&referee);
+        let log = Arc::clone(&referee);
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                hear(&clerk, &lane, &line, &tell);
+                record(&log, &lane, &line, &tell);
             }
             let last = BufReader::new(errors).lines().map_while(Result::ok).last();
             // OK to ignore because a scene that is over listens no more.
-            let _ = tell.send(Word::Fails(last.unwrap_or_else(|| "it has ended".into())));
+            let _ = tell.send(Message::Fails(last.unwrap_or_else(|| "it has ended".into())));
         });
-        Self { name: name.to_owned(), child, input, said, referee }
+        Self { name: name.to_owned(), child, input, messages, referee }
     }
 
     /// It is connected.
     pub(crate) fn is_ready(&mut self) {
-        self.hears("is connected", |word| (*word == Word::Ready).then_some(()));
+        self.awaits("is connected", |message| (*message == Message::Ready).then_some(()));
     }
 
     /// It asks for the lock, and does not stop in between.
@@ -80,22 +80,22 @@ impl Process {
 
     /// Waits until it is in, or stands in a gap. Whether it is in.
     pub(crate) fn is_in_or_stands(&mut self) -> bool {
-        self.hears("is in, or stands in a gap", is_in_or_stands)
+        self.awaits("is in, or stands in a gap", is_in_or_stands)
     }
 
     /// The same within this time.
     pub(crate) fn is_in_or_stands_within(&mut self, time: Duration) -> Option<bool> {
-        self.hears_within(time, is_in_or_stands)
+        self.awaits_within(time, is_in_or_stands)
     }
 
     /// Waits until it is in.
     pub(crate) fn is_in(&mut self) {
-        self.hears("is in", is_in);
+        self.awaits("is in", is_in);
     }
 
     /// Whether it is in within this time.
     pub(crate) fn is_in_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, is_in).is_some()
+        self.awaits_within(time, is_in).is_some()
     }
 
     /// It asks for the lock and gets it.
@@ -113,16 +113,16 @@ impl Process {
     /// It gives the lock back, and stops in the gap of its scheme if it is told to and there is one. Whether it is done.
     pub(crate) fn leaves_and_stops_if(&mut self, pauses: bool) -> bool {
         self.order(&Order::Unlock { pauses });
-        self.hears("has left, or stands in a gap", |word| match word {
-            Word::Unlocked => Some(true),
-            Word::Gap(_) => Some(false),
+        self.awaits("has left, or stands in a gap", |message| match message {
+            Message::Unlocked => Some(true),
+            Message::Gap(_) => Some(false),
             _ => None,
         })
     }
 
     /// Waits until it has left.
     pub(crate) fn has_left(&mut self) {
-        self.hears("has left", |word| (*word == Word::Unlocked).then_some(()));
+        self.awaits("has left", |message| (*message == Message::Unlocked).then_some(()));
     }
 
     /// It makes its connection.
@@ -140,7 +140,7 @@ impl Process {
     /// Its worker ends and does not give the lock back; the process lives on.
     pub(crate) fn forgets(&mut self) {
         self.order(&Order::Forget);
-        self.hears("has forgotten", |word| (*word == Word::Abandons).then_some(()));
+        self.awaits("has forgotten", |message| (*message == Message::Abandons).then_some(()));
     }
 
     /// It looks whether it has the lock, and writes if so.
@@ -153,15 +153,17 @@ impl Process {
     pub(crate) fn is_about_to_write(&mut self, text: &str, pauses: bool) {
         self.order(&Order::Write { text: text.to_owned(), pauses });
         if pauses {
-            self.hears("stands before the write", |word| {
-                matches!(word, Word::Gap(_) | Word::HeldBack).then_some(())
+            self.awaits("stands before the write", |message| {
+                matches!(message, Message::Gap(_) | Message::HeldBack).then_some(())
             });
         }
     }
 
     /// Waits until it has written, or has not for it does not believe any more.
     pub(crate) fn has_written(&mut self) {
-        self.hears("has written", |word| matches!(word, Word::Writes { .. } | Word::HeldBack).then_some(()));
+        self.awaits("has written", |message| {
+            matches!(message, Message::Writes { .. } | Message::HeldBack).then_some(())
+        });
     }
 
     /// It reads a number, adds one, and writes it back; in between it stops if it is told to.
@@ -171,17 +173,17 @@ impl Process {
 
     /// Whether it stands in a gap within this time.
     pub(crate) fn stands_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, |word| matches!(word, Word::Gap(_)).then_some(())).is_some()
+        self.awaits_within(time, |message| matches!(message, Message::Gap(_)).then_some(())).is_some()
     }
 
     /// Whether it has added within this time.
     pub(crate) fn has_added_within(&mut self, time: Duration) -> bool {
-        self.hears_within(time, has_added).is_some()
+        self.awaits_within(time, has_added).is_some()
     }
 
     /// Waits until it has added.
     pub(crate) fn has_added(&mut self) {
-        self.hears("has added", has_added);
+        self.awaits("has added", has_added);
     }
 
     /// Goes on after a gap.
@@ -191,8 +193,8 @@ impl Process {
 
     /// Waits until the work under its lock has begun. Its process.
     pub(crate) fn starts_working(&mut self) -> u32 {
-        self.hears("works", |word| match word {
-            Word::Locked { alias, .. } => alias.parse().ok(),
+        self.awaits("works", |message| match message {
+            Message::Locked { alias, .. } => alias.parse().ok(),
             _ => None,
         })
     }
@@ -233,17 +235,17 @@ impl Process {
             .unwrap_or_else(|error| panic!("{} takes no order: {error}", self.name));
     }
 
-    fn hears<T>(&mut self, what: &str, find: impl Fn(&Word) -> Option<T>) -> T {
+    fn awaits<T>(&mut self, what: &str, find: impl Fn(&Message) -> Option<T>) -> T {
         let patience = PATIENCE * slowness();
-        let found = self.hears_within(patience, find);
+        let found = self.awaits_within(patience, find);
         found.unwrap_or_else(|| panic!("waited {patience:?} in vain until {} {what}", self.name))
     }
 
-    fn hears_within<T>(&mut self, time: Duration, find: impl Fn(&Word) -> Option<T>) -> Option<T> {
+    fn awaits_within<T>(&mut self, time: Duration, find: impl Fn(&Message) -> Option<T>) -> Option<T> {
         let until = Instant::now() + time;
         loop {
-            match self.said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Word::Fails(why)) => panic!("{}: {why}", self.name),
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Message::Fails(why)) => panic!("{}: {why}", self.name),
                 Ok(word) => {
                     if let Some(found) = find(&word) {
                         return Some(found);
@@ -268,44 +270,46 @@ impl Drop for Process {
     }
 }
 
-fn is_in(word: &Word) -> Option<()> {
-    matches!(word, Word::Locked { .. }).then_some(())
+fn is_in(message: &Message) -> Option<()> {
+    matches!(message, Message::Locked { .. }).then_some(())
 }
 
-fn is_in_or_stands(word: &Word) -> Option<bool> {
-    match word {
-        Word::Locked { .. } => Some(true),
-        Word::Gap(_) => Some(false),
+fn is_in_or_stands(message: &Message) -> Option<bool> {
+    match message {
+        Message::Locked { .. } => Some(true),
+        Message::Gap(_) => Some(false),
         _ => None,
     }
 }
 
-fn has_added(word: &Word) -> Option<()> {
-    matches!(word, Word::Added(_)).then_some(())
+fn has_added(message: &Message) -> Option<()> {
+    matches!(message, Message::Added(_)).then_some(())
 }
 
 /// Writes down what a client says, and passes it on.
-fn hear(referee: &Referee, lane: &str, line: &str, tell: &Sender<Word>) {
-    let said: Said = serde_json::from_str(line)
-        .unwrap_or_else(|error| Said { at: Duration::ZERO, what: Word::Fails(format!("{error}: {line}")) });
-    let note = |what| referee.note_said(said.at, lane, what);
-    match &said.what {
-        Word::Locked { alias, .. } => {
+fn record(referee: &Referee, lane: &str, line: &str, tell: &Sender<Message>) {
+    let sent: Stamped = serde_json::from_str(line).unwrap_or_else(|error| Stamped {
+        at: Duration::ZERO,
+        what: Message::Fails(format!("{error}: {line}")),
+    });
+    let note = |what| referee.note_at(sent.at, lane, what);
+    match &sent.what {
+        Message::Locked { alias, .. } => {
             referee.knows(lane, alias);
             note(What::Enters);
         }
-        Word::Leaves => note(What::Leaves),
-        Word::Abandons => note(What::Abandons),
-        Word::Lost { by_clock } => note(What::Hears { by_clock: *by_clock }),
-        Word::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
-        Word::Writes { text, token } => referee.write(lane, text, *token),
-        Word::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),
-        Word::Notes(text) => note(What::Note(text.clone())),
-        Word::Gap(gap) => note(What::Note(format!("pauses {gap}"))),
-        Word::Ready | Word::Unlocked | Word::Fails(_) => {}
+        Message::Leaves => note(What::Leaves),
+        Message::Abandons => note(What::Abandons),
+        Message::Lost { by_clock } => note(What::Hears { by_clock: *by_clock }),
+        Message::HeldBack => note(What::Note("does not write: it knows that the lock is not its own".into())),
+        Message::Writes { text, token } => referee.write(lane, text, *token),
+        Message::Added(is_taken) => note(What::Adds { is_taken: *is_taken }),
+        Message::Notes(text) => note(What::Note(text.clone())),
+        Message::Gap(gap) => note(What::Note(format!("pauses {gap}"))),
+        Message::Ready | Message::Unlocked | Message::Fails(_) => {}
     }
     // OK to ignore because a scene that is over listens no more.
-    let _ = tell.send(said.what);
+    let _ = tell.send(sent.what);
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

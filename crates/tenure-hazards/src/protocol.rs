@@ -1,4 +1,4 @@
-//! What a scene orders a client's process to do, and what that says: one line of JSON each; and the client's end of it.
+//! What a scene and a client's process send each other, one line of JSON each, and the client's end of it.
 
 use std::{
     error::Error,
@@ -30,16 +30,16 @@ pub(crate) enum Order {
     GoOn,
 }
 
-/// What a client says, and when it was so by the clock that all processes share.
+/// What a client sends, and when it was so by the clock that all processes share.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct Stamped {
     pub(crate) at: Duration,
-    pub(crate) what: Word,
+    pub(crate) what: Message,
 }
 
-/// What a client says.
+/// What a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum Message {
     /// It is connected, and waits for orders.
     Ready,
     /// It stands in a gap of the scheme.
@@ -88,21 +88,21 @@ impl Client {
     /// Here the scheme can be interrupted: between two requests that should be one.
     pub(crate) fn gap(&self, gap: &str) -> Step {
         if self.pauses {
-            say(Word::Gap(gap.to_owned()));
+            send(Message::Gap(gap.to_owned()));
             order()?;
         }
         Ok(())
     }
 }
 
-/// Says something to the scene.
-pub(crate) fn say(what: Word) {
-    say_at(now(), what);
+/// Sends something to the scene.
+pub(crate) fn send(what: Message) {
+    send_at(now(), what);
 }
 
-/// Says something that was so at another time.
-pub(crate) fn say_at(at: Duration, what: Word) {
-    let line = serde_json::to_string(&Said { at, what }).expect("BUG: words are JSON");
+/// Sends something that was so at another time.
+pub(crate) fn send_at(at: Duration, what: Message) {
+    let line = serde_json::to_string(&Stamped { at, what }).expect("BUG: a message is JSON");
     // OK to ignore because a scene that is over listens no more.
     let _ = writeln!(io::stdout().lock(), "{line}");
 }

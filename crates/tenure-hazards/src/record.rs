@@ -117,22 +117,14 @@ impl Referee {
         }
     }
 
-    /// Now, since the half began.
-    pub(crate) fn now(&self) -> Duration {
-        protocol::now().saturating_sub(self.began)
-    }
-
     /// Writes down what happens now.
     pub(crate) fn note(&self, lane: &str, what: What) {
-        self.note_at(self.now(), lane, what);
+        self.note_at(protocol::now(), lane, what);
     }
 
     /// Writes down what happened at an instant of the clock that all processes share.
-    pub(crate) fn note_said(&self, at: Duration, lane: &str, what: What) {
-        self.note_at(at.saturating_sub(self.began), lane, what);
-    }
-
-    fn note_at(&self, at: Duration, lane: &str, what: What) {
+    pub(crate) fn note_at(&self, at: Duration, lane: &str, what: What) {
+        let at = at.saturating_sub(self.began);
         locked(&self.events).push(Event { at, lane: lane.to_owned(), what });
     }
 
@@ -145,11 +137,6 @@ impl Referee {
     /// What a store says of this client has this text in it.
     pub(crate) fn knows(&self, lane: &str, alias: &str) {
         locked(&self.aliases).push((alias.to_owned(), lane.to_owned()));
-    }
-
-    /// Who holds, by the words of a store. Whoever was not heard of yet is told apart later.
-    pub(crate) fn holds(&self, lane: &str, words: Option<String>) {
-        self.note(lane, What::Holds(words));
     }
 
     /// All that happened, by time; words of stores are names of clients now.

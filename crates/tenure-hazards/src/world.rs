@@ -168,7 +168,7 @@ impl World {
             while !ends.load(Ordering::Relaxed) {
                 let holder = look();
                 if holder != last {
-                    referee.holds(&lane, holder.clone());
+                    referee.note(&lane, What::Holds(holder.clone()));
                     last = holder;
                 }
                 thread::sleep(LOOK);

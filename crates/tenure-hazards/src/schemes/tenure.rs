@@ -7,7 +7,7 @@ use tenure::ReleaseError;
 use tenure::blocking::{Guard, Lease, Locker, connect};
 
 use crate::{
-    protocol::{self, Client, Step, Word, say, say_at},
+    protocol::{self, Client, Message, Step, send, send_at},
     schemes::{ROWS, Scheme},
 };
 
@@ -79,7 +79,7 @@ impl Scheme for Tenure {
 /// A release says what happened.
 fn say_if_lost(released: Option<Result<(), ReleaseError>>) {
     if let Some(Err(told)) = released {
-        say(Word::Notes(format!("is told: {told}")));
+        send(Message::Notes(format!("is told: {told}")));
     }
 }
 
@@ -95,7 +95,7 @@ fn watched(lease: Lease) -> Lease {
                 Err(lost) if lost.cause() == tenure::Loss::Released => return,
                 Err(lost) => {
                     let by_clock = lost.cause() == tenure::Loss::Expired;
-                    return say_at(now.min(until), Word::Lost { by_clock });
+                    return send_at(now.min(until), Message::Lost { by_clock });
                 }
             }
             thread::sleep(LOOK);
