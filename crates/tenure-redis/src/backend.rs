@@ -397,7 +397,7 @@ impl Redis {
         if ttl <= max {
             return Ok(());
         }
-        let message = format!("redis claims a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
+        let message = format!("redis takes a ttl of {max:?} at most; raise it with ?max_ttl=, everywhere");
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
@@ -513,7 +513,7 @@ impl Redis {
         call.arg(&owner.hex()[..]);
         let mut answer = number(&session.ask(script, &call).await?);
         if answer == Some(3) && matches!(seen, Gate::Open(_)) && session.recheck(&seen).await.is_ok() {
-            // It has left. Pending again, it hands on what is free, if the gate is open under another name by now.
+            // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
             let mut again = self.full_call(script, keys, &open_gate(session));
             again.arg(&owner.hex()[..]);
             answer = session.ask(script, &again).await.map_or(answer, |_| answer);

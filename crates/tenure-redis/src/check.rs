@@ -174,7 +174,7 @@ fn gate_of(facts: &Facts, terms: &Terms) -> String {
 fn refused(place: &str, refusal: &Refusal) -> BackendError {
     let (kind, message) = match refusal {
         Refusal::NotMaster => {
-            (ErrorKind::Unavailable, "the Redis server is a replica and claims no writes".to_owned())
+            (ErrorKind::Unavailable, "the Redis server is a replica and takes no writes".to_owned())
         }
         Refusal::Alone => (ErrorKind::Unavailable, Why::Alone.to_string()),
         Refusal::Mismatch { theirs, ours } => (

@@ -600,7 +600,7 @@ mod tests {
         assert!(batcher.next().is_empty());
     }
 
-    /// No more leave at a time than one script claims, and all in the end.
+    /// No more leave at a time than one script takes, and all in the end.
     #[tokio::test]
     async fn a_script_takes_so_many() {
         let batcher = batcher();

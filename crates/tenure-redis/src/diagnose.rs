@@ -516,7 +516,7 @@ fn mismatch(theirs: &str, ours: &str) -> Finding {
     )
 }
 
-/// Hazard 19. While a wait batches, the counter is at the end of it.
+/// Hazard 19. While a wait runs, the counter is at the end of it.
 fn set_back(
     counter: Duration,
     facts: &Facts,

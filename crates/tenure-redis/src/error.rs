@@ -71,7 +71,7 @@ const MIDWAY: &str = "MIDWAY";
 /// What a server's code means. What the server refuses as a whole, it refuses before the first write of a script, and so is a script's own
 /// error without [`MIDWAY`]: nothing was done.
 const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
-    ("READONLY", Fate::Drop, Unavailable, "the Redis server is a replica and claims no writes"),
+    ("READONLY", Fate::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
     ("LOADING", Fate::Drop, Unavailable, "the Redis server is still loading its data"),
     ("MASTERDOWN", Fate::Drop, Unavailable, "the Redis server has lost its master"),
     ("BUSY", Fate::Keep, Unavailable, "the Redis server is busy with a script"),

@@ -37,7 +37,7 @@ pub const LINGER: Duration = Duration::from_secs(10);
 pub struct Terms {
     /// What a server that may have forgotten locks is allowed to do.
     pub mode: GuardMode,
-    /// The longest lease that anybody claims.
+    /// The longest lease that anybody takes.
     pub max_ttl: Duration,
     /// The database: with SWAPDB its data may come to another one.
     pub db: i64,
@@ -52,7 +52,7 @@ pub struct Facts {
     pub run_id: String,
     /// Of this history of data.
     pub replid: String,
-    /// It claims writes.
+    /// It takes writes.
     pub is_master: bool,
     /// It was a replica before, or has loaded the data of one: `second_repl_offset` is not -1.
     pub is_promoted: bool,
@@ -78,7 +78,7 @@ pub enum Predecessor {
     /// Nothing: nobody can be asked, or it cannot be reached.
     #[default]
     Unknown,
-    /// It is there, and claims itself for a master.
+    /// It is there, and takes itself for a master.
     Serving,
     /// It follows this server.
     Demoted,
@@ -113,7 +113,7 @@ pub enum Why {
     Promoted,
     /// It has no record: it is new, or it was flushed, or something was evicted. Nobody can tell.
     Missing,
-    /// The master before it still claims itself for one.
+    /// The master before it still takes itself for one.
     Overlapping,
     /// Another server answered at this address before.
     Moved,
@@ -353,7 +353,7 @@ pub fn renewals_wait(terms: &Terms, facts: &Facts, record: Option<&Record>, deci
     }
 }
 
-/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and claims the replicas
+/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes the replicas
 /// that are there for all there are.
 pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));

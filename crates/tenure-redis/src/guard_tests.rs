@@ -191,7 +191,7 @@ fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
     }
 }
 
-/// L1. A replica that never received the record was promoted and forgot that within seconds, as `repl-backlog-ttl` had it. ClaimReply
+/// L1. A replica that never received the record was promoted and forgot that within seconds, as `repl-backlog-ttl` had it. Taken
 /// for a new server, it did not wait for the master before it, which still granted.
 #[test]
 fn without_a_record_a_server_that_forgets_too_early_may_have_been_promoted() {

@@ -241,7 +241,7 @@ impl World {
         next
     }
 
-    /// Another process claims the place of the main one.
+    /// Another process takes the place of the main one.
     fn process(&mut self, data: Data, promoted: bool) {
         let run = self.ids;
         self.ids += 2;

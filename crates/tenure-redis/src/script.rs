@@ -9,7 +9,7 @@ use crate::keys::Counting;
 /// A script: its text and its hash.
 pub(crate) struct Script {
     text: String,
-    /// Made when it is called first: a program that claims one lock calls two of them.
+    /// Made when it is called first: a program that takes one lock calls two of them.
     hash: OnceLock<String>,
 }
 

@@ -152,7 +152,7 @@ impl Survey {
         if others.clone().any(|entry| field(entry, "role-reported") == "master" && !is_down(entry)) {
             return Predecessor::Serving;
         }
-        // A Sentinel claims a server for a replica before it has asked it: only the name of its master proves it.
+        // A Sentinel takes a server for a replica before it has asked it: only the name of its master proves it.
         let follows = |entry: &Entry| {
             field(entry, "role-reported") == "slave"
                 && field(entry, "master-host") == self.seat.host

@@ -389,7 +389,7 @@ async fn listen(sessions: &Sessions, audience: Audience) {
     }
 }
 
-/// How many connect time-outs it may take until a connection can be used: finding the master claims a question to the Sentinels, and
+/// How many connect time-outs it may take until a connection can be used: finding the master takes a question to the Sentinels, and
 /// others to the server.
 const WHOLE: u32 = 4;
 

@@ -82,7 +82,7 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// L1: what one run granted says nothing of another one, and a smaller token claims nothing back.
+    /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
     #[test]
     fn what_is_known_belongs_to_one_gate_and_grows() {
         let known = Known::default();

@@ -245,7 +245,7 @@ fn certificates(config: &Config) -> Result<Option<TlsCertificates>, BackendError
     if !config.tls {
         return Ok(None);
     }
-    // The driver of a Cluster claims the ciphers of the process, and has no place to name others. An error says that the program
+    // The driver of a Cluster takes the ciphers of the process, and has no place to name others. An error says that the program
     // has chosen some already.
     let _ = rustls::crypto::CryptoProvider::install_default(tls::provider().as_ref().clone());
     let Some(path) = &config.ca else { return Ok(None) };
@@ -305,7 +305,7 @@ pub(crate) struct Unanswered {
 }
 
 /// A caller that waits for an answer; dropped, it has waited in vain.
-struct Pending<'a> {
+struct Asked<'a> {
     unanswered: &'a Unanswered,
     key: Vec<u8>,
     since: Moment,
@@ -318,12 +318,12 @@ impl Unanswered {
         Self { host, limit, router, end, waited: Mutex::default() }
     }
 
-    fn ask(&self, cmd: &Cmd) -> Pending<'_> {
+    fn ask(&self, cmd: &Cmd) -> Asked<'_> {
         let key = match cmd.args_iter().nth(FIRST_KEY) {
             Some(Arg::Simple(key)) => key.to_vec(),
             _ => Vec::new(),
         };
-        Pending { unanswered: self, key, since: self.host.now(), has_answer: false }
+        Asked { unanswered: self, key, since: self.host.now(), has_answer: false }
     }
 
     /// True if that is too long.
@@ -338,13 +338,13 @@ impl Unanswered {
     }
 }
 
-impl Pending<'_> {
+impl Asked<'_> {
     fn on_answer(mut self) {
         self.has_answer = true;
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let Unanswered { host, waited, router, end, .. } = self.unanswered;
         if self.has_answer {

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::stage::{calls, entry::look, node, redis};
 
-/// More than go alone, and more than one script claims.
+/// More than go alone, and more than one script takes.
 const MANY: usize = 60;
 
 /// A slow machine has time to answer.

@@ -87,7 +87,7 @@ async fn tokens_grow_over_a_fail_over_that_loses_the_lock() {
                 break assert!(grant.token > first.token, "{grant:?} after {first:?}");
             }
             Ok(_) => {
-                // The replica had received it: held until a person or its end releases it.
+                // The replica had received it: held until a person or its end frees it.
                 second.backend.break_lock(&second.claim.name).await.unwrap();
             }
             Err(error) => assert!(error.kind().is_transient(), "{error:?}"),

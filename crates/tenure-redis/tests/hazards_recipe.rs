@@ -160,7 +160,7 @@ async fn a_release_rests_on_no_state_of_its_connection() {
     assert_eq!(pooled.release(&b.claim.name, b.claim.owner).await.unwrap(), Released::Released);
 }
 
-/// Hazard 23: a watchdog that is late extends the next holder's lease, or claims its lock. L4, L5.
+/// Hazard 23: a watchdog that is late extends the next holder's lease, or takes its lock. L4, L5.
 #[tokio::test]
 async fn a_late_renewal_neither_extends_nor_overwrites_nor_makes_a_lease() {
     let stage = Frozen::new();

@@ -29,7 +29,7 @@ fn aged(recipe: Recipe) -> RedisServer {
     server
 }
 
-/// Naive: claims the lock and a token.
+/// Naive: takes the lock and a token.
 fn enters(server: &RedisServer, who: &str) -> Option<i64> {
     let mut naive = Naive::of(server);
     naive.set_new(NAIVE, who, MINUTE_MS).then(|| naive.mint())

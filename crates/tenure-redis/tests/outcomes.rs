@@ -246,7 +246,7 @@ struct Sweep {
     poor: Arc<Redis>,
     used: BTreeSet<String>,
     wrong: Vec<String>,
-    batches: usize,
+    runs: usize,
 }
 
 fn mode_of(code: &str) -> Mode {
@@ -304,7 +304,7 @@ impl Sweep {
         raw.command(&["ACL", "SETUSER", "poor", "on", ">pw", "~*", "&*", "+@all"]);
         let poor = way.handle(&server, "poor:pw@");
         let run_id = server.server.info("server", "run_id");
-        Self { way, server, raw, run_id, poor, used: BTreeSet::new(), wrong: Vec::new(), batches: 0 }
+        Self { way, server, raw, run_id, poor, used: BTreeSet::new(), wrong: Vec::new(), runs: 0 }
     }
 
     fn now(&self) -> u64 {
@@ -511,7 +511,7 @@ impl Sweep {
             }
             Fault::Right(_) | Fault::Kind(_) => {}
         }
-        self.batches += 1;
+        self.runs += 1;
         (Image::read(&mut self.raw), used)
     }
 
@@ -685,8 +685,8 @@ impl Sweep {
 
     /// Gives the commands that the server ran.
     fn all_is_true(self) -> BTreeSet<String> {
-        let Self { wrong, batches, used, .. } = self;
-        assert!(wrong.is_empty(), "{} of {batches} batches:\n{}", wrong.len(), wrong.join("\n"));
+        let Self { wrong, runs, used, .. } = self;
+        assert!(wrong.is_empty(), "{} of {runs} runs:\n{}", wrong.len(), wrong.join("\n"));
         used
     }
 

@@ -305,7 +305,7 @@ async fn those_who_wait_are_woken_by_a_release_and_handed_nothing() {
     assert!(look(&waiter.player).await.holders.is_empty());
 
     let token = second.player.enter().await.token;
-    assert_eq!(hints(&server), 1, "who comes first claims it: nobody need be told");
+    assert_eq!(hints(&server), 1, "who comes first takes it: nobody need be told");
     assert_eq!(second.raise(plus(token, 7)).await, Raised::Raised);
     assert_eq!(second.player.leave().await, Released::Released);
     hint(&mut stream, waiter.player.claim.owner).await;

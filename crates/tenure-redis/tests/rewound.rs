@@ -235,7 +235,7 @@ async fn at_the_end_of_what_can_be_counted_a_cluster_refuses() {
     counts_to_its_end(|| backend.clone(), count).await;
 }
 
-/// Each claimant has a handle of its own: who has seen larger counters claims these for those of a server that was put back.
+/// Each claimant has a handle of its own: who has seen larger counters takes these for those of a server that was put back.
 async fn counts_to_its_end(handle: impl Fn() -> BackendHandle, set: impl Fn(u64)) {
     let max = FencingToken::MAX.get();
     let mut for_others = Player::new(handle(), "job");

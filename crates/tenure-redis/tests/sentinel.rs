@@ -28,7 +28,7 @@ fn claimant(url: &str, ttl: Duration) -> Player {
     player
 }
 
-/// A fail-over claims its time.
+/// A fail-over takes its time.
 async fn let_in(player: &Player) -> Entry {
     let_in_within(Duration::from_secs(60), player).await
 }

@@ -184,8 +184,7 @@ const WEAKENS: [Row; 11] = [
 
 fn replica(server: &Server, _: &Terms) -> Option<(Severity, String)> {
     let (host, port) = (server.text("master_host"), server.text("master_port"));
-    let what =
-        format!("this server is a replica of {host}:{port}: it claims no writes, so it grants nothing");
+    let what = format!("this server is a replica of {host}:{port}: it takes no writes, so it grants nothing");
     (server.text("role") == "slave").then_some((Problem, what))
 }
 

@@ -1,7 +1,7 @@
 //! Three of theirs and three of ours want one lock for ten seconds, and a referee counts who is inside.
 //!
 //! The referee is a counter in Redis beside the lock, changed over other connections than those that lock: whoever enters
-//! adds one and must find 1, whoever leaves claims one and must find 0.
+//! adds one and must find 1, whoever leaves takes one and must find 0.
 
 use std::{
     sync::{

@@ -1,6 +1,6 @@
 //! Real clients of other libraries on the same lock, in both directions: `redis-py`, `rslock`, node `redlock`.
 //!
-//! `cargo xtask test` installs those that are not in Rust. Each case batches with each library, against a server of its own.
+//! `cargo xtask test` installs those that are not in Rust. Each case runs with each library, against a server of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 #![allow(clippy::disallowed_methods, reason = "real servers and processes live in real time")]
