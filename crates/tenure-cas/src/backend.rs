@@ -123,7 +123,7 @@ impl<C: Cell> Backend for Locks<C> {
                 let ledger = decode(&state).map_err(|error| self.unreadable(error))?;
                 views.push(with_places(ledger, places(beside)).view(name, moment(now)));
             }
-            // What is over is free, though nobody has noticed yet.
+            // An expired lease leaves the lock free, even if no client has noticed yet.
             views.retain(|view| !(view.holders.is_empty() && view.queue.is_empty()));
             Ok(views)
         })
@@ -269,7 +269,7 @@ struct Batch<'a, C: Cell> {
 type Numbered = (usize, Draft<Renewal>);
 
 impl<C: Cell> Batch<'_, C> {
-    /// Renews what can be renewed without waiting for anybody: first on what was stored last, then on what is read.
+    /// Renews the leases that need no wait for another client: first on the ledger stored last, then on the one read.
     async fn renew(mut self) -> Result<(), Failure> {
         // Two holders of one cell are renewed one after the other.
         let mut names = HashSet::new();
@@ -295,7 +295,7 @@ impl<C: Cell> Batch<'_, C> {
         self.locks.elsewhere(&draft.hints()).is_empty()
     }
 
-    /// Reads the rest. Who is gone and changes nothing has its answer; the others are to be written.
+    /// Reads the rest. A lease that is gone and changes nothing has its answer; the others are written.
     async fn read(&mut self, rest: &[usize]) -> Result<Vec<Numbered>, Failure> {
         let (locks, memory) = (self.locks, &self.locks.shared.memory);
         let names: Vec<&LockName> = rest.iter().map(|at| &self.grants[*at].name).collect();
@@ -321,7 +321,7 @@ impl<C: Cell> Batch<'_, C> {
         Ok(drafts)
     }
 
-    /// Writes those drafts whose cells are as they were and that nobody has locked.
+    /// Writes the drafts whose cells have not changed and that no client has locked.
     async fn write(&mut self, drafts: Vec<Numbered>) -> Result<(), Failure> {
         if drafts.is_empty() {
             return Ok(());
@@ -353,7 +353,7 @@ impl<C: Cell> Batch<'_, C> {
                     memory.learn(time, locks.shared.host.now());
                     self.answers[at] = Some(locks.stored(name, draft, state, &hints));
                 }
-                // It was not as it had been seen; or somebody changes what is written, which is found out alone.
+                // The cell had changed; or the store alters what is written, which the next single verb finds out.
                 _ => memory.forget(name),
             }
         }

@@ -1,64 +1,63 @@
 //! `Locks`: one verb on one lock, by comparing and setting the version of its cell.
 //!
-//! A verb reads the cell and the store's clock, runs on the ledger here, and writes it if version and text are still those that
-//! were read. Nothing is locked between the two, and nobody is waited for longer than one commit.
+//! A verb reads the cell and the store's clock, runs on the ledger here, and writes the cell if its version and text are still
+//! those that were read. Nothing is locked between the two. A verb waits for another client for one commit at most.
 //!
-//! **Why a time that was read before the write will do.** Let `now` be that time. It lies after the request was sent, so a lease
-//! that ends at `now` + ttl ends no sooner than what its owner believes in, which counts from before that (L3, H2.2). What was over
-//! at `now` is over at the write. And whatever anybody else has done since then has changed the version, so that this write does
-//! not happen. A write that waits for a stranger's transaction ends leases early, as seen from when it happens, never late.
+//! **Why a time that was read before the write will do.** Let `now` be that time. The store read it after the request was sent, so
+//! a lease that ends at `now` + ttl ends no sooner than its owner believes, because belief counts from before the request (L3,
+//! H2.2). What had expired at `now` has expired at the write. Any write of another client since then has changed the version, so
+//! this write fails. A write that waits for another transaction ends leases early, never late.
 //!
-//! **Where there is no cell, one is made first, which nobody holds.** A write is always on top of a version that the store gave, and
-//! cells that were made one after the other never have the same: so a claim that comes late, after the cell was granted to others
-//! and deleted, does not find what it was made from, and cannot be granted a token below theirs (L2). A write that comes later
-//! than [`LATE`] after its reading is refused as well, and reads again: what it was made from may have come back, from a backup.
+//! **A missing cell is made first, without a holder.** Each write goes on top of a version that the store gave, and no two cells that
+//! were made have the same version. So a late claim, after the cell was granted to others and deleted, does not find its version, and
+//! cannot be granted a token below theirs (L2). A write that comes later than [`LATE`] after its reading is refused as well, and
+//! reads again: a backup may have brought back the cell that it was made from.
 //!
 //! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the store's clock has surely
-//! reached, and the store itself confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further.
-//! The leases given are longer by the tolerance, so that they last the ttl at least, counted from the store's own time.
+//! reached. The store confirms both: it writes if the cell is the same and its clock is at most [`TOLERANCE`] further. The leases
+//! are longer by the tolerance, so that they last the ttl at least, counted from the store's own time.
 //!
-//! **What is not known is asked again.** After a lost answer the verb runs once more over a new connection, as the same owner. What
-//! it finds says what became of the first try, except where a write may still come: that one is barred by writing on top of the
-//! version that it compares.
+//! **A lost answer is asked for again.** The verb runs once more over a new connection, as the same owner. The cell then shows what
+//! became of the first try, unless that write may still come: the verb bars it by a write on top of the version that it compares.
 //!
 //! # A place that is put into the cell without comparing
 //!
-//! A claim that comes waits for no race. A writer compares the cell with what it has read. A holder that releases and claims again
-//! writes on top of its own last write, with one request; a claim that comes reads first, with one more, and so it finds the cell
-//! changed each time. Its place is therefore put into the cell as it is by the store itself, in line with the other writes.
+//! A holder that releases and claims again writes on top of its own last write, with one request. Another claim reads first, with one
+//! more request, and so finds the cell changed each time. Therefore the store itself adds the place of such a claim to the cell, in
+//! line with the other writes, without a comparison.
 //!
-//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. The version of the cell grows with it, so that
-//! no client writes on top of a cell that it has read without this place. The next write of the ledger, which compares as ever, says
-//! which owner holds, and with which token.
+//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. It raises the version of the cell,
+//! so that no client writes on top of a cell that it has read without this place. The next write of the ledger compares as ever, and
+//! says which owner holds, and with which token.
 //!
-//! **Why no claim waits for ever (L6).** A write in line comes through when those before it have: each of the others makes one or two of
-//! them, and then reads, for its next comparison fails. The next reader of the cell moves the place into the queue, hands the lock to
-//! it if it is free, and stores that with its own write.
+//! **Why no claim waits for ever (L6).** A write in line is applied when those before it are: each of the other clients makes one or
+//! two of them, and then reads, because its next comparison fails. The next reader of the cell moves the place into the queue, hands
+//! the lock to its owner if the lock is free, and stores that with its own write.
 //!
-//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were put into the cell, behind those that were
-//! there. A cell that [is long](LONG) takes none: there the places beside it come first.
+//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were added, behind those that were there. A
+//! cell that [is long](LONG) takes none: there the places beside it come first.
 //!
-//! **What may be left (L8).** One that arrives after its owner has gone ends by itself, as a claim that is late does. It arrives
-//! within [`LATE`] of its reading or not at all, and never beside its owner's lease or place.
+//! **What may be left (L8).** A place that arrives after its owner has left expires, as a late claim does. It arrives within [`LATE`] of
+//! its reading or not at all, and never beside its owner's lease or place.
 //!
 //! # A place beside the cell
 //!
-//! The cell of a lock is written by whoever comes to hold it or leaves it, and compared and set. So its queue is short: [`FRONT`]
-//! places. Whoever else waits puts a place of its own beside the cell, without comparing anything, and then reads. When few places
-//! are left in the cell, the next verb that writes it takes those who stand first beside it into it, with the same write.
+//! Every client that acquires or releases the lock compares and sets its cell. So the queue in the cell is short: [`FRONT`] places.
+//! Any other waiter puts a place beside the cell, without comparing anything, and then reads. When few places are left in the cell,
+//! the next verb that writes it moves the first places beside it into it, with the same write.
 //!
-//! **Why nobody is let in twice or forgotten (L1, L6).** A place beside the cell gives no right: who holds and who is next is decided
-//! by the ledger in the cell alone. One that is moved up twice, for it could not be deleted, is left out the second time while its
-//! owner holds or waits. One that was put there while the queue went empty is found by its owner's next question.
+//! **Why no owner is granted twice or forgotten (L1, L6).** A place beside the cell gives no right: the ledger in the cell alone says
+//! which owner holds and which is next. A place that could not be deleted and is moved up a second time is left out while its owner
+//! holds or waits. A place that was put there while the queue became empty is found by its owner's next question.
 //!
-//! **Why none is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So a release
-//! takes the place away, and reads the cell after that. If the place has moved up, it is in the queue then. If the queue is so long that
-//! nobody moves up, a client that has read a shorter one compares a cell that is no more. Else the release writes the cell,
-//! which bars such a client.
+//! **Why no place is left when its owner has left (L8).** Another client may have read the place, and be about to move it up. So a
+//! release removes the place, and reads the cell after that. If the place has moved up, the release finds it in the queue. If the
+//! queue is so long that no client moves a place up, a client that has read a shorter one compares a version that is gone. Otherwise
+//! the release writes the cell, which bars that client.
 //!
-//! **Why nobody is passed (L7).** Keys grow in the order of arrival. Whoever writes a cell that it has not read first knows from its text
-//! whether places may stand beside it: a place is put there only while the text says so, and the write that takes it out of the text
-//! happens only if none stands there.
+//! **Why no waiter is passed (L7).** Keys grow in the order of arrival. A client that writes a cell without reading it first knows from
+//! its text whether places may stand beside it: a place is put there only while the text says so, and the write that removes that
+//! mark from the text is applied only if no place stands there.
 //!
 //! A store that has no room beside its cells keeps all places in them.
 
@@ -162,7 +161,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
                     return if is_unsettled { Err(cell.error(Trouble::Unsettled)) } else { Ok(answer) };
                 }
                 Ok(Tried::Overtaken) => {
-                    // Whoever steps back keeps nobody waiting.
+                    // A verb that steps back keeps no other one waiting.
                     drop(turn.take());
                     continue;
                 }
@@ -270,7 +269,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         }
     }
 
-    /// The cell as it is now, with those who stand first beside it moved up.
+    /// The cell as it is now, with the first places beside it moved up.
     async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), Failure> {
         let (locks, claim) = (self.locks, self.verb.claim());
         let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
@@ -299,7 +298,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         Ok((snapshot, up))
     }
 
-    /// How long a write waits for who has the cell locked; `yields`: it may be written later.
+    /// How long a write waits for the client that has the cell locked; `yields`: it may be written later.
     fn patience(&self, yields: bool) -> Patience {
         // Where others commit all the time, the cell is hardly ever free: a renewal gets in line.
         let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
@@ -344,7 +343,7 @@ impl<C: Cell, V: Verb> Step<'_, C, V> {
         let since = self.locks.shared.host.now();
         // One that was made a moment ago has not.
         let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
-        // Who had it locked has committed: that was no stranger.
+        // The client that had it locked has committed: that was no stranger.
         self.locked = if moves { 0 } else { self.locked };
         let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
         self.contention = Some(Contention { version, read: now, since, has_moved, times });
@@ -731,7 +730,7 @@ impl Drop for KeyedGuard<'_> {
     }
 }
 
-/// How often a verb reads again after somebody else was faster. Each time that happens somebody else has made progress.
+/// How often a verb reads again after another client was faster. Each time another client has made progress.
 const TRIES: usize = 64;
 /// How long a commit may take before the cell counts as locked by a stranger.
 const COMMIT: Duration = Duration::from_millis(50);

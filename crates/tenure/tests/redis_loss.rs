@@ -9,7 +9,7 @@ use std::{
 
 use tenure::{Guard, HoldError, Locker, Loss, ReleaseError};
 use tenure_testkit::{
-    patience::slowness,
+    patience::{slowness, stretch},
     redis::{RedisServer, Reply},
 };
 use tokio::sync::oneshot;
@@ -42,7 +42,7 @@ async fn holder(stage: &Stage, ttl: Duration) -> (Locker, Guard) {
 /// L1, hazard 60: not later than validity ends, which is before the server lets anybody else in; and not much earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
-    let (stage, ttl) = (Stage::new().await, ms(2_000));
+    let (stage, ttl) = (Stage::new().await, ms(2_000) * stretch());
     let (locks, guard) = holder(&stage, ttl).await;
     let token = guard.token();
     // In the middle of a hold, and not when a renewal is on its way.
