@@ -52,7 +52,8 @@ expect 'fish completes' '--nonblock' "$(fish -c 'complete -C "tenure run --no"' 
 
 # The papers.
 doc=/usr/share/doc/tenure
-for paper in copyright changelog.gz changelog.Debian.gz third-party-licenses.gz cli.md.gz recipes.md.gz; do
+for paper in copyright changelog.gz changelog.Debian.gz third-party-licenses.gz cli.md.gz errors.md.gz \
+    exit-codes.md.gz json-and-environment.md.gz scripts.md.gz recipes.md.gz; do
     expect "$paper" 'there' "$(test -s "$doc/$paper" && echo there)"
 done
 for crontab in "$doc"/examples/cron/*; do

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_is_public_is_listed_without_its_insides() {
-        let lib = "mod a; pub mod b; pub use a::{Thing, deep::Hidden as Shown}; pub use other_crate::Foreign; mod secret;";
+        let lib = "mod a; pub mod b; pub use a::{Thing, deep::Hidden as Shown}; pub use other_crate::Foreign; mod secret; #[cfg(feature = \"testing\")] pub mod testing { pub fn chosen() {} }";
         let thing = r#"
             mod macros { macro_rules! speaks { ($it:ident) => { impl $it { pub fn speak(&self) { loop {} } } }; } }
             pub mod deep { pub fn unused() {} }
@@ -211,6 +211,10 @@ pub mod b {
     impl Thing {
         pub fn another(&self) {}
     }
+}
+#[cfg(feature = \"testing\")]
+pub mod testing {
+    pub fn chosen() {}
 }
 ";
         assert_eq!(shown, expected);

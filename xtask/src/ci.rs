@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use crate::{
+    book, neighbours,
     step::{Failure, Steps},
     tidy, tools,
     workspace::{LINTED, Workspace, cargo},
@@ -11,7 +12,7 @@ use crate::{
 /// The crate whose features users choose from.
 const FACADE: &str = "tenure";
 
-/// Format, lints, each feature alone, docs, tidy, and at the end what the README tells users to run.
+/// Format, lints, each feature alone, neighbours, docs, the book, tidy, and at the end what the README tells users to run.
 pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
     let mut steps = Steps::default();
     // One client does not build without its compiler of protocols.
@@ -22,10 +23,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<(), Failure> {
         let arguments: Vec<&str> = choice.iter().map(String::as_str).collect();
         steps.command(&format!("clippy {}", choice.join(" ")), &mut clippy(&arguments))?;
     }
+    neighbours::run(workspace, &mut steps)?;
     steps.command(
         "doc",
         cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
     )?;
+    book::build(workspace, &mut steps)?;
     steps.work("tidy", || tidy::run(workspace))?;
     steps.last().command("cargo xtask test", cargo().args(["xtask", "test"]))
 }

@@ -1,11 +1,13 @@
-//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`.
+//! The house's own chores: `cargo xtask test`, `ci`, `api`, `tidy`, `deb`, `mutants`, `neighbours`.
 
 mod api;
 mod beside;
+mod book;
 mod ci;
 mod clients;
 mod deb;
 mod mutants;
+mod neighbours;
 mod options;
 mod runner;
 mod session;
@@ -19,7 +21,11 @@ mod workspace;
 
 use std::{env, process::ExitCode};
 
-use crate::{options::Options, step::Failure, workspace::Workspace};
+use crate::{
+    options::Options,
+    step::{Failure, Steps},
+    workspace::Workspace,
+};
 
 const HELP: &str = "\
 The house's own chores.
@@ -31,11 +37,13 @@ Commands:
                      Install what the tests need, then run all tests once: unit, integration, worlds, documentation.
                      With a FILTER of nextest, as 'test(pooler)', only those; --times N: each so often;
                      --busy: beside two busy loops; --one-core: on one processor. FILTER and --times want nextest
-  ci                 All that CI does: format, lints, every feature alone, docs, tidy, then `cargo xtask test`
+  book               Build the book from docs/ and the READMEs of the stores into target/book
+  ci                 All that CI does: format, lints, every feature alone, neighbours, docs, book, tidy, then `cargo xtask test`
   api                Write down what each published library shows to its users
   tidy               Check the house rules (dependency direction, rooms, sizes, laws, leftovers, ...)
   deb [try]          Make the Debian package and check it; try: install and use it in a clean root (as root)
   mutants [NAME...]  Break one rule of the product at a time, on a copy: the simulation must notice each
+  neighbours         Whether cargo finds versions for a program that has the library beside another user of SQLite
   help               Show this text
 ";
 
@@ -52,9 +60,11 @@ fn main() -> ExitCode {
         },
         ["ci"] => run(ci::run),
         ["api"] => run(api::run),
+        ["book"] => run(book::run),
         ["tidy"] => run(tidy::run),
         ["deb"] => run(deb::run),
         ["deb", "try"] => run(deb::run_and_try),
+        ["neighbours"] => run(|workspace| neighbours::run(workspace, &mut Steps::default())),
         ["mutants", names @ ..] => run(|workspace| mutants::run(workspace, names)),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

@@ -78,7 +78,10 @@ fn try_all(program: &Path, mutants: &[&Mutant]) -> Result<(), Failure> {
     if missed.is_empty() {
         return Ok(());
     }
-    Err(Failure::new("mutants", format!("{}; CONTRIBUTING.md says what to do", missed.join(", "))))
+    Err(Failure::new(
+        "mutants",
+        format!("{}; crates/tenure-sim/README.md says what to do", missed.join(", ")),
+    ))
 }
 
 fn work<'a>(

@@ -5,7 +5,7 @@ use std::{env, ffi::OsStr, process::Command};
 /// What a program is started with that gets a session of its own and ends with us.
 ///
 /// Some kernels starve a server, whose processes have sessions of their own, for seconds if the session of its clients has a busy
-/// loop in it: somebody's shell may (decision 0047).
+/// loop in it: somebody's shell may (`docs/decisions/builds-and-tests.md`).
 pub(crate) fn own(is_alone: bool) -> Vec<&'static str> {
     let mut words = Vec::new();
     if env::consts::OS == "linux" {

@@ -8,7 +8,7 @@ mod code;
 mod dependencies;
 mod docs;
 mod doors;
-mod house;
+pub(crate) mod house;
 mod laws;
 mod mutants;
 mod paths;
@@ -16,8 +16,10 @@ mod readme;
 mod rust_file;
 mod switches;
 mod test_programs;
+mod words;
 
 use crate::{
+    book::links,
     step::Failure,
     tidy::house::{House, Violation},
     workspace::Workspace,
@@ -41,6 +43,10 @@ const RULES: &[(&str, Rule)] = &[
     ("the public API is listed", api::listed),
     ("the changelog has this version", changelog::has_version),
     ("the README's commands are the ones that work", readme::commands),
+    ("pages and rustdoc have no word that readers stumble over", words::refused),
+    ("the README is short", readme::length),
+    ("links between pages lead somewhere", links::lead_somewhere),
+    ("the book lists every page", links::listed),
     ("no path of this machine", paths::of_this_machine),
 ];
 
@@ -75,7 +81,7 @@ mod tests {
         let workspace = sample::workspace(&[]);
         let broken: Vec<String> =
             violations(&House::sample(&workspace, &[])).iter().map(|(_, v)| v.to_string()).collect();
-        for paper in ["docs/laws.md:1", "CHANGELOG.md:1", "README.md:1", ".ci/run:1"] {
+        for paper in ["docs/evidence/laws.md:1", "CHANGELOG.md:1", "README.md:1", ".ci/run:1"] {
             assert!(broken.iter().any(|violation| violation.starts_with(paper)), "{paper}: {broken:?}");
         }
     }

@@ -34,6 +34,7 @@ const TOOLS: &[Tool] = &[
         packages: &["postgresql-15"],
         used_for: "real PostgreSQL servers",
     },
+    Tool { program: "/usr/sbin/mariadbd", packages: &["mariadb-server"], used_for: "real MariaDB servers" },
     Tool { program: "/usr/sbin/pgbouncer", packages: &["pgbouncer"], used_for: "a pooler before PostgreSQL" },
     Tool {
         program: "/usr/share/java/zookeeper.jar",

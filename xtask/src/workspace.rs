@@ -13,18 +13,29 @@ use serde_json::Value;
 use crate::{session, step::Failure};
 
 /// What the lints look at: all, with what the command and the benchmarks have only if asked.
-pub(crate) const LINTED: &[&str] =
-    &["--workspace", "--all-targets", "--features", "tenure-cli/etcd,tenure-bench/etcd"];
+pub(crate) const LINTED: &[&str] = &[
+    "--workspace",
+    "--all-targets",
+    "--features",
+    "tenure-cli/etcd,tenure-cli/mysql,tenure-bench/etcd,tenure/metrics",
+];
 
 /// What is tested: all but the benchmarks, which have no tests, and crates of their own to build; and but [`HOUSE`].
-pub(crate) const TESTED: &[&str] =
-    &["--workspace", "--exclude", "tenure-bench", "--exclude", "xtask", "--features", "tenure-cli/etcd"];
+pub(crate) const TESTED: &[&str] = &[
+    "--workspace",
+    "--exclude",
+    "tenure-bench",
+    "--exclude",
+    "xtask",
+    "--features",
+    "tenure-cli/etcd,tenure-cli/mysql,tenure/metrics",
+];
 
 /// Our own tests, built as `cargo xtask` is. Among the others they would keep the macros of foreign crates from being those of the
-/// command, and so all crates above them: this program reads Rust with the libraries that macros do (decision 0072).
+/// command, and so all crates above them: this program reads Rust with the libraries that macros do (`docs/decisions/builds-and-tests.md`).
 pub(crate) const HOUSE: &[&str] = &["test", "--package", "xtask", "--no-fail-fast"];
 
-/// How tests are built: on the foreign crates of the command, and apart from it (decision 0072).
+/// How tests are built: on the foreign crates of the command, and apart from it (`docs/decisions/builds-and-tests.md`).
 pub(crate) const AS_TESTS: &[&str] = &["--release", "--config", ".config/tests.toml"];
 
 /// What builds the simulation on the foreign crates of the command: with its features, which cargo unites.

@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-use tenure::{Host, TokioHost};
+use tenure::backend::{Host, TokioHost};
 use tenure_bench::jain;
 use tokio::task::LocalSet;
 

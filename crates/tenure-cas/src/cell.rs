@@ -3,39 +3,58 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tenure_core::{Audience, BackendError, Finding, Hint, LockName, OwnerId, ProcessId, Promises, Wakes};
+use futures_util::future::{join_all, try_join_all};
+use tenure_core::{
+    Absent, Audience, BackendError, EndOfGrant, Finding, Hint, LockName, Memos, Minting, Order, OwnerId,
+    ProcessId, Promises, Sharing, WakeStream,
+};
 use tenure_ledger::LedgerError;
 
-/// One handle to a store that keeps each lock in a cell: a version and a text, written only if both are as expected.
+use crate::memory::TOLERANCE;
+
+/// One handle to a store that keeps each lock in a cell: a version and a text, written only if both are as
+/// expected. A row is one, and so is an object in a bucket.
 ///
-/// A cell decides nothing about locks and waits for nobody's turn. What it answers is compared, decoded and believed in this crate.
-/// [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and what is optional are one request each, except that
-/// `read_many` and `write_many` are one for each cell where a store has nothing better.
+/// A cell decides nothing about locks and waits for no turn. What it answers is compared, decoded and
+/// believed in this crate. [`read`](Self::read), [`write`](Self::write), [`list`](Self::list) and what is
+/// optional are one request each, except that `read_many` and `write_many` are one for each cell where a
+/// store has nothing better.
+///
+/// A clone is a handle with a connection of its own: one that is stuck does not stop the other.
+///
+/// Besides reading, writing, listing and notifying there is [`enqueue`](Self::enqueue), without which a claim
+/// may lose every race to an owner that comes again; [`beside`](Self::beside), without which each waiter
+/// writes what a holder writes; [`error`](Self::error) and [`diagnose`](Self::diagnose), because a person
+/// must read of rows or of objects.
 #[async_trait]
-pub trait Cell: Send + Sync + Sized + 'static {
+pub trait Cell: Clone + Send + Sync + 'static {
     /// What requests travel over; `()` where there is no such thing.
     type Connection: Send + Sync;
 
     /// What the store promises.
     fn promises(&self) -> Promises;
 
-    /// A handle of its own to the same store. One that is stuck does not stop the other.
-    async fn another(&self) -> Result<Self, BackendError>;
-
     /// The connection; a new one where there is none, or the one there was is broken or stuck.
     ///
     /// # Errors
     /// Nothing was asked yet: they are always `NotApplied`.
-    async fn connect(&self, purpose: Purpose) -> Result<Self::Connection, BackendError>;
+    async fn connect(&self, purpose: ConnectionPurpose) -> Result<Connected<Self::Connection>, BackendError>;
 
     /// Reads a cell and the store's clock.
     ///
     /// # Contract
     /// 1. The time is one that the clock showed after the request was sent (H2.2).
-    /// 2. Version and text are of one moment, and what is read was acknowledged, or is in doubt for the caller as well.
-    async fn read(&self, over: &Self::Connection, name: &LockName, look: &Look) -> Result<Reading, Failure>;
+    /// 2. Version and text are of one moment, and what is read was acknowledged, or is unacknowledged for the
+    ///    caller as well.
+    async fn read(
+        &self,
+        over: &Self::Connection,
+        name: &LockName,
+        look: &ReadRequest,
+    ) -> Result<CellReading, CellError>;
 
-    /// Makes a cell with this text, which nobody holds, if there is none; `None` if there is one, or if nothing came of it.
+    /// Makes a cell with this text, which has no holder, if there is none; `None` if there is one, or if
+    /// nothing came of it.
     ///
     /// # Contract
     /// 1. The version is the store's clock in µs: one that no other cell of this name has had (L2).
@@ -45,52 +64,60 @@ pub trait Cell: Send + Sync + Sized + 'static {
         over: &Self::Connection,
         name: &LockName,
         state: &str,
-    ) -> Result<Option<Made>, Failure>;
+    ) -> Result<Option<NewCell>, CellError>;
 
-    /// Writes a cell if it is as it was, and answers when; `None` if it is not, or is locked and the write does not wait.
+    /// Writes a cell if it is as it was, and answers when; `None` if it is not, or is locked and the write
+    /// does not wait.
     ///
     /// # Contract
-    /// 1. Compares version *and* text in the atomic step that writes: after a fail-over another history may have the same version.
-    /// 2. Writes only if the store's clock lies within [`Write::within`] in that step; or did so when it began to wait for who has the
-    ///    cell locked, and the cell is as it was.
-    /// 3. Answers [`Failure::Broken`] unless the store said what became of it; a yes is as durable as the store promises (A3).
-    /// 4. A write that was answered does not come again: nobody below this call repeats it.
-    /// 5. Tells [`Write::hints`] with the write or after it, or not at all.
+    /// 1. Compares version *and* text in the atomic step that writes: after a fail-over another history may
+    ///    have the same version.
+    /// 2. Writes only if the store's clock lies within [`CellWrite::within`] in that step; or did so when it
+    ///    began to wait for the client that has the cell locked, and the cell is as it was.
+    /// 3. Answers [`CellError::Broken`] unless the store said what became of it; a yes is as durable as the
+    ///    store promises (A3).
+    /// 4. A write that was answered does not come again: nothing below this call repeats it.
+    /// 5. Sends [`CellWrite::hints`] with the write or after it, or not at all.
     async fn write(
         &self,
         over: &Self::Connection,
         name: &LockName,
-        write: &Write<'_>,
-    ) -> Result<Option<Stored>, Failure>;
+        write: &CellWrite<'_>,
+    ) -> Result<Option<WrittenCell>, CellError>;
 
-    /// Puts a place into a cell, whatever the cell has, and answers the cell as it is then; `None` if the cell does not take it, or
-    /// the store cannot. It gives no right: who writes the cell next reads it as the end of the queue.
+    /// Puts a place into a cell, whatever the cell has, and answers the cell as it is then; `None` if the
+    /// cell does not take it, or the store cannot. It gives no right: the client that writes the cell next
+    /// reads it as the end of the queue.
     ///
     /// # Contract
-    /// 1. Compares nothing that others write to the cell, and waits for who has the cell locked: however often others write, it comes
-    ///    through after a few of them (L6). It waits for each of them for a moment only.
-    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until` has passed.
+    /// 1. Compares nothing that others write to the cell, and waits for the client that has the cell locked:
+    ///    however often others write, it comes through after a few of them (L6). It waits for each of them
+    ///    for a moment only.
+    /// 2. The cell takes it unless it [is long](Newcomer::long) or full, or has the owner already, or `until`
+    ///    has passed.
     /// 3. The version is the next one, so that no write comes through that was made without it (L7).
     async fn enqueue(
         &self,
         _over: &Self::Connection,
         _name: &LockName,
         _place: &Newcomer<'_>,
-    ) -> Result<Option<Reading>, Failure> {
+    ) -> Result<Option<CellReading>, CellError> {
         Ok(None)
     }
 
     /// Every cell whose name starts with `prefix` and that may be held or waited for, by name.
-    async fn list(&self, over: &Self::Connection, prefix: &str) -> Result<Vec<Listed>, Failure>;
+    async fn list(&self, over: &Self::Connection, prefix: &str) -> Result<Vec<Listed>, CellError>;
 
     /// An error in this store's own words.
-    fn error(&self, trouble: Trouble) -> BackendError;
+    fn error(&self, trouble: VerbError) -> BackendError;
 
     /// Findings about the server and our assumptions.
-    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError>;
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        Ok(Vec::new())
+    }
 
-    /// Tells an owner of another process something, beside any write.
-    async fn tell(&self, _over: &Self::Connection, _hint: Hint) -> Result<(), Failure> {
+    /// Notifies an owner of another process, beside any write.
+    async fn notify(&self, _over: &Self::Connection, _hint: Hint) -> Result<(), CellError> {
         Ok(())
     }
 
@@ -98,100 +125,124 @@ pub trait Cell: Send + Sync + Sized + 'static {
     fn reaches(&self, hint: Hint) -> bool;
 
     /// Delivers a hint inside this process.
-    fn ring(&self, hint: Hint);
+    fn deliver(&self, hint: Hint);
 
     /// A stream of the hints for owners of a process.
-    fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes>;
-
-    /// True if hints of other processes reach this handle; where they do not, waiters ask more often.
-    fn hears(&self) -> bool {
-        true
-    }
-
-    /// How many leases one request can renew.
-    fn batch(&self) -> usize {
-        1
-    }
+    fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream>;
 
     /// Reads many cells; one answer for each, in order, and none for a cell that is not there.
     async fn read_many(
         &self,
         over: &Self::Connection,
         names: &[&LockName],
-    ) -> Result<Vec<Option<Reading>>, Failure> {
-        let mut readings = Vec::new();
-        for name in names {
-            readings.push(Some(self.read(over, name, &Look::default()).await?));
-        }
-        Ok(readings)
+    ) -> Result<Vec<Option<CellReading>>, CellError> {
+        let one = |name| async move { self.read(over, name, &ReadRequest::default()).await.map(Some) };
+        try_join_all(names.iter().copied().map(one)).await
     }
 
-    /// Writes many cells, each on its own as [`write`](Self::write) does; one answer for each, in order. All have the same
-    /// [`Write::within`], none has hints or waits.
+    /// Writes many cells, each on its own as [`write`](Self::write) does; one answer for each, in order. All
+    /// have the same [`CellWrite::within`], none has hints or waits.
     async fn write_many(
         &self,
         over: &Self::Connection,
-        writes: &[(&LockName, Write<'_>)],
-    ) -> Result<Vec<Option<Stored>>, Failure> {
-        let mut stored = Vec::new();
-        for (name, write) in writes {
-            stored.push(self.write(over, name, write).await?);
-        }
-        Ok(stored)
+        writes: &[(&LockName, CellWrite<'_>)],
+    ) -> Result<Vec<Option<WrittenCell>>, CellError> {
+        // All of them are answered before one fails: what was sent is known until it is answered (L9).
+        let answers = join_all(writes.iter().map(|(name, write)| self.write(over, name, write))).await;
+        let is_broken = |answer: &Result<_, CellError>| matches!(answer, Err(CellError::Broken(_)));
+        let (broken, rest): (Vec<_>, Vec<_>) = answers.into_iter().partition(is_broken);
+        // If the outcome of one is unknown, that of the request is.
+        broken.into_iter().chain(rest).collect()
     }
 
-    /// Puts a place beside the cell, behind all others of this lock, and answers its key; `None` if the cell does not begin with
-    /// [`NewPlace::behind`]. Asked only where [`Reading::overflow`] was there, as the three below.
+    /// Where places of waiters are kept beside the cells, where that can be: only there a reading has an
+    /// [`Overflow`].
+    fn beside(&self) -> Option<&dyn PlacesBeside<Self::Connection>> {
+        None
+    }
+}
+
+/// Places of waiters beside the cells of a store: a waiter has one there without comparing anything.
+#[async_trait]
+pub trait PlacesBeside<C>: Send + Sync {
+    /// Puts a place beside the cell, behind all others of this lock, or writes the one anew that has the key;
+    /// answers its key. `None` if the cell does not begin with [`NewPlace::behind`], or no place has the key.
     ///
     /// # Contract
     /// 1. Keys of one lock grow, compared as text, in the order in which places were put there (L7).
     /// 2. If `may_be_there`, a place of this owner that is there already is answered instead.
-    /// 3. Looks at the cell in the step that puts it there, as well as the store can: where the two may be told apart, two that ask at
-    ///    one moment may change places.
-    async fn append_place(
-        &self,
-        _over: &Self::Connection,
-        _name: &LockName,
-        _place: &NewPlace<'_>,
-    ) -> Result<Option<String>, Failure> {
-        Ok(None)
-    }
-
-    /// Writes a place beside the cell anew; false if it is not there.
-    async fn keep_place(&self, _over: &Self::Connection, _key: &str, _state: &str) -> Result<bool, Failure> {
-        Ok(false)
-    }
+    /// 3. Looks at the cell in the step that puts it there, as well as the store can: where these are two
+    ///    steps, two that ask at the same moment may change places.
+    async fn put(&self, over: &C, name: &LockName, place: &NewPlace<'_>)
+    -> Result<Option<String>, CellError>;
 
     /// Takes a place away; false if it is not there.
-    async fn remove_place(
-        &self,
-        _over: &Self::Connection,
-        _name: &LockName,
-        _place: &OldPlace<'_>,
-    ) -> Result<bool, Failure> {
-        Ok(false)
-    }
+    async fn remove(&self, over: &C, name: &LockName, place: &OldPlace<'_>) -> Result<bool, CellError>;
 
-    /// All places beside the cell, in their order.
-    async fn places(&self, _over: &Self::Connection, _name: &LockName) -> Result<Vec<String>, Failure> {
-        Ok(Vec::new())
+    /// All places of a lock, in their order.
+    async fn all(&self, over: &C, name: &LockName) -> Result<Vec<String>, CellError>;
+}
+
+/// What a lock in a cell promises, in whatever store. A store adds what a restart and a failover do, its reach,
+/// and how waiters are woken.
+pub fn promises(backend: &'static str) -> Promises {
+    let mut promises = Promises::least(backend);
+    promises.sharing = Sharing::Counted;
+    promises.order = Order::Fifo;
+    promises.absent = Absent::Passed;
+    promises.minting = Minting::Entry;
+    promises.end = EndOfGrant::Ttl;
+    promises.memo = Memos::Kept;
+    promises.ttl_grain = TOLERANCE;
+    promises
+}
+
+/// Between the name of a lock and the key of a place beside it, in a store that keeps both in one table: no name of a
+/// lock has it.
+pub const BESIDE: char = '\u{1}';
+/// Behind the name of a lock: no place of it has a name that is greater.
+pub const END: char = '\u{2}';
+
+/// Rows of name, text and time by name, each lock before the places [`BESIDE`] it, as a list of locks. A row of no lock is
+/// left out.
+pub fn listed(rows: impl IntoIterator<Item = (String, String, Duration)>) -> Vec<Listed> {
+    let mut list: Vec<Listed> = Vec::new();
+    for (name, state, now) in rows {
+        if let Some((lock, _)) = name.split_once(BESIDE) {
+            if let Some(last) = list.last_mut().filter(|last| last.name.as_str() == lock) {
+                last.places.push(state);
+            }
+            continue;
+        }
+        let Ok(name) = LockName::new(name) else { continue };
+        list.push(Listed { name, state, places: Vec::new(), now });
     }
+    list
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Connected<C> {
+    /// What requests travel over.
+    pub over: C,
+    /// Hints of other processes reach this handle; where they do not, waiters ask more often.
+    pub is_notified: bool,
 }
 
 /// What a connection is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// To keep or give back what is held.
+pub enum ConnectionPurpose {
+    /// To extend or release what is held.
     Keep,
-    /// To take a lock, or to look: the store must be one of ours.
+    /// To acquire or inspect a lock: the store must be one of ours.
     Use,
-    /// To wait for a lock as well: from here on hints are heard, where they can be (hazard 31).
+    /// To wait for a lock as well: from here on hints arrive, where they can (hazard 31).
     Wait,
 }
 
 /// How a cell is read.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct ReadRequest {
     /// How far places beside the cell are counted.
     pub until: Until,
     /// A lock may be taken next: what holds the cells is made if it is not there.
@@ -223,7 +274,7 @@ impl Until {
 
 /// A cell as it was read.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct CellReading {
     /// 0: there is no such cell.
     pub version: i64,
     /// Empty: there is no such cell.
@@ -249,26 +300,26 @@ pub struct Overflow {
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Write<'a> {
+pub struct CellWrite<'a> {
     /// The version and the text that the cell must have. It gets the next version.
     pub on: (i64, &'a str),
     /// The text that it gets, in ASCII.
     pub state: &'a str,
-    /// Somebody holds or waits: the cell must be listed, and not be tidied away.
+    /// It has a holder or a waiter: the cell must be listed, and not be deleted.
     pub is_busy: bool,
     /// Between which two times the store's clock must be.
     pub within: (Duration, Duration),
-    /// How long it waits for whoever has the cell locked, where cells can be locked.
+    /// How long it waits for the client that has the cell locked, where cells can be locked.
     pub patience: Patience,
-    /// Who is told by it; all of other processes.
+    /// The owners that it notifies; all of other processes.
     pub hints: &'a [Hint],
-    /// Places beside the cell that are deleted with it, as far as nobody has them locked.
+    /// Places beside the cell that are deleted with it, but for those that another client has locked.
     pub gone: &'a [String],
     /// Only if no other place stands beside the cell.
     pub is_last: bool,
 }
 
-/// How long a write waits for who has the cell locked.
+/// How long a write waits for the client that has the cell locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// As long as the store lets it.
@@ -281,7 +332,7 @@ pub enum Patience {
 
 /// A cell that was made.
 #[derive(Clone, Copy, Debug)]
-pub struct Made {
+pub struct NewCell {
     /// Its first one.
     pub version: i64,
     /// The store's clock, since the Unix epoch.
@@ -292,7 +343,7 @@ pub struct Made {
 
 /// A write that was stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored {
+pub struct WrittenCell {
     /// A time that the store's clock had reached when it answered.
     pub at: Duration,
     /// The cell is what was written.
@@ -319,8 +370,8 @@ pub struct Newcomer<'a> {
     pub owner: OwnerId,
     /// Its text, in ASCII: it is put behind the first character of the cell's.
     pub state: &'a str,
-    /// How the text of a cell begins that takes none; with the last place that a cell has room for, this takes the place of the first
-    /// character.
+    /// How the text of a cell begins that takes none; with the last place that a cell has room for, this
+    /// takes the place of the first character.
     pub long: &'a str,
     /// What is in the text of a cell once for each place.
     pub each: &'a str,
@@ -333,6 +384,8 @@ pub struct Newcomer<'a> {
 /// A place that is to be put beside a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPlace<'a> {
+    /// Of one that is there, and is written anew.
+    pub key: Option<&'a str>,
     /// Whose it is.
     pub owner: OwnerId,
     /// Its text, in ASCII; the owner is in it.
@@ -355,9 +408,9 @@ pub struct OldPlace<'a> {
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
-pub enum Failure {
-    /// Somebody else was faster, and nothing happened: read again (hazard 56).
+#[derive(Clone, Debug)]
+pub enum CellError {
+    /// Another client was faster, and nothing happened: read again (hazard 56).
     Overtaken,
     /// Another transaction has the cell locked for longer than the write waits; nothing was written.
     Locked,
@@ -367,16 +420,27 @@ pub enum Failure {
     Refused(BackendError),
 }
 
+impl CellError {
+    /// Where nothing is read again.
+    pub fn into_error(self, words: impl FnOnce(VerbError) -> BackendError) -> BackendError {
+        match self {
+            Self::Overtaken => words(VerbError::Overtaken),
+            Self::Locked => words(VerbError::Locked),
+            Self::Broken(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
 /// What went wrong between a verb and its cell.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum VerbError {
     /// Others were faster every time. `NotApplied`.
     Overtaken,
-    /// It was there, it is not any more, and nobody can say whether our own request ended it. `Unknown`.
+    /// It was there, it is not any more, and it is not known whether our own request ended it. `Unknown`.
     Unsettled,
-    /// Somebody has the cell locked for longer than a commit takes. `NotApplied`.
+    /// Another client has the cell locked for longer than a commit takes. `NotApplied`.
     Locked,
-    /// The cell stays as it is whatever is written, though nobody else writes to it. `NotApplied`.
+    /// The cell stays as it is whatever is written, though no other client writes to it. `NotApplied`.
     Swallowed,
     /// The cell has something else than what was written to it. `Unknown`.
     Altered,

@@ -1,17 +1,17 @@
 #![doc = include_str!("../README.md")]
 
-mod backend;
+mod beside;
 mod cell;
-mod locks;
+mod encode;
 mod memory;
-mod snapshot;
-mod text;
-mod verb;
+mod step;
+mod verbs;
 
 pub use cell::{
-    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Overflow, Patience, Purpose, Reading,
-    Stored, Trouble, Until, Write,
+    BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, END, Listed, NewCell,
+    NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
+    WrittenCell, listed, promises,
 };
-pub use locks::Locks;
+pub use encode::{decode, encode};
 pub use memory::TOLERANCE;
-pub use text::{decode, encode};
+pub use step::Locks;

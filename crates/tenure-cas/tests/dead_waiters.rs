@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_cas::Locks;
-use tenure_core::{Backend, Claim, ClaimAnswer, Label, LockName, Mode, OwnerId, ProcessId, Timing, Wait};
+use tenure_cas::{Cell, Locks};
+use tenure_core::{Backend, Claim, ClaimAnswer, Label, LockName, Mode, OwnerId, ProcessId, Timing, WaitMode};
 use tenure_ledger::Rules;
 use tenure_testkit::{
     cells::CellStore,
@@ -22,7 +22,7 @@ fn claim(number: u8) -> Claim {
         ttl: TTL,
         label,
         block: 1,
-        wait: Wait::Turn,
+        wait: WaitMode::Turn,
         asker: Default::default(),
     }
 }
@@ -45,4 +45,22 @@ async fn who_waits_behind_many_that_are_dead_is_let_in_when_their_places_are_ove
             assert!(waited < Duration::from_secs(60), "behind {dead}");
         }
     }
+}
+
+/// A cell that had four waiters stayed busy for ever in a store without places beside it: no client could find out that none was left
+/// there, and its row was never deleted.
+#[tokio::test(start_paused = true)]
+async fn a_cell_that_was_full_is_free_when_all_have_left() {
+    let host = PausedHost::new(1);
+    let store = CellStore::new(host.clone()).without_places_beside();
+    let locks = Locks::new(store.clone(), host, Rules::default());
+    let claims: Vec<_> = (0..8).map(claim).collect();
+    for claim in &claims {
+        locks.claim(claim).await.unwrap();
+    }
+    assert_eq!(store.list(&(), "").await.unwrap().len(), 1);
+    for claim in &claims {
+        locks.release(&claim.name, claim.owner).await.unwrap();
+    }
+    assert!(store.list(&(), "").await.unwrap().is_empty());
 }

@@ -4,7 +4,8 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
-    Asker, Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released, Wait,
+    Asker, Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released,
+    WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -16,7 +17,7 @@ fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
     let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(3600));
-    Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn, asker: Asker::default() }
+    Claim { name, owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Asker::default() }
 }
 
 async fn enters(locks: &Locks<CellStore>, claim: &Claim) -> bool {

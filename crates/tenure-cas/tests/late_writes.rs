@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use tenure_cas::{Locks, Look};
+use tenure_cas::{Locks, ReadRequest};
 use tenure_core::{
     Backend, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, OwnerId, ProcessId, Released,
-    Renewal, Wait,
+    Renewal, WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{
@@ -18,7 +18,7 @@ fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([number; 8]), [number; 16]);
     let (name, label) = (LockName::new("one").unwrap(), Arc::new(Label::default()));
     let (mode, ttl) = (Mode::Exclusive, Duration::from_secs(10));
-    Claim { name, owner, mode, ttl, label, block: 1, wait: Wait::Turn, asker: Default::default() }
+    Claim { name, owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Default::default() }
 }
 
 struct Stage {
@@ -97,7 +97,7 @@ async fn versions_of_one_name_never_come_back() {
     for _ in 0..10 {
         for _ in 0..3 {
             pass_through(&locks, &claim(1)).await;
-            let cell = stage.store.copy().read(&claim(1).name, &Look::default(), Duration::ZERO);
+            let cell = stage.store.copy().read(&claim(1).name, &ReadRequest::default(), Duration::ZERO);
             assert!(last < cell.version, "{last} and {}", cell.version);
             last = cell.version;
         }
@@ -152,7 +152,7 @@ async fn a_release_bars_a_claim_that_is_still_on_its_way() {
     let stage = Stage::new();
     let locks = stage.locks();
     pass_through(&locks, &claim(2)).await;
-    let version = || stage.store.copy().read(&claim(1).name, &Look::default(), Duration::ZERO).version;
+    let version = || stage.store.copy().read(&claim(1).name, &ReadRequest::default(), Duration::ZERO).version;
     let before = version();
     stage.store.delay_write();
     let late = claim(1);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tenure_cas::Locks;
 use tenure_core::{
-    Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released, Wait,
+    Backend, Claim, ClaimAnswer, Label, LockName, Mode, Outcome, OwnerId, ProcessId, Released, WaitMode,
 };
 use tenure_ledger::Rules;
 use tenure_testkit::{cells::CellStore, host::PausedHost};
@@ -16,7 +16,7 @@ fn name() -> LockName {
 fn claim(number: u8) -> Claim {
     let owner = OwnerId::from_random(ProcessId::from_random([1; 8]), [number; 16]);
     let (mode, ttl, label) = (Mode::Exclusive, Duration::from_secs(10), Arc::new(Label::default()));
-    Claim { name: name(), owner, mode, ttl, label, block: 1, wait: Wait::Turn, asker: Default::default() }
+    Claim { name: name(), owner, mode, ttl, label, block: 1, wait: WaitMode::Turn, asker: Default::default() }
 }
 
 fn stage() -> (CellStore, Locks<CellStore>) {

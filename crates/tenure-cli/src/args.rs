@@ -3,7 +3,10 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser, value_parser};
-use tenure::{LockName, Memo, OwnerId, Timing};
+use tenure::{
+    LockName, OwnerId,
+    backend::{Memo, Timing},
+};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -65,7 +68,7 @@ pub(crate) enum Verb {
     /// Show who holds a lock and who waits
     Show(Show),
     /// Show the locks as they change: a table on a terminal, JSON lines elsewhere; looks once a second
-    Watch(Watch),
+    Watch(WatchArgs),
     /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
     Break(Break),
     /// Check the store: what weakens its promises, and what to do about it
@@ -73,7 +76,7 @@ pub(crate) enum Verb {
     /// Measure how fast the store is, and how fair; it uses locks of its own
     Bench(Bench),
     /// Take a lease for a script, and print its owner and token as JSON; nothing renews it
-    Lock(Lock),
+    Lock(LockArgs),
     /// Renew a lease taken by `lock`
     Renew(Renew),
     /// Give back a lease taken by `lock`
@@ -200,7 +203,7 @@ pub(crate) struct Show {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct WatchArgs {
     /// Only locks whose names start so
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
@@ -242,7 +245,7 @@ pub(crate) struct Bench {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Lock {
+pub(crate) struct LockArgs {
     /// The lock
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
@@ -356,7 +359,7 @@ pub(crate) fn name(text: &str) -> Result<LockName, String> {
 }
 
 fn owner(text: &str) -> Result<OwnerId, String> {
-    text.parse().map_err(|error: tenure::OwnerError| error.to_string())
+    text.parse().map_err(|error: tenure::backend::OwnerError| error.to_string())
 }
 
 #[cfg(test)]

@@ -9,23 +9,26 @@ use std::{
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Serialize;
-use tenure::{AcquireError, Host, Lock, LockName, Locker, Moment, Progress, ReleaseError, Timing, TokioHost};
+use tenure::{
+    AcquireError, Lock, LockName, Locker, Progress, ReleaseError,
+    backend::{Host, Moment, Timing, TokioHost},
+};
 use tokio::task::{JoinSet, yield_now};
 
 use crate::{
     args::{Bench, Global},
-    bench::tally::Tally,
+    bench::tally::TaskCounts,
     exit::{Stop, UNAVAILABLE, chain},
     signals::Signals,
     store, text, view,
-    waiting::{self, LEAVE_PATIENCE, Trouble, announce, attended, drained},
+    waiting::{self, LEAVE_PATIENCE, StoreTrouble, announce, attended, drained},
 };
 
 pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     let course = Course::new(global, args).await?;
     let mut signals = Signals::listen()?;
-    let parts = Part::all(args.waiters);
-    let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), Tasks::new());
+    let parts = BenchPart::all(args.waiters);
+    let (stand, mut tasks) = (Stand::new(parts.len(), args.duration), BenchTasks::new());
     let shown = waiting::fill(global.quiet, || stand.look(&course));
     let said = announce(global.quiet, || stand.trouble(&course), connecting);
     let running = run(&course, &parts, &stand, &mut tasks);
@@ -42,7 +45,12 @@ pub(crate) async fn bench(global: &Global, args: &Bench) -> Result<u8, Stop> {
     Ok(0)
 }
 
-async fn run(course: &Course, parts: &[Part], stand: &Stand, tasks: &mut Tasks) -> Result<Vec<Answer>, Stop> {
+async fn run(
+    course: &Course,
+    parts: &[BenchPart],
+    stand: &Stand,
+    tasks: &mut BenchTasks,
+) -> Result<Vec<BenchResult>, Stop> {
     course.warm_up().await?;
     let mut answers = Vec::new();
     for (number, part) in parts.iter().enumerate() {
@@ -52,7 +60,7 @@ async fn run(course: &Course, parts: &[Part], stand: &Stand, tasks: &mut Tasks) 
     Ok(answers)
 }
 
-fn connecting(trouble: &Trouble) -> String {
+fn connecting(trouble: &StoreTrouble) -> String {
     format!("{CONNECTING}: {}", trouble.why)
 }
 
@@ -60,7 +68,7 @@ fn connecting(trouble: &Trouble) -> String {
 struct Stand {
     parts: usize,
     lasts: Duration,
-    running: Cell<Option<(usize, Part, Moment)>>,
+    running: Cell<Option<(usize, BenchPart, Moment)>>,
 }
 
 impl Stand {
@@ -68,12 +76,12 @@ impl Stand {
         Self { parts, lasts, running: Cell::new(None) }
     }
 
-    fn begins(&self, number: usize, part: Part) {
+    fn begins(&self, number: usize, part: BenchPart) {
         self.running.set(Some((number, part, TokioHost.now())));
     }
 
     /// Why connecting takes so long.
-    fn trouble(&self, course: &Course) -> Option<Trouble> {
+    fn trouble(&self, course: &Course) -> Option<StoreTrouble> {
         course.trouble().filter(|_| self.running.get().is_none())
     }
 
@@ -91,7 +99,7 @@ impl Stand {
 }
 
 /// The tasks of the part that runs. They stop when it is dropped.
-type Tasks = JoinSet<Result<Tally, Stop>>;
+type BenchTasks = JoinSet<Result<TaskCounts, Stop>>;
 
 /// Connections, and names that nobody else can know.
 struct Course {
@@ -141,28 +149,28 @@ impl Course {
     }
 
     /// Why connecting takes so long: a server that has restarted may let nobody in for a while.
-    fn trouble(&self) -> Option<Trouble> {
+    fn trouble(&self) -> Option<StoreTrouble> {
         let end = format!("; given up if that lasts {}", text::seconds(PATIENCE));
-        Some(Trouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
+        Some(StoreTrouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
     }
 
     /// Runs one part to its end; the first error ends it.
-    async fn run(&self, part: Part, tasks: &mut Tasks) -> Result<Answer, Stop> {
+    async fn run(&self, part: BenchPart, tasks: &mut BenchTasks) -> Result<BenchResult, Stop> {
         let began = now();
         let over = began + self.lasts;
         for number in 0..part.tasks() {
             match part {
-                Part::RoundTrip => tasks.spawn(look(self.lockers[0].clone(), self.name(0), over)),
-                Part::Cycle(_) => tasks.spawn(cycle(self.lock(0, number), over)),
-                Part::Change(_) => tasks.spawn(share(self.lock(number, 0), Duration::ZERO, over)),
-                Part::Hold(_) => tasks.spawn(share(self.lock(number, 0), HOLD, over)),
+                BenchPart::RoundTrip => tasks.spawn(look(self.lockers[0].clone(), self.name(0), over)),
+                BenchPart::Cycle(_) => tasks.spawn(cycle(self.lock(0, number), over)),
+                BenchPart::Change(_) => tasks.spawn(share(self.lock(number, 0), Duration::ZERO, over)),
+                BenchPart::Hold(_) => tasks.spawn(share(self.lock(number, 0), HOLD, over)),
             };
         }
         let mut tallies = Vec::new();
         while let Some(done) = tasks.join_next().await {
             tallies.push(done.expect("BUG: a task of the bench panicked")?);
         }
-        Ok(Answer::new(part, began, &tallies))
+        Ok(BenchResult::new(part, began, &tallies))
     }
 
     /// Waits until everything that was stopped half way has been given back, but not for long. A signal ends it.
@@ -182,9 +190,9 @@ fn now() -> Instant {
     Instant::now()
 }
 
-async fn look(locks: Locker, name: String, over: Instant) -> Result<Tally, Stop> {
+async fn look(locks: Locker, name: String, over: Instant) -> Result<TaskCounts, Stop> {
     let name = LockName::new(&name).expect("BUG: the names of the bench are good");
-    let mut tally = Tally::new(over);
+    let mut tally = TaskCounts::new(over);
     loop {
         let asked = now();
         locks.inspect(&name).await.map_err(|error| Stop::store(&error))?;
@@ -195,8 +203,8 @@ async fn look(locks: Locker, name: String, over: Instant) -> Result<Tally, Stop>
     }
 }
 
-async fn cycle(lock: Lock, over: Instant) -> Result<Tally, Stop> {
-    let mut tally = Tally::new(over);
+async fn cycle(lock: Lock, over: Instant) -> Result<TaskCounts, Stop> {
+    let mut tally = TaskCounts::new(over);
     loop {
         let asked = now();
         take(&lock).await?;
@@ -208,8 +216,8 @@ async fn cycle(lock: Lock, over: Instant) -> Result<Tally, Stop> {
 }
 
 /// Counts how long it waits for its turns.
-async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<Tally, Stop> {
-    let mut tally = Tally::new(over);
+async fn share(lock: Lock, hold: Duration, over: Instant) -> Result<TaskCounts, Stop> {
+    let mut tally = TaskCounts::new(over);
     loop {
         let asked = now();
         let guard = lock.acquire().await.map_err(|error| not_acquired(&error))?;
@@ -252,18 +260,18 @@ fn not_released(error: &ReleaseError) -> Stop {
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum BenchPart {
     /// A look at a free lock.
     RoundTrip,
     /// So many tasks of one connection, each with a lock of its own, acquire and release.
     Cycle(usize),
-    /// So many waiters, each with a connection of its own, pass one lock on at once.
+    /// So many waiters, each with a connection of its own, pass one lock on immediately.
     Change(usize),
     /// The same, but each holds it for a moment.
     Hold(usize),
 }
 
-impl Part {
+impl BenchPart {
     /// Every part, in order.
     fn all(waiters: usize) -> Vec<Self> {
         let mut parts = vec![Self::RoundTrip, Self::Cycle(1), Self::Cycle(64), Self::Change(2)];
@@ -316,19 +324,19 @@ impl Part {
 }
 
 /// The result of a part.
-struct Answer {
-    part: Part,
+struct BenchResult {
+    part: BenchPart,
     per_second: f64,
     p50: Duration,
     p99: Duration,
     worst: Duration,
     /// For parts in which tasks wait for each other.
-    sharing: Option<Sharing>,
+    sharing: Option<Fairness>,
 }
 
 /// How waiters shared one lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Sharing {
+struct Fairness {
     /// From one holder to the next.
     change: Duration,
     /// Jain's index of fairness: 1 if all had as many turns, 1/n if one had them all.
@@ -339,17 +347,17 @@ struct Sharing {
     is_hasty: bool,
 }
 
-impl Answer {
+impl BenchResult {
     /// What the tasks did since `began`.
-    fn new(part: Part, began: Instant, tallies: &[Tally]) -> Self {
-        let mut all = Tally::new(began);
+    fn new(part: BenchPart, began: Instant, tallies: &[TaskCounts]) -> Self {
+        let mut all = TaskCounts::new(began);
         for tally in tallies {
             all.merge(tally);
         }
         // A clock that does not move would make it infinite.
         let lasted = all.lasted(began).max(Duration::from_nanos(1));
-        let turns: Vec<u64> = tallies.iter().map(Tally::in_time).collect();
-        let sharing = part.is_shared().then(|| Sharing {
+        let turns: Vec<u64> = tallies.iter().map(TaskCounts::in_time).collect();
+        let sharing = part.is_shared().then(|| Fairness {
             change: lasted.div_f64(all.count().max(1) as f64),
             jain: jain(&turns),
             starved: starved(&turns),
@@ -382,11 +390,11 @@ fn jain(turns: &[u64]) -> f64 {
 }
 
 /// The report for programs: one object.
-fn json(backend: &'static str, duration: Duration, answers: &[Answer]) -> ReportJson {
+fn json(backend: &'static str, duration: Duration, answers: &[BenchResult]) -> ReportJson {
     ReportJson { backend, duration_ms: duration.as_millis(), parts: answers.iter().map(part).collect() }
 }
 
-fn part(answer: &Answer) -> PartJson {
+fn part(answer: &BenchResult) -> PartJson {
     let sharing = answer.sharing;
     PartJson {
         part: answer.part.key(),
@@ -437,7 +445,7 @@ fn rounded(number: f64) -> f64 {
 }
 
 /// The report for people: one table.
-fn table(answers: &[Answer]) -> String {
+fn table(answers: &[BenchResult]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["PART", "PER SECOND", "P50", "P99", "WORST", "NOTES"]);
     for answer in answers {
@@ -455,12 +463,12 @@ fn rate(per_second: f64) -> String {
     if per_second < 100.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
 }
 
-fn notes(answer: &Answer) -> String {
+fn notes(answer: &BenchResult) -> String {
     let timed = match answer.part {
-        Part::RoundTrip => "times of a request: to look at a free lock",
-        Part::Cycle(1) => "times of a cycle: acquire and release",
-        Part::Cycle(_) => "the same, each with a lock of its own, on one connection",
-        Part::Change(_) | Part::Hold(_) => "times of a wait",
+        BenchPart::RoundTrip => "times of a request: to look at a free lock",
+        BenchPart::Cycle(1) => "times of a cycle: acquire and release",
+        BenchPart::Cycle(_) => "the same, each with a lock of its own, on one connection",
+        BenchPart::Change(_) | BenchPart::Hold(_) => "times of a wait",
     };
     let Some(sharing) = answer.sharing else { return timed.to_owned() };
     let starved = match sharing.starved {
@@ -478,7 +486,7 @@ const CONNECTING: &str = "connecting";
 /// How long the store may fail without interruption before the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a waiter of [`Part::Hold`] holds; the timer may make it twice as long.
+/// How long a waiter of [`BenchPart::Hold`] holds; the timer may make it twice as long.
 const HOLD: Duration = Duration::from_millis(1);
 
 /// With fewer turns per waiter, an incomplete last round counts too much.
@@ -506,23 +514,23 @@ mod tests {
 
     #[test]
     fn two_waiters_are_asked_of_once() {
-        assert_eq!(Part::all(2).len(), 5);
-        assert_eq!(Part::all(3).len(), 6);
+        assert_eq!(BenchPart::all(2).len(), 5);
+        assert_eq!(BenchPart::all(3).len(), 6);
     }
 
     #[test]
     fn who_has_to_wait_until_the_time_is_over_has_starved() {
         let began = Instant::now();
         let (over, ms) = (began + Duration::from_millis(20), Duration::from_millis);
-        let mut tallies = [Tally::new(over), Tally::new(over)];
+        let mut tallies = [TaskCounts::new(over), TaskCounts::new(over)];
         for at in 1..=20 {
             tallies[0].add(began, began + ms(at));
         }
         tallies[1].add(began, began + ms(21));
-        let answer = Answer::new(Part::Change(2), began, &tallies);
-        let expected = Sharing { change: ms(1), jain: 0.5, starved: 1, is_hasty: false };
+        let answer = BenchResult::new(BenchPart::Change(2), began, &tallies);
+        let expected = Fairness { change: ms(1), jain: 0.5, starved: 1, is_hasty: false };
         assert_eq!(answer.sharing, Some(expected));
         assert!((answer.per_second - 1000.0).abs() < 1e-6 && answer.worst == ms(21));
-        assert!(Answer::new(Part::Cycle(2), began, &tallies).sharing.is_none());
+        assert!(BenchResult::new(BenchPart::Cycle(2), began, &tallies).sharing.is_none());
     }
 }

@@ -27,7 +27,10 @@ use nix::{
     unistd::{Pid, close, getpgrp, getpid, tcgetpgrp, tcsetpgrp},
 };
 use rustix::process::{WaitOptions, WaitStatus, wait, waitpid};
-use tenure::{Guards, Host, Lease, Leases, Moment, TokioHost};
+use tenure::{
+    Guards, Lease, Leases,
+    backend::{Host, Moment, TokioHost},
+};
 
 use crate::{
     exit, nested,
@@ -60,7 +63,7 @@ pub(crate) struct Child {
 
 /// A change of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ChildChange {
     Ended(u8),
     /// Suspended by job control, with this signal.
     Suspended(i32),
@@ -102,15 +105,15 @@ impl Child {
     }
 
     /// What has changed since the last look.
-    pub(crate) fn look(&mut self) -> Change {
-        let mut change = Change::None;
+    pub(crate) fn look(&mut self) -> ChildChange {
+        let mut change = ChildChange::None;
         // All of our children, orphans too, so that no zombies stay; not for as long as a command may go on to leave some.
         for _ in 0..MOST {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid.as_raw_pid() == self.family.command.as_raw() => {
                     self.code = self.code.or_else(|| code(status));
                     let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
-                    change = why.map_or(change, Change::Suspended);
+                    change = why.map_or(change, ChildChange::Suspended);
                 }
                 Ok(Some((pid, status))) if !status.stopped() => {
                     self.watcher.reaped(Pid::from_raw(pid.as_raw_pid()));
@@ -125,7 +128,7 @@ impl Child {
                 }
             }
         }
-        self.code.map_or(change, Change::Ended)
+        self.code.map_or(change, ChildChange::Ended)
     }
 
     /// Or another process suspended the command and will continue it: then we continue as well.
@@ -174,14 +177,14 @@ impl Child {
         // Stops as TSTP does, which we listen to.
         let stop = Signal::SIGTTIN;
         if was_asked {
-            let _ = tenure::suspend(|| raise(stop));
+            let _ = tenure::command::suspend(|| raise(stop));
         } else if let Some(terminal) = self.terminal.take() {
             terminal.take_back(false);
             // Ctrl-Z came to the command's group; it was meant for all of the job.
-            let _ = tenure::suspend(|| killpg(getpgrp(), stop));
+            let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
         } else if Terminal::in_foreground().is_none() {
             // As the system would have done to our group, had the command been in it.
-            let _ = tenure::suspend(|| killpg(getpgrp(), stop));
+            let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
         }
     }
 
@@ -222,7 +225,7 @@ impl Child {
 
     /// Whether the command and all other processes that worked under the lock have ended.
     pub(crate) fn is_gone(&mut self) -> bool {
-        matches!(self.look(), Change::Ended(_)) && self.family.is_gone()
+        matches!(self.look(), ChildChange::Ended(_)) && self.family.is_gone()
     }
 
     /// The daemons: processes that the command started and that have left its session. They are not stopped.
@@ -334,7 +337,7 @@ impl Terminal {
         ours.then(|| Self { settings: tcgetattr(stdin()).ok() })
     }
 
-    /// How the command gets the input of the terminal: at once, never (a read is an error, as it would be for us), or
+    /// How the command gets the input of the terminal: immediately, never (a read is an error, as it would be for us), or
     /// when it asks.
     fn keyboard(given: Option<&Self>) -> &'static str {
         // Whatever the standard input is: a command finds the terminal by this name.

@@ -3,7 +3,12 @@
 
 use std::{io::stdout, time::Duration};
 
-use tenure::{Adoption, Finding, Host, Locker, Promises, Severity, Timing, TokioHost, shown};
+use tenure::{
+    Locker,
+    backend::{Host, Promises, Timing, TokioHost},
+    command::shown,
+    view::{Adoption, Finding, Severity},
+};
 
 use crate::{
     args::{Doctor, Global},
@@ -115,7 +120,7 @@ async fn measure_pace(locks: &Locker) -> Option<Advice> {
     let started = TokioHost.now();
     let is_over = || started.elapsed(TokioHost.now()) >= MEASURED;
     let asking = async {
-        let mut pace = Pace::default();
+        let mut pace = ClockPace::default();
         while !is_over() {
             let sent = TokioHost.now();
             locks.inspect(NAME).await.ok()?;
@@ -136,11 +141,11 @@ async fn measure_pace(locks: &Locker) -> Option<Advice> {
         worst
     };
     let (pace, pause) = tokio::join!(asking, pausing);
-    Some(advice(Pace { pause, ..pace? }, &locks.promises()))
+    Some(advice(ClockPace { pause, ..pace? }, &locks.promises()))
 }
 
-fn advice(pace: Pace, promises: &Promises) -> Advice {
-    let Pace { answers, round_trip, pause } = pace;
+fn advice(pace: ClockPace, promises: &Promises) -> Advice {
+    let ClockPace { answers, round_trip, pause } = pace;
     let worst = round_trip.max(pause);
     let wanted = worst * TIMES;
     let shortest = rounded_up(wanted.max(Timing::MIN_TTL).max(promises.ttl_grain));
@@ -187,7 +192,7 @@ fn rounded_up(d: Duration) -> Duration {
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pace {
+struct ClockPace {
     /// How often the store answered, and how long that took at most.
     answers: u32,
     round_trip: Duration,
@@ -203,8 +208,13 @@ struct Advice {
 
 fn list(findings: &[&Finding], is_colourful: bool) -> String {
     let entry = |finding: &&Finding| {
-        let word = word(finding.severity);
-        let word = if is_colourful { painted(word, finding.severity) } else { word.to_owned() };
+        let (word, colour) = match finding.severity {
+            Severity::Warning => ("warning", "33"),
+            Severity::Note => ("note", "36"),
+            // Or graver than that.
+            _ => ("problem", "1;31"),
+        };
+        let word = if is_colourful { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() };
         format!("{word}: {}\n  to do: {}\n", plain(&finding.what), plain(&finding.remedy))
     };
     findings.iter().map(entry).collect()
@@ -213,23 +223,6 @@ fn list(findings: &[&Finding], is_colourful: bool) -> String {
 /// A finding may quote a server.
 fn plain(text: &str) -> String {
     shown(text).within(4096).to_string()
-}
-
-fn word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Problem => "problem",
-        Severity::Warning => "warning",
-        Severity::Note => "note",
-    }
-}
-
-fn painted(word: &str, severity: Severity) -> String {
-    let colour = match severity {
-        Severity::Problem => "1;31",
-        Severity::Warning => "33",
-        Severity::Note => "36",
-    };
-    format!("\x1b[{colour}m{word}\x1b[0m")
 }
 
 /// The shortest pause before the store is asked again.
@@ -314,7 +307,7 @@ mod tests {
         let mut promises = Promises::least("paced");
         promises.ttl_grain = Duration::from_millis(grain_ms);
         let (round_trip, pause) = (Duration::from_micros(round_trip_us), Duration::from_micros(pause_us));
-        advice(Pace { answers: 95, round_trip, pause }, &promises)
+        advice(ClockPace { answers: 95, round_trip, pause }, &promises)
     }
 
     /// Ten times the worst, rounded up; never less than what the store can count.
@@ -334,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Whoever names no ttl should know that ten seconds are too short.
+    /// A user who names no ttl should know that ten seconds are too short.
     #[test]
     fn a_default_that_is_too_short_is_a_finding() {
         let found = advised(1_200_000, 28_000, 1).finding.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use tenure::{Finding, Severity};
+use tenure::view::{Finding, Severity};
 
 use crate::waiting::pause;
 
@@ -59,7 +59,7 @@ fn finding(began: (Duration, Duration), ended: (Duration, Duration)) -> Option<F
 mod tests {
     use super::*;
 
-    /// Whoever is stopped between two clocks finds them apart: a healthy machine that was busy was warned of.
+    /// A process that is stopped between two clocks finds them apart: a healthy machine that was busy was warned of.
     #[test]
     fn a_reading_that_was_interrupted_is_taken_again() {
         let us = Duration::from_micros;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tenure::{
-    AcquireError, Host, LastRun, Lease, Lock, LockName, Locker, Loss, Lost, Moment, NoteError, Once,
-    OnceError, TokioHost,
+    AcquireError, HoldError, Lease, Lock, LockName, Locker, Loss, Lost, MemoError,
+    backend::{Host, Moment, TokioHost},
+    once::{LastRun, RunOnce},
 };
 
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 /// The interval of a run.
 pub(crate) struct Every<'a> {
     global: &'a Global,
-    once: Once,
+    once: RunOnce,
     name: String,
     every: Duration,
     even_if_failed: bool,
@@ -35,7 +36,7 @@ impl<'a> Every<'a> {
         (name, set): (&LockName, impl Fn(Lock) -> Lock),
     ) -> Option<Self> {
         let (every, name) = (args.every?, name.to_string());
-        let once = locks.once(&name).every(every).with(set);
+        let once = locks.once(&name).interval(every).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
         Some(Self { global, once, name, every, even_if_failed, skip_exit_code })
     }
@@ -43,7 +44,7 @@ impl<'a> Every<'a> {
     /// The exit code if it is not time yet, before anything is waited for. A store that fails now is waited for later.
     pub(crate) async fn skip_early(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
         match self.last(signals).await? {
-            Err(OnceError::Acquire(AcquireError::Backend(error))) if error.kind().is_transient() => Ok(None),
+            Err(HoldError::Acquire(AcquireError::Store(error))) if error.kind().is_transient() => Ok(None),
             last => self.skip(last),
         }
     }
@@ -53,7 +54,7 @@ impl<'a> Every<'a> {
         self.skip(self.last(signals).await?)
     }
 
-    async fn last(&self, signals: &mut Signals) -> Result<Result<Option<LastRun>, OnceError>, Stop> {
+    async fn last(&self, signals: &mut Signals) -> Result<Result<Option<LastRun>, HoldError>, Stop> {
         let question = self.question("looking for the last run");
         question.awaited(signals.asked_to_end(), self.once.last()).await.map_err(Stop::signalled)
     }
@@ -62,7 +63,7 @@ impl<'a> Every<'a> {
         Question::new(self.global, format!("{}: {what}", self.name))
     }
 
-    fn skip(&self, last: Result<Option<LastRun>, OnceError>) -> Result<Option<u8>, Stop> {
+    fn skip(&self, last: Result<Option<LastRun>, HoldError>) -> Result<Option<u8>, Stop> {
         let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error))? else { return Ok(None) };
         if !self.global.quiet {
             let (ago, every) = (text::seconds(ago), text::seconds(self.every));
@@ -101,7 +102,7 @@ impl<'a> Every<'a> {
         }
         let why = match self.count(lease, started.elapsed(TokioHost.now()), signals.insisted()).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(OnceError::NotNoted(NoteError::Lost(lost)))) if lost.cause() == Loss::Taken => {
+            Ok(Err(HoldError::NotCounted(MemoError::Lost(lost)))) if lost.cause() == Loss::Taken => {
                 return Err(lost);
             }
             Ok(Err(error)) => exit::chain(&error),
@@ -118,14 +119,14 @@ impl<'a> Every<'a> {
         lease: &Lease,
         began: Duration,
         signal: impl Future<Output = Signal>,
-    ) -> Result<Result<(), OnceError>, Signal> {
+    ) -> Result<Result<(), HoldError>, Signal> {
         self.question("counting the run").awaited(signal, self.once.count(lease, began)).await
     }
 }
 
-fn stop(error: &OnceError) -> Stop {
+fn stop(error: &HoldError) -> Stop {
     match error {
-        OnceError::Acquire(error) => Stop::not_acquired(error, exit::CONFLICT, String::new),
+        HoldError::Acquire(error) => Stop::not_acquired(error, exit::CONFLICT, String::new),
         other => Stop::new(exit::UNAVAILABLE, exit::chain(other)),
     }
 }

@@ -3,7 +3,7 @@
 use std::{error::Error, io, process::ExitCode};
 
 use nix::sys::signal::Signal;
-use tenure::{AcquireError, BackendError, shown};
+use tenure::{AcquireError, BackendError, command::shown};
 
 use crate::text;
 
@@ -61,7 +61,7 @@ impl Stop {
         match error {
             AcquireError::TimedOut { .. } => Self::new(conflict, line()),
             AcquireError::Config(error) => Self::usage(error.to_string()),
-            AcquireError::Backend(error) => Self::store(error),
+            AcquireError::Store(error) => Self::store(error),
             other => Self::internal(chain(other)),
         }
     }

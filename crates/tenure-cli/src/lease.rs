@@ -3,16 +3,20 @@
 
 use nix::sys::signal::Signal;
 use serde::Serialize;
-use tenure::{AttachError, EndOfGrant, Guards, Label, Locker, Mode, Released, Renewal};
+use tenure::{
+    AcquireError, Guards, Label, Locker,
+    backend::{EndOfGrant, Released, Renewal},
+    view::Mode,
+};
 
 use crate::{
-    args::{Attach, Global, Lock, Renew, Unlock},
+    args::{Attach, Global, LockArgs, Renew, Unlock},
     exit::{Stop, chain},
     nested::{self, Nesting},
-    run::{End, Started, Task, Wanted},
+    run::{CommandEnd, LockNames, Started, Task},
     signals::{Signals, unhandled},
     store, text, view,
-    waiting::{Budget, LEAVE_PATIENCE, Question, Waiting, drained},
+    waiting::{Budget, LEAVE_PATIENCE, LockWait, Question, drained},
 };
 
 #[derive(Serialize)]
@@ -23,7 +27,7 @@ struct LeaseJson<'a> {
     ttl_ms: u128,
 }
 
-pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
+pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
     let name = args.name.as_str();
     if let Some(owner) = args.owner {
         nested::refuse_own(&args.name, owner, "an owner is for one lease: choose another one")?;
@@ -37,7 +41,7 @@ pub(crate) async fn lock(global: &Global, args: Lock) -> Result<u8, Stop> {
     }
     let lock = locks.mutex(name).ttl(args.ttl.ttl()).label(caller());
     let lock = if let Some(owner) = args.owner { lock.owner(owner) } else { lock };
-    let waiting = Waiting::new(global, &locks, name, args.conflict_exit_code);
+    let waiting = LockWait::new(global, &locks, name, args.conflict_exit_code);
     let guard = waiting.acquire(lock, Budget(args.wait), &mut signals).await?;
     let (owner, ttl_ms) = (guard.owner().to_string(), args.ttl.ttl().as_millis());
     let lease = LeaseJson { name, owner, token: guard.token().get(), ttl_ms };
@@ -81,7 +85,7 @@ fn outlives_its_process(locks: &Locker, so: &str) -> Result<(), Stop> {
 
 /// The lease outlives this process, so its label names the script that asked for it.
 fn caller() -> Label {
-    let ours = tenure::this_process();
+    let ours = tenure::command::this_process();
     let parent = std::os::unix::process::parent_id();
     let name =
         std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_else(|_| ours.command.clone());
@@ -95,8 +99,9 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     if args.ttl.ttl() > max {
         return Err(Stop::usage(format!("--ttl: this store accepts {} at most", text::seconds(max))));
     }
+    let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
     let question = Question::new(global, format!("{}: renewing the lease", args.name));
-    let renewal = question.answered(unhandled(), locks.renew(&args.name, args.owner, args.ttl.ttl())).await?;
+    let renewal = question.answered(unhandled(), lease.renew(args.ttl.ttl())).await?;
     all_have_heard(&locks, unhandled()).await;
     match renewal {
         Renewal::Renewed => Ok(0),
@@ -110,8 +115,9 @@ const UNLOCK_ENDS_IT: &str = "the outer command would run on without the lock: e
 pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     nested::refuse_own(&args.name, args.owner, UNLOCK_ENDS_IT)?;
     let locks = store::connect(global).await?;
+    let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
     let question = Question::new(global, format!("{}: giving the lock back", args.name));
-    let released = question.answered(unhandled(), locks.release(&args.name, args.owner)).await?;
+    let released = question.answered(unhandled(), lease.release()).await?;
     all_have_heard(&locks, unhandled()).await;
     match released {
         Released::Released => Ok(0),
@@ -131,23 +137,23 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     task.check()?;
     let (name, owner) = (args.name, args.owner);
     nested::refuse_own(&name, owner, ATTACH_ENDS_IT)?;
-    let mut started = Started::new(global, &task, Wanted::only(name.clone())).await?;
+    let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     let lock = started.set(started.locks().mutex(&name));
     let question = Question::new(global, format!("{name}: going on with the lease"));
     let attached = question.answered(started.signals().asked_to_end(), async {
         match lock.attach(owner).await {
-            Err(AttachError::Backend(error)) => Err(error),
+            Err(AcquireError::Store(error)) => Err(error),
             answer => Ok(answer),
         }
     });
     let guard = attached.await?.map_err(|error| match error {
-        AttachError::Gone => task.lost(format!("{name}: {error}")),
-        AttachError::Config(error) => Stop::usage(error.to_string()),
+        AcquireError::Gone => task.lost(format!("{name}: {error}")),
+        AcquireError::Config(error) => Stop::usage(error.to_string()),
         other => Stop::internal(chain(&other)),
     })?;
     match started.run(Guards::from(guard), async |_| Ok(())).await? {
-        End::Ended(code) => Ok(code),
-        End::Lost(line) => Err(task.lost(line)),
+        CommandEnd::Ended(code) => Ok(code),
+        CommandEnd::Lost(line) => Err(task.lost(line)),
     }
 }

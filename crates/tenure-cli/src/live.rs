@@ -8,10 +8,14 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::termios::tcgetwinsize;
-use tenure::{BackendError, Host, LockView, Moment, TokioHost, Watch};
+use tenure::{
+    BackendError,
+    backend::{Host, Moment, TokioHost},
+    view::{LockView, Watch},
+};
 
 use crate::{
-    args::{Global, Watch as Args},
+    args::{Global, WatchArgs},
     exit::{self, Stop, chain},
     signals::Signals,
     store, text,
@@ -36,7 +40,7 @@ struct Failing {
     since: Option<Moment>,
 }
 
-pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
+pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let mut signals = Signals::listen()?;
     let mut watch = locks.watch_all(&args.prefix);
@@ -72,7 +76,7 @@ pub(crate) async fn watch(global: &Global, args: &Args) -> Result<u8, Stop> {
 /// The next look. That the store does not answer is said below the table, or in a line.
 async fn looked(
     global: &Global,
-    args: &Args,
+    args: &WatchArgs,
     watch: &mut Watch,
     is_live: bool,
     signals: &mut Signals,
@@ -95,7 +99,7 @@ async fn looked(
     attended(watch.look(), signals.asked_to_end(), shown, said).await.map_err(Stop::signalled)
 }
 
-/// Whoever read the standard output, a pipe, has gone: the next change may come late or never.
+/// The reader of the standard output, a pipe, has gone: the next change may come late or never.
 fn has_no_reader() -> bool {
     let out = io::stdout();
     let mut out = [PollFd::new(out.as_fd(), PollFlags::empty())];
@@ -144,7 +148,7 @@ fn draw(views: &[LockView], prefix: &str, place: &str, trouble: Option<&str>) ->
         lines.push(format!("and {more} more"));
     }
     let fitted = lines.iter().map(|line| line.chars().take(columns).collect::<String>());
-    let text: String = fitted.map(|line| tenure::shown(&line).to_string() + END_OF_LINE).collect();
+    let text: String = fitted.map(|line| tenure::command::shown(&line).to_string() + END_OF_LINE).collect();
     drawn(&format!("{HOME}{text}{REST}"))
 }
 

@@ -26,7 +26,7 @@ mod watcher;
 use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
 
 use clap::Parser;
-use tenure::shown;
+use tenure::command::shown;
 use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 
 use crate::{

@@ -1,4 +1,4 @@
-//! The man pages in `packaging/man`: made from the command line and from the manual, `docs/cli.md`. They are committed,
+//! The man pages in `packaging/man`: made from the command line and from the pages of the book. They are committed,
 //! so that nobody who builds the command builds what makes them. Here they are compared, and written anew.
 
 use std::{
@@ -21,30 +21,35 @@ const WRITE: &str = "TENURE_WRITE_MAN";
 
 const HOW: &str = "TENURE_WRITE_MAN=1 cargo test -p tenure-cli --bin tenure man_tests";
 
-/// Which parts of the manual a page has behind what the command line says: page, heading there, heading here.
-const PARTS: &[(&str, &str, &str)] = &[
-    ("tenure", "## Environment", "ENVIRONMENT"),
-    ("tenure-run", "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
-    ("tenure-run", "## `run` inside of `run`", "A RUN INSIDE OF A RUN"),
-    ("tenure-run", "## Several locks", "SEVERAL LOCKS"),
-    ("tenure-run", "## Once per interval", "ONCE PER INTERVAL"),
-    ("tenure-run", "### `run -v`", "OUTPUT"),
-    ("tenure-run", "## Environment", "ENVIRONMENT"),
-    ("tenure-run", "## Recipes", "EXAMPLES"),
-    ("tenure-lead", "## One leader of many", "ONE LEADER OF MANY"),
-    ("tenure-lead", "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
-    ("tenure-lead", "## Environment", "ENVIRONMENT"),
-    ("tenure-attach", "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
-    ("tenure-attach", "## Environment", "ENVIRONMENT"),
-    ("tenure-attach", "### A lease that survives a lost answer, and changes hands", "EXAMPLES"),
-    ("tenure-ls", "### `ls` and `show`", "OUTPUT"),
-    ("tenure-show", "### `ls` and `show`", "OUTPUT"),
-    ("tenure-watch", "### `watch`", "OUTPUT"),
-    ("tenure-lock", "### `lock`", "OUTPUT"),
-    ("tenure-doctor", "### `doctor`", "OUTPUT"),
-    ("tenure-bench", "### `bench`", "OUTPUT"),
-    ("tenure-break", "### `break`", "EXAMPLES"),
+/// The parts of the book that follow the help of a verb on its man page: man page, page of the book, heading in the book,
+/// heading on the man page.
+const PARTS: &[(&str, &str, &str, &str)] = &[
+    ("tenure", DATA, "## Environment", "ENVIRONMENT"),
+    ("tenure-run", CLI, "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
+    ("tenure-run", CLI, "## `run` inside of `run`", "A RUN INSIDE OF A RUN"),
+    ("tenure-run", "guides/several-locks.md", "# Several locks", "SEVERAL LOCKS"),
+    ("tenure-run", "guides/once-per-interval.md", "# Once per interval", "ONCE PER INTERVAL"),
+    ("tenure-run", CLI, "### `run -v`", "OUTPUT"),
+    ("tenure-run", DATA, "## Environment", "ENVIRONMENT"),
+    ("tenure-run", SCRIPTS, "# Scripts", "EXAMPLES"),
+    ("tenure-lead", "guides/leader-election.md", "# Leader election", "ONE LEADER OF MANY"),
+    ("tenure-lead", CLI, "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
+    ("tenure-lead", DATA, "## Environment", "ENVIRONMENT"),
+    ("tenure-attach", CLI, "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
+    ("tenure-attach", DATA, "## Environment", "ENVIRONMENT"),
+    ("tenure-attach", SCRIPTS, "## A lease that moves to another process", "EXAMPLES"),
+    ("tenure-ls", DATA, "### `ls` and `show`", "OUTPUT"),
+    ("tenure-show", DATA, "### `ls` and `show`", "OUTPUT"),
+    ("tenure-watch", DATA, "### `watch`", "OUTPUT"),
+    ("tenure-lock", DATA, "### `lock`", "OUTPUT"),
+    ("tenure-doctor", DATA, "### `doctor`", "OUTPUT"),
+    ("tenure-bench", DATA, "### `bench`", "OUTPUT"),
+    ("tenure-break", CLI, "### `break`", "EXAMPLES"),
 ];
+
+const CLI: &str = "reference/cli.md";
+const DATA: &str = "reference/json-and-environment.md";
+const SCRIPTS: &str = "guides/scripts.md";
 
 /// What the parts of the help are called on a page.
 const HELP: &[(&str, &str)] = &[("Exit codes:", "EXIT STATUS"), ("Parts:", "PARTS")];
@@ -59,20 +64,19 @@ fn folder() -> PathBuf {
 
 /// Every page by the name of its file.
 fn pages() -> BTreeMap<String, String> {
-    let manual = fs::read_to_string(root().join("docs/cli.md")).unwrap();
     let mut tenure = Cli::command().disable_help_subcommand(true);
     tenure.build();
     let verbs: Vec<Command> = tenure.get_subcommands().cloned().collect();
     let names: Vec<String> = verbs.iter().map(name).collect();
     let all = verbs.into_iter().chain([tenure]);
-    all.map(|command| (format!("{}.1", name(&command)), page(&command, &manual, &names))).collect()
+    all.map(|command| (format!("{}.1", name(&command)), page(&command, &names))).collect()
 }
 
 fn name(command: &Command) -> String {
     command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned()
 }
 
-fn page(command: &Command, manual: &str, verbs: &[String]) -> String {
+fn page(command: &Command, verbs: &[String]) -> String {
     let name = name(command);
     let source = concat!("tenure ", env!("CARGO_PKG_VERSION"));
     let man = Man::new(command.clone()).date(" ").source(source).manual("Tenure Manual");
@@ -87,9 +91,10 @@ fn page(command: &Command, manual: &str, verbs: &[String]) -> String {
     }
     let mut rest = Roff::new();
     help(&mut rest, &command.get_after_help().map(ToString::to_string).unwrap_or_default());
-    for (_, theirs, ours) in PARTS.iter().filter(|(page, ..)| *page == name) {
+    for (_, source, theirs, ours) in PARTS.iter().filter(|(page, ..)| *page == name) {
+        let source = format!("\n{}", fs::read_to_string(root().join("docs").join(source)).unwrap());
         rest.control("SH", [*ours]);
-        markdown(&mut rest, part(manual, theirs));
+        markdown(&mut rest, part(&source, theirs));
     }
     see_also(&mut rest, &name, verbs);
     rest.to_writer(&mut text).unwrap();
@@ -196,6 +201,7 @@ fn row(roff: &mut Roff, line: &str) {
 
 /// What stands in backticks is bold; of a link its text stays.
 fn words(text: &str) -> Vec<Inline> {
+    let text = text.replace("**", "");
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     parts.map(|(index, part)| if index % 2 == 1 { bold(part) } else { roman(unlinked(part)) }).collect()
 }
@@ -249,7 +255,7 @@ fn the_pages_are_right_for_man() {
     }
 }
 
-/// Each exit code and variable that the papers have is found by who asks `man`.
+/// Each exit code and variable that the docs have is found by who asks `man`.
 #[test]
 fn what_scripts_rely_on_is_on_the_pages() {
     let pages = pages();

@@ -2,7 +2,7 @@
 //! not ended under it.
 
 use nix::sys::signal::Signal;
-use tenure::{LockName, Locker, Mode, OwnerId};
+use tenure::{LockName, Locker, OwnerId, view::Mode};
 
 use crate::{args::Global, exit::Stop, waiting::Question};
 

@@ -44,7 +44,7 @@ pub(crate) struct Scope {
     /// `tenure` adopts orphans, and `/proc` shows them.
     pub(crate) adopts: bool,
     /// The children that `tenure` had before the command, as those of the shell that became `tenure`: not of the family.
-    pub(crate) before: Vec<Known>,
+    pub(crate) before: Vec<ProcessKey>,
 }
 
 impl Family {
@@ -173,7 +173,7 @@ impl Scope {
         // The children of one that has ended are ours by now, and are listed themselves.
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
         #[cfg(target_os = "linux")]
-        if sight() == Sight::Ours {
+        if sight() == ProcFacts::Ours {
             nix::sys::prctl::set_child_subreaper(true)?;
             let before = children(getpid())?.into_iter().filter_map(Process::look);
             return Ok(Self { adopts: true, before: before.map(|child| child.known()).collect() });
@@ -187,17 +187,17 @@ impl Scope {
             return Ok(());
         }
         match sight() {
-            Sight::Others => {
+            ProcFacts::Others => {
                 return Err(Stop::internal(
                     "/proc shows the processes of another PID namespace, and tenure could not watch over the command: \
                      mount the one of this namespace, as `unshare --mount-proc` and `bwrap --proc /proc` do",
                 ));
             }
-            Sight::Little if !quiet => exit::warn(
+            ProcFacts::Little if !quiet => exit::warn(
                 "/proc is missing, or hides our processes: tenure waits for the command's process group and stops it, \
                  but does not see what leaves that group",
             ),
-            Sight::Little | Sight::Ours => {}
+            ProcFacts::Little | ProcFacts::Ours => {}
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Process {
     }
 
     /// What tells it from a later one with the same pid.
-    fn known(&self) -> Known {
+    fn known(&self) -> ProcessKey {
         (self.pid.as_raw(), self.born)
     }
 
@@ -266,11 +266,11 @@ impl Process {
 }
 
 /// A pid and the start time of the process.
-pub(crate) type Known = (i32, u64);
+pub(crate) type ProcessKey = (i32, u64);
 
 /// What `/proc` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+enum ProcFacts {
     /// Our processes.
     Ours,
     /// It is missing, or shows less of them than is needed.
@@ -280,12 +280,12 @@ enum Sight {
 }
 
 /// What `/proc` showed to this process when it was asked first: no later failure makes it less.
-fn sight() -> Sight {
-    static SIGHT: OnceLock<Sight> = OnceLock::new();
+fn sight() -> ProcFacts {
+    static SIGHT: OnceLock<ProcFacts> = OnceLock::new();
     *SIGHT.get_or_init(look_around)
 }
 
-fn look_around() -> Sight {
+fn look_around() -> ProcFacts {
     let us = getpid();
     let link = fs::read_link("/proc/self").ok();
     let is_there = link.is_some() || fs::symlink_metadata("/proc/self").is_ok();
@@ -294,12 +294,12 @@ fn look_around() -> Sight {
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let is_outer = pids.is_some_and(|pids| pids.split_whitespace().count() > 1);
     if is_outer || (is_there && link != Some(us.to_string().into())) {
-        return Sight::Others;
+        return ProcFacts::Others;
     }
     let is_listed = || getsid(None).ok().is_some_and(|session| lists(session, us));
     match children(us).is_ok() && is_listed() {
-        true => Sight::Ours,
-        false => Sight::Little,
+        true => ProcFacts::Ours,
+        false => ProcFacts::Little,
     }
 }
 
@@ -331,7 +331,7 @@ fn children(parent: Pid) -> io::Result<Vec<Pid>> {
 /// True if our process group is orphaned: no process in it has a parent in another group of the session. Then the
 /// system does not suspend a process that uses the terminal, but gives it an error. False if `/proc` does not show it.
 pub(crate) fn are_orphaned() -> bool {
-    if sight() != Sight::Ours {
+    if sight() != ProcFacts::Ours {
         return false;
     }
     let (Ok(group), Ok(session)) = (getpgid(None), getsid(None)) else { return false };

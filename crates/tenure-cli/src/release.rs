@@ -8,8 +8,10 @@ use std::{
 
 use futures_util::future::join_all;
 use tenure::{
-    BackendError, ErrorKind, FencingToken, Guards, Host, Lease, Leases, LockView, Locker, Loss, Moment,
-    Outcome, Released, TokioHost,
+    BackendError, ErrorKind, FencingToken, Guards, Locker, Loss,
+    backend::{Host, Moment, Outcome, Released, TokioHost},
+    manual::Detached,
+    view::LockView,
 };
 
 use crate::{
@@ -38,10 +40,10 @@ pub(crate) struct Release<'a> {
 }
 
 impl Release<'_> {
-    /// The lease was lost, or could not be renewed: if the store answers at once, it hears of the release. Says nothing.
+    /// The lease was lost, or could not be renewed: if the store answers immediately, it hears of the release. Says nothing.
     pub(crate) async fn in_passing(self, guard: Guards) {
         drop(guard);
-        self.locks.drain(BRIEF_PATIENCE).await;
+        self.locks.flush(BRIEF_PATIENCE).await;
     }
 
     /// Waits for the answer as long as the lease may last, which is `left`. A failure is only a warning, because the work is
@@ -98,15 +100,15 @@ impl Release<'_> {
     /// What the store refused or failed with at last, if it said so.
     async fn given_back<'l>(
         &self,
-        leases: &'l Leases,
-        gone: &Cell<Option<&'l Lease>>,
+        leases: &'l [Detached],
+        gone: &Cell<Option<&'l Detached>>,
         patience: Duration,
     ) -> Result<(), Option<BackendError>> {
         let latest = RefCell::new(None);
         let each = leases.iter().map(async |lease| {
             let mut is_unclear = false;
             loop {
-                match self.locks.release(lease.name(), lease.owner()).await {
+                match lease.release().await {
                     Ok(Released::Released) => return true,
                     Ok(Released::WasGone) if is_unclear => {
                         self.say_unclear(lease, leases);
@@ -139,7 +141,7 @@ impl Release<'_> {
         if are_answered { Ok(()) } else { Err(said) }
     }
 
-    fn say_unclear(&self, lease: &Lease, leases: &Leases) {
+    fn say_unclear(&self, lease: &Detached, leases: &[Detached]) {
         if !self.quiet {
             exit::warn(&format!(
                 "{}: the lease was gone when its release was repeated: the first request, which had no answer, has \
@@ -150,22 +152,18 @@ impl Release<'_> {
     }
 
     /// Asks the store how a lease ended.
-    async fn how_lost(&self, lease: &Lease, leases: &Leases, signals: &mut Signals) -> String {
+    async fn how_lost(&self, lease: &Detached, leases: &[Detached], signals: &mut Signals) -> String {
         let line = format!("{}: the lease was lost", self.name_of(lease, leases));
         let asking = || format!("{line}; {} does not answer how", self.place);
         let (shown, said) = (waiting::spin(self.quiet, asking), announce_after(self.quiet, LONG, asking));
         let view = attended(self.locks.inspect(lease.name()), signals.insisted(), shown, said).await;
         let view = view.ok().and_then(Result::ok);
-        format!("{line}: {}", how_lost(view.as_ref(), lease.token()))
+        format!("{line}: {}", how_lost(view.as_ref(), lease.token().expect("BUG: its guard had a token")))
     }
 
     /// The lock, if it is one of several.
-    fn name_of(&self, lease: &Lease, leases: &Leases) -> String {
-        if leases.iter().len() > 1 {
-            format!("{} (of {})", lease.name(), self.name)
-        } else {
-            self.name.to_owned()
-        }
+    fn name_of(&self, lease: &Detached, leases: &[Detached]) -> String {
+        if leases.len() > 1 { format!("{} (of {})", lease.name(), self.name) } else { self.name.to_owned() }
     }
 
     fn unanswered(&self, began: Moment) -> String {
@@ -196,7 +194,10 @@ fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tenure::{HolderView, LockName, Mode};
+    use tenure::{
+        LockName,
+        view::{HolderView, Mode},
+    };
 
     use super::*;
 

@@ -4,13 +4,15 @@
 use std::{ffi::OsString, fmt, num::NonZeroU32, time::Duration};
 
 use tenure::{
-    Guards, Host, Label, Lease, Lock, LockName, Locker, Loss, Lost, Mode, Moment, Promises, Term, Timing,
-    TokioHost,
+    Guards, Label, Lease, Lock, LockName, Locker, Loss, Lost,
+    backend::{Host, Moment, Promises, Timing, TokioHost},
+    election::Term,
+    view::Mode,
 };
 
 use crate::{
     args::{Attach, Global, Lead, Run, name},
-    child::{Change, Child, Under},
+    child::{Child, ChildChange, Under},
     every::Every,
     exit::{self, Stop},
     nested::{self, Nesting},
@@ -18,13 +20,13 @@ use crate::{
     release::Release,
     signals::Signals,
     store, text,
-    waiting::{BRIEF_PATIENCE, Budget, LONG, Question, Waiting, pause},
+    waiting::{BRIEF_PATIENCE, Budget, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
 
 pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     Task::from(&args).check()?;
-    let wanted = Wanted::of(&mut args, std::env::args_os())?;
+    let wanted = LockNames::of(&mut args, std::env::args_os())?;
     let task = Task::from(&args);
     let mut started = Started::new(global, &task, wanted).await?.every(&args);
     started.refuse_nested().await?;
@@ -34,8 +36,8 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
     let budget = Budget(if args.nonblock { Some(Duration::ZERO) } else { args.wait });
     let guards = started.enter(budget, args.conflict_exit_code).await?;
     match started.run(guards, async |_| Ok(())).await? {
-        End::Ended(code) => Ok(code),
-        End::Lost(line) => Err(task.lost(line)),
+        CommandEnd::Ended(code) => Ok(code),
+        CommandEnd::Lost(line) => Err(task.lost(line)),
     }
 }
 
@@ -44,7 +46,7 @@ pub(crate) async fn run(global: &Global, mut args: Run) -> Result<u8, Stop> {
 pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let task = Task::from(&args);
     task.check()?;
-    let mut started = Started::new(global, &task, Wanted::only(args.name)).await?;
+    let mut started = Started::new(global, &task, LockNames::only(args.name)).await?;
     started.refuse_nested().await?;
     let election = started.locks.election(started.wanted.name());
     loop {
@@ -56,10 +58,10 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
             None => Ok(()),
         };
         match started.run(guards, proclaimed).await? {
-            End::Ended(code) => return Ok(code),
-            End::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
-            End::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
-            End::Lost(_) => {}
+            CommandEnd::Ended(code) => return Ok(code),
+            CommandEnd::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
+            CommandEnd::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
+            CommandEnd::Lost(_) => {}
         }
     }
 }
@@ -79,7 +81,7 @@ pub(crate) struct Started<'a> {
     global: &'a Global,
     task: &'a Task,
     locks: Locker,
-    wanted: Wanted,
+    wanted: LockNames,
     every: Option<Every<'a>>,
     stopping: Stopping,
     ttl: Duration,
@@ -89,7 +91,7 @@ pub(crate) struct Started<'a> {
 }
 
 impl<'a> Started<'a> {
-    pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: Wanted) -> Result<Self, Stop> {
+    pub(crate) async fn new(global: &'a Global, task: &'a Task, wanted: LockNames) -> Result<Self, Stop> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
         let (ttl, stopping) = task.durations(&locks.promises())?;
@@ -142,10 +144,10 @@ impl<'a> Started<'a> {
     async fn acquire(&mut self, budget: Budget, conflict: u8, is_patient: bool) -> Result<Guards, Stop> {
         let Self { global, task, locks, wanted, ttl, stopping, .. } = self;
         let began = TokioHost.now();
-        let waiting = Waiting::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
+        let waiting = LockWait::new(global, locks, &*wanted, conflict).of_all(wanted.is_all());
         let waiting = if is_patient { waiting.for_ever() } else { waiting };
         let set = |lock| task.set(lock, (*ttl, *stopping));
-        let asking = Asking { locks, waiting: &waiting, budget };
+        let asking = LockRequest { locks, waiting: &waiting, budget };
         let guards = wanted.acquire(asking, set, &mut self.signals).await?;
         self.waited = began.elapsed(TokioHost.now());
         Ok(guards)
@@ -159,14 +161,14 @@ impl<'a> Started<'a> {
         &mut self,
         guard: Guards,
         before: impl AsyncFnOnce(&mut Signals) -> Result<(), Stop>,
-    ) -> Result<End, Stop> {
+    ) -> Result<CommandEnd, Stop> {
         let since = TokioHost.now();
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
         let release = Release { locks: &self.locks, name, place, quiet, ttl: self.ttl };
         let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let is_verbose = self.global.verbose > 0 && !quiet;
-        let held = Held { task, name, stopping, guard, first, waited, is_verbose, release, every };
+        let held = LockedCommand { task, name, stopping, guard, first, waited, is_verbose, release, every };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
             Ok(()) => held.may_start(signals).await,
@@ -176,7 +178,7 @@ impl<'a> Started<'a> {
             Ok(None) => held.run(signals, since).await,
             Ok(Some(code)) => {
                 held.leave(signals).await;
-                Ok(End::Ended(code))
+                Ok(CommandEnd::Ended(code))
             }
             Err(stop) => {
                 held.leave(signals).await;
@@ -187,7 +189,7 @@ impl<'a> Started<'a> {
 }
 
 /// The names of the locks, as they were written.
-pub(crate) struct Wanted {
+pub(crate) struct LockNames {
     names: Vec<LockName>,
     how: How,
     /// Of one lock; several are mutexes.
@@ -201,7 +203,7 @@ enum How {
     Any,
 }
 
-impl Wanted {
+impl LockNames {
     /// What stands in the arguments. With `--any` there is no NAME, and what was taken for it begins the command; `written` is
     /// the whole command line.
     fn of(args: &mut Run, written: impl Iterator<Item = OsString>) -> Result<Self, Stop> {
@@ -285,11 +287,11 @@ impl Wanted {
     /// Waits until it is held. `set` has the settings of each lock.
     async fn acquire(
         &self,
-        asking: Asking<'_>,
+        asking: LockRequest<'_>,
         set: impl Fn(Lock) -> Lock,
         signals: &mut Signals,
     ) -> Result<Guards, Stop> {
-        let Asking { locks, waiting, budget } = asking;
+        let LockRequest { locks, waiting, budget } = asking;
         let prepared = |lock| waiting.prepared(set(lock), budget);
         match self.how {
             How::One => {
@@ -298,19 +300,19 @@ impl Wanted {
             }
             How::All => {
                 let all = locks.all(&self.names).with(prepared);
-                let acquire = budget.of(all.acquire(), |budget| all.acquire_within(budget));
+                let acquire = budget.of(all.acquire(), |budget| all.within(budget).acquire());
                 waiting.awaited(budget, signals, acquire).await
             }
             How::Any => {
                 let any = locks.any(&self.names).with(prepared);
-                let acquire = budget.of(any.acquire(), |budget| any.acquire_within(budget));
+                let acquire = budget.of(any.acquire(), |budget| any.within(budget).acquire());
                 waiting.awaited(budget, signals, acquire).await.map(Guards::from)
             }
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for LockNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.names.iter().map(LockName::as_str).collect();
         f.write_str(&names.join(if self.how == How::Any { " or " } else { ", " }))
@@ -318,9 +320,9 @@ impl fmt::Display for Wanted {
 }
 
 /// Where and how it is asked for.
-struct Asking<'a> {
+struct LockRequest<'a> {
     locks: &'a Locker,
-    waiting: &'a Waiting<'a>,
+    waiting: &'a LockWait<'a>,
     budget: Budget,
 }
 
@@ -342,7 +344,7 @@ fn mode(args: &Run) -> Mode {
 }
 
 /// A command that runs, or is about to, under its locks.
-struct Held<'a> {
+struct LockedCommand<'a> {
     task: &'a Task,
     /// Of the lock or locks, for people.
     name: &'a str,
@@ -357,7 +359,7 @@ struct Held<'a> {
     every: Option<&'a Every<'a>>,
 }
 
-impl Held<'_> {
+impl LockedCommand<'_> {
     /// The exit code if the command is not to run after all.
     async fn may_start(&self, signals: &mut Signals) -> Result<Option<u8>, Stop> {
         let Some(every) = self.every else { return Ok(None) };
@@ -375,13 +377,13 @@ impl Held<'_> {
         self.release.awaited(self.guard, left, signals).await
     }
 
-    async fn run(self, signals: &mut Signals, since: Moment) -> Result<End, Stop> {
+    async fn run(self, signals: &mut Signals, since: Moment) -> Result<CommandEnd, Stop> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
             let line = format!("{}: {lost}; nothing was started", self.lost_name());
             self.release.in_passing(self.guard).await;
-            return Ok(End::Lost(line));
+            return Ok(CommandEnd::Lost(line));
         }
         let argv = self.task.argv();
         let under = Under { guards: &self.guard, first: &self.first };
@@ -409,7 +411,7 @@ impl Held<'_> {
                 } else {
                     self.release.in_passing(self.guard).await;
                 }
-                Ok(End::Lost(line))
+                Ok(CommandEnd::Lost(line))
             }
         }
     }
@@ -423,7 +425,7 @@ impl Held<'_> {
         (code, started): (u8, Moment),
         since: Moment,
         signals: &mut Signals,
-    ) -> Result<End, Stop> {
+    ) -> Result<CommandEnd, Stop> {
         let counted = match self.every {
             Some(every) => every.ended(&self.first, (code, started), signals).await,
             None => Ok(()),
@@ -450,7 +452,7 @@ impl Held<'_> {
             Some(line) => {
                 Err(task.lost(format!("{line}; the command had ended by itself, with code {code}")))
             }
-            None => Ok(End::Ended(code)),
+            None => Ok(CommandEnd::Ended(code)),
         }
     }
 
@@ -477,7 +479,7 @@ impl Held<'_> {
     /// Which lock was lost, if it is one of several.
     fn lost_name(&self) -> String {
         let lost = self.guard.iter().find(|lease| lease.check().is_err());
-        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_at_risk()));
+        let lost = lost.or_else(|| self.guard.iter().find(|lease| lease.is_renewal_failing()));
         lost.filter(|_| self.guard.iter().len() > 1)
             .map_or_else(|| self.name.to_owned(), |lease| format!("{} (of {})", lease.name(), self.name))
     }
@@ -494,7 +496,7 @@ impl Held<'_> {
                 return Err(Over::lost(why));
             }
             match change {
-                Change::Ended(code) => {
+                ChildChange::Ended(code) => {
                     if let Err(lost) = self.guard.check() {
                         self.kill_at(TokioHost.now(), child).await;
                         return Err(Over::lost(lost));
@@ -504,12 +506,12 @@ impl Held<'_> {
                         return Ok(code);
                     }
                 }
-                Change::Suspended(why) => child.suspend_with(why, &self.guard),
-                Change::None => {}
+                ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),
+                ChildChange::None => {}
             }
             tokio::select! {
                 biased;
-                ending = self.guard.nearly_lost(self.stopping.margin()) => {
+                ending = self.guard.expires_within(self.stopping.margin()) => {
                     return Err(self.stop(child, ending).await);
                 }
                 signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
@@ -542,7 +544,7 @@ impl Held<'_> {
     }
 
     fn why_now(&self) -> Over {
-        if self.guard.is_at_risk() || self.task.max_hold.is_none() {
+        if self.guard.is_renewal_failing() || self.task.max_hold.is_none() {
             Over::lost("the lease was lost: it could not be renewed in time")
         } else {
             Over { why: "--max-hold is over".to_owned(), is_planned: true }
@@ -591,7 +593,7 @@ impl Held<'_> {
 }
 
 /// How a command under a lock came to its end.
-pub(crate) enum End {
+pub(crate) enum CommandEnd {
     /// By itself, with this code.
     Ended(u8),
     /// It was stopped, or not started, because the lease is over: why, for people.
@@ -658,7 +660,7 @@ impl Task {
 
     /// The lock under which it runs, with its settings.
     fn set(&self, lock: Lock, (ttl, stopping): (Duration, Stopping)) -> Lock {
-        let ours = tenure::this_process();
+        let ours = tenure::command::this_process();
         let command = self.argv.first().map(|program| program.to_string_lossy()).unwrap_or_default();
         let command = if self.is_line { first_word(&command) } else { &command };
         let label = Label::new(&ours.host, ours.pid, &ours.user, command);

@@ -19,19 +19,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Stop;
 
-type Stream = tokio::signal::unix::Signal;
+type SignalStream = tokio::signal::unix::Signal;
 
 /// INT, TERM and HUP end a wait and are passed on to the command. CHLD says that a child has changed.
 ///
 /// A signal that was ignored when we started stays ignored, for us and for the command: HUP under `nohup`, INT after
 /// `&` in a script.
 pub(crate) struct Signals {
-    interrupt: Option<Stream>,
-    terminate: Option<Stream>,
-    hangup: Option<Stream>,
+    interrupt: Option<SignalStream>,
+    terminate: Option<SignalStream>,
+    hangup: Option<SignalStream>,
     /// TSTP, once there is a command that must not run while we are suspended.
-    stop: Option<Stream>,
-    child: Stream,
+    stop: Option<SignalStream>,
+    child: SignalStream,
     /// Somebody has asked us to end.
     is_asked: bool,
     /// And once more, while we waited.
@@ -109,16 +109,16 @@ pub(crate) async fn unhandled() -> Signal {
     std::future::pending().await
 }
 
-fn listen(to: Signal) -> Result<Stream, Stop> {
+fn listen(to: Signal) -> Result<SignalStream, Stop> {
     signal(SignalKind::from_raw(to as i32))
         .map_err(|error| Stop::internal(format!("signal handlers cannot be installed: {error}")))
 }
 
-fn listen_unless_ignored(to: Signal) -> Result<Option<Stream>, Stop> {
+fn listen_unless_ignored(to: Signal) -> Result<Option<SignalStream>, Stop> {
     if is_ignored(to) { Ok(None) } else { listen(to).map(Some) }
 }
 
-async fn next(stream: &mut Option<Stream>) {
+async fn next(stream: &mut Option<SignalStream>) {
     match stream {
         Some(stream) => drop(stream.recv().await),
         None => std::future::pending().await,

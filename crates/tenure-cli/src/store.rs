@@ -80,7 +80,7 @@ fn folder() -> Result<PathBuf, Stop> {
     Ok(state.join("tenure"))
 }
 
-/// For this user alone, unless it is there: whoever may write to it may delete what is remembered in it.
+/// For this user alone, unless it is there: any user that may write to it may delete what is remembered in it.
 fn make_folder() -> Result<(), Stop> {
     let folder = folder()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
@@ -105,6 +105,7 @@ mod tests {
                 "the redlock store at a, b:1, [::1]:3",
             ),
             ("postgres://u:hid@den@h/hidden?host=hidden", "the postgres store at h"),
+            ("mysql://u:hid@den@h/hidden?socket=hidden", "the mysql store at h"),
             ("zookeeper://a,b,c/hidden", "the zookeeper store at a,b,c"),
             ("redis://hidden!", "the redis store"),
             ("postgres:///hidden@hidden", "the postgres store"),

@@ -7,9 +7,9 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use tenure::HolderView;
+use tenure::view::HolderView;
 
-/// Writes lines, as many at once as a pipe keeps whole. A longer line is one write all the same.
+/// Writes lines in blocks that a pipe does not split. A line that is longer than a block is one write.
 pub(crate) fn write(out: &mut impl Write, text: &str) -> io::Result<()> {
     let mut rest = text;
     while !rest.is_empty() {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     proptest! {
-        /// Eight that were refused at once wrote into each other's lines: a line of 67 bytes was 60 writes.
+        /// Eight that were refused immediately wrote into each other's lines: a line of 67 bytes was 60 writes.
         #[test]
         fn a_line_is_one_write_that_a_pipe_keeps_whole(lines in prop::collection::vec(line(), 0..9)) {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

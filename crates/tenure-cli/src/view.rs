@@ -5,7 +5,7 @@ use std::io;
 use clap::CommandFactory;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
-use tenure::{LockView, shown};
+use tenure::{command::shown, view::LockView};
 
 use crate::{
     args::{Break, Cli, Global, Ls, Show},
@@ -135,7 +135,7 @@ fn text(view: &LockView) -> String {
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
     let question = Question::new(global, format!("{}: breaking the lock", args.name));
-    let robbed = question.answered(unhandled(), locks.break_lock(&args.name)).await?;
+    let robbed = question.answered(unhandled(), locks.force_release(&args.name)).await?;
     if global.quiet {
         return Ok(0);
     }
@@ -166,8 +166,9 @@ mod tests {
 
     use proptest::{prelude::*, sample::select};
     use tenure::{
-        AcquireError, BackendError, ErrorKind, FencingToken, HolderView, Label, LockName, MemoView, Mode,
-        Outcome, WaiterView,
+        AcquireError, BackendError, ErrorKind, FencingToken, Label, LockName,
+        backend::Outcome,
+        view::{HolderView, MemoView, Mode, WaiterView},
     };
 
     use super::*;
@@ -194,7 +195,8 @@ mod tests {
         /// with was shown as it was.
         #[test]
         fn nothing_that_is_stored_paints_the_terminal_or_forges_a_line(a in stranger(), b in stranger(), foreign: bool) {
-            let label = Label { host: a.clone(), user: b.clone(), command: b.clone(), ..Label::new("", 7, "", "") };
+            let mut label = Label::new("", 7, "", "");
+            (label.host, label.user, label.command) = (a.clone(), b.clone(), b.clone());
             let label = (!foreign).then_some(label);
             let (owner, mode) = (a.clone(), Mode::Exclusive);
             let mut held = HolderView::new(owner.clone(), mode);

@@ -11,7 +11,9 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::Signal;
 use tenure::{
-    AcquireError, BackendError, ErrorKind, Guard, Host, Lock, Locker, Moment, Progress, TokioHost, shown,
+    AcquireError, BackendError, ErrorKind, Guard, Lock, Locker, Progress,
+    backend::{Host, Moment, TokioHost},
+    command::shown,
 };
 
 use crate::{
@@ -43,11 +45,11 @@ impl Budget {
 }
 
 /// Waits for a lock, for several, or for one of several.
-pub(crate) struct Waiting<'a> {
+pub(crate) struct LockWait<'a> {
     locks: &'a Locker,
     /// What is waited for, for people.
     what: String,
-    /// It is several at once, of which one is waited for at a time.
+    /// It is several immediately, of which one is waited for at a time.
     is_all: bool,
     quiet: bool,
     conflict: u8,
@@ -59,7 +61,7 @@ pub(crate) struct Waiting<'a> {
     place: String,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> LockWait<'a> {
     pub(crate) fn new(global: &Global, locks: &'a Locker, what: impl ToString, conflict: u8) -> Self {
         let (progress, started, place) = (Progress::new(), TokioHost.now(), store::place(global));
         let what = what.to_string();
@@ -91,7 +93,7 @@ impl<'a> Waiting<'a> {
         signals: &mut Signals,
     ) -> Result<Guard, Stop> {
         let lock = self.prepared(lock, budget);
-        self.awaited(budget, signals, budget.of(lock.acquire(), |budget| lock.acquire_within(budget))).await
+        self.awaited(budget, signals, budget.of(lock.acquire(), |budget| lock.within(budget).acquire())).await
     }
 
     /// Waits for what was prepared, with what is shown meanwhile.
@@ -119,7 +121,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits until nothing of ours is left in the queue, but not long for a store that does not answer. A signal ends it.
     async fn leave(&self, signals: &mut Signals) {
-        let patience = match Trouble::of(&self.progress, self.locks, &self.place) {
+        let patience = match StoreTrouble::of(&self.progress, self.locks, &self.place) {
             Some(_) => BRIEF_PATIENCE,
             None => LEAVE_PATIENCE,
         };
@@ -156,7 +158,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// The line where there is no progress line.
-    fn notice(&self, trouble: &Trouble) -> String {
+    fn notice(&self, trouble: &StoreTrouble) -> String {
         format!("{}: {}", self.waited(), trouble.why)
     }
 
@@ -171,7 +173,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Why the store lets us wait, and when we give up.
-    fn trouble(&self, budget: Option<Duration>) -> Option<Trouble> {
+    fn trouble(&self, budget: Option<Duration>) -> Option<StoreTrouble> {
         let end = match budget {
             Some(Duration::ZERO) => String::new(),
             Some(_) => "; given up when --wait is over".to_owned(),
@@ -179,7 +181,7 @@ impl<'a> Waiting<'a> {
                 format!("; given up if that lasts {}", text::seconds(patience))
             }),
         };
-        Trouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
+        StoreTrouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
     }
 }
 
@@ -265,11 +267,11 @@ pub(crate) async fn drained(
     patience: Duration,
     signal: impl Future<Output = Signal>,
 ) -> bool {
-    attended(locks.drain(patience), signal, pending(), pending()).await.unwrap_or(false)
+    attended(locks.flush(patience), signal, pending(), pending()).await.unwrap_or(false)
 }
 
 /// Why a store lets us wait.
-pub(crate) struct Trouble {
+pub(crate) struct StoreTrouble {
     /// What people read.
     pub(crate) why: String,
     reason: Reason,
@@ -296,7 +298,7 @@ impl Reason {
     }
 }
 
-impl Trouble {
+impl StoreTrouble {
     /// What keeps a claim from being answered; `None` while the store answers.
     pub(crate) fn of(progress: &Progress, locks: &Locker, place: &str) -> Option<Self> {
         let since = progress.unanswered_since()?;
@@ -343,8 +345,8 @@ fn way_out(locks: &Locker) -> String {
 /// Says the line of a long trouble, once for each reason, where no progress line is drawn.
 pub(crate) async fn announce(
     quiet: bool,
-    look: impl Fn() -> Option<Trouble>,
-    line: impl Fn(&Trouble) -> String,
+    look: impl Fn() -> Option<StoreTrouble>,
+    line: impl Fn(&StoreTrouble) -> String,
 ) -> Infallible {
     if quiet || stderr().is_terminal() {
         pending::<()>().await;
@@ -354,7 +356,7 @@ pub(crate) async fn announce(
         pause(LOOK).await;
         let found = look();
         seen = if found.is_some() { seen.saturating_add(1) } else { 0 };
-        let is_due = |trouble: &Trouble| {
+        let is_due = |trouble: &StoreTrouble| {
             let is_sure = seen >= LOOKS || matches!(trouble.reason, Reason::Closed(_));
             trouble.is_long && is_sure && !said.iter().any(|said: &Reason| said.tells(trouble.reason))
         };
@@ -370,7 +372,7 @@ pub(crate) async fn announce_after(quiet: bool, patience: Duration, line: impl F
     let began = TokioHost.now();
     let look = || {
         let is_long = began.elapsed(TokioHost.now()) >= patience;
-        Some(Trouble { why: String::new(), reason: Reason::Silent(began), is_long })
+        Some(StoreTrouble { why: String::new(), reason: Reason::Silent(began), is_long })
     };
     announce(quiet, look, |_| line()).await
 }
@@ -441,7 +443,7 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 /// A wait is announced when it is longer than two seconds. The rest is for connections that are given up after just that time:
 /// their one line says that.
 pub(crate) const LONG: Duration = Duration::from_millis(2_250);
-/// If the store says how long it will be, such a wait is announced at once.
+/// If the store says how long it will be, such a wait is announced immediately.
 const KNOWN_LONG: Duration = Duration::from_secs(1);
 /// If that is so much later than it said before, it is worth another line: the old answer may be some seconds old.
 const LONGER: Duration = Duration::from_secs(5);

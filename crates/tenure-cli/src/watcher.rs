@@ -21,20 +21,20 @@ use nix::{
 };
 use rustix::process::{WaitOptions, waitpid};
 use serde::{Deserialize, Serialize};
-use tenure::{Host, Moment, TokioHost};
+use tenure::backend::{Host, Moment, TokioHost};
 
 use crate::{
     exit, nested,
-    processes::{self, Family, Known, Scope, raw},
+    processes::{self, Family, ProcessKey, Scope, raw},
 };
 
 /// A process that ends the command if we cannot, and its successors. Dropping this ends it.
 pub(crate) struct Watcher {
-    before: Vec<Known>,
+    before: Vec<ProcessKey>,
     /// Which processes to watch, once that is known.
     watched: Option<Watched>,
     /// `None` while there is none: the last one was killed.
-    process: Option<Process>,
+    process: Option<WatcherProcess>,
     started: Moment,
     /// The next one is started so long after the last one.
     pause: Duration,
@@ -47,8 +47,8 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts it; `before` are the children that we have already.
-    pub(crate) fn start(before: Vec<Known>) -> io::Result<Self> {
-        let process = Some(Process::start(&before, None)?);
+    pub(crate) fn start(before: Vec<ProcessKey>) -> io::Result<Self> {
+        let process = Some(WatcherProcess::start(&before, None)?);
         let (watched, started, pause) = (None, TokioHost.now(), FIRST);
         Ok(Self { before, watched, process, started, pause, said: None, is_missed: false, has_acted: false })
     }
@@ -102,7 +102,7 @@ impl Watcher {
         self.pause = if lived < MINUTE { LONGEST.min(2 * self.pause) } else { FIRST };
         self.started = now;
         let what = "the watcher process, which stops the command if tenure is killed, was killed";
-        match Process::start(&self.before, self.watched.as_ref()) {
+        match WatcherProcess::start(&self.before, self.watched.as_ref()) {
             Ok(process) => {
                 self.process = Some(process);
                 if self.is_missed || self.said.is_none_or(|said| said.elapsed(now) >= MINUTE) {
@@ -131,17 +131,17 @@ impl Drop for Watcher {
 }
 
 /// One watcher process that has not been waited for.
-struct Process {
+struct WatcherProcess {
     pid: Pid,
     line: PipeWriter,
     answer: PipeReader,
     told: Option<Deadline>,
 }
 
-impl Process {
+impl WatcherProcess {
     /// In a process group of its own, so that signals to our group do not reach it. If the command runs already, its pid
     /// waits in the pipe, whatever happens to us meanwhile.
-    fn start(before: &[Known], watched: Option<&Watched>) -> io::Result<Self> {
+    fn start(before: &[ProcessKey], watched: Option<&Watched>) -> io::Result<Self> {
         let (inbox, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
@@ -186,7 +186,7 @@ fn say(line: &mut PipeWriter, message: &Message) -> io::Result<()> {
 }
 
 /// A process in an argument of `__watch`.
-fn written((pid, born): &Known) -> String {
+fn written((pid, born): &ProcessKey) -> String {
     format!("{pid}:{born}")
 }
 
@@ -212,8 +212,8 @@ pub(crate) struct Watched {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadline {
     /// TERM; `None` if that has been sent.
-    term: Option<Reading>,
-    kill: Reading,
+    term: Option<SharedMoment>,
+    kill: SharedMoment,
 }
 
 impl Deadline {
@@ -244,9 +244,9 @@ impl Deadline {
 }
 
 /// A moment in a message to another process of this machine.
-type Reading = (Duration, Duration);
+type SharedMoment = (Duration, Duration);
 
-fn moment((boot, wall): Reading) -> Moment {
+fn moment((boot, wall): SharedMoment) -> Moment {
     Moment { boot, wall }
 }
 
@@ -291,7 +291,7 @@ impl Inbox {
 pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Whoever asks all processes of a service to end does not mean us: we end with `tenure`.
     let _ = SigSet::all().thread_block();
-    let before: Vec<Known> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
+    let before: Vec<ProcessKey> = arguments.filter_map(|argument| read(argument.to_str()?)).collect();
     let (mut inbox, mut watched, mut deadline) = (Inbox::new(), None, None::<Deadline>);
     loop {
         let left = deadline.map_or(CLOCKS, |deadline| deadline.first().remaining(TokioHost.now()));
@@ -314,7 +314,7 @@ pub(crate) fn watch(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn read(argument: &str) -> Option<Known> {
+fn read(argument: &str) -> Option<ProcessKey> {
     let (pid, born) = argument.split_once(':')?;
     Some((pid.parse().ok()?, born.parse().ok()?))
 }
@@ -386,7 +386,7 @@ fn rest() {
 /// Not a verb for people.
 pub(crate) const VERB: &str = "__watch";
 
-/// From one start to the next, if each watcher is killed at once: the first time, and the longest.
+/// From one start to the next, if each watcher is killed immediately: the first time, and the longest.
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(1);
 

@@ -152,6 +152,12 @@ mod chosen {
         all(&Stage::on_postgres());
     }
 
+    #[cfg(feature = "mysql")]
+    #[test]
+    fn mysql() {
+        all(&Stage::on_mysql());
+    }
+
     #[cfg(feature = "etcd")]
     #[test]
     fn etcd() {

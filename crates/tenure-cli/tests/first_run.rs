@@ -1,6 +1,84 @@
-//! A fresh machine: nothing but the binary and an empty home.
+//! A fresh machine: nothing but the binary and an empty home. And every command that the READMEs show to its user.
 
-use crate::stage::Stage;
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use crate::stage::{Ended, Stage};
+
+/// Where the READMEs show commands.
+const READMES: &[&str] = &["../../README.md", "README.md"];
+
+fn text(readme: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(readme)).unwrap()
+}
+
+/// The lines of the blocks in this language.
+fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
+    let mut inside = false;
+    let fence = format!("```{language}");
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        match line.starts_with("```") {
+            true => inside = line == fence,
+            false if inside => lines.push(line),
+            false => {}
+        }
+    }
+    lines
+}
+
+/// Runs a line of a README as a shell does.
+fn types(stage: &Stage, line: &str) -> Ended {
+    let line = line.replacen("cargo run --release -- ", "tenure ", 1);
+    let rest = line.strip_prefix("tenure ").unwrap_or_else(|| panic!("not a command of ours: {line}"));
+    let mut command = stage.program("sh");
+    command.args(["-c", &format!("\"$0\" {rest}"), env!("CARGO_BIN_EXE_tenure")]);
+    stage.run_command(command)
+}
+
+/// What a user copies works, on a machine that has the user's scripts.
+#[test]
+fn the_commands_in_the_readmes_succeed() {
+    let stage = Stage::new();
+    for script in ["backup.sh", "deploy.sh", "serve.sh"] {
+        fs::write(stage.path(script), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(stage.path(script), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for readme in READMES {
+        let text = text(readme);
+        let lines = blocks(&text, "sh").into_iter().filter(|line| line.starts_with("tenure "));
+        let count = lines.clone().count();
+        assert!(count >= 4, "{readme} shows commands: {count}");
+        for line in lines {
+            let ended = types(&stage, line);
+            assert_eq!((ended.code, ended.err.as_str()), (0, ""), "{readme}: {line}");
+        }
+    }
+}
+
+/// A command with the output below it prints that.
+#[test]
+fn the_readme_shows_what_its_first_command_prints() {
+    let text = text(READMES[0]);
+    let block = blocks(&text, "console");
+    let [command, shown] = block[..] else { panic!("one command, one line of output: {block:?}") };
+    let ended = types(&Stage::new(), command.strip_prefix("$ ").unwrap());
+    ended.silent(0);
+    assert_eq!(ended.out, format!("{shown}\n"));
+}
+
+/// Each command and flag in the README's table of features is one that the command line knows.
+#[test]
+fn the_flags_in_the_readme_are_known() {
+    let (stage, text) = (Stage::new(), text(READMES[0]));
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let commands: Vec<&str> =
+        rows.flat_map(|row| row.split('`')).filter(|span| span.starts_with("tenure ")).collect();
+    assert!(commands.len() > 8, "{commands:?}");
+    for command in commands {
+        let ended = types(&stage, &format!("{command} --help"));
+        assert_eq!(ended.code, 0, "{command}: {}", ended.err);
+    }
+}
 
 /// The README's first command.
 #[test]

@@ -8,11 +8,13 @@
 
 mod attach;
 mod bench;
+mod book;
 mod breaks;
 mod command;
 mod completions;
 mod contention;
 mod damage;
+mod demo;
 mod doctor;
 mod entrypoint;
 #[cfg(feature = "etcd")]
@@ -27,6 +29,8 @@ mod lead;
 mod lines;
 mod loss;
 mod manual;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod nested;
 mod notices;
 mod postgres;

@@ -1,4 +1,4 @@
-//! The manual, `docs/cli.md`: it has every verb, flag, exit code and JSON field that the command has.
+//! The manual, the pages of reference about the command: they have every verb, flag, exit code and JSON field that it has.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -7,7 +7,9 @@ use serde_json::Value;
 use crate::stage::{Stage, files::HOLD};
 
 fn manual() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md")).unwrap()
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    let pages = ["cli.md", "exit-codes.md", "json-and-environment.md"];
+    pages.map(|page| fs::read_to_string(folder.join(page)).unwrap()).join("\n")
 }
 
 /// The words after two or more blanks in the lines of a part of the help.

@@ -193,14 +193,14 @@ fn systemd_takes_the_units() {
 /// A recipe that no paper names is not found, and one that is named has to be there.
 #[test]
 fn the_paper_names_each_file() {
-    let paper = fs::read_to_string(packaging("../docs/recipes.md")).unwrap();
+    let paper = fs::read_to_string(packaging("../docs/guides/cron-systemd-kubernetes.md")).unwrap();
     for folder in ["systemd", "cron", "kubernetes"] {
         for file in fs::read_dir(packaging(folder)).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
-            assert!(paper.contains(&format!("(../packaging/{folder}/{name})")), "{folder}/{name}");
+            assert!(paper.contains(&format!("(../../packaging/{folder}/{name})")), "{folder}/{name}");
         }
     }
-    let links = paper.split("](../").skip(1).filter_map(|rest| rest.split_once(')'));
+    let links = paper.split("](../../").skip(1).filter_map(|rest| rest.split_once(')'));
     let gone = links.map(|(path, _)| path).filter(|path| !packaging("..").join(path).exists());
     assert_eq!(gone.collect::<Vec<_>>(), Vec::<&str>::new(), "named, and not there");
 }

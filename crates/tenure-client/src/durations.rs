@@ -39,19 +39,30 @@ impl Span {
         Self { least, ..self }
     }
 
-    /// Reads one, like `500ms`.
+    /// Reads one, like `500ms`, whatever its bounds.
     ///
     /// # Errors
-    /// If it is none, or lies outside.
+    /// If it is none.
     pub fn read(self, text: &str) -> Result<Duration, UrlError> {
-        let Self { key, least, most } = self;
         let parsed = humantime::parse_duration(text);
-        let parsed = parsed.map_err(|_| bad(format!("{key}= is no duration; write it like 500ms")))?;
-        if parsed < least || parsed > most {
+        parsed.map_err(|_| bad(format!("{}= is no duration; write it like 500ms", self.key)))
+    }
+
+    /// # Errors
+    /// If it lies outside its bounds.
+    pub fn check(self, value: Duration) -> Result<(), UrlError> {
+        let Self { key, least, most } = self;
+        if value < least || value > most {
             return Err(bad(format!("{key}= lies outside {least:?} to {most:?}")));
         }
-        Ok(parsed)
+        Ok(())
     }
+}
+
+/// A duration as a URL has it.
+pub fn written(value: Duration) -> String {
+    let is_whole = value.subsec_nanos().is_multiple_of(1_000_000);
+    if is_whole { format!("{}ms", value.as_millis()) } else { format!("{}ns", value.as_nanos()) }
 }
 
 #[cfg(test)]
@@ -61,11 +72,21 @@ mod tests {
     #[test]
     fn the_bounds_of_a_duration_are_inclusive() {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(2));
-        assert_eq!((RETRY_MAX.read("10ms"), RETRY_MAX.read("2s")), (Ok(least), Ok(most)));
-        assert_eq!(RETRY_MAX.read("9ms").unwrap_err().to_string(), "retry_max= lies outside 10ms to 2s");
+        assert_eq!((RETRY_MAX.check(least), RETRY_MAX.check(most)), (Ok(()), Ok(())));
+        let early = RETRY_MAX.check(Duration::from_millis(9)).unwrap_err();
+        assert_eq!(early.to_string(), "retry_max= lies outside 10ms to 2s");
         let words = RETRY_MAX.read("soon").unwrap_err().to_string();
         assert_eq!(words, "retry_max= is no duration; write it like 500ms");
         let patient = CONNECT_TIMEOUT.at_least(Duration::from_millis(250));
-        assert!(patient.read("249ms").is_err() && patient.read("250ms").is_ok());
+        let is_right = |ms| patient.check(Duration::from_millis(ms)).is_ok();
+        assert!(!is_right(249) && is_right(250));
+    }
+
+    #[test]
+    fn a_duration_that_is_written_is_read_again() {
+        for (value, text) in [(Duration::from_secs(2), "2000ms"), (Duration::from_micros(1_500), "1500000ns")]
+        {
+            assert_eq!((written(value).as_str(), RETRY_MAX.read(text)), (text, Ok(value)));
+        }
     }
 }

@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 
+mod channels;
 mod connections;
 mod contended;
+pub mod doctor;
 pub mod durations;
-mod hints;
+
 mod refusal;
 mod secret;
 mod single_flight;
@@ -14,9 +16,10 @@ mod stall;
 pub mod tls;
 pub mod url;
 
+pub use channels::Channels;
 pub use connections::{Connections, End, Link, Opening};
 pub use contended::Contended;
-pub use hints::{HintRouter, Hints};
+
 pub use secret::{Login, Secret};
 pub use single_flight::SingleFlight;
 #[cfg(feature = "socket")]

@@ -34,7 +34,7 @@ impl fmt::Display for Secret {
 }
 
 /// User and password, as far as they are said.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
     /// Never empty.
     pub user: Option<String>,
@@ -42,13 +42,22 @@ pub struct Login {
     pub password: Option<Secret>,
 }
 
+/// Shows only what is said: some put a token where the user stands.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = |is_said: bool| if is_said { "***" } else { "none" };
+        let (user, password) = (has(self.user.is_some()), has(self.password.is_some()));
+        write!(f, "Login {{ user: {user}, password: {password} }}")
+    }
+}
+
 impl Login {
     /// Both, for a store that knows nobody by half.
     ///
     /// # Errors
     /// If one is missing.
-    pub fn whole(self) -> Result<(String, Secret), UrlError> {
-        match (self.user, self.password) {
+    pub fn whole(&self) -> Result<(&str, &Secret), UrlError> {
+        match (&self.user, &self.password) {
             (Some(user), Some(password)) => Ok((user, password)),
             (Some(_), None) => Err(bad("a user needs a password, as in user:password@host")),
             (None, _) => Err(bad("a password needs a user, as in user:password@host")),
@@ -67,7 +76,7 @@ mod tests {
         let secret = login.password.clone().unwrap();
         assert!(!format!("{login:?} {login:#?} {secret} {secret:?}").contains("sesame"));
         let (user, password) = login.whole().unwrap();
-        assert_eq!((user.as_str(), password.expose()), ("app", "sesame"));
+        assert_eq!((user, password.expose()), ("app", "sesame"));
         let half = Login { user: Some("app".into()), password: None };
         assert!(half.whole().unwrap_err().to_string().contains("needs a password"));
         assert!(Login::default().whole().unwrap_err().to_string().contains("needs a user"));

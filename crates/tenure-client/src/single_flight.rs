@@ -52,7 +52,11 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
             let look = self.host.sleep_until(self.host.now() + STILL);
             tokio::select! {
                 biased;
-                landed = landed => if let Some(outcome) = landed { return outcome },
+                landed = landed => match landed {
+                    Some(outcome) => return outcome,
+                    // Work that panics is not begun again and again without a pause.
+                    None => self.host.sleep_until(self.host.now() + BEAT).await,
+                },
                 () = look => {}
             }
         }
@@ -140,6 +144,23 @@ mod tests {
         let outcome = tokio::time::timeout(WORK * 2, flights.join(&begin)).await;
         assert_eq!((outcome, begun.load(Ordering::Relaxed)), (Ok(0), 1));
         assert_eq!(rests.await, 0, "it hears of it as soon as it is polled");
+    }
+
+    /// A driver panicked at each login of one kind of user, and the next login began at the same moment.
+    #[tokio::test(start_paused = true)]
+    async fn work_that_panics_is_begun_anew_after_a_pause() {
+        let (flights, begin, begun) = flights();
+        let fails = || {
+            let work = begin();
+            Box::pin(async move {
+                assert!(work.await > 1, "as the test wants it");
+                2usize
+            }) as BoxFuture<'static, usize>
+        };
+        let since = tokio::time::Instant::now();
+        assert_eq!(flights.join(fails).await, 2);
+        assert_eq!(begun.load(Ordering::Relaxed), 3);
+        assert!(since.elapsed() >= (WORK + BEAT) * 2, "{:?}", since.elapsed());
     }
 
     /// What two runtimes share must not depend on the one that began it.

@@ -19,13 +19,13 @@ use tokio::{
 
 use crate::stall::StallDetector;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for S {}
 
 /// A connection to a server. Bytes only: what they mean is the driver's.
 pub struct Socket {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     stall: Arc<StallDetector>,
     own_end: Option<SocketAddr>,
 }

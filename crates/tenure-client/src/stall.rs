@@ -9,7 +9,7 @@ use tenure_core::{Host, Moment, locked};
 
 /// Finds a connection over which nothing comes any more. It belongs to one connection and to its [`Socket`](crate::Socket).
 ///
-/// The one rule: **something was sent, and for longer than the limit no byte came.** That holds whoever asked. A caller with less
+/// The one rule: **something was sent, and for longer than the limit no byte came.** That holds for any caller. A caller with less
 /// patience than the limit leaves what it sent behind; its answer comes all the same if the connection is alive, and is heard. So
 /// two requests that were dropped immediately say nothing of a healthy connection, and one that was dropped finds a dead one. So it is if
 /// nothing was sent for as long although a caller waits: the runtime that sends stands still.
@@ -20,11 +20,11 @@ use tenure_core::{Host, Moment, locked};
 pub struct StallDetector {
     host: Arc<dyn Host>,
     limit: Duration,
-    state: Mutex<State>,
+    state: Mutex<StallState>,
 }
 
 #[derive(Default)]
-struct State {
+struct StallState {
     missing: Missing,
     /// Callers that wait for an answer.
     waiting: usize,
@@ -37,7 +37,7 @@ struct State {
 enum Missing {
     #[default]
     No,
-    /// Something came, and whoever waits still waits for more.
+    /// Something came, and the callers that wait still wait for more.
     Perhaps,
     /// It was asked then, and nothing has been sent since.
     Unsent(Moment),
@@ -101,7 +101,7 @@ impl StallDetector {
     }
 }
 
-impl State {
+impl StallState {
     /// What is perhaps missing is so from when that was looked at first.
     fn missing_since(&mut self, host: &dyn Host) -> Option<Moment> {
         if matches!(self.missing, Missing::Perhaps) {
@@ -148,7 +148,7 @@ mod tests {
         StallDetector::new(PausedHost::new(1), LIMIT)
     }
 
-    /// Two requests that were dropped at once, by callers with little patience, left their mark on a healthy connection: it was
+    /// Two requests that were dropped immediately, by callers with little patience, left their mark on a healthy connection: it was
     /// left for a new one after an idle second. It was mended on PostgreSQL, and not on its sibling.
     #[tokio::test(start_paused = true)]
     async fn what_was_given_up_and_answered_later_says_nothing() {
@@ -172,7 +172,7 @@ mod tests {
         drop(first);
     }
 
-    /// Nobody need wait for the whole limit: what was sent is not answered, whoever gave it up.
+    /// Nobody need wait for the whole limit: what was sent is not answered, whichever caller gave it up.
     #[tokio::test(start_paused = true)]
     async fn a_dead_connection_is_found_by_callers_with_less_patience_than_the_limit() {
         let detector = detector();
@@ -237,7 +237,7 @@ mod tests {
         assert!(!detector.is_stalled(), "it goes on");
     }
 
-    /// A part of an answer came, and then nothing: whoever looks finds it, though nobody has left.
+    /// A part of an answer came, and then nothing: a check finds it, though no caller has left.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_stops_in_the_middle_counts_from_the_first_look() {
         let detector = detector();

@@ -52,12 +52,21 @@ pub fn authorities(path: &Path, parameter: &'static str) -> Result<RootCertStore
 
 fn of_the_system(parameter: &str) -> Result<RootCertStore, BackendError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
+    roots.add_parsable_certificates(system_certificates(parameter)?);
+    Ok(roots)
+}
+
+/// The authorities that this machine trusts; `parameter` is the one that names a file in their place.
+///
+/// # Errors
+/// `Invalid`, if there are none.
+pub fn system_certificates(parameter: &str) -> Result<Vec<CertificateDer<'static>>, BackendError> {
+    let certificates = rustls_native_certs::load_native_certs().certs;
+    if certificates.is_empty() {
         let message = format!("the system has no certificates of authorities; name a file with {parameter}=");
         return Err(broken(message));
     }
-    Ok(roots)
+    Ok(certificates)
 }
 
 fn broken(message: impl Into<String>) -> BackendError {

@@ -1,13 +1,18 @@
-//! `Url`: a store's URL, read once for all of them, and how it is refused.
+//! `Url` and `UrlWriter`: how the URL of a store is read, refused and written; the same for all stores.
 //!
-//! **No refusal repeats a word of the URL.** A password that is not percent-encoded ends at a `?`, a `/`, a `&` or an `@`, and its
-//! rest then stands where a port, a path, a parameter or a host is read. Which part that is nobody can tell, so that a refusal
-//! says what is wrong, with words of ours and the names of the settings that there are.
+//! **No refusal repeats a word of the URL.** A password that is not percent-encoded ends at a `?`, a `/`, a `&` or an
+//! `@`, and its rest then stands where a port, a path, a parameter or a host is read. No reader can tell which part that
+//! is, so a refusal says what is wrong with words of ours and the names of the settings that there are.
 
-use percent_encoding::percent_decode_str;
+use std::{path::Path, time::Duration};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 pub use crate::refusal::{UrlError, bad};
-use crate::secret::{Login, Secret};
+use crate::{
+    durations::{self, Span},
+    secret::{Login, Secret},
+};
 
 /// What URLs of a store look like: `scheme://user:password@host:port,host:port/path?setting=value`.
 pub struct Form {
@@ -35,7 +40,10 @@ pub struct Url<'a> {
 }
 
 /// A host and a port.
-pub type Address = (String, u16);
+pub type HostPort = (String, u16);
+
+/// A host, and its port if one is named.
+pub type NamedHost = (String, Option<u16>);
 
 impl Form {
     /// Reads a URL.
@@ -69,8 +77,9 @@ impl Url<'_> {
     ///
     /// # Errors
     /// If one has no host, or no port that is one.
-    pub fn hosts(&self, port: u16) -> Result<Vec<Address>, UrlError> {
-        self.hosts.split(',').map(|host| address(host, port, self.example)).collect()
+    pub fn hosts(&self, port: u16) -> Result<Vec<HostPort>, UrlError> {
+        let host = |text| named_host(text, self.example).map(|(host, own)| (host, own.unwrap_or(port)));
+        self.hosts.split(',').map(host).collect()
     }
 
     /// What stands where the servers are, decoded: for a store that has more there than hosts.
@@ -149,12 +158,31 @@ fn decode(text: &str, what: &str) -> Result<String, UrlError> {
 ///
 /// # Errors
 /// If there is no host, or the port is none.
-pub fn address(text: &str, default: u16, example: &str) -> Result<Address, UrlError> {
+pub fn named_host(text: &str, example: &str) -> Result<NamedHost, UrlError> {
     let (host, own) = host_and_port(text);
     if host.is_empty() {
         return Err(bad(format!("a host is missing, as in {example}")));
     }
-    Ok((plausible(host)?.to_owned(), port(own, default)?))
+    Ok((plausible(host)?.to_owned(), own.map(port).transpose()?))
+}
+
+/// Servers as a program names them: as in a URL, and IPv6 without brackets too.
+///
+/// # Errors
+/// If there is none, or one has no host, or no port that is one.
+pub fn named_hosts<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Result<Vec<NamedHost>, UrlError> {
+    let no_host = || bad("a host is a name or a number, with its port behind a colon if need be");
+    let read = |host: H| {
+        let text = host.as_ref();
+        let is_bare_v6 = text.matches(':').count() > 1 && !text.starts_with('[');
+        let (host, own) = if is_bare_v6 { (text, None) } else { host_and_port(text) };
+        if host.is_empty() || plausible(host).is_err() {
+            return Err(no_host());
+        }
+        Ok((host.to_owned(), own.map(port).transpose()?))
+    };
+    let hosts = hosts.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    if hosts.is_empty() { Err(bad("no server is named")) } else { Ok(hosts) }
 }
 
 /// A host, if it looks like one: it is shown from here on.
@@ -178,21 +206,144 @@ fn host_and_port(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// A port, or the default where none is said.
+/// A port.
 ///
 /// # Errors
 /// If it is no number from 1 to 65535.
-pub fn port(text: Option<&str>, default: u16) -> Result<u16, UrlError> {
-    match text.map_or(Ok(default), str::parse) {
-        Ok(port) if port > 0 => Ok(port),
-        _ => Err(bad("a port is no number from 1 to 65535")),
-    }
+pub fn port(text: &str) -> Result<u16, UrlError> {
+    let port = text.parse().unwrap_or(0);
+    check_ports([port]).map(|()| port)
+}
+
+/// # Errors
+/// If one is 0.
+pub fn check_ports(ports: impl IntoIterator<Item = u16>) -> Result<(), UrlError> {
+    let is_bad = ports.into_iter().any(|port| port == 0);
+    if is_bad { Err(bad("a port is no number from 1 to 65535")) } else { Ok(()) }
 }
 
 /// An address as it stands in a URL.
-pub fn shown((host, port): &Address) -> String {
+pub fn shown((host, port): &HostPort) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
+
+/// Addresses as they stand in a URL, with commas between.
+pub fn listed(hosts: &[HostPort]) -> String {
+    hosts.iter().map(shown).collect::<Vec<_>>().join(",")
+}
+
+/// A text, unless it is empty.
+pub fn some(text: impl Into<String>) -> Option<String> {
+    Some(text.into()).filter(|text| !text.is_empty())
+}
+
+/// A setting that is one of a few words: its name, and what each word means.
+#[derive(Clone, Copy)]
+pub struct Words<T: 'static>(pub &'static str, pub &'static [(&'static str, T)]);
+
+impl<T: Copy + PartialEq> Words<T> {
+    /// What a word means.
+    ///
+    /// # Errors
+    /// If it is none of them.
+    pub fn read(self, text: &str) -> Result<T, UrlError> {
+        let Self(key, words) = self;
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let mut known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let last = known.pop().unwrap_or_default();
+            bad(format!("{key}= is {} or {last}", known.join(", ")))
+        })
+    }
+
+    /// The word that means this.
+    pub fn word(self, meaning: T) -> Option<&'static str> {
+        self.1.iter().find(|(_, known)| *known == meaning).map(|(word, _)| *word)
+    }
+}
+
+/// A URL that is being written, from left to right.
+pub struct UrlWriter {
+    url: Result<String, UrlError>,
+    /// What stands before the next setting.
+    separator: char,
+}
+
+impl UrlWriter {
+    /// Begins with a login and servers. The servers are written as they are: see [`listed`].
+    pub fn new(scheme: &str, login: &Login, servers: &str) -> Self {
+        let user = login.user.as_deref().map(encoded).unwrap_or_default();
+        let login = match &login.password {
+            Some(password) => format!("{user}:{}@", encoded(password.expose())),
+            None if user.is_empty() => user,
+            None => format!("{user}@"),
+        };
+        Self { url: Ok(format!("{scheme}://{login}{servers}")), separator: '?' }
+    }
+
+    /// The path, without its first slash; none, if it is empty.
+    #[must_use]
+    pub fn path(mut self, path: &str) -> Self {
+        if let Ok(url) = self.url.as_mut()
+            && !path.is_empty()
+        {
+            url.push('/');
+            url.extend(utf8_percent_encode(path, PLAIN_BEHIND_SERVERS));
+        }
+        self
+    }
+
+    /// A setting; it is left out if there is no value.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: Option<&str>) -> Self {
+        if let (Ok(url), Some(value)) = (self.url.as_mut(), value) {
+            url.extend([self.separator.encode_utf8(&mut [0; 4]), key, "="]);
+            url.extend(utf8_percent_encode(value, PLAIN_BEHIND_SERVERS));
+            self.separator = '&';
+        }
+        self
+    }
+
+    /// A duration; it is left out if it is the default.
+    #[must_use]
+    pub fn duration(self, span: Span, value: Duration, default: Duration) -> Self {
+        let text = durations::written(value);
+        self.set(span.key, (value != default).then_some(&text))
+    }
+
+    /// The path of a file.
+    #[must_use]
+    pub fn file(mut self, key: &str, file: Option<&Path>) -> Self {
+        match file.map(path_text).transpose() {
+            Ok(path) => return self.set(key, path),
+            Err(error) => self.url = self.url.and(Err(error)),
+        }
+        self
+    }
+
+    /// # Errors
+    /// If there is a path that no URL can say.
+    pub fn finish(self) -> Result<String, UrlError> {
+        self.url
+    }
+}
+
+/// A path as the text that a URL has.
+///
+/// # Errors
+/// If it is not UTF-8.
+pub fn path_text(path: &Path) -> Result<&str, UrlError> {
+    path.to_str().ok_or_else(|| bad("the path of a file is not UTF-8"))
+}
+
+/// Percent-encoded for any part of a URL.
+pub fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, PLAIN).to_string()
+}
+
+/// What needs no encoding anywhere in a URL.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PLAIN_BEHIND_SERVERS: &AsciiSet = &PLAIN.remove(b'/');
 
 #[cfg(test)]
 mod tests {
@@ -201,10 +352,10 @@ mod tests {
     #[test]
     fn an_address_is_a_host_and_perhaps_a_port() {
         for (text, expected) in [
-            ("h", Some(("h", 7))),
-            ("h:5", Some(("h", 5))),
-            ("[::1]", Some(("::1", 7))),
-            ("[::1]:5", Some(("::1", 5))),
+            ("h", Some(("h", None))),
+            ("h:5", Some(("h", Some(5)))),
+            ("[::1]", Some(("::1", None))),
+            ("[::1]:5", Some(("::1", Some(5)))),
             ("", None),
             (":5", None),
             ("[]:5", None),
@@ -212,9 +363,13 @@ mod tests {
             ("h:", None),
             ("h:65536", None),
         ] {
-            let read = address(text, 7, "x://h").ok();
+            let read = named_host(text, "x://h").ok();
             assert_eq!(read.as_ref().map(|(host, port)| (host.as_str(), *port)), expected, "{text}");
-            assert!(read.is_none_or(|read| address(&shown(&read), 1, "x://h").as_ref() == Ok(&read)));
+            assert_eq!(named_hosts([text]).ok(), read.clone().map(|read| vec![read]), "{text}");
+            assert!(read.is_none_or(|(host, own)| {
+                let whole = (host, own.unwrap_or(7));
+                named_host(&shown(&whole), "x://h") == Ok((whole.0, Some(whole.1)))
+            }));
         }
     }
 
@@ -239,12 +394,60 @@ mod tests {
     #[test]
     fn a_host_has_no_character_that_belongs_to_a_password() {
         for good in ["db-1.example", "ünï", "10.0.0.1", "_x", "[::1]:5", "[fe80::1%eth0]"] {
-            assert!(address(good, 7, "x://h").is_ok(), "{good}");
+            assert!(named_host(good, "x://h").is_ok(), "{good}");
+            assert!(named_hosts([good]).is_ok(), "{good}");
         }
         for odd in ["h#12", "h h", "h?x", "h!:5", "[h", "h\n", "h/x", "[a]b"] {
-            let refused = address(odd, 7, "x://h").map(|_| ()).unwrap_err().to_string();
-            assert!(!refused.contains(odd), "{refused}");
+            for refused in [named_host(odd, "x://h").map(|_| ()), named_hosts([odd]).map(|_| ())] {
+                let refused = refused.unwrap_err().to_string();
+                assert!(!refused.contains(odd), "{refused}");
+            }
         }
+        assert_eq!(named_hosts(["::1"]), Ok(vec![("::1".into(), None)]), "IPv6 without brackets");
+        assert_eq!(named_hosts::<&str>([]).unwrap_err().to_string(), "no server is named");
+    }
+
+    #[test]
+    fn a_word_has_one_meaning() {
+        let words = Words("guard", &[("on", 1), ("off", 2), ("late", 3)]);
+        assert_eq!((words.read("off"), words.word(3), words.word(4)), (Ok(2), Some("late"), None));
+        assert_eq!(words.read("x").unwrap_err().to_string(), "guard= is on, off or late");
+    }
+
+    /// What is written is read again, whatever characters it has.
+    #[test]
+    fn a_url_that_is_written_is_read_as_it_was_meant() {
+        let odd = "p@s:/?#&%=, ü+[]";
+        let login = |user: Option<&str>, password: Option<&str>| Login {
+            user: user.map(String::from),
+            password: password.map(Secret::from),
+        };
+        let (user, most) = (Some(odd), Duration::from_micros(1_500));
+        let written = UrlWriter::new("x", &login(user, user), &listed(&[("::1".into(), 5)]))
+            .path(odd)
+            .set("a", user)
+            .set("b", None)
+            .duration(durations::TICK, most, most)
+            .finish()
+            .unwrap();
+        let url = FORM.read(&written).unwrap();
+        assert_eq!((url.login.clone(), url.hosts(7)), (Some(login(user, user)), Ok(vec![("::1".into(), 5)])));
+        assert_eq!((url.path().unwrap().as_str(), &url.settings[..]), (odd, &[("a", odd.to_owned())][..]));
+        for login in [login(None, None), login(user, None), login(None, Some("")), login(None, user)] {
+            let written = UrlWriter::new("x", &login, "h").finish().unwrap();
+            assert_eq!(FORM.read(&written).unwrap().login.unwrap_or_default(), login, "{written}");
+        }
+        let files = UrlWriter::new("x", &Login::default(), "h").file("a", Some(Path::new("/a b")));
+        assert_eq!(files.file("b", None).finish().unwrap(), "x://h?a=/a%20b");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_path_that_is_not_utf8_is_in_no_url() {
+        use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+        let odd = Path::new(OsStr::from_bytes(b"/\xff"));
+        let written = UrlWriter::new("x", &Login::default(), "h").file("a", Some(odd)).set("b", Some("1"));
+        assert_eq!(written.finish().unwrap_err().to_string(), "the path of a file is not UTF-8");
     }
 
     const FORM: Form = Form { store: "it", schemes: &["x", "xs"], example: "x://h/p", settings: &["a", "b"] };

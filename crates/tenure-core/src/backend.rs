@@ -15,11 +15,11 @@ use crate::{
     label::Label,
     mode::Mode,
     name::LockName,
+    notify::{Audience, WakeStream},
     owner::{OwnerId, ProcessId},
     promises::{Memos, Promises},
     token::FencingToken,
     view::{Adoption, Finding, HolderView, LockView},
-    wake::{Audience, Wakes},
 };
 
 /// A handle of a store that can be cloned and shared.
@@ -56,11 +56,11 @@ pub trait Backend: Send + Sync + 'static {
     ///    ([`Minting`](crate::Minting)) gives the same token again.
     /// 3. The token is larger than every token granted before. It is minted in the atomic step that grants the lock, or
     ///    that took the place (L2).
-    /// 4. [`Wait::No`](crate::Wait::No) leaves nothing behind unless it is granted.
+    /// 4. [`WaitMode::No`](crate::WaitMode::No) leaves nothing behind unless it is granted.
     /// 5. A place in the queue is a lease of its own. Repeating the claim keeps it; `retry_after` is shorter than that
     ///    lease.
     /// 6. A claim that finds an expired holder grants the lock to the next waiters (hand-off, L6).
-    /// 7. [`Wait::Wake`](crate::Wait::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
+    /// 7. [`WaitMode::Wake`](crate::WaitMode::Wake) is for [nodes of a quorum](QuorumNode); others may refuse it as
     ///    [`Unsupported`](ErrorKind::Unsupported).
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError>;
 
@@ -78,7 +78,7 @@ pub trait Backend: Send + Sync + 'static {
     /// 1. It changes nothing of another owner (L4).
     /// 2. All live waiters at the front that fit together become holders for the claim ttl and are woken; the first
     ///    waiter behind them is woken too.
-    /// 3. Whoever calls this does not claim the same lock under the same owner again: where a store has several servers, a
+    /// 3. The caller does not claim the same lock under the same owner again: where a store has several servers, a
     ///    release that is still under way to one of them would free what is granted there (H3.4).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError>;
 
@@ -98,7 +98,7 @@ pub trait Backend: Send + Sync + 'static {
     /// 1. Only while this owner holds; a waiter that was handed the lock and has not entered does not. Otherwise the
     ///    answer is [`Gone`](Noted::Gone), and nothing changes (L4).
     /// 2. It does not replace a memo that was written under a larger token: the answer is `Gone` as well.
-    /// 3. Every question that is asked after the answer is shown it, whoever holds the lock by then, until it was kept
+    /// 3. Every question that is asked after the answer is shown it, whichever owner holds the lock by then, until it was kept
     ///    for its time by the store's clock; and no question after that.
     /// 4. It grants, renews and ends no lease, and nothing of it stays in the store for ever.
     /// 5. A store that does not [promise](Promises::memo) it refuses as [`Unsupported`](ErrorKind::Unsupported).
@@ -118,9 +118,10 @@ pub trait Backend: Send + Sync + 'static {
     /// A new stream of hints for this process.
     ///
     /// # Contract
-    /// 1. Hints addressed to owners of `process` arrive on every stream that was made before.
+    /// 1. Hints addressed to owners of `process` arrive on every stream that was made before. Where waiters are
+    ///    [asked](crate::WakeSupport::Asked) to repeat their claims, those to waiters arrive from this process alone.
     /// 2. Correctness never depends on a hint.
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes>;
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream>;
 
     /// The state of one lock. A lock that is free, or was never taken, has no holders and no queue.
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError>;
@@ -196,8 +197,8 @@ pub struct Claim {
     pub label: Arc<Label>,
     /// The requested number of tokens; at least 1.
     pub block: u32,
-    /// What to do if it cannot be granted at once.
-    pub wait: Wait,
+    /// What to do if it cannot be granted immediately.
+    pub wait: WaitMode,
     /// Whether an answer is still wanted.
     pub asker: Asker,
 }
@@ -240,9 +241,9 @@ impl Asker {
     }
 }
 
-/// What a claim that cannot be granted at once leaves behind.
+/// What a claim that cannot be granted immediately leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wait {
+pub enum WaitMode {
     /// Nothing: the answer is [`ClaimAnswer::Busy`].
     No,
     /// A place that is woken, is never made holder by a hand-off, and blocks no other claim (for the nodes of Redlock,
@@ -347,15 +348,15 @@ impl Memo {
     /// rounded up.
     ///
     /// # Errors
-    /// [`MemoError`] for a text of more than [`MAX_BYTES`](Self::MAX_BYTES), and for a time that is zero or more than
+    /// [`InvalidMemo`] for a text of more than [`MAX_BYTES`](Self::MAX_BYTES), and for a time that is zero or more than
     /// [`MAX_KEPT`](Self::MAX_KEPT).
-    pub fn new(text: impl Into<String>, kept: Duration) -> Result<Self, MemoError> {
+    pub fn new(text: impl Into<String>, kept: Duration) -> Result<Self, InvalidMemo> {
         let text = text.into();
         if text.len() > Self::MAX_BYTES {
-            return Err(MemoError::TooLong { bytes: text.len() });
+            return Err(InvalidMemo::TooLong { bytes: text.len() });
         }
         if kept.is_zero() || kept > Self::MAX_KEPT {
-            return Err(MemoError::Kept { kept });
+            return Err(InvalidMemo::Kept { kept });
         }
         let millis = u64::try_from(kept.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         Ok(Self { text, kept: Duration::from_millis(millis) })
@@ -375,7 +376,7 @@ impl Memo {
 /// A memo that no store takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum MemoError {
+pub enum InvalidMemo {
     /// Its text is too long.
     #[error("a memo of {bytes} bytes is too long: {} at most", Memo::MAX_BYTES)]
     TooLong {
@@ -407,8 +408,8 @@ mod tests {
     fn a_memo_has_a_bounded_text_and_a_bounded_time() {
         let second = Duration::from_secs(1);
         assert!(Memo::new("x".repeat(1024), second).is_ok());
-        assert_eq!(Memo::new("é".repeat(513), second), Err(MemoError::TooLong { bytes: 1026 }));
-        assert_eq!(Memo::new("", Duration::ZERO), Err(MemoError::Kept { kept: Duration::ZERO }));
+        assert_eq!(Memo::new("é".repeat(513), second), Err(InvalidMemo::TooLong { bytes: 1026 }));
+        assert_eq!(Memo::new("", Duration::ZERO), Err(InvalidMemo::Kept { kept: Duration::ZERO }));
         assert!(Memo::new("", Memo::MAX_KEPT).is_ok());
         assert!(Memo::new("", Memo::MAX_KEPT + second).is_err());
         assert_eq!(Memo::new("", Duration::from_nanos(1)).unwrap().kept(), Duration::from_millis(1));

@@ -33,7 +33,7 @@ impl ErrorKind {
     }
 }
 
-/// Whether a failed request may have taken effect (L9).
+/// Whether a failed request may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It certainly has not.

@@ -35,7 +35,7 @@ pub trait Host: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Starts a task on a thread of its own, where no code of the user can starve it (H2.5, hazard 24).
+    /// Starts a task on a thread of its own, where no code of the user can starve it.
     ///
     /// `start` runs on that thread, so that its connections belong to that thread. May be called from anywhere, also
     /// outside a runtime.

@@ -9,6 +9,7 @@ use crate::shown::shown;
 /// It has only the base name of the command, because arguments may hold passwords.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Label {
     /// Host name, at most 63 bytes.
     pub host: String,
@@ -18,7 +19,8 @@ pub struct Label {
     pub user: String,
     /// Base name of the program, at most 32 bytes.
     pub command: String,
-    /// It may keep its lease while it has nothing to do, and gives it back when it hears that somebody waits.
+    /// It may keep its lease while it has nothing to do, and releases it when it hears of a waiter. For the engine.
+    #[doc(hidden)]
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "std::ops::Not::not"))]
     pub idles: bool,
 }
@@ -29,6 +31,13 @@ impl Label {
         let command = command.rsplit('/').find(|part| !part.is_empty()).unwrap_or(command);
         let (host, user, command) = (tame(host, 63), tame(user, 32), tame(command, 32));
         Self { host, pid, user, command, idles: false }
+    }
+
+    /// The same of an owner that wants to hear of waiters, or not. For the engine and backends.
+    #[must_use]
+    #[doc(hidden)]
+    pub fn idling(self, idles: bool) -> Self {
+        Self { idles, ..self }
     }
 }
 

@@ -15,6 +15,7 @@ mod label;
 mod mode;
 mod moment;
 mod name;
+mod notify;
 mod owner;
 mod promises;
 mod shown;
@@ -22,11 +23,10 @@ mod suspend;
 mod timing;
 mod token;
 mod view;
-mod wake;
 
 pub use backend::{
-    Asker, Backend, BackendHandle, Claim, ClaimAnswer, Grant, Memo, MemoError, Noted, QuorumNode, Raised,
-    Released, Renewal, Wait,
+    Asker, Backend, BackendHandle, Claim, ClaimAnswer, Grant, InvalidMemo, Memo, Noted, QuorumNode, Raised,
+    Released, Renewal, WaitMode,
 };
 pub use error::{BackendError, ErrorKind, Outcome};
 pub use host::{BoxFuture, Host, Start};
@@ -34,14 +34,14 @@ pub use label::Label;
 pub use mode::Mode;
 pub use moment::Moment;
 pub use name::{LockName, NameError};
+pub use notify::{Audience, Forward, Hint, Notifications, Notifier, WakeEvent, WakeStream};
 pub use owner::{OwnerError, OwnerId, ProcessId};
-pub use promises::{Absent, EndOfGrant, Memos, Minting, Order, Promises, Restart, Sharing, WakeUp};
+pub use promises::{Absent, EndOfGrant, Memos, Minting, Order, Promises, Restart, Sharing, WakeSupport};
 pub use shown::{Shown, shown};
 pub use suspend::{Unstopped, suspend};
 pub use timing::{Timing, TimingError};
 pub use token::FencingToken;
 pub use view::{Adoption, Finding, HolderView, LockView, MemoView, Severity, WaiterView};
-pub use wake::{Audience, Bells, Forward, Hint, Ringing, Wake, Wakes};
 
 /// Locks it, also if somebody panicked while they had it.
 ///

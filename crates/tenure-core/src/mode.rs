@@ -13,7 +13,7 @@ pub enum Mode {
     Exclusive,
     /// Together with others: a reader (`limit: None`), or a permit of a semaphore.
     Shared {
-        /// How many may hold at once; `None` is any number.
+        /// How many may hold at the same time; `None` is any number.
         limit: Option<NonZeroU32>,
     },
 }
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// L1: whoever holds goes on holding, whoever leaves in front of it.
+    /// L1: a holder goes on holding, whichever place in front of it leaves.
     #[test]
     fn nobody_in_a_line_is_put_out_by_one_that_leaves() {
         let modes = [Mode::Exclusive, Mode::READ, slots(2), slots(3)];

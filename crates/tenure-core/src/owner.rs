@@ -23,7 +23,7 @@ impl ProcessId {
 /// The identity of one claim: the process part and 128 random bits, **new for every attempt**.
 ///
 /// Never reused, so that a release or a renewal that arrives late cannot touch a later claim of the same
-/// program (H3.4, H5.4; hazards 4, 28, 44). Printed as 48 hex digits.
+/// program. Printed as 48 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(
     feature = "serde",

@@ -21,7 +21,7 @@ pub enum EndOfGrant {
 pub enum Sharing {
     /// Read-write locks and semaphores: the store counts the holders.
     Counted,
-    /// Semaphores only. Each slot is a mutex, `name#1`, `name#2` …, because no node can count the holders (H6.1).
+    /// Semaphores only. Each slot is a mutex, `name#1`, `name#2` …, because no node can count the holders.
     Slots {
         /// The largest number of slots; each costs a request.
         most: u32,
@@ -76,9 +76,9 @@ pub enum Memos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restart {
-    /// Leases may be forgotten and granted again at once. Then only the fencing token protects.
+    /// Leases may be forgotten and granted again immediately. Then only the fencing token protects.
     Lost,
-    /// Leases may be forgotten, but nothing is granted until every forgotten lease is over.
+    /// Leases may be forgotten, but nothing is granted until every forgotten lease has expired.
     WaitedFor,
     /// Leases and tokens survive.
     Survives,
@@ -87,11 +87,14 @@ pub enum Restart {
 /// How a waiter learns of its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WakeUp {
+pub enum WakeSupport {
     /// The store pushes a hint.
     Pushed,
-    /// The client polls the store, at least once in this period.
+    /// The client polls the store for hints, at least once in this period.
     Polled(Duration),
+    /// No hint comes from another process: a waiter whose turn may be next repeats its claim, at least once in this
+    /// period.
+    Asked(Duration),
 }
 
 /// What a backend promises. A test compares the table in the README with it.
@@ -120,7 +123,7 @@ pub struct Promises {
     /// is granted the same lease. Not where a lease ends with its process, nor where a vote may need a new owner.
     pub chosen_owner: bool,
     /// How a waiter learns of its turn.
-    pub wake: WakeUp,
+    pub wake: WakeSupport,
     /// The most waiters of one process for one lock that have places in the store's queue at the same time. The others
     /// wait in a queue of their process, and the store sees them in the order in which they came. `None`: all have
     /// places. Of a mutex it is one where tokens are minted on [entry](Minting::Entry).
@@ -154,7 +157,7 @@ impl Promises {
             reach: "one process",
             end: EndOfGrant::Session,
             chosen_owner: false,
-            wake: WakeUp::Polled(Duration::from_secs(2)),
+            wake: WakeSupport::Polled(Duration::from_secs(2)),
             places: None,
             memo: Memos::None("this store keeps no memos"),
             max_ttl: Timing::MAX_TTL,

@@ -24,7 +24,7 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Longer than any such work: whoever was asked to suspend this process is not kept waiting by one that hangs.
+/// Longer than any such work: the thread that was asked to suspend this process is not kept waiting by one that hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// While one is there, [`suspend`] waits. For work without a wait, on what is taken from others: a transaction on a file, a lock on a
@@ -63,7 +63,7 @@ impl Drop for Unstopped {
 /// Runs what suspends this process, when no thread of it has anything that other processes wait for; after a second in any case.
 ///
 /// A program that handles `SIGTSTP` sends itself the signal that stops it in here. A process that is stopped in the middle of a
-/// transaction on the file of SQLite keeps everybody else from all locks of that file until it goes on (L6). Against a `SIGSTOP` from
+/// transaction on the file of SQLite keeps every other process from all locks of that file until it goes on. Against a `SIGSTOP` from
 /// outside nothing helps.
 ///
 /// # Example

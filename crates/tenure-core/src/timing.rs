@@ -47,7 +47,7 @@ impl Timing {
 
     /// Until when a holder may believe in a lease of length `ttl` whose request was sent at `sent_at`.
     ///
-    /// Counted from *before* the request was sent, so that a delay can only shorten it (H1.1, H2.2).
+    /// Counted from *before* the request was sent, so that a delay can only shorten it.
     pub fn believed_until(self, sent_at: Moment, ttl: Duration) -> Moment {
         sent_at + ttl.saturating_sub(self.drift())
     }

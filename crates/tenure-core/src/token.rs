@@ -5,7 +5,7 @@ use std::fmt;
 /// A number that grows with every grant of one lock, on every backend.
 ///
 /// Send it to the resource with each write. A resource that stores the largest token it has seen, and refuses smaller
-/// ones, is safe from a former holder (L2, L3). Gaps are normal. Tokens of different locks or of different backends
+/// ones, is safe from a former holder. Gaps are normal. Tokens of different locks or of different backends
 /// cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
@@ -13,7 +13,7 @@ pub struct FencingToken(u64);
 
 impl FencingToken {
     /// 2^53 − 1, the largest token of a store that counts its tokens itself: JSON and Lua cannot count further. Such a
-    /// store then refuses to grant, and never repeats a token (L2).
+    /// store then refuses to grant, and never repeats a token.
     pub const MAX: Self = Self((1 << 53) - 1);
 
     /// A token that was stored before.

@@ -1,24 +1,20 @@
-//! `Etcd`: the verbs, and why a request that is carried out twice, or late, ends nobody's hold.
+//! `Etcd`: the verbs, and why a request that is carried out twice, or late, ends no hold of another request.
 //!
-//! A member that hangs may carry out what it was asked when everybody has gone on without it: any request may have a
-//! copy
-//! that comes late. Three rules make every such copy harmless (L1, hazard 58):
+//! A member that hangs may carry out a request after the other members have gone on without it: any request
+//! may have a copy that comes late. Three rules make every such copy harmless (L1, hazard 58):
 //!
-//! 1. **The id of a lease is drawn by chance for one attempt**, and asked for before any key is written on it. A key
-//!    goes from
-//!    lease to lease, as its owner waits, enters and asks for longer, and never back to one that it has left.
-//! 2. **A lease is ended only when its key has left it or its owner leaves**, and whoever asked for its end writes no
-//!    key on it
-//!    any more. So a late end meets a lease that carries nothing.
-//! 3. **A write names the state that it starts from**: that there is no key, or the revision at which the key was last
-//!    written. So a late write comes true only if nothing has happened to the key since it was read; then it is no
-//!    copy.
+//! 1. **The id of a lease is drawn by chance for one attempt**, and asked for before any key is written on
+//!    it. A key goes from lease to lease, as its owner waits, enters and asks for longer, and never back to
+//!    one that it has left.
+//! 2. **A lease is ended only when its key has left it or its owner leaves**, and the claim that asked for
+//!    its end writes no key on it any more. So a late end meets a lease that carries nothing.
+//! 3. **A write names the state that it starts from**: that there is no key, or the revision at which the key
+//!    was last written. So a late write comes true only if nothing has happened to the key since it was read;
+//!    then it is no copy.
 //!
-//! What is left of late copies: a lease that is asked for twice may come to be after its end, and bars nobody without a
-//! key. Both
-//! this and the first write must come late, in this order, for a place that nobody wants; it ends with that lease. A
-//! lease
-//! that is kept alive late lasts longer by no more than its length.
+//! What is left of late copies: a lease that is asked for twice may come to be after its end, and bars no
+//! owner without a key. Both this and the first write must come late, in this order, for a place that is not
+//! wanted; it ends with that lease. A lease that is kept alive late lasts longer by no more than its length.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,37 +25,38 @@ use futures_util::{
     stream::{self, StreamExt},
 };
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Order,
-    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, Wait, WakeUp, Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Noted, Notifier, Order,
+    Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, WaitMode, WakeStream,
+    WakeSupport,
 };
 
 use crate::{
     config::Config,
     diagnose, error,
-    members::{Answer, Change, Kept, Members, Watermark, whole_seconds},
+    members::{Kept, KeyChange, MemberAnswer, Members, Watermark, whole_seconds},
     memo,
     owners::{KeyAt, Owners},
-    queue::{Place, Queue, Value, folder, key, millis, token},
+    queue::{KeyQueue, QueueKey, Value, folder, key, millis, token},
     view,
-    watch::{Awaited, Watcher, Watchers, Watching},
+    watch::{AwaitedChange, ChangeWatcher, ChangeWatchers, Watching},
 };
 
 /// Locks in etcd.
 pub struct Etcd {
-    shared: Arc<Shared>,
+    shared: Arc<ProcessState>,
     members: Arc<Members>,
     watching: Watching,
 }
 
 /// The state that the handles of one process share.
-struct Shared {
+struct ProcessState {
     config: Arc<Config>,
     host: Arc<dyn Host>,
     watermark: Arc<Watermark>,
     owners: Owners,
-    watchers: Watchers,
-    bells: Bells,
+    watchers: ChangeWatchers,
+    notifier: Notifier,
 }
 
 impl Etcd {
@@ -67,14 +64,14 @@ impl Etcd {
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let config = Arc::new(config);
         let (watermark, owners) = (Arc::default(), Owners::default());
-        let (watchers, bells) = (Watchers::default(), Bells::default());
-        Self::sharing(Arc::new(Shared { config, host, watermark, owners, watchers, bells }))
+        let (watchers, notifier) = (ChangeWatchers::default(), Notifier::default());
+        Self::sharing(Arc::new(ProcessState { config, host, watermark, owners, watchers, notifier }))
     }
 
-    fn sharing(shared: Arc<Shared>) -> Self {
+    fn sharing(shared: Arc<ProcessState>) -> Self {
         let members = Members::new(shared.config.clone(), shared.host.clone(), shared.watermark.clone());
         let members = Arc::new(members);
-        let watching = Watching(Watcher::new(members.clone(), shared.bells.clone()));
+        let watching = Watching(ChangeWatcher::new(members.clone(), shared.notifier.clone()));
         shared.watchers.add(&watching.0);
         Self { shared, members, watching }
     }
@@ -97,7 +94,7 @@ impl Backend for Etcd {
         promises.reach = "all clients of the cluster";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
-        promises.wake = WakeUp::Pushed;
+        promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.places = Some(8);
         promises.ttl_grain = Duration::from_secs(2);
@@ -112,11 +109,11 @@ impl Backend for Etcd {
         let folder = folder(&self.config().prefix, &claim.name);
         let key = key(&folder, claim.owner);
         let (seconds, patience) = (whole_seconds(claim.ttl), self.members.patience(claim.ttl));
-        let asking = Asking { etcd: self, claim, folder, key, seconds, patience };
+        let asking = KeyClaim { etcd: self, claim, folder, key, seconds, patience };
         match claim.wait {
-            Wait::Wake => Err(error::no_turnless_place()),
-            Wait::No => asking.ask_in_passing().await,
-            Wait::Turn => match self.shared.owners.key_at(claim.owner) {
+            WaitMode::Wake => Err(error::no_turnless_place()),
+            WaitMode::No => asking.ask_in_passing().await,
+            WaitMode::Turn => match self.shared.owners.key_at(claim.owner) {
                 // What was done before stays done, whatever fails now (L9).
                 Some(key_at) => asking.ask_again(key_at).await.map_err(BackendError::of_unknown_outcome),
                 None => asking.arrive().await,
@@ -124,19 +121,17 @@ impl Backend for Etcd {
         }
     }
 
-    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it kept this
-    /// one
-    /// alive means that it will for the ttl from then, and so will its successors, who begin anew with the full ttl.
-    /// But one
-    /// that was replaced may not know it yet. So a read through the quorum comes after it: had the leader been replaced
-    /// before, the term would be a later one; and the key says that the lease has not ended, nor was broken (hazard 58,
-    /// etcd #15247).
+    /// A renewal is true because of both its halves, in this order. The leader alone counts leases: that it
+    /// kept this one alive means that it will for the ttl from then, and so will its successors, which begin
+    /// anew with the full ttl. But one that was replaced may not know it yet. So a read through the quorum
+    /// comes after it: had the leader been replaced before, the term would be a later one; and the key says
+    /// that the lease has not ended, nor was broken (hazard 58, etcd #15247).
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let lease = |grant: &Grant| self.shared.owners.key_at(grant.owner).map(|key_at| key_at.lease);
-        let begin = |grant| Renewing { grant, lease: lease(grant), answer: None };
-        let mut all: Vec<Renewing<'_>> = grants.iter().map(begin).collect();
+        let begin = |grant| OpenRenewal { grant, lease: lease(grant), answer: None };
+        let mut all: Vec<OpenRenewal<'_>> = grants.iter().map(begin).collect();
         for _ in 0..RENEW_ROUNDS {
-            let open: Vec<&mut Renewing<'_>> = all.iter_mut().filter(|one| one.answer.is_none()).collect();
+            let open: Vec<&mut OpenRenewal<'_>> = all.iter_mut().filter(|one| one.answer.is_none()).collect();
             let mut open = open.into_iter();
             loop {
                 let batch: Vec<_> = open.by_ref().take(BATCH).collect();
@@ -150,9 +145,8 @@ impl Backend for Etcd {
         all.into_iter().map(|one| one.answer.unwrap_or_else(unsettled)).collect()
     }
 
-    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key was: nothing
-    /// else
-    /// takes a key of ours away without its lease but a person (L9).
+    /// Ends the owner's leases. Whether the one that its key hung on was still there says whether the key
+    /// was: nothing else takes a key of ours away without its lease but a person (L9).
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
         let patience = self.config().response_timeout;
         self.shared.watchers.forget(owner);
@@ -171,8 +165,8 @@ impl Backend for Etcd {
         let revoked = revoked.map_err(|error| if is_one { error } else { error.of_unknown_outcome() })?;
         self.shared.owners.forget(owner);
         match (on, revoked.first()) {
-            (Some(_), Some(Answer { value: true, .. })) => Ok(Released::Released),
-            (Some(_), Some(Answer { was_repeated: true, .. })) => {
+            (Some(_), Some(MemberAnswer { value: true, .. })) => Ok(Released::Released),
+            (Some(_), Some(MemberAnswer { was_repeated: true, .. })) => {
                 Err(error::left_or_gone(&self.members.place()))
             }
             // It was about to enter, and which of its leases had the key is not known.
@@ -198,8 +192,8 @@ impl Backend for Etcd {
         memo::leave_memo(&self.members, name, (owner, token), memo).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(self.shared.bells.listen(process, audience))
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        Box::new(self.shared.notifier.subscribe(process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
@@ -220,18 +214,18 @@ impl Backend for Etcd {
             self.raise(&folder, patience).await?;
             return Ok(Vec::new());
         }
-        let robbed = view::with_time_left(&self.members, holders).await?;
-        try_join_all(holders.iter().map(|holder| self.rob_one(name, holder, patience))).await?;
-        Ok(robbed)
+        let broken = view::with_time_left(&self.members, holders).await?;
+        try_join_all(holders.iter().map(|holder| self.break_one(name, holder, patience))).await?;
+        Ok(broken)
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        diagnose::examine(&self.members).await
+        diagnose::examine(self, &self.members).await
     }
 }
 
 /// One claim on its way.
-struct Asking<'a> {
+struct KeyClaim<'a> {
     etcd: &'a Etcd,
     claim: &'a Claim,
     folder: String,
@@ -241,7 +235,7 @@ struct Asking<'a> {
     patience: Duration,
 }
 
-impl Asking<'_> {
+impl KeyClaim<'_> {
     /// Reads first: a claim that does not fit leaves nothing behind.
     async fn ask_in_passing(&self) -> Result<ClaimAnswer, BackendError> {
         let queue = self.etcd.members.queue(&self.folder, self.patience).await?;
@@ -260,7 +254,7 @@ impl Asking<'_> {
         let at = queue.find(self.claim.owner).filter(|&at| queue.places[at].created == key_at.created);
         match at {
             Some(at) if at < queue.leading() => {
-                self.settle(Step::new(Purpose::Ttl, queue.places[at].modified)).await
+                self.settle(NextWrite::new(LeasePurpose::Ttl, queue.places[at].modified)).await
             }
             Some(at) if kept && queue.places[at].lease == key_at.lease => {
                 Ok(self.queued(&queue, at, true).await)
@@ -269,19 +263,18 @@ impl Asking<'_> {
         }
     }
 
-    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with the lease
-    /// that it
-    /// would need then.
+    /// Takes a place in the queue, unless there is one. Where others wait, it will wait too: it begins with
+    /// the lease that it would need then.
     async fn arrive(&self) -> Result<ClaimAnswer, BackendError> {
         let is_contended =
             self.has_place_lease() && self.etcd.shared.owners.contended.is_contended(&self.claim.name);
-        let purpose = if is_contended { Purpose::Place } else { Purpose::Ttl };
-        self.settle(Step::new(purpose, 0)).await
+        let purpose = if is_contended { LeasePurpose::Place } else { LeasePurpose::Ttl };
+        self.settle(NextWrite::new(purpose, 0)).await
     }
 
-    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of the ttl to
-    /// hold.
-    async fn settle(&self, mut step: Step) -> Result<ClaimAnswer, BackendError> {
+    /// Step by step, until its key is where it belongs: on the lease of a place while it waits, on that of
+    /// the ttl to hold.
+    async fn settle(&self, mut step: NextWrite) -> Result<ClaimAnswer, BackendError> {
         let is_new = step.from == 0;
         for number in 0..STEPS {
             let taken = match self.claim.asker.must_be_there() {
@@ -303,17 +296,16 @@ impl Asking<'_> {
     }
 
     /// A lease without a key must not make that other process believe that its release ends something.
-    async fn end_left(&self, step: &Step) -> Result<(), BackendError> {
+    async fn end_left(&self, step: &NextWrite) -> Result<(), BackendError> {
         match step.left {
             Some(lease) => self.etcd.members.revoke(lease, self.patience).await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read alone says
-    /// whether it
-    /// holds: a lease may end while its owner waits (hazard 47, etcd #11456).
-    async fn take(&self, step: &mut Step) -> Result<Option<ClaimAnswer>, BackendError> {
+    /// A lease, and the key on it, if nothing has come in between; and the queue as it was then. That read
+    /// alone says whether it holds: a lease may end while its owner waits (hazard 47, etcd #11456).
+    async fn take(&self, step: &mut NextWrite) -> Result<Option<ClaimAnswer>, BackendError> {
         let lease = match step.unused {
             Some(lease) => lease,
             None => self.lease(step.purpose).await?,
@@ -341,7 +333,7 @@ impl Asking<'_> {
     }
 
     /// Its lease was not asked for in this process, as far as is remembered.
-    fn is_strange(&self, place: &Place) -> bool {
+    fn is_strange(&self, place: &QueueKey) -> bool {
         let known = self.etcd.shared.owners.get(self.claim.owner);
         known.is_none_or(|known| !known.leases.contains(&place.lease))
     }
@@ -349,13 +341,13 @@ impl Asking<'_> {
     /// The answer about its place; `None` if its key is not on the lease that it should be on.
     async fn look(
         &self,
-        queue: &Queue,
+        queue: &KeyQueue,
         at: usize,
-        purpose: Purpose,
+        purpose: LeasePurpose,
         lease: i64,
     ) -> Result<Option<ClaimAnswer>, BackendError> {
         let (place, holds) = (&queue.places[at], at < queue.leading());
-        if !holds && self.claim.wait == Wait::No {
+        if !holds && self.claim.wait == WaitMode::No {
             self.leave_line(place).await?;
             return self.busy(queue).await.map(Some);
         }
@@ -368,12 +360,12 @@ impl Asking<'_> {
     }
 
     /// The purpose that its lease must have.
-    fn purpose(&self, queue: &Queue, at: usize) -> Purpose {
-        if at >= queue.leading() && self.has_place_lease() { Purpose::Place } else { Purpose::Ttl }
+    fn purpose(&self, queue: &KeyQueue, at: usize) -> LeasePurpose {
+        if at >= queue.leading() && self.has_place_lease() { LeasePurpose::Place } else { LeasePurpose::Ttl }
     }
 
     /// The key was certainly not written. If the lease is ended as well, nothing was applied (L9).
-    async fn undo(&self, step: &Step, error: BackendError) -> BackendError {
+    async fn undo(&self, step: &NextWrite, error: BackendError) -> BackendError {
         let Some(lease) = step.unused.filter(|_| error.outcome() == Outcome::NotApplied) else {
             return error;
         };
@@ -385,7 +377,7 @@ impl Asking<'_> {
     }
 
     /// It does not wait, and leaves nothing behind.
-    async fn leave_line(&self, place: &Place) -> Result<(), BackendError> {
+    async fn leave_line(&self, place: &QueueKey) -> Result<(), BackendError> {
         let owners = &self.etcd.shared.owners;
         let mut leases = owners.get(self.claim.owner).unwrap_or_default().leases;
         leases.retain(|lease| *lease != place.lease);
@@ -395,40 +387,40 @@ impl Asking<'_> {
         Ok(())
     }
 
-    async fn lease(&self, purpose: Purpose) -> Result<i64, BackendError> {
+    async fn lease(&self, purpose: LeasePurpose) -> Result<i64, BackendError> {
         let seconds = match purpose {
-            Purpose::Place => PLACE_SECONDS,
-            Purpose::Ttl => self.seconds,
+            LeasePurpose::Place => PLACE_SECONDS,
+            LeasePurpose::Ttl => self.seconds,
         };
         self.etcd.new_lease(self.claim.owner, seconds, self.patience).await
     }
 
-    async fn write(&self, step: &Step, lease: i64) -> Result<Option<Queue>, BackendError> {
-        let (members, waits) = (&self.etcd.members, step.purpose == Purpose::Place);
+    async fn write(&self, step: &NextWrite, lease: i64) -> Result<Option<KeyQueue>, BackendError> {
+        let (members, waits) = (&self.etcd.members, step.purpose == LeasePurpose::Place);
         let value = Value::of(self.claim, members.host.now().wall, lease, waits).write();
         let change =
-            Change { folder: &self.folder, key: &self.key, modified: step.from, value: &value, lease };
+            KeyChange { folder: &self.folder, key: &self.key, modified: step.from, value: &value, lease };
         members.change(&change, self.patience).await
     }
 
     /// A place has a lease of its own where that of the ttl lasts longer.
     fn has_place_lease(&self) -> bool {
-        self.seconds > PLACE_SECONDS && self.claim.wait == Wait::Turn
+        self.seconds > PLACE_SECONDS && self.claim.wait == WaitMode::Turn
     }
 
-    fn granted(&self, place: &Place, revision: i64) -> ClaimAnswer {
+    fn granted(&self, place: &QueueKey, revision: i64) -> ClaimAnswer {
         let Claim { name, owner, ttl, .. } = self.claim.clone();
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.etcd.shared.owners.saw_key(owner, key_at);
-        self.etcd.watching.0.listen(owner, Awaited::end_of(self.key.clone()), revision + 1);
+        self.etcd.watching.0.listen(owner, AwaitedChange::end_of(self.key.clone()), revision + 1);
         ClaimAnswer::Granted(Grant { name, owner, token: token(place.created), block: 1, ttl })
     }
 
-    async fn queued(&self, queue: &Queue, at: usize, again: bool) -> ClaimAnswer {
+    async fn queued(&self, queue: &KeyQueue, at: usize, again: bool) -> ClaimAnswer {
         let place = &queue.places[at];
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.etcd.shared.owners.saw_key(self.claim.owner, key_at);
-        if let Some(awaited) = Awaited::by(queue, at) {
+        if let Some(awaited) = AwaitedChange::by(queue, at) {
             self.etcd.watching.0.listen(self.claim.owner, awaited, queue.revision + 1);
         }
         let seconds = if self.has_place_lease() { PLACE_SECONDS } else { self.seconds };
@@ -442,7 +434,7 @@ impl Asking<'_> {
         }
     }
 
-    async fn busy(&self, queue: &Queue) -> Result<ClaimAnswer, BackendError> {
+    async fn busy(&self, queue: &KeyQueue) -> Result<ClaimAnswer, BackendError> {
         let holder = self.first_holder(queue, true).await;
         let left = holder.as_ref().and_then(|holder| holder.expires_in).unwrap_or(Timing::RETRY_MAX);
         Ok(ClaimAnswer::Busy {
@@ -451,7 +443,7 @@ impl Asking<'_> {
         })
     }
 
-    async fn first_holder(&self, queue: &Queue, with_time_left: bool) -> Option<HolderView> {
+    async fn first_holder(&self, queue: &KeyQueue, with_time_left: bool) -> Option<HolderView> {
         let first = queue.holders().first()?;
         // It is for people: who holds is worth knowing without it.
         let left = match with_time_left {
@@ -463,8 +455,8 @@ impl Asking<'_> {
 }
 
 /// The next step: the key goes onto a lease for this purpose, from this state.
-struct Step {
-    purpose: Purpose,
+struct NextWrite {
+    purpose: LeasePurpose,
     /// The modify revision of the key; 0: there is none.
     from: i64,
     /// A lease for this purpose, asked for in this claim, that the key has never been on.
@@ -473,26 +465,25 @@ struct Step {
     left: Option<i64>,
 }
 
-impl Step {
-    fn new(purpose: Purpose, from: i64) -> Self {
+impl NextWrite {
+    fn new(purpose: LeasePurpose, from: i64) -> Self {
         Self { purpose, from, unused: None, left: None }
     }
 }
 
 /// The purpose of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// A place in the queue, kept alive by repeating the claim: a dead waiter must not block the places behind it for a
-    /// long ttl.
+enum LeasePurpose {
+    /// A place in the queue, kept alive by repeating the claim: a dead waiter must not block the places
+    /// behind it for a long ttl.
     Place,
     /// The ttl: to hold, or to wait where that is short.
     Ttl,
 }
 
 impl Etcd {
-    /// A new lease for this owner, which lasts so long from now: granted through the quorum, it is counted by whoever
-    /// is the
-    /// leader, and a later leader begins it anew.
+    /// A new lease of this ttl for this owner: granted through the quorum, it is counted by the leader of
+    /// then, and a later leader begins it anew.
     ///
     /// # Errors
     /// Those of the request; of unknown outcome if the server does not give as long as that.
@@ -511,7 +502,7 @@ impl Etcd {
         }
     }
 
-    async fn renew_batch(&self, batch: Vec<&mut Renewing<'_>>) {
+    async fn renew_batch(&self, batch: Vec<&mut OpenRenewal<'_>>) {
         let shortest = batch.iter().map(|one| one.grant.ttl).min().unwrap_or_default();
         let patience = self.members.patience(shortest);
         let keeping: Vec<_> = batch.iter().map(|one| self.keep(one.lease, patience)).collect();
@@ -535,9 +526,9 @@ impl Etcd {
 
     async fn settle(
         &self,
-        one: &mut Renewing<'_>,
+        one: &mut OpenRenewal<'_>,
         kept: Result<Option<Kept>, BackendError>,
-        read: Read,
+        read: KeyRead,
         patience: Duration,
     ) {
         one.answer = match judge(one.grant, one.lease, kept, read) {
@@ -566,7 +557,7 @@ impl Etcd {
     async fn lengthen(
         &self,
         grant: &Grant,
-        place: &Place,
+        place: &QueueKey,
         patience: Duration,
     ) -> Result<Option<Renewal>, BackendError> {
         let Some(value) = place.ours.clone() else { return Ok(None) };
@@ -574,7 +565,7 @@ impl Etcd {
         let value = Value { ttl_ms: millis(grant.ttl), lease, ..value }.write();
         let folder = folder(&self.config().prefix, &grant.name);
         let change =
-            Change { folder: &folder, key: &place.key, modified: place.modified, value: &value, lease };
+            KeyChange { folder: &folder, key: &place.key, modified: place.modified, value: &value, lease };
         let Some(queue) = self.members.change(&change, patience).await? else { return Ok(None) };
         let at = queue.find(grant.owner).filter(|&at| queue.places[at].lease == lease);
         let Some(at) = at else { return Ok(None) };
@@ -586,13 +577,13 @@ impl Etcd {
     }
 
     /// This process finds its owner there from now on.
-    fn saw_key(&self, owner: OwnerId, place: &Place) {
+    fn saw_key(&self, owner: OwnerId, place: &QueueKey) {
         let key_at = KeyAt { created: place.created, lease: place.lease };
         self.shared.owners.saw_key(owner, key_at);
     }
 
     /// Whether the keys are those of the grants, through the quorum.
-    async fn read(&self, grants: &[&Grant], patience: Duration) -> Result<Vec<Read>, BackendError> {
+    async fn read(&self, grants: &[&Grant], patience: Duration) -> Result<Vec<KeyRead>, BackendError> {
         let folders: Vec<String> =
             grants.iter().map(|grant| folder(&self.config().prefix, &grant.name)).collect();
         let keys: Vec<Vec<u8>> =
@@ -604,8 +595,8 @@ impl Etcd {
         let done = self.members.ask(patience, request).await?.value;
         let term = done.header().map_or(0, |header| header.raft_term());
         let place = |(answer, folder): (TxnOpResponse, &String)| {
-            let TxnOpResponse::Get(read) = answer else { return Read { place: None, term } };
-            Read { place: read.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv)), term }
+            let TxnOpResponse::Get(read) = answer else { return KeyRead { place: None, term } };
+            KeyRead { place: read.kvs().first().and_then(|kv| QueueKey::read(folder.as_bytes(), kv)), term }
         };
         Ok(done.op_responses().into_iter().zip(&folders).map(place).collect())
     }
@@ -619,9 +610,9 @@ impl Etcd {
     ) -> Result<Released, BackendError> {
         let Some(place) = self.place_of(name, owner, patience).await? else { return Ok(Released::WasGone) };
         match self.end(name, owner, place, patience).await? {
-            Answer { value: true, .. } => Ok(Released::Released),
-            Answer { was_repeated: true, .. } => Err(error::left_or_gone(&self.members.place())),
-            Answer { .. } => Ok(Released::WasGone),
+            MemberAnswer { value: true, .. } => Ok(Released::Released),
+            MemberAnswer { was_repeated: true, .. } => Err(error::left_or_gone(&self.members.place())),
+            MemberAnswer { .. } => Ok(Released::WasGone),
         }
     }
 
@@ -631,24 +622,23 @@ impl Etcd {
         name: &LockName,
         owner: OwnerId,
         patience: Duration,
-    ) -> Result<Option<Place>, BackendError> {
+    ) -> Result<Option<QueueKey>, BackendError> {
         let folder = folder(&self.config().prefix, name);
         let key = &key(&folder, owner)[..];
         let read = self.members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
-        let place = read.value.kvs().first().and_then(|kv| Place::read(folder.as_bytes(), kv));
+        let place = read.value.kvs().first().and_then(|kv| QueueKey::read(folder.as_bytes(), kv));
         Ok(place.filter(|place| place.is_of(owner)))
     }
 
-    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases first: so a
-    /// release
-    /// that comes later finds nothing, and says so. Whether any was there.
+    /// Ends the lease that an owner's key hangs on, and the next one if it goes there meanwhile. Leases
+    /// first: so a release that comes later finds nothing, and says so. Whether any was there.
     async fn end(
         &self,
         name: &LockName,
         owner: OwnerId,
-        mut place: Place,
+        mut place: QueueKey,
         patience: Duration,
-    ) -> Result<Answer<bool>, BackendError> {
+    ) -> Result<MemberAnswer<bool>, BackendError> {
         let mut ended = self.members.revoke(place.lease, patience).await?;
         for _ in 0..RELEASE_ROUNDS {
             let next =
@@ -665,7 +655,12 @@ impl Etcd {
     }
 
     /// A foreign lease is its owner's, who may have other keys on it.
-    async fn rob_one(&self, name: &LockName, holder: &Place, patience: Duration) -> Result<(), BackendError> {
+    async fn break_one(
+        &self,
+        name: &LockName,
+        holder: &QueueKey,
+        patience: Duration,
+    ) -> Result<(), BackendError> {
         match &holder.ours {
             Some(value) => self.end(name, value.owner, holder.clone(), patience).await.map(drop),
             None => self.members.delete(&holder.key, holder.created, patience).await,
@@ -683,7 +678,7 @@ impl Etcd {
 }
 
 /// One grant on its way.
-struct Renewing<'a> {
+struct OpenRenewal<'a> {
     grant: &'a Grant,
     /// The lease on which its key was last seen; `None` if this process has not seen it.
     lease: Option<i64>,
@@ -694,20 +689,20 @@ struct Renewing<'a> {
 enum Next {
     Answer(Result<Renewal, BackendError>),
     /// Its key is there; ask again, about this lease.
-    Again(Place),
+    Again(QueueKey),
     /// Its lease is shorter than the requested ttl.
-    Lengthen(Place),
+    Lengthen(QueueKey),
 }
 
 /// The key of a grant as a linearizable read of this term saw it.
-struct Read {
-    place: Option<Place>,
+struct KeyRead {
+    place: Option<QueueKey>,
     term: u64,
 }
 
-fn judge(grant: &Grant, lease: Option<i64>, kept: Result<Option<Kept>, BackendError>, read: Read) -> Next {
+fn judge(grant: &Grant, lease: Option<i64>, kept: Result<Option<Kept>, BackendError>, read: KeyRead) -> Next {
     let any = FencingToken::new(0);
-    let is_held = |place: &Place| {
+    let is_held = |place: &QueueKey| {
         let is_its_own = grant.token == token(place.created) || grant.token == any;
         is_its_own && place.ours.as_ref().is_some_and(|value| value.owner == grant.owner && !value.waits)
     };
@@ -726,17 +721,18 @@ fn judge(grant: &Grant, lease: Option<i64>, kept: Result<Option<Kept>, BackendEr
 /// How long the place of a dead waiter blocks the places behind it at most, in seconds.
 const PLACE_SECONDS: i64 = Timing::PLACE_TTL.as_secs().cast_signed();
 
-/// Steps of one claim: a place, a lease for waiting, one for entering; each anew if something came in between.
+/// Steps of one claim: a place, a lease for waiting, one for entering; each anew if something came in
+/// between.
 const STEPS: usize = 6;
 
 /// Keys that one transaction reads: a member takes 128 operations.
 const BATCH: usize = 100;
 
-/// Leases that are kept alive at once.
+/// Leases that are kept alive at the same time.
 const AT_ONCE: usize = 128;
 
 /// Rounds for leases of which a change of the leader left us uncertain, or that were changed by hand.
 const RENEW_ROUNDS: usize = 3;
 
-/// How often a key is followed that goes to another lease under our hands.
+/// How often a key is followed that goes to another lease meanwhile.
 const RELEASE_ROUNDS: usize = 3;

@@ -1,39 +1,37 @@
-//! `Config`: members, login, and prefix of the keys, from a URL.
+//! `Config`: members, login, and prefix of the keys.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use tenure_client::{
-    Login, Secret,
+    Login,
     durations::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT},
-    url::{Form, bad, shown},
+    url::{Form, HostPort, UrlWriter, bad, check_ports, listed},
 };
 
-/// Why a URL is refused.
+/// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where etcd is and how it is spoken to.
-///
-/// `Debug` shows no secret.
-#[derive(Clone, PartialEq, Eq)]
+/// Where etcd is and how it is spoken to. A URL fills it, or a program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// `host:port` of each member.
-    pub(crate) members: Vec<String>,
-    pub(crate) tls: Option<Tls>,
-    /// User and password.
-    pub(crate) login: Option<(String, Secret)>,
-    /// Before the name of every lock.
-    pub(crate) prefix: String,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
-}
-
-/// Files for TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
+    /// Its members.
+    pub members: Vec<HostPort>,
+    /// Whether they are reached over TLS.
+    pub tls: bool,
     /// The certificate of the authority that signed the members' certificates.
-    pub(crate) ca: PathBuf,
-    /// Our own certificate and its key, where members want to see one.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub ca: Option<PathBuf>,
+    /// Our own certificate, where members want to see one.
+    pub cert: Option<PathBuf>,
+    /// The key of our certificate.
+    pub key: Option<PathBuf>,
+    /// User and password; both, if any.
+    pub login: Option<Login>,
+    /// Before the name of every lock.
+    pub prefix: String,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// How long an answer may take.
+    pub response_timeout: Duration,
 }
 
 const FORM: Form = Form {
@@ -43,12 +41,26 @@ const FORM: Form = Form {
     settings: &["prefix", "connect_timeout", "response_timeout", "ca", "cert", "key"],
 };
 
-/// The default port of a member.
-const PORT: u16 = 2379;
-
 impl Config {
     /// The schemes of URLs that [`from_url`](Self::from_url) reads; the second one with TLS.
     pub const SCHEMES: &'static [&'static str] = &["etcd", "etcds"];
+    /// The default port of a member.
+    pub const PORT: u16 = 2379;
+
+    /// A cluster, with defaults.
+    pub fn new(members: Vec<HostPort>) -> Self {
+        Self {
+            members,
+            tls: false,
+            ca: None,
+            cert: None,
+            key: None,
+            login: None,
+            prefix: String::new(),
+            connect_timeout: Duration::from_millis(500),
+            response_timeout: Duration::from_millis(500),
+        }
+    }
 
     /// Reads `etcd://[user:password@]host[:2379][,host…]?…`, or `etcds://…?ca=FILE` with TLS.
     ///
@@ -59,65 +71,63 @@ impl Config {
         if !url.path()?.is_empty() {
             return Err(bad("an etcd URL has no path; set the prefix of the keys with ?prefix="));
         }
-        let mut config = Self {
-            members: url.hosts(PORT)?.iter().map(shown).collect(),
-            tls: (url.scheme == "etcds").then(Tls::default),
-            login: url.login.clone().map(Login::whole).transpose()?,
-            prefix: String::new(),
-            connect_timeout: Duration::from_millis(500),
-            response_timeout: Duration::from_millis(500),
-        };
-        let mut own = (None, None);
+        let members = url.hosts(Self::PORT)?;
+        let mut config = Self { tls: url.scheme == "etcds", login: url.login, ..Self::new(members) };
         for (key, value) in url.settings {
-            config.set(key, &value, &mut own)?;
+            match key {
+                "prefix" => config.prefix = value,
+                "connect_timeout" => config.connect_timeout = CONNECT_TIMEOUT.read(&value)?,
+                "ca" => config.ca = Some(value.into()),
+                "cert" => config.cert = Some(value.into()),
+                "key" => config.key = Some(value.into()),
+                _ => config.response_timeout = RESPONSE_TIMEOUT.read(&value)?,
+            }
         }
-        config.checked(own)
+        config.validate()?;
+        Ok(config)
     }
 
-    fn set(
-        &mut self,
-        key: &'static str,
-        value: &str,
-        own: &mut (Option<PathBuf>, Option<PathBuf>),
-    ) -> Result<(), ConfigError> {
-        match (key, &mut self.tls) {
-            ("prefix", _) => value.clone_into(&mut self.prefix),
-            ("connect_timeout", _) => self.connect_timeout = CONNECT_TIMEOUT.read(value)?,
-            ("ca", Some(tls)) => tls.ca = value.into(),
-            ("cert", Some(_)) => own.0 = Some(value.into()),
-            ("key", Some(_)) => own.1 = Some(value.into()),
-            ("ca" | "cert" | "key", None) => return Err(bad(format!("{key}= is for etcds://"))),
-            _ => self.response_timeout = RESPONSE_TIMEOUT.read(value)?,
+    /// # Errors
+    /// [`ConfigError`] names the setting that is wrong, and never a password.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check_ports(self.members.iter().map(|(_, port)| *port))?;
+        self.login.as_ref().map(Login::whole).transpose()?;
+        CONNECT_TIMEOUT.check(self.connect_timeout)?;
+        RESPONSE_TIMEOUT.check(self.response_timeout)?;
+        if !self.tls {
+            let files = [("ca", &self.ca), ("cert", &self.cert), ("key", &self.key)];
+            let odd = files.into_iter().find(|(_, file)| file.is_some());
+            return odd.map_or(Ok(()), |(key, _)| Err(bad(format!("{key}= is for etcds://"))));
+        }
+        if self.ca.as_ref().is_none_or(|ca| ca.as_os_str().is_empty()) {
+            return Err(bad("etcds:// needs the certificate of the cluster's CA, as in ?ca=/etc/ca.pem"));
+        }
+        if self.cert.is_some() != self.key.is_some() {
+            return Err(bad("cert= and key= are needed together"));
         }
         Ok(())
     }
 
-    fn checked(mut self, own: (Option<PathBuf>, Option<PathBuf>)) -> Result<Self, ConfigError> {
-        if let Some(tls) = &mut self.tls {
-            if tls.ca.as_os_str().is_empty() {
-                return Err(bad("etcds:// needs the certificate of the cluster's CA, as in ?ca=/etc/ca.pem"));
-            }
-            tls.identity = match own {
-                (Some(cert), Some(key)) => Some((cert, key)),
-                (None, None) => None,
-                _ => return Err(bad("cert= and key= are needed together")),
-            };
-        }
-        Ok(self)
+    /// The URL that says the same. **It holds the password.**
+    ///
+    /// # Errors
+    /// If the path of a file is not UTF-8.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let plain = Self::new(Vec::new());
+        let scheme = if self.tls { "etcds" } else { "etcd" };
+        UrlWriter::new(scheme, &self.login.clone().unwrap_or_default(), &listed(&self.members))
+            .set("prefix", Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty()))
+            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .duration(RESPONSE_TIMEOUT, self.response_timeout, plain.response_timeout)
+            .file("ca", self.ca.as_deref())
+            .file("cert", self.cert.as_deref())
+            .file("key", self.key.as_deref())
+            .finish()
     }
 
     /// For people: where it is, without a secret.
     pub fn place_name(&self) -> String {
-        self.members.join(",")
-    }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("place", &self.place_name())
-            .field("prefix", &self.prefix)
-            .finish_non_exhaustive()
+        listed(&self.members)
     }
 }
 
@@ -134,13 +144,13 @@ mod tests {
         let c = read(
             "etcds://app:p%40ss@a:1,b,[::1]:7/?prefix=locks/&ca=/ca.pem&cert=/c&key=/k&response_timeout=2s",
         );
-        assert_eq!(c.members, ["a:1", "b:2379", "[::1]:7"]);
-        assert_eq!(c.login, Some(("app".into(), "p@ss".into())));
+        assert_eq!(c.place_name(), "a:1,b:2379,[::1]:7");
+        let login = Login { user: Some("app".into()), password: Some("p@ss".into()) };
+        assert_eq!(c.login, Some(login));
         assert_eq!((c.prefix.as_str(), c.response_timeout), ("locks/", Duration::from_secs(2)));
-        let identity = Some(("/c".into(), "/k".into()));
-        assert_eq!(c.tls, Some(Tls { ca: "/ca.pem".into(), identity }));
-        let plain = read("etcd://h");
-        assert_eq!((plain.members, plain.tls, plain.login), (vec!["h:2379".to_owned()], None, None));
+        assert_eq!((c.tls, c.ca.clone(), c.cert.clone()), (true, Some("/ca.pem".into()), Some("/c".into())));
+        assert_eq!((c.key.clone(), read(&c.to_url().unwrap())), (Some("/k".into()), c));
+        assert_eq!(read("etcd://h"), Config::new(vec![("h".into(), 2379)]));
     }
 
     #[test]
@@ -156,6 +166,7 @@ mod tests {
             ("etcd://h:1/locks", "?prefix="),
             ("etcd://u@h", "needs a password"),
             ("etcd://:p@h", "needs a user"),
+            ("etcd://@h", "needs a user"),
             ("etcd://h?nope=1", "does not know parameter 1"),
             ("etcd://h?ca=/x", "etcds"),
             ("etcds://h", "?ca="),

@@ -1,109 +1,149 @@
 //! `diagnose`: what weakens the promises of a cluster, and what to do about it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use etcd_client::{AlarmAction, AlarmType, Client};
-use tenure_core::{BackendError, ErrorKind, Finding, LockName, OwnerId, Severity};
-
-use crate::{
-    members::{Change, Members},
-    queue::{folder, key, number},
+use tenure_client::doctor::{Check, Trial, TrialError, described, finding, found, judged};
+use tenure_core::{
+    Backend, BackendError, ErrorKind, Finding,
+    Severity::{Note, Problem, Warning},
 };
 
-pub(crate) async fn examine(members: &Members) -> Result<Vec<Finding>, BackendError> {
-    let (mut found, mut told) = (Vec::new(), Vec::new());
-    let mut last = None;
-    for index in 0..members.len() {
-        match look_at(members, index).await {
-            Ok(member) => told.push(member),
-            Err(error) => {
-                found.push(silent(members.address(index), &error));
-                last = Some(error);
-            }
-        }
+use crate::members::Members;
+
+/// The findings of the members, of the cluster, and of a lock that is tried where locks can be taken now.
+pub(crate) async fn examine(store: &dyn Backend, members: &Members) -> Result<Vec<Finding>, BackendError> {
+    let cluster = ClusterFacts::read(members).await?;
+    let mut findings: Vec<Finding> =
+        cluster.members.iter().flat_map(|member| judged(&OF_A_MEMBER, member)).collect();
+    findings.extend(judged(&OF_THE_CLUSTER, &cluster));
+    if findings.iter().all(|finding| finding.severity < Problem) {
+        findings.extend(rights(store, members).await?);
+        findings.extend(shortest_lease(members).await?);
     }
-    if let Some(error) = last.filter(|_| told.is_empty()) {
-        return Err(error);
-    }
-    found.extend(of_members(&told));
-    found.extend(alarms(members).await?);
-    found.extend(size(members).await?);
-    // Where locks cannot be taken now, nothing can be tried.
-    if found.iter().all(|finding| finding.severity < Severity::Problem) {
-        found.extend(rights(members).await?);
-        found.extend(shortest_lease(members).await?);
-    }
-    if members.config.login.is_none() && members.config.tls.as_ref().is_none_or(|tls| tls.identity.is_none())
-    {
-        found.push(finding(
-            Severity::Note,
-            "etcd has authentication turned off: every client that reaches it can take and break every lock",
-            "turn authentication on, and give each client of the locks a user",
-        ));
-    }
-    Ok(found)
+    let is_open = members.config.login.is_none() && members.config.cert.is_none();
+    findings.extend(found(
+        is_open,
+        Note,
+        "etcd has authentication turned off: every client that reaches it can take and break every lock",
+        "turn authentication on, and give each client of the locks a user",
+    ));
+    Ok(findings)
 }
 
-/// The facts that one member tells.
-struct Member {
+/// What the members answered.
+#[derive(Default)]
+struct ClusterFacts {
+    members: Vec<MemberFacts>,
+    /// None for a user who may not read them.
+    alarms: BTreeSet<i32>,
+    /// How many members there are; `None` for a user who may not read that.
+    size: Option<usize>,
+}
+
+struct MemberFacts {
     address: String,
+    status: Result<MemberStatus, BackendError>,
+}
+
+struct MemberStatus {
     cluster: u64,
     version: String,
     knows_leader: bool,
 }
 
-async fn look_at(members: &Members, index: usize) -> Result<Member, BackendError> {
-    let status = members.ask_only(index, async |mut client: Client| client.status().await).await?;
-    Ok(Member {
-        address: members.address(index).to_owned(),
-        cluster: status.header().map_or(0, |header| header.cluster_id()),
-        version: status.version().to_owned(),
-        knows_leader: status.leader() != 0,
-    })
+impl ClusterFacts {
+    /// # Errors
+    /// The last one, if no member answers.
+    async fn read(members: &Members) -> Result<Self, BackendError> {
+        let mut cluster = Self::default();
+        for index in 0..members.len() {
+            let status = members.ask_only(index, async |mut client: Client| client.status().await).await;
+            let status = status.map(|status| MemberStatus {
+                cluster: status.header().map_or(0, |header| header.cluster_id()),
+                version: status.version().to_owned(),
+                knows_leader: status.leader() != 0,
+            });
+            cluster.members.push(MemberFacts { address: members.address(index).to_owned(), status });
+        }
+        if cluster.statuses().next().is_none()
+            && let Some(MemberFacts { status: Err(error), .. }) = cluster.members.pop()
+        {
+            return Err(error);
+        }
+        let patience = members.config.response_timeout;
+        let request = async |mut client: Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
+        if let Some(alarms) = unless_denied(members.ask(patience, request).await)? {
+            cluster.alarms = alarms.value.alarms().iter().map(|alarm| alarm.alarm() as i32).collect();
+        }
+        let list = members.ask(patience, async |mut client: Client| client.member_list().await).await;
+        cluster.size = unless_denied(list)?.map(|list| list.value.members().len());
+        Ok(cluster)
+    }
+
+    /// Of the members that serve.
+    fn statuses(&self) -> impl Iterator<Item = (&str, &MemberStatus)> {
+        self.members.iter().filter_map(|member| Some((&member.address[..], member.status.as_ref().ok()?)))
+    }
 }
 
-fn silent(address: &str, error: &BackendError) -> Finding {
-    let what = format!("the member {address} does not serve: {error}");
-    finding(Severity::Warning, what, "start it again, or take it out of the URL")
+fn unless_denied<T>(answer: Result<T, BackendError>) -> Result<Option<T>, BackendError> {
+    match answer {
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
+    }
 }
 
-fn of_members(members: &[Member]) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let clusters: BTreeSet<u64> = members.iter().map(|member| member.cluster).collect();
-    if clusters.len() > 1 {
-        found.push(finding(
-            Severity::Problem,
-            "the URL names members of different clusters: two may hold one lock",
-            "name the members of one cluster",
-        ));
-    }
-    for member in members.iter().filter(|member| !member.knows_leader) {
-        found.push(finding(
-            Severity::Problem,
-            format!(
-                "the member {} knows no leader: it does not reach a quorum of the members",
-                member.address
-            ),
-            "start the other members, or mend the network between them",
-        ));
-    }
-    let old: Vec<&str> = members
-        .iter()
-        .filter(|member| revokes_as_old_leader(&member.version))
-        .map(|member| member.address.as_str())
-        .collect();
-    if !old.is_empty() {
-        found.push(finding(
-            Severity::Warning,
-            format!(
-                "{}: a leader of this version that hangs and comes back may end leases that are alive (etcd #15247); only the token protects then",
-                old.join(", ")
-            ),
-            "update to 3.4.31, 3.5.13 or later",
-        ));
-    }
-    found
-}
+const OF_A_MEMBER: [Check<MemberFacts>; 2] = [
+    Check::new("service", |MemberFacts { address, status }| {
+        let what = format!("the member {address} does not serve: {}", status.as_ref().err()?);
+        Some(finding(Warning, what, "start it again, or take it out of the URL"))
+    }),
+    Check::new("leader", |MemberFacts { address, status }| {
+        let what = format!("the member {address} knows no leader: it does not reach a quorum of the members");
+        let remedy = "start the other members, or mend the network between them";
+        found(!status.as_ref().ok()?.knows_leader, Problem, what, remedy)
+    }),
+];
+
+const OF_THE_CLUSTER: [Check<ClusterFacts>; 6] = [
+    Check::new("one cluster", |cluster| {
+        let clusters: BTreeSet<u64> = cluster.statuses().map(|(_, status)| status.cluster).collect();
+        let what = "the URL names members of different clusters: two may hold one lock";
+        found(clusters.len() > 1, Problem, what, "name the members of one cluster")
+    }),
+    Check::new("version", |cluster| {
+        let is_old = |(_, status): &(&str, &MemberStatus)| revokes_as_old_leader(&status.version);
+        let old: Vec<&str> = cluster.statuses().filter(is_old).map(|(address, _)| address).collect();
+        let what = format!(
+            "{}: a leader of this version that hangs and comes back may end leases that are alive (etcd \
+             #15247); only the token protects then",
+            old.join(", ")
+        );
+        found(!old.is_empty(), Warning, what, "update to 3.4.31, 3.5.13 or later")
+    }),
+    Check::new("space", |cluster| {
+        let is_full = cluster.alarms.contains(&(AlarmType::Nospace as i32));
+        let what = "the database space is used up (alarm NOSPACE): no lock can be taken";
+        let remedy = "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`";
+        found(is_full, Problem, what, remedy)
+    }),
+    Check::new("data", |cluster| {
+        let is_corrupt = cluster.alarms.iter().any(|alarm| *alarm != AlarmType::Nospace as i32);
+        let what = "members disagree about the data (alarm CORRUPT): no lock can be trusted";
+        let remedy = "replace the member that is wrong, as etcd's guide to disaster recovery says";
+        found(is_corrupt, Problem, what, remedy)
+    }),
+    Check::new("one member", |cluster| {
+        let what = "the cluster has one member: while it is down, nobody gets a lock or renews one";
+        found(cluster.size == Some(1), Note, what, "run three members on three machines")
+    }),
+    Check::new("all members", |cluster| {
+        let (size, known) = (cluster.size?, cluster.members.len());
+        let what = format!("the cluster has {size} members and the URL names {known} of them");
+        found(known < size, Warning, what, "name all of them in the URL, as in etcd://a,b,c")
+    }),
+];
 
 /// Before 3.4.31 and 3.5.13, a leader that was replaced while it hung went on to end leases.
 fn revokes_as_old_leader(version: &str) -> bool {
@@ -116,79 +156,21 @@ fn revokes_as_old_leader(version: &str) -> bool {
     }
 }
 
-async fn alarms(members: &Members) -> Result<Vec<Finding>, BackendError> {
-    let request = async |mut client: Client| client.alarm(AlarmAction::Get, AlarmType::None, None).await;
-    let alarms = match members.ask(members.config.response_timeout, request).await {
-        Ok(alarms) => alarms.value,
-        Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let kinds: BTreeSet<i32> = alarms.alarms().iter().map(|alarm| alarm.alarm() as i32).collect();
-    Ok(kinds.into_iter().map(alarm).collect())
-}
-
-fn alarm(kind: i32) -> Finding {
-    if kind == AlarmType::Nospace as i32 {
-        return finding(
-            Severity::Problem,
-            "the database space is used up (alarm NOSPACE): no lock can be taken",
-            "compact, defragment, raise --quota-backend-bytes, then `etcdctl alarm disarm`",
-        );
-    }
-    finding(
-        Severity::Problem,
-        "members disagree about the data (alarm CORRUPT): no lock can be trusted",
-        "replace the member that is wrong, as etcd's guide to disaster recovery says",
-    )
-}
-
-/// How many members there are, and how many of them we know.
-async fn size(members: &Members) -> Result<Vec<Finding>, BackendError> {
-    let patience = members.config.response_timeout;
-    let list = members.ask(patience, async |mut client: Client| client.member_list().await).await;
-    let size = match list {
-        Ok(list) => list.value.members().len(),
-        Err(error) if error.kind() == ErrorKind::Denied => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let known = members.len();
-    if size == 1 {
-        return Ok(vec![finding(
-            Severity::Note,
-            "the cluster has one member: while it is down, nobody gets a lock or renews one",
-            "run three members on three machines",
-        )]);
-    }
-    let unknown = finding(
-        Severity::Warning,
-        format!("the cluster has {size} members and the URL names {known} of them"),
-        "name all of them in the URL, as in etcd://a,b,c",
-    );
-    Ok(if known < size { vec![unknown] } else { Vec::new() })
-}
-
-/// Takes and releases a lock with a random name.
-async fn rights(members: &Members) -> Result<Option<Finding>, BackendError> {
-    let mut bits = [0; 24];
-    members.host.random(&mut bits);
-    let hex: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-    let owner: OwnerId = hex.parse().expect("BUG: 48 hex digits are an owner");
-    let name = LockName::new(format!("tenure-doctor-{}", &hex[..8])).expect("BUG: a good name");
-    let (patience, folder) = (members.config.response_timeout, folder(&members.config.prefix, &name));
-    // OK because it is positive: 63 bits.
-    let (key, lease) = (key(&folder, owner), i64::try_from(number(owner)).unwrap_or(i64::MAX));
-    members.grant_lease(lease, 5, patience).await?;
-    let change = Change { folder: &folder, key: &key, modified: 0, value: b"", lease };
-    let written = members.change(&change, patience).await;
-    members.revoke(lease, patience).await?;
-    match written {
-        Ok(_) => Ok(None),
-        Err(error) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
-            Severity::Warning,
-            format!("this user may not lock `{name}`, which was tried to see its rights"),
-            "give its role `readwrite` for the prefix of all names that it locks; fine if it is to lock others only",
+/// Tries a lock. Without a right to its name that is a finding.
+async fn rights(store: &dyn Backend, members: &Members) -> Result<Option<Finding>, BackendError> {
+    let trial = Trial::new(&*members.host, TRIED);
+    match trial.run(store).await {
+        Ok(()) => Ok(None),
+        Err(TrialError { error, .. }) if error.kind() == ErrorKind::Denied => Ok(Some(finding(
+            Warning,
+            format!("this user may not lock `{}`, which was tried to see its rights", trial.name),
+            "give its role `readwrite` for the prefix of all names that it locks; fine if it is to lock \
+             others only",
         ))),
-        Err(error) => Err(error),
+        Err(TrialError { verb, error }) => {
+            let what = format!("the lock that was tried failed at the step to {verb}: {}", described(&error));
+            Ok(Some(finding(Problem, what, "see that all servers run and reach each other, then look again")))
+        }
     }
 }
 
@@ -197,25 +179,56 @@ async fn shortest_lease(members: &Members) -> Result<Option<Finding>, BackendErr
     let (patience, id) = (members.config.response_timeout, members.fresh_id());
     let seconds = members.grant_lease(id, 1, patience).await?;
     members.revoke(id, patience).await?;
-    Ok((seconds > 1).then(|| {
-        finding(
-            Severity::Note,
-            format!(
-                "the shortest lease here lasts {seconds} s: after a crash of its holder a lock stays held for as \
-                 long"
-            ),
-            "nothing for a ttl above that; shorter needs a lower --election-timeout",
-        )
-    }))
+    let what = format!(
+        "the shortest lease here lasts {seconds} s: after a crash of its holder a lock stays held for as long"
+    );
+    let remedy = "nothing for a ttl above that; shorter needs a lower --election-timeout";
+    Ok(found(seconds > 1, Note, what, remedy))
 }
 
-fn finding(severity: Severity, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
-    Finding::new(severity, what, remedy)
-}
+/// What is left behind after a refusal ends with its lease.
+const TRIED: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Members of these clusters, of this version, with or without a leader.
+    fn cluster(clusters: &[u64], version: &str, knows_leader: bool) -> ClusterFacts {
+        let status = |cluster| MemberStatus { cluster, version: version.to_owned(), knows_leader };
+        let member = |&cluster| MemberFacts { address: format!("m{cluster}"), status: Ok(status(cluster)) };
+        ClusterFacts {
+            members: clusters.iter().map(member).collect(),
+            size: Some(clusters.len()),
+            ..ClusterFacts::default()
+        }
+    }
+
+    #[test]
+    fn what_the_members_answered_is_judged() {
+        let alarmed = |alarm: AlarmType| ClusterFacts {
+            alarms: [alarm as i32].into(),
+            ..cluster(&[1, 1, 1], "3.6.0", true)
+        };
+        let mut unknown = cluster(&[1, 1, 1], "3.6.0", true);
+        unknown.size = Some(4);
+        for (facts, severity, what) in [
+            (cluster(&[1, 2, 1], "3.6.0", true), Problem, "members of different clusters"),
+            (cluster(&[1, 1, 1], "3.5.9", true), Warning, "m1, m1, m1: a leader of this version"),
+            (alarmed(AlarmType::Nospace), Problem, "NOSPACE"),
+            (alarmed(AlarmType::Corrupt), Problem, "CORRUPT"),
+            (cluster(&[1], "3.6.0", true), Note, "the cluster has one member"),
+            (unknown, Warning, "4 members and the URL names 3"),
+        ] {
+            let [found] = &judged(&OF_THE_CLUSTER, &facts)[..] else { panic!("{what}") };
+            assert!(found.severity == severity && found.what.contains(what), "{found:?}");
+        }
+        assert_eq!(judged(&OF_THE_CLUSTER, &cluster(&[1, 1, 1], "3.6.0", true)), []);
+        for (knows_leader, count) in [(true, 0), (false, 1)] {
+            let member = &cluster(&[1], "3.6.0", knows_leader).members[0];
+            assert_eq!(judged(&OF_A_MEMBER, member).len(), count);
+        }
+    }
 
     #[test]
     fn versions_before_the_mended_ones_are_known() {

@@ -9,30 +9,30 @@ use tenure_core::{
     Outcome,
 };
 
-/// The next step after a failed request.
+/// Which member is asked again after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// The member has answered; another one would answer the same.
-    Final,
+pub(crate) enum MemberRetry {
+    /// None: the member has answered, and another one would answer the same.
+    No,
     /// The same member may do better if it is asked once more.
-    Again,
+    Same,
     /// Another member may do better.
-    Next,
+    Other,
     /// Another member may do better, and this connection is dead.
-    Lost,
+    OtherConnection,
 }
 
 /// A request that failed, seen from outside.
-pub(crate) fn asked(place: &str, error: Error) -> (Fate, BackendError) {
-    let (fate, kind, outcome, message) = judge(&error);
-    (fate, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
+pub(crate) fn asked(place: &str, error: Error) -> (MemberRetry, BackendError) {
+    let (retry, kind, outcome, message) = judge(&error);
+    (retry, BackendError::new(kind, outcome, message).with("etcd", place).caused_by(error))
 }
 
 /// A connection that could not be made: no request but the login was sent.
-pub(crate) fn connecting(place: &str, error: Error) -> (Fate, BackendError) {
-    let (fate, kind, _, message) = judge(&error);
+pub(crate) fn connecting(place: &str, error: Error) -> (MemberRetry, BackendError) {
+    let (retry, kind, _, message) = judge(&error);
     let refused = BackendError::new(kind, Outcome::NotApplied, message).with("etcd", place);
-    (fate, refused.caused_by(error))
+    (retry, refused.caused_by(error))
 }
 
 /// No member answered in time.
@@ -69,7 +69,7 @@ pub(crate) fn another_cluster() -> BackendError {
     BackendError::new(Corrupt, Outcome::NotApplied, message)
 }
 
-/// A `Wait::Wake`.
+/// A `WaitMode::Wake`.
 pub(crate) fn no_turnless_place() -> BackendError {
     let message = "etcd cannot be a node of a quorum: its queue grants to every waiter in turn";
     BackendError::new(Unsupported, Outcome::NotApplied, message)
@@ -121,72 +121,109 @@ fn text(error: &Error) -> Option<&str> {
     }
 }
 
-type Verdict = (Fate, ErrorKind, Outcome, &'static str);
+type Classified = (MemberRetry, ErrorKind, Outcome, &'static str);
 
-/// The meaning of the server's messages. Except for those of unknown outcome, the server sends them before it proposes
-/// a change.
-const WORDS: &[(&str, Fate, ErrorKind, Outcome, &str)] = &[
+/// The meaning of the server's messages. Except for those of unknown outcome, the server sends them before it
+/// proposes a change.
+const WORDS: &[(&str, MemberRetry, ErrorKind, Outcome, &str)] = &[
     // What the driver had started died with the runtime that it was first used on: this was not even sent.
     (
         "Service was not ready",
-        Fate::Again,
+        MemberRetry::Same,
         Unavailable,
         Outcome::NotApplied,
         "the connection to the etcd member is gone",
     ),
-    ("no leader", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd cluster has no leader"),
-    ("leader changed", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
-    ("not leader", Fate::Next, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
-    ("request timed out", Fate::Next, TimedOut, Outcome::Unknown, "the etcd cluster did not agree in time"),
-    ("too many requests", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd member has too much to do"),
-    ("server stopped", Fate::Lost, Unavailable, Outcome::Unknown, "the etcd member was stopped"),
-    ("not ready to serve", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd member is not ready yet"),
-    ("unhealthy cluster", Fate::Next, Unavailable, Outcome::NotApplied, "the etcd cluster is not healthy"),
+    ("no leader", MemberRetry::Other, Unavailable, Outcome::NotApplied, "the etcd cluster has no leader"),
+    (
+        "leader changed",
+        MemberRetry::Other,
+        Unavailable,
+        Outcome::Unknown,
+        "the etcd cluster changed its leader",
+    ),
+    ("not leader", MemberRetry::Other, Unavailable, Outcome::Unknown, "the etcd cluster changed its leader"),
+    (
+        "request timed out",
+        MemberRetry::Other,
+        TimedOut,
+        Outcome::Unknown,
+        "the etcd cluster did not agree in time",
+    ),
+    (
+        "too many requests",
+        MemberRetry::Other,
+        Unavailable,
+        Outcome::NotApplied,
+        "the etcd member has too much to do",
+    ),
+    (
+        "server stopped",
+        MemberRetry::OtherConnection,
+        Unavailable,
+        Outcome::Unknown,
+        "the etcd member was stopped",
+    ),
+    (
+        "not ready to serve",
+        MemberRetry::Other,
+        Unavailable,
+        Outcome::NotApplied,
+        "the etcd member is not ready yet",
+    ),
+    (
+        "unhealthy cluster",
+        MemberRetry::Other,
+        Unavailable,
+        Outcome::NotApplied,
+        "the etcd cluster is not healthy",
+    ),
     (
         "rpc not supported for learner",
-        Fate::Next,
+        MemberRetry::Other,
         Unavailable,
         Outcome::NotApplied,
         "the etcd member is a learner",
     ),
-    // Said before a request is proposed, and also after it was carried out: by the one that used up the space.
-    ("database space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
-    ("space exceeded", Fate::Final, Unavailable, Outcome::Unknown, NO_SPACE),
+    // Said before a request is proposed, and also after it was carried out: by the one that used up the
+    // space.
+    ("database space exceeded", MemberRetry::No, Unavailable, Outcome::Unknown, NO_SPACE),
+    ("space exceeded", MemberRetry::No, Unavailable, Outcome::Unknown, NO_SPACE),
     (
         "corrupt",
-        Fate::Final,
+        MemberRetry::No,
         Corrupt,
         Outcome::NotApplied,
         "the etcd cluster reports that its data are corrupt (alarm CORRUPT)",
     ),
-    ("permission denied", Fate::Final, Denied, Outcome::NotApplied, NO_RIGHT),
-    ("invalid auth token", Fate::Again, Denied, Outcome::NotApplied, NOT_YOU),
+    ("permission denied", MemberRetry::No, Denied, Outcome::NotApplied, NO_RIGHT),
+    ("invalid auth token", MemberRetry::Same, Denied, Outcome::NotApplied, NOT_YOU),
     (
         "revision of auth store is old",
-        Fate::Again,
+        MemberRetry::Same,
         Unavailable,
         Outcome::NotApplied,
         "the users or roles of etcd were just changed; try again",
     ),
-    ("authentication failed", Fate::Final, Denied, Outcome::NotApplied, NOT_YOU),
+    ("authentication failed", MemberRetry::No, Denied, Outcome::NotApplied, NOT_YOU),
     (
         "user name is empty",
-        Fate::Final,
+        MemberRetry::No,
         Denied,
         Outcome::NotApplied,
         "etcd requires a user and a password, as in etcd://user:password@host",
     ),
-    ("authentication is not enabled", Fate::Final, Denied, Outcome::NotApplied, NO_AUTH),
+    ("authentication is not enabled", MemberRetry::No, Denied, Outcome::NotApplied, NO_AUTH),
     (
         "too large lease TTL",
-        Fate::Final,
+        MemberRetry::No,
         Invalid,
         Outcome::NotApplied,
         "etcd does not accept a ttl as long as this one",
     ),
     (
         "request is too large",
-        Fate::Final,
+        MemberRetry::No,
         Invalid,
         Outcome::NotApplied,
         "etcd does not accept a request as large as this one",
@@ -202,29 +239,37 @@ const NOT_YOU: &str = "etcd refuses this user or password";
 const NO_AUTH: &str = "etcd has authentication turned off; leave user and password out of the URL";
 const UNTRUSTED: &str = "the certificate of the etcd member is not trusted; name the file of its CA with ca=";
 
-fn judge(error: &Error) -> Verdict {
+fn judge(error: &Error) -> Classified {
     let message = text(error).unwrap_or_default();
-    if let Some((_, fate, kind, outcome, ours)) = WORDS.iter().find(|(words, ..)| message.contains(words)) {
-        return (*fate, *kind, *outcome, *ours);
+    if let Some((_, retry, kind, outcome, ours)) = WORDS.iter().find(|(words, ..)| message.contains(words)) {
+        return (*retry, *kind, *outcome, *ours);
     }
     match error {
         Error::GRpcStatus(_) if speaks_of(error, "certificate") => {
-            (Fate::Lost, Denied, Outcome::NotApplied, UNTRUSTED)
+            (MemberRetry::OtherConnection, Denied, Outcome::NotApplied, UNTRUSTED)
         }
-        Error::GRpcStatus(_) if speaks_of(error, "ConnectError") => {
-            (Fate::Lost, Unavailable, Outcome::NotApplied, "the etcd member cannot be reached")
-        }
+        Error::GRpcStatus(_) if speaks_of(error, "ConnectError") => (
+            MemberRetry::OtherConnection,
+            Unavailable,
+            Outcome::NotApplied,
+            "the etcd member cannot be reached",
+        ),
         // Said by our end of the connection: the member has carried it out.
         Error::GRpcStatus(_) if message.contains("decoded message length too large") => {
-            (Fate::Final, Invalid, Outcome::Unknown, TOO_MANY)
+            (MemberRetry::No, Invalid, Outcome::Unknown, TOO_MANY)
         }
         Error::GRpcStatus(status) if status.source().is_none() && message.starts_with("etcdserver:") => {
-            (Fate::Final, Invalid, Outcome::NotApplied, "etcd refuses the request")
+            (MemberRetry::No, Invalid, Outcome::NotApplied, "etcd refuses the request")
         }
         Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::TransportError(_) => {
-            (Fate::Final, Invalid, Outcome::NotApplied, "the connection cannot be set up as the URL says")
+            (MemberRetry::No, Invalid, Outcome::NotApplied, "the connection cannot be set up as the URL says")
         }
-        _ => (Fate::Lost, Unavailable, Outcome::Unknown, "the connection to the etcd member broke"),
+        _ => (
+            MemberRetry::OtherConnection,
+            Unavailable,
+            Outcome::Unknown,
+            "the connection to the etcd member broke",
+        ),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `Members`: the requests that are said to etcd, one connection to each member, and which one is asked.
 //!
-//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and late:
-//! `backend` says why that does no harm.
+//! Fail-over is ours, for the driver has none (hazard 58). So each request may be carried out twice, and
+//! late: `backend` says why that does no harm.
 
 use std::{
     fs,
@@ -19,14 +19,17 @@ use etcd_client::{
     PutOptions, ResponseHeader, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tenure_client::{Connections, End, Link};
+use tenure_client::{
+    Connections, End, Link,
+    url::{HostPort, shown},
+};
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome, locked};
 use tokio::sync::watch;
 
 use crate::{
-    config::{Config, Tls},
-    error::{self, Fate},
-    queue::Queue,
+    config::Config,
+    error::{self, MemberRetry},
+    queue::KeyQueue,
 };
 
 /// The members of the cluster as one handle sees them.
@@ -34,7 +37,7 @@ pub(crate) struct Members {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
     watermark: Arc<Watermark>,
-    members: Vec<Member>,
+    members: Vec<MemberChannel>,
     /// Which one is asked first: the one that answered last.
     current: watch::Sender<usize>,
     /// Any has answered.
@@ -44,11 +47,12 @@ pub(crate) struct Members {
 impl Members {
     pub(crate) fn new(config: Arc<Config>, host: Arc<dyn Host>, watermark: Arc<Watermark>) -> Self {
         let patience = LOGIN * config.connect_timeout.max(config.response_timeout);
-        let member = |address: &String| {
+        let member = |member: &HostPort| {
+            let address = shown(member);
             let (for_config, to, clock) = (config.clone(), address.clone(), host.clone());
             let open =
                 move || Box::pin(in_time(open(for_config.clone(), to.clone()), clock.clone(), patience)) as _;
-            Member { address: address.clone(), channels: Connections::new(host.clone(), open) }
+            MemberChannel { address, channels: Connections::new(host.clone(), open) }
         };
         let members = config.members.iter().map(member).collect();
         let (current, is_known) = (watch::Sender::new(0), AtomicBool::new(false));
@@ -89,8 +93,8 @@ impl Members {
         self.current.send_if_modified(|current| std::mem::replace(current, index) != index);
     }
 
-    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up after a sixth of this
-    /// ttl: all must get their chance in that time.
+    /// How long a member may be silent before the next one is asked too, for a verb that the engine gives up
+    /// after a sixth of this ttl: all must get their chance in that time.
     pub(crate) fn patience(&self, ttl: Duration) -> Duration {
         let share = ttl / 6 / u32::try_from(self.len()).unwrap_or(u32::MAX).max(1);
         self.config.response_timeout.min(share.max(Duration::from_millis(50)))
@@ -103,7 +107,7 @@ impl Members {
         (i64::from_ne_bytes(bits) & i64::MAX).max(1)
     }
 
-    /// A lease of this id, which nobody has had before, through the quorum; for how many seconds from now.
+    /// A lease of this id, which none has had before, through the quorum; for how many seconds from now.
     pub(crate) async fn grant_lease(
         &self,
         id: i64,
@@ -114,8 +118,8 @@ impl Members {
             let options = LeaseGrantOptions::new().with_id(id);
             match client.lease_grant(seconds, Some(options)).await {
                 Ok(granted) => Ok(granted.ttl()),
-                // OK because nobody else has this id: it was granted to the same request, sent to another member
-                // before.
+                // OK because no other request has this id: it was granted to the same request, sent to
+                // another member before.
                 Err(error) if error::is_known_lease(&error) => Ok(seconds),
                 Err(error) => Err(error),
             }
@@ -123,9 +127,8 @@ impl Members {
         Ok(self.ask(patience, request).await?.value)
     }
 
-    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: whoever must be certain
-    /// compares
-    /// the term with that of a linearizable read that came later.
+    /// Keeps a lease alive; `None` if there is no such lease. The leader does that alone: a caller that must
+    /// be certain compares the term with that of a linearizable read that came later.
     ///
     /// It is kept alive twice, because the driver keeps what the first answer says to itself.
     pub(crate) async fn keep_alive(&self, id: i64, patience: Duration) -> Result<Option<Kept>, BackendError> {
@@ -144,7 +147,7 @@ impl Members {
         Ok(self.ask(patience, request).await?.value)
     }
 
-    /// Keeps a place alive, of which nobody has to be certain; false if there is no such lease.
+    /// Keeps a place alive, of which no caller has to be certain; false if there is no such lease.
     pub(crate) async fn keep_place(&self, id: i64, patience: Duration) -> Result<bool, BackendError> {
         let request = async |mut client: Client| match client.lease_keep_alive(id).await {
             Ok(_) => Ok(true),
@@ -155,7 +158,11 @@ impl Members {
     }
 
     /// Ends a lease, and with it the keys that hang on it; false if there is none.
-    pub(crate) async fn revoke(&self, id: i64, patience: Duration) -> Result<Answer<bool>, BackendError> {
+    pub(crate) async fn revoke(
+        &self,
+        id: i64,
+        patience: Duration,
+    ) -> Result<MemberAnswer<bool>, BackendError> {
         let request = async |mut client: Client| match client.lease_revoke(id).await {
             Ok(_) => Ok(true),
             Err(error) if error::is_no_lease(&error) => Ok(false),
@@ -165,23 +172,22 @@ impl Members {
     }
 
     /// The queue of a lock, linearizable.
-    pub(crate) async fn queue(&self, folder: &str, patience: Duration) -> Result<Queue, BackendError> {
+    pub(crate) async fn queue(&self, folder: &str, patience: Duration) -> Result<KeyQueue, BackendError> {
         let request = async |mut client: Client| client.get(folder, Some(in_order())).await;
         let before = self.watermark.now();
         let read = self.ask(patience, request).await?.value;
         self.watermark.judge(before, read.header())?;
-        Queue::read(folder, read.kvs(), header(read.header()).0)
+        KeyQueue::read(folder, read.kvs(), header(read.header()).0)
     }
 
-    /// Writes the key on a lease, if nobody has written it since it was read, and reads the queue in the same step:
-    /// whether the
-    /// key is on that lease now says whether it was written, by this request or its copy at another member. `None` if
-    /// there is no such lease.
+    /// Writes the key on a lease, if it was not written since it was read, and reads the queue in the same
+    /// step: whether the key is on that lease now says whether it was written, by this request or its copy at
+    /// another member. `None` if there is no such lease.
     pub(crate) async fn change(
         &self,
-        change: &Change<'_>,
+        change: &KeyChange<'_>,
         patience: Duration,
-    ) -> Result<Option<Queue>, BackendError> {
+    ) -> Result<Option<KeyQueue>, BackendError> {
         let request = async |mut client: Client| {
             let as_expected = Compare::mod_revision(change.key, CompareOp::Equal, change.modified);
             let put = PutOptions::new().with_lease(change.lease);
@@ -227,9 +233,9 @@ impl Members {
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
     }
 
-    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is asked
-    /// once, and again only while others are silent; the first answer counts. Asking twice must do no harm: `backend`
-    /// says why it does none.
+    /// Asks the current member; the next one too if it fails or is silent for `patience`; and so on. Each is
+    /// asked once, and again only while others are silent; the first answer counts. Asking twice must do no
+    /// harm: `backend` says why it does none.
     ///
     /// # Errors
     /// The last refusal; of unknown outcome if any request may have been carried out (L9).
@@ -240,11 +246,11 @@ impl Members {
         &self,
         patience: Duration,
         request: impl Fn(Client) -> F,
-    ) -> Result<Answer<T>, BackendError>
+    ) -> Result<MemberAnswer<T>, BackendError>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut round = Round::begin(self, patience);
+        let mut round = AskRound::begin(self, patience);
         // Requests that are with a member: who only connects has asked for nothing yet.
         let sent = AtomicUsize::new(0);
         let mut pending = FuturesUnordered::new();
@@ -261,14 +267,14 @@ impl Members {
                     Ok((index, value)) => {
                         round.has_answered(index);
                         self.choose(index);
-                        return Ok(Answer { value, was_repeated: round.asked() > 1 });
+                        return Ok(MemberAnswer { value, was_repeated: round.asked() > 1 });
                     }
-                    Err(Refusal { index, fate, error }) => {
+                    Err(MemberRefusal { index, retry, error }) => {
                         round.has_answered(index);
                         let is_open = may_be_done || sent.load(Ordering::Relaxed) > 0;
                         // One that may not after a second try is denied everywhere.
-                        let is_denied = fate == Fate::Again && error.kind() == ErrorKind::Denied;
-                        if fate == Fate::Final || is_denied {
+                        let is_denied = retry == MemberRetry::Same && error.kind() == ErrorKind::Denied;
+                        if retry == MemberRetry::No || is_denied {
                             return Err(if is_open { error.of_unknown_outcome() } else { error });
                         }
                         may_be_done |= error.outcome() == Outcome::Unknown;
@@ -299,14 +305,14 @@ impl Members {
         index: usize,
         request: &impl Fn(Client) -> F,
         sent: &AtomicUsize,
-    ) -> Result<(usize, T), Refusal>
+    ) -> Result<(usize, T), MemberRefusal>
     where
         F: Future<Output = Result<T, Error>>,
     {
         let mut is_first = true;
         loop {
             let channel = self.members[index].channels.get().await;
-            let channel = channel.map_err(|(fate, error)| Refusal { index, fate, error })?;
+            let channel = channel.map_err(|(retry, error)| MemberRefusal { index, retry, error })?;
             sent.fetch_add(1, Ordering::Relaxed);
             let answer = request(channel.client.clone()).await;
             sent.fetch_sub(1, Ordering::Relaxed);
@@ -314,12 +320,12 @@ impl Members {
                 Ok(value) => return Ok((index, value)),
                 Err(error) => error,
             };
-            let (fate, error) = error::asked(self.address(index), error);
-            if fate == Fate::Lost {
+            let (retry, error) = error::asked(self.address(index), error);
+            if retry == MemberRetry::OtherConnection {
                 channel.end.set();
             }
-            if fate != Fate::Again || !is_first {
-                return Err(Refusal { index, fate, error });
+            if retry != MemberRetry::Same || !is_first {
+                return Err(MemberRefusal { index, retry, error });
             }
             channel.end.set();
             is_first = false;
@@ -349,7 +355,7 @@ impl Members {
         }
     }
 
-    /// A channel to this member; the driver connects when it is first used, but asks at once who we are.
+    /// A channel to this member; the driver connects when it is first used, but authenticates immediately.
     pub(crate) async fn client(&self, index: usize) -> Result<Client, BackendError> {
         let channel = self.members[index].channels.get().await;
         channel.map(|channel| channel.client.clone()).map_err(|(_, error)| error)
@@ -364,7 +370,7 @@ impl Members {
 }
 
 /// The answer of the first member that answered.
-pub(crate) struct Answer<T> {
+pub(crate) struct MemberAnswer<T> {
     pub(crate) value: T,
     /// It was asked for more than once: the effect may be an earlier request's.
     pub(crate) was_repeated: bool,
@@ -380,7 +386,7 @@ pub(crate) struct Kept {
 }
 
 /// A change of a lock's queue: the condition, the write, and the queue to read in the same transaction.
-pub(crate) struct Change<'a> {
+pub(crate) struct KeyChange<'a> {
     pub(crate) folder: &'a str,
     pub(crate) key: &'a [u8],
     /// The modify revision that the key must have; 0: it must not be there.
@@ -398,13 +404,13 @@ fn in_order() -> GetOptions {
 }
 
 /// The queue stands in the last answer of the transaction.
-fn queue_of(folder: &str, done: &TxnResponse) -> Result<Queue, BackendError> {
+fn queue_of(folder: &str, done: &TxnResponse) -> Result<KeyQueue, BackendError> {
     let (revision, _) = header(done.header());
     let answers = done.op_responses();
     let Some(TxnOpResponse::Get(read)) = answers.last() else {
-        return Queue::read(folder, &[], revision);
+        return KeyQueue::read(folder, &[], revision);
     };
-    Queue::read(folder, read.kvs(), revision)
+    KeyQueue::read(folder, read.kvs(), revision)
 }
 
 /// At least 1: etcd counts in seconds.
@@ -413,14 +419,14 @@ pub(crate) fn whole_seconds(ttl: Duration) -> i64 {
 }
 
 /// A member that did not do it.
-struct Refusal {
+struct MemberRefusal {
     index: usize,
-    fate: Fate,
+    retry: MemberRetry,
     error: BackendError,
 }
 
 /// One request on its way from member to member. Dropped, it passes over those who were silent for too long.
-struct Round<'a> {
+struct AskRound<'a> {
     members: &'a Members,
     patience: Duration,
     first: usize,
@@ -430,7 +436,7 @@ struct Round<'a> {
     asked: usize,
 }
 
-impl<'a> Round<'a> {
+impl<'a> AskRound<'a> {
     fn begin(members: &'a Members, patience: Duration) -> Self {
         let (first, began) = (*members.current.borrow(), members.host.now());
         let is_known = members.is_known.load(Ordering::Relaxed);
@@ -439,14 +445,13 @@ impl<'a> Round<'a> {
         Self { members, patience, first, began, silent: Vec::new(), asked: 0 }
     }
 
-    /// Who is asked next because another one refused; nobody twice.
+    /// The member to ask next because another one refused; none twice.
     fn next(&mut self) -> Option<usize> {
         if self.asked < self.members.len() { self.again() } else { None }
     }
 
-    /// Who is asked next because all are silent: a leader that died takes with it what was on its way, and those who
-    /// passed it on
-    /// wait for it in vain. So all are asked again, more slowly each time.
+    /// The member to ask next after all were silent. A leader that died loses the requests it was given, and
+    /// the members that passed them on get no answer. So all are asked again, more slowly each time.
     fn again(&mut self) -> Option<usize> {
         if self.asked >= self.members.len() * ROUNDS {
             return None;
@@ -479,7 +484,7 @@ impl<'a> Round<'a> {
     }
 }
 
-impl Drop for Round<'_> {
+impl Drop for AskRound<'_> {
     fn drop(&mut self) {
         let now = self.members.host.now();
         for (index, since) in &self.silent {
@@ -494,37 +499,40 @@ impl Drop for Round<'_> {
 
 /// The latest revision that any handle of this process has seen.
 #[derive(Debug, Default)]
-pub(crate) struct Watermark(Mutex<Option<Seen>>);
+pub(crate) struct Watermark(Mutex<Option<ClusterRevision>>);
 
 impl Watermark {
     /// The watermark before a request is sent: no answer through the quorum may be older.
-    fn now(&self) -> Option<Seen> {
+    fn now(&self) -> Option<ClusterRevision> {
         *self.latest()
     }
 
     /// Judges an answer through the quorum to a request that was sent when this was known.
     ///
     /// # Errors
-    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is another one,
-    /// which
-    /// does not know who holds (L1).
-    fn judge(&self, before: Option<Seen>, header: Option<&ResponseHeader>) -> Result<(), BackendError> {
+    /// `Corrupt` if the cluster was put back to an earlier state, where tokens would repeat (L2), or is
+    /// another one, which does not know the holder (L1).
+    fn judge(
+        &self,
+        before: Option<ClusterRevision>,
+        header: Option<&ResponseHeader>,
+    ) -> Result<(), BackendError> {
         let Some(header) = header else { return Ok(()) };
-        let seen = Seen { cluster: header.cluster_id(), revision: header.revision() };
+        let seen = ClusterRevision { cluster: header.cluster_id(), revision: header.revision() };
         match before {
             Some(before) if before.cluster != seen.cluster => return Err(error::another_cluster()),
             Some(before) if before.revision > seen.revision => return Err(error::put_back()),
             _ => {}
         }
         let mut latest = self.latest();
-        let is_later = |latest: Seen| latest.revision < seen.revision;
+        let is_later = |latest: ClusterRevision| latest.revision < seen.revision;
         if latest.is_none_or(is_later) {
             *latest = Some(seen);
         }
         Ok(())
     }
 
-    fn latest(&self) -> MutexGuard<'_, Option<Seen>> {
+    fn latest(&self) -> MutexGuard<'_, Option<ClusterRevision>> {
         // OK because no code that can panic runs while it is locked.
         locked(&self.0)
     }
@@ -532,14 +540,14 @@ impl Watermark {
 
 /// A cluster at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct ClusterRevision {
     cluster: u64,
     revision: i64,
 }
 
-struct Member {
+struct MemberChannel {
     address: String,
-    channels: Connections<Channel, (Fate, BackendError)>,
+    channels: Connections<Channel, (MemberRetry, BackendError)>,
 }
 
 /// A driver's channel, which reconnects by itself until it is left.
@@ -556,9 +564,9 @@ impl Link for Channel {
     fn on_left(&self) {}
 }
 
-async fn open(config: Arc<Config>, address: String) -> Result<Channel, (Fate, BackendError)> {
-    let options = options(&config).map_err(|error| (Fate::Final, error))?;
-    let scheme = if config.tls.is_some() { "https" } else { "http" };
+async fn open(config: Arc<Config>, address: String) -> Result<Channel, (MemberRetry, BackendError)> {
+    let options = options(&config).map_err(|error| (MemberRetry::No, error))?;
+    let scheme = if config.tls { "https" } else { "http" };
     let client = Client::connect([format!("{scheme}://{address}")], Some(options)).await;
     let client = client.map_err(|error| error::connecting(&address, error))?;
     Ok(Channel { client, end: End::default() })
@@ -570,22 +578,22 @@ fn options(config: &Config) -> Result<ConnectOptions, BackendError> {
         .with_keep_alive(PING.0, PING.1)
         .with_keep_alive_while_idle(true)
         .with_auto_token_refresh(true);
-    if let Some((user, password)) = &config.login {
+    if let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) {
         options = options.with_user(user, password.expose());
     }
-    match &config.tls {
-        Some(tls) => Ok(options.with_tls(tls_options(tls)?)),
-        None => Ok(options),
+    match &config.ca {
+        Some(ca) if config.tls => Ok(options.with_tls(tls_options(ca, config)?)),
+        _ => Ok(options),
     }
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, BackendError> {
-    let ca = read("the CA", &tls.ca)?;
+fn tls_options(path: &Path, config: &Config) -> Result<TlsOptions, BackendError> {
+    let ca = read("the CA", path)?;
     if !ca.windows(17).any(|window| window == b"BEGIN CERTIFICATE") {
-        return Err(error::no_certificate(&tls.ca));
+        return Err(error::no_certificate(path));
     }
     let options = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
-    let Some((cert, key)) = &tls.identity else { return Ok(options) };
+    let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(options) };
     Ok(options.identity(Identity::from_pem(read("the certificate", cert)?, read("the key", key)?)))
 }
 
@@ -593,25 +601,25 @@ fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, BackendError> {
     fs::read(path).map_err(|error| error::unreadable_file(what, path, error))
 }
 
-/// A login that is never answered keeps nobody waiting: no request was sent.
+/// A login that is never answered delays no request: no request was sent.
 async fn in_time<T>(
-    opening: impl Future<Output = Result<T, (Fate, BackendError)>>,
+    opening: impl Future<Output = Result<T, (MemberRetry, BackendError)>>,
     host: Arc<dyn Host>,
     patience: Duration,
-) -> Result<T, (Fate, BackendError)> {
+) -> Result<T, (MemberRetry, BackendError)> {
     tokio::select! {
         biased;
         opened = opening => opened,
-        () = host.sleep_until(host.now() + patience) => Err((Fate::Next, error::no_login(patience))),
+        () = host.sleep_until(host.now() + patience) => Err((MemberRetry::Other, error::no_login(patience))),
     }
 }
 
-/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it has none.
+/// How long the last member that can be asked may take: by then a cluster has a new leader, or says that it
+/// has none.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a member may be silent of which nothing has been heard yet: a program that has just been started need not
-/// wait for
-/// one that hangs while the others serve.
+/// How long a member may be silent of which nothing has been heard yet: a program that has just been started
+/// need not wait for one that hangs while the others serve.
 const FIRST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How often all members are asked that are silent.
@@ -620,6 +628,6 @@ const ROUNDS: usize = 3;
 /// How many time-outs a login may take: etcd hashes a password slowly on purpose.
 const LOGIN: u32 = 4;
 
-/// The driver pings a connection that long after the last word, and gives it up that long after. A member refuses to be
-/// pinged more often than every 5 s.
+/// The driver pings a connection that long after the last word, and gives it up that long after. A member
+/// refuses to be pinged more often than every 5 s.
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));

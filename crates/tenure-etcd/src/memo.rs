@@ -11,11 +11,11 @@ use tenure_core::{BackendError, FencingToken, LockName, Memo, MemoView, Noted, O
 use crate::{
     error,
     members::{Members, whole_seconds},
-    queue::{Place, Queue, Value, folder},
+    queue::{KeyQueue, QueueKey, Value, folder},
 };
 
-/// Leaves a memo: in one transaction with a look at the owner's key, and only on top of the memo that was read, so that
-/// a copy of the request that comes late changes nothing.
+/// Leaves a memo: in one transaction with a look at the owner's key, and only on top of the memo that was
+/// read, so that a copy of the request that comes late changes nothing.
 pub(crate) async fn leave_memo(
     members: &Members,
     name: &LockName,
@@ -31,12 +31,12 @@ pub(crate) async fn leave_memo(
         let Some(held) = held(&queue, owner) else { return Ok(Noted::Gone) };
         let there = read_memo(members, &key, patience).await?;
         let there = there.as_ref();
-        if there.and_then(Written::content).is_some_and(|there| there.token > token.get()) {
+        if there.and_then(MemoRead::content).is_some_and(|there| there.token > token.get()) {
             return Ok(Noted::Gone);
         }
         let lease = members.fresh_id();
         let kept = members.grant_lease(lease, seconds, patience).await?;
-        let content = Content {
+        let content = MemoValue {
             owner: owner.to_string(),
             token: token.get(),
             kept_s: u64::try_from(kept).unwrap_or(0),
@@ -64,7 +64,7 @@ pub(crate) async fn leave_memo(
 async fn put_memo(
     members: &Members,
     key: &str,
-    (held, there): (&Place, Option<&Written>),
+    (held, there): (&QueueKey, Option<&MemoRead>),
     (value, lease): (&[u8], i64),
     patience: Duration,
 ) -> Result<bool, BackendError> {
@@ -90,9 +90,9 @@ async fn read_memo(
     members: &Members,
     key: &str,
     patience: Duration,
-) -> Result<Option<Written>, BackendError> {
+) -> Result<Option<MemoRead>, BackendError> {
     let read = members.ask(patience, async |mut client: Client| client.get(key, None).await).await?;
-    Ok(read.value.kvs().first().map(Written::read))
+    Ok(read.value.kvs().first().map(MemoRead::read))
 }
 
 /// The memo of a lock, for display.
@@ -109,7 +109,7 @@ pub(crate) async fn memo_view(members: &Members, name: &LockName) -> Result<Opti
 }
 
 /// The owner's key, if it holds by it.
-fn held(queue: &Queue, owner: OwnerId) -> Option<&Place> {
+fn held(queue: &KeyQueue, owner: OwnerId) -> Option<&QueueKey> {
     let at = queue.find(owner).filter(|&at| at < queue.leading())?;
     let has_entered = |value: &Value| !value.waits;
     Some(&queue.places[at]).filter(|place| place.ours.as_ref().is_some_and(has_entered))
@@ -122,7 +122,7 @@ fn key(prefix: &str, name: &LockName) -> String {
 
 /// The value of a memo's key.
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct MemoValue {
     owner: String,
     token: u64,
     /// For how long etcd granted its lease, in whole seconds.
@@ -132,25 +132,25 @@ struct Content {
 
 /// A memo as it was read.
 #[derive(Clone, Debug)]
-struct Written {
+struct MemoRead {
     /// The modify revision.
     modified: i64,
     lease: i64,
     value: Vec<u8>,
 }
 
-impl Written {
+impl MemoRead {
     fn read(kv: &KeyValue) -> Self {
         Self { modified: kv.mod_revision(), lease: kv.lease(), value: kv.value().to_vec() }
     }
 
     /// `None` for what is no memo.
-    fn content(&self) -> Option<Content> {
+    fn content(&self) -> Option<MemoValue> {
         serde_json::from_slice(&self.value).ok()
     }
 }
 
-/// How often the memo may be written by others under our hands.
+/// How often the memo may be written by others meanwhile.
 const ROUNDS: usize = 3;
 
 /// What is left is rounded down.

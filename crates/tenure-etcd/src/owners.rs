@@ -1,4 +1,5 @@
-//! `Owners`: the leases and keys of this process's owners. It saves requests; an owner that is not in it is looked up.
+//! `Owners`: the leases and keys of this process's owners. It saves requests; an owner that is not in it is
+//! looked up.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -49,7 +50,8 @@ impl Owners {
         locked(&self.owners).get(&owner).and_then(|known| known.key_at)
     }
 
-    /// This lease is about to be requested, and the key to be put on it. In any case, the release ends the lease.
+    /// This lease is about to be requested, and the key to be put on it. In any case, the release ends the
+    /// lease.
     pub(crate) fn will_use(&self, owner: OwnerId, lease: i64) {
         self.change(owner, |known| {
             known.key_at = None;

@@ -10,14 +10,14 @@ use crate::error;
 
 /// One lock as a linearizable read saw it.
 #[derive(Clone, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct KeyQueue {
     /// By create revision.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<QueueKey>,
     /// The revision of the whole store when it was read; at least as large as every create revision before.
     pub(crate) revision: i64,
 }
 
-impl Queue {
+impl KeyQueue {
     /// Reads all keys that begin with `folder`.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl Queue {
     pub(crate) fn read(folder: &str, kvs: &[KeyValue], revision: i64) -> Result<Self, BackendError> {
         let mut places = Vec::with_capacity(kvs.len());
         for kv in kvs {
-            match Place::read(folder.as_bytes(), kv) {
+            match QueueKey::read(folder.as_bytes(), kv) {
                 Some(place) => places.push(place),
                 None if is_named_like_one(folder, kv) => return Err(error::no_lock(kv.key())),
                 None => {}
@@ -37,10 +37,10 @@ impl Queue {
 
     /// How many hold it: from the front as many as fit together.
     pub(crate) fn leading(&self) -> usize {
-        Mode::leading(self.places.iter().map(Place::mode))
+        Mode::leading(self.places.iter().map(QueueKey::mode))
     }
 
-    pub(crate) fn holders(&self) -> &[Place] {
+    pub(crate) fn holders(&self) -> &[QueueKey] {
         &self.places[..self.leading()]
     }
 
@@ -48,16 +48,16 @@ impl Queue {
         self.places.iter().position(|place| place.is_of(owner))
     }
 
-    /// Whether one more in this mode would hold at once.
+    /// Whether one more in this mode would hold immediately.
     pub(crate) fn has_room_for(&self, mode: Mode) -> bool {
-        let queue = self.places.iter().map(Place::mode).chain([mode]);
+        let queue = self.places.iter().map(QueueKey::mode).chain([mode]);
         Mode::leading(queue) > self.places.len()
     }
 }
 
 /// One key of a queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueKey {
     pub(crate) key: Vec<u8>,
     /// The create revision: its place in the queue, and its token.
     pub(crate) created: i64,
@@ -69,12 +69,11 @@ pub(crate) struct Place {
     pub(crate) ours: Option<Value>,
 }
 
-impl Place {
+impl QueueKey {
     /// Reads a key; `None` if it is no place in a queue.
     ///
-    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other key counts
-    /// if it
-    /// hangs on the lease that it is named after, as the keys of etcd's own clients do.
+    /// A place of ours is named after its owner and hangs on the lease that it was written with. Any other
+    /// key counts if it hangs on the lease that it is named after, as the keys of etcd's own clients do.
     pub(crate) fn read(folder: &[u8], kv: &KeyValue) -> Option<Self> {
         let named = named(kv.key().strip_prefix(folder)?)?;
         let lease = kv.lease();
@@ -153,9 +152,8 @@ pub(crate) fn key(folder: &str, owner: OwnerId) -> Vec<u8> {
     format!("{folder}{:x}", number(owner)).into_bytes()
 }
 
-/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of the
-/// owner's 128
-/// random bits, folded. Any process that knows the owner finds the key.
+/// The number that the key of an owner is named after, as etcd's own clients name theirs after a lease: 63 of
+/// the owner's 128 random bits, folded. Any process that knows the owner finds the key.
 pub(crate) fn number(owner: OwnerId) -> u64 {
     let hex = owner.hex();
     let half = |range: std::ops::Range<usize>| {
@@ -172,9 +170,8 @@ fn value_of(digit: u8) -> u8 {
     }
 }
 
-/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a queue: it
-/// belongs
-/// to a lock whose name goes on, or to somebody else's data.
+/// The number that a key is named after, given what stands behind the folder; `None` if it is no place in a
+/// queue: it belongs to a lock whose name goes on, or to other data.
 fn named(rest: &[u8]) -> Option<u64> {
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     if rest.is_empty() || rest.len() > 16 || !rest.iter().all(is_hex) {

@@ -9,7 +9,7 @@ use tenure_core::{BackendError, HolderView, LockName, LockView, WaiterView};
 use crate::{
     members::Members,
     memo,
-    queue::{Place, Queue, folder, token},
+    queue::{KeyQueue, QueueKey, folder, token},
 };
 
 pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView, BackendError> {
@@ -21,7 +21,7 @@ pub(crate) async fn look(members: &Members, name: &LockName) -> Result<LockView,
 }
 
 /// A queue for display. A holder or waiter that has left since the read is not shown.
-async fn view(members: &Members, name: LockName, queue: Queue) -> Result<LockView, BackendError> {
+async fn view(members: &Members, name: LockName, queue: KeyQueue) -> Result<LockView, BackendError> {
     let holders = with_time_left(members, queue.holders()).await?;
     let now = members.host.now().wall;
     let waiters = queue.places[queue.leading()..].iter().map(|place| waiter(place, now)).collect();
@@ -30,12 +30,12 @@ async fn view(members: &Members, name: LockName, queue: Queue) -> Result<LockVie
 
 pub(crate) async fn with_time_left(
     members: &Members,
-    holders: &[Place],
+    holders: &[QueueKey],
 ) -> Result<Vec<HolderView>, BackendError> {
     let patience = members.config.response_timeout;
     let asking: Vec<_> = holders.iter().map(|place| members.time_left(place.lease, patience)).collect();
     let left: Vec<Result<_, BackendError>> = stream::iter(asking).buffered(AT_ONCE).collect().await;
-    let view = |(place, left): (&Place, Result<Option<Duration>, _>)| {
+    let view = |(place, left): (&QueueKey, Result<Option<Duration>, _>)| {
         left.map(|left| left.map(|left| holder(place, Some(left)))).transpose()
     };
     holders.iter().zip(left).filter_map(view).collect()
@@ -43,7 +43,7 @@ pub(crate) async fn with_time_left(
 
 /// Every queue whose name starts with `prefix`. Keys that are not places in a queue are skipped.
 pub(crate) async fn queues(members: &Members, prefix: &str) -> Result<Vec<LockView>, BackendError> {
-    let mut queues = BTreeMap::<LockName, Vec<Place>>::new();
+    let mut queues = BTreeMap::<LockName, Vec<QueueKey>>::new();
     let start = format!("{}{prefix}", members.config.prefix).into_bytes();
     let end = end_of(&start);
     let (mut from, mut revision) = (start, 0);
@@ -63,7 +63,7 @@ pub(crate) async fn queues(members: &Members, prefix: &str) -> Result<Vec<LockVi
     let mut views = Vec::with_capacity(queues.len());
     for (name, mut places) in queues {
         places.sort_by_key(|place| place.created);
-        let view = view(members, name, Queue { places, revision }).await?;
+        let view = view(members, name, KeyQueue { places, revision }).await?;
         if !view.holders.is_empty() || !view.queue.is_empty() {
             views.push(view);
         }
@@ -86,15 +86,15 @@ async fn page(
 }
 
 /// The lock that a key belongs to.
-fn named(members: &Members, kv: &KeyValue) -> Option<(LockName, Place)> {
+fn named(members: &Members, kv: &KeyValue) -> Option<(LockName, QueueKey)> {
     let end = kv.key().iter().rposition(|byte| *byte == b'/')?;
     let name = kv.key()[..end].strip_prefix(members.config.prefix.as_bytes())?;
     let name = LockName::new(std::str::from_utf8(name).ok()?).ok()?;
-    Some((name, Place::read(&kv.key()[..=end], kv)?))
+    Some((name, QueueKey::read(&kv.key()[..=end], kv)?))
 }
 
 /// A holder, with the time that its lease has left.
-pub(crate) fn holder(place: &Place, expires_in: Option<Duration>) -> HolderView {
+pub(crate) fn holder(place: &QueueKey, expires_in: Option<Duration>) -> HolderView {
     let ours = place.ours.as_ref();
     let mut holder = HolderView::new(owner(place), place.mode());
     holder.token = ours.filter(|value| !value.waits).map(|_| token(place.created));
@@ -104,7 +104,7 @@ pub(crate) fn holder(place: &Place, expires_in: Option<Duration>) -> HolderView 
     holder
 }
 
-fn waiter(place: &Place, now: Duration) -> WaiterView {
+fn waiter(place: &QueueKey, now: Duration) -> WaiterView {
     let ours = place.ours.as_ref();
     let since = ours.map(|value| Duration::from_millis(value.since_ms));
     let waiting = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -112,7 +112,7 @@ fn waiter(place: &Place, now: Duration) -> WaiterView {
 }
 
 /// The owner, or the lease of a foreign client.
-fn owner(place: &Place) -> String {
+fn owner(place: &QueueKey) -> String {
     let ours = place.ours.as_ref();
     ours.map_or_else(|| format!("lease {:x}", place.lease), |value| value.owner.to_string())
 }
@@ -132,5 +132,5 @@ fn end_of(start: &[u8]) -> Vec<u8> {
 /// Keys that one request of `list` reads.
 const PAGE: i64 = 1000;
 
-/// Requests for time left that are under way at once.
+/// Requests for time left that are in flight at the same time.
 const AT_ONCE: usize = 64;

@@ -13,16 +13,16 @@ use etcd_client::{
     Client, Error, EventType, GetOptions, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
-use tenure_core::{Audience, Bells, Mode, Moment, OwnerId, locked};
+use tenure_core::{Audience, Mode, Moment, Notifier, OwnerId, locked};
 use tokio::sync::Notify;
 
 use crate::{
     members::Members,
-    queue::{Place, Queue},
+    queue::{KeyQueue, QueueKey},
 };
 
 /// Ends the stream with the handle.
-pub(crate) struct Watching(pub(crate) Arc<Watcher>);
+pub(crate) struct Watching(pub(crate) Arc<ChangeWatcher>);
 
 impl Drop for Watching {
     fn drop(&mut self) {
@@ -33,10 +33,10 @@ impl Drop for Watching {
 
 /// Those of all handles of one process: who listens through one may leave through another.
 #[derive(Default)]
-pub(crate) struct Watchers(Mutex<Vec<Weak<Watcher>>>);
+pub(crate) struct ChangeWatchers(Mutex<Vec<Weak<ChangeWatcher>>>);
 
-impl Watchers {
-    pub(crate) fn add(&self, watcher: &Arc<Watcher>) {
+impl ChangeWatchers {
+    pub(crate) fn add(&self, watcher: &Arc<ChangeWatcher>) {
         let mut all = locked(&self.0);
         all.retain(|watcher| watcher.strong_count() > 0);
         all.push(Arc::downgrade(watcher));
@@ -50,20 +50,20 @@ impl Watchers {
 }
 
 /// The changes that the owners of one handle wait for. Only hints depend on it.
-pub(crate) struct Watcher {
+pub(crate) struct ChangeWatcher {
     members: Arc<Members>,
-    bells: Bells,
+    notifier: Notifier,
     wishes: Mutex<Wishes>,
     changed: Notify,
 }
 
-impl Watcher {
-    pub(crate) fn new(members: Arc<Members>, bells: Bells) -> Arc<Self> {
-        Arc::new(Self { members, bells, wishes: Mutex::default(), changed: Notify::new() })
+impl ChangeWatcher {
+    pub(crate) fn new(members: Arc<Members>, notifier: Notifier) -> Arc<Self> {
+        Arc::new(Self { members, notifier, wishes: Mutex::default(), changed: Notify::new() })
     }
 
-    /// From this revision on, rings when what is awaited happens. One wish per owner: the last one.
-    pub(crate) fn listen(self: &Arc<Self>, owner: OwnerId, awaited: Awaited, from: i64) {
+    /// From this revision on, notifies when what is awaited happens. One wish per owner: the last one.
+    pub(crate) fn listen(self: &Arc<Self>, owner: OwnerId, awaited: AwaitedChange, from: i64) {
         let now = self.members.host.now();
         let is_holder = awaited.audience == Audience::Holders;
         let mut wishes = locked(&self.wishes);
@@ -96,7 +96,7 @@ impl Watcher {
         }
     }
 
-    /// Rings for what has happened, and remembers where to go on.
+    /// Notifies of what has happened, and remembers where to go on.
     fn on_response(self: &Arc<Self>, response: &WatchResponse) {
         let mut wishes = locked(&self.wishes);
         let found = wishes.of.iter_mut().find(|(_, wish)| wish.id == response.watch_id());
@@ -118,28 +118,29 @@ impl Watcher {
             let is_wanted = wish.awaited.entries || event.event_type() == EventType::Delete;
             is_wanted && event.kv().is_some_and(|kv| wish.awaited.is_about(kv.key()))
         });
-        let is_deleted = matches!(wish.awaited.sight, Sight::Key(_))
+        let is_deleted = matches!(wish.awaited.sight, WatchedKeys::Key(_))
             && response.events().iter().any(|event| event.event_type() == EventType::Delete);
         if is_over && response.compact_revision() > 0 {
-            // What was before that is gone: whoever is rung now finds it out.
+            // What was before that is gone: the owner that is notified now finds it out.
             wishes.renew(owner, response.compact_revision());
             self.changed.notify_one();
         } else if is_over {
-            // Not allowed: whoever asks again listens again.
+            // Not allowed: an owner that asks again listens again.
             wishes.of.remove(&owner);
         } else if is_deleted {
             wishes.forget(owner);
         }
         drop(wishes);
         if happened || is_over {
-            self.bells.ring(audience, owner);
+            self.notifier.notify(audience, owner);
         }
     }
 
-    /// The store has gone on since the queue was read: rings if what is awaited happened before the watch began.
+    /// The store has gone on since the queue was read: notifies if what is awaited happened before the watch
+    /// began.
     async fn look_back(&self, owner: OwnerId, wish: Wish) {
-        let Sight::Key(key) = &wish.awaited.sight else {
-            self.bells.ring(wish.awaited.audience, owner);
+        let WatchedKeys::Key(key) = &wish.awaited.sight else {
+            self.notifier.notify(wish.awaited.audience, owner);
             return;
         };
         let (key, options) = (&key[..], || GetOptions::new().with_keys_only());
@@ -151,7 +152,7 @@ impl Watcher {
             })
         });
         if !is_as_before {
-            self.bells.ring(wish.awaited.audience, owner);
+            self.notifier.notify(wish.awaited.audience, owner);
         }
     }
 
@@ -170,13 +171,13 @@ impl Watcher {
             }
         }
         wishes.next_look = next;
-        (ready, std::mem::take(&mut wishes.given_up), next)
+        (ready, std::mem::take(&mut wishes.cancelled), next)
     }
 
     /// The stream broke: all is to be sent again.
     fn on_break(&self) {
         let mut wishes = locked(&self.wishes);
-        wishes.given_up.clear();
+        wishes.cancelled.clear();
         wishes.next_look = None;
         wishes.of.values_mut().for_each(|wish| wish.is_sent = false);
     }
@@ -214,13 +215,17 @@ impl Watcher {
     }
 
     /// Reads the stream until it breaks, its member is left, or there is no listener.
-    async fn hear(self: &Arc<Self>, stream: WatchStream, current: &mut tokio::sync::watch::Receiver<usize>) {
+    async fn read_stream(
+        self: &Arc<Self>,
+        stream: WatchStream,
+        current: &mut tokio::sync::watch::Receiver<usize>,
+    ) {
         let (mut sender, mut stream) = stream.split();
         let host = &self.members.host;
         let mut idle_until = host.now() + LINGER;
         loop {
-            let (ready, given_up, next) = self.due();
-            if self.is_closed() || send(&mut sender, ready, given_up).await.is_err() {
+            let (ready, cancelled, next) = self.due();
+            if self.is_closed() || send(&mut sender, ready, cancelled).await.is_err() {
                 return;
             }
             if !locked(&self.wishes).of.is_empty() {
@@ -245,8 +250,8 @@ impl Watcher {
     }
 }
 
-async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i64>) -> Result<(), Error> {
-    for id in given_up {
+async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, cancelled: Vec<i64>) -> Result<(), Error> {
+    for id in cancelled {
         sender.cancel(id).await?;
     }
     for wish in ready {
@@ -258,7 +263,7 @@ async fn send(sender: &mut WatchRequestSender, ready: Vec<Wish>, given_up: Vec<i
 
 /// The task that serves; when it ends, also with its runtime, the next wish starts another one.
 struct Served {
-    watcher: Arc<Watcher>,
+    watcher: Arc<ChangeWatcher>,
     has_retired: bool,
 }
 
@@ -291,7 +296,7 @@ impl Served {
             let mut current = watcher.members.follow();
             let index = *current.borrow_and_update();
             match watcher.attach(index, first, rest).await {
-                Ok(stream) => watcher.hear(stream, &mut current).await,
+                Ok(stream) => watcher.read_stream(stream, &mut current).await,
                 Err(()) => {
                     watcher.members.pass_over(index);
                     host.sleep_until(host.now() + PAUSE).await;
@@ -301,7 +306,7 @@ impl Served {
         }
     }
 
-    /// True if there is nothing to do, and nobody can have come meanwhile.
+    /// True if there is nothing to do, and no owner can have come meanwhile.
     fn retires(&mut self) -> bool {
         let mut wishes = locked(&self.watcher.wishes);
         self.has_retired = wishes.of.is_empty();
@@ -317,7 +322,7 @@ struct Wishes {
     of: HashMap<OwnerId, Wish>,
     next_id: i64,
     /// Watches in the stream that are not needed any more.
-    given_up: Vec<i64>,
+    cancelled: Vec<i64>,
     /// When the task looks for what is due next, if it does.
     next_look: Option<Moment>,
     /// A task serves them.
@@ -338,7 +343,7 @@ impl Wishes {
     fn forget(&mut self, owner: OwnerId) -> bool {
         let Some(wish) = self.of.remove(&owner) else { return false };
         if wish.is_sent {
-            self.given_up.push(wish.id);
+            self.cancelled.push(wish.id);
         }
         wish.is_sent
     }
@@ -347,7 +352,7 @@ impl Wishes {
 #[derive(Clone)]
 struct Wish {
     id: i64,
-    awaited: Awaited,
+    awaited: AwaitedChange,
     /// The first revision that is of interest.
     from: i64,
     /// Not before this moment.
@@ -356,9 +361,9 @@ struct Wish {
 }
 
 impl Wish {
-    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in passing. So one
-    /// that a
-    /// waiter needs begins when the member gets it, and what was before is looked up. A holder is not in such a hurry.
+    /// A watch that begins in the past is served with a delay of up to 100 ms, for a member does it in
+    /// passing. So one that a waiter needs begins when the member gets it, and what was before is looked up.
+    /// A holder is not in such a hurry.
     fn begins_now(&self) -> bool {
         self.awaited.audience == Audience::Waiters
     }
@@ -372,16 +377,16 @@ impl Wish {
             options = options.with_filters([WatchFilterType::NoPut]);
         }
         match &self.awaited.sight {
-            Sight::Key(key) => (key.clone(), options),
-            Sight::Folder(folder, _) => (folder.clone(), options.with_prefix()),
+            WatchedKeys::Key(key) => (key.clone(), options),
+            WatchedKeys::Folder(folder, _) => (folder.clone(), options.with_prefix()),
         }
     }
 }
 
 /// The changes that an owner waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Awaited {
-    sight: Sight,
+pub(crate) struct AwaitedChange {
+    sight: WatchedKeys,
     /// New holders count, too; otherwise only keys that are deleted.
     entries: bool,
     audience: Audience,
@@ -389,51 +394,52 @@ pub(crate) struct Awaited {
 
 /// Many are watched as a whole, few each by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Sight {
+enum WatchedKeys {
     /// One key.
     Key(Vec<u8>),
     /// These keys, all of one lock.
     Folder(Vec<u8>, HashSet<Vec<u8>>),
 }
 
-impl Awaited {
-    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first one that
-    /// waits,
-    /// that the one before it moves. So one change of owner wakes the next one and no herd.
-    pub(crate) fn by(queue: &Queue, at: usize) -> Option<Self> {
+impl AwaitedChange {
+    /// What the waiter at this place of the queue waits for: that room is made, or, unless it is the first
+    /// one that waits, that the one before it moves. So one change of owner wakes the next one and no herd.
+    pub(crate) fn by(queue: &KeyQueue, at: usize) -> Option<Self> {
         let (holders, me) = (queue.holders(), queue.places.get(at)?);
         if at > holders.len() {
             let before = &queue.places[at - 1];
             // Where both are shared, they may enter together: the entry of the one is the cue of the other.
             let entries = before.mode() != Mode::Exclusive && me.mode() != Mode::Exclusive;
-            return Some(Self::of(Sight::Key(before.key.clone()), entries));
+            return Some(Self::of(WatchedKeys::Key(before.key.clone()), entries));
         }
         let sight = match (holders, me.mode()) {
-            ([holder], _) | ([.., holder], Mode::Exclusive) => Sight::Key(holder.key.clone()),
-            _ => Sight::Folder(folder_of(me), holders.iter().map(|holder| holder.key.clone()).collect()),
+            ([holder], _) | ([.., holder], Mode::Exclusive) => WatchedKeys::Key(holder.key.clone()),
+            _ => {
+                WatchedKeys::Folder(folder_of(me), holders.iter().map(|holder| holder.key.clone()).collect())
+            }
         };
         Some(Self::of(sight, false))
     }
 
     /// The change that a holder waits for: the deletion of its own key.
     pub(crate) fn end_of(key: Vec<u8>) -> Self {
-        Self { sight: Sight::Key(key), entries: false, audience: Audience::Holders }
+        Self { sight: WatchedKeys::Key(key), entries: false, audience: Audience::Holders }
     }
 
-    fn of(sight: Sight, entries: bool) -> Self {
+    fn of(sight: WatchedKeys, entries: bool) -> Self {
         Self { sight, entries, audience: Audience::Waiters }
     }
 
     /// True if it waits for a change of this key.
     fn is_about(&self, key: &[u8]) -> bool {
         match &self.sight {
-            Sight::Key(_) => true,
-            Sight::Folder(_, keys) => keys.contains(key),
+            WatchedKeys::Key(_) => true,
+            WatchedKeys::Folder(_, keys) => keys.contains(key),
         }
     }
 }
 
-fn folder_of(place: &Place) -> Vec<u8> {
+fn folder_of(place: &QueueKey) -> Vec<u8> {
     // OK because every place has a key with a slash before its lease.
     let end = place.key.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
     place.key[..end].to_vec()
@@ -460,8 +466,8 @@ mod tests {
     use super::*;
     use crate::queue::Value;
 
-    fn queue(modes: &[Mode]) -> Queue {
-        let place = |(n, mode): (usize, &Mode)| Place {
+    fn queue(modes: &[Mode]) -> KeyQueue {
+        let place = |(n, mode): (usize, &Mode)| QueueKey {
             key: format!("l/{n}").into_bytes(),
             created: i64::try_from(n).unwrap(),
             modified: 1,
@@ -476,14 +482,16 @@ mod tests {
                 waits: false,
             }),
         };
-        Queue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
+        KeyQueue { places: modes.iter().enumerate().map(place).collect(), revision: 9 }
     }
 
     fn sight(modes: &[Mode], at: usize) -> (String, bool) {
-        let awaited = Awaited::by(&queue(modes), at).unwrap();
+        let awaited = AwaitedChange::by(&queue(modes), at).unwrap();
         let seen = match awaited.sight {
-            Sight::Key(key) => String::from_utf8(key).unwrap(),
-            Sight::Folder(folder, keys) => format!("{} {}", String::from_utf8(folder).unwrap(), keys.len()),
+            WatchedKeys::Key(key) => String::from_utf8(key).unwrap(),
+            WatchedKeys::Folder(folder, keys) => {
+                format!("{} {}", String::from_utf8(folder).unwrap(), keys.len())
+            }
         };
         (seen, awaited.entries)
     }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tenure::TokioHost;
+use tenure::backend::TokioHost;
 use tenure_core::BackendHandle;
 use tenure_etcd::{Config, Etcd};
 use tenure_testkit::{conformance::Arena, etcd, shared::Shared};

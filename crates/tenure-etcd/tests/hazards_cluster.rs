@@ -1,4 +1,4 @@
-//! Hazards of a cluster: members that hang or die, a leader that changes, a network that parts. Numbers: `docs/hazards.md`.
+//! Hazards of a cluster: members that hang or die, a leader that changes, a network that parts. Numbers: `docs/evidence/schedules.toml`.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use crate::stage::{self, GRAIN, PATIENCE, Referee, becomes, locker, renewed};
 async fn contend(locks: Locker, referee: Arc<Referee>, is_over: Arc<AtomicBool>) {
     while !is_over.load(Ordering::SeqCst) {
         let lock = locks.mutex("job").ttl(Duration::from_secs(5) * stretch());
-        let Ok(guard) = lock.acquire_within(PATIENCE * slowness()).await else { continue };
+        let Ok(guard) = lock.within(PATIENCE * slowness()).acquire().await else { continue };
         referee.enters(guard.token().get());
         tokio::time::sleep(Duration::from_millis(5)).await;
         referee.leaves();
@@ -75,7 +75,7 @@ async fn only_the_first_request_waits_for_a_member_that_hangs() {
     let mut took = Vec::new();
     for _ in 0..3 {
         let asked = Instant::now();
-        let guard = locks.mutex("job").acquire_within(PATIENCE).await.unwrap();
+        let guard = locks.mutex("job").within(PATIENCE).acquire().await.unwrap();
         took.push(asked.elapsed());
         guard.release().await.unwrap();
     }
@@ -92,7 +92,7 @@ async fn a_lease_and_a_place_outlive_the_leader() {
     let guard = a.mutex("job").ttl(Duration::from_secs(10) * stretch()).acquire().await.unwrap();
     let token = guard.token();
     let patience = 3 * PATIENCE * slowness();
-    let waiting = tokio::spawn(async move { b.mutex("job").acquire_within(patience).await.unwrap() });
+    let waiting = tokio::spawn(async move { b.mutex("job").within(patience).acquire().await.unwrap() });
     let name = stage::named("job");
     becomes("it waits", async || (a.inspect(&name).await.unwrap().queue.len() == 1).then_some(())).await;
     let leader = cluster.leader(&[0, 1, 2]);
@@ -118,7 +118,7 @@ async fn a_holder_that_is_cut_off_knows_it_before_another_one_holds() {
     let token = guard.token();
     let other = locker(&server.url(""));
     let waiting = tokio::spawn(async move {
-        let guard = other.mutex("job").ttl(ttl).acquire_within(PATIENCE * slowness()).await.unwrap();
+        let guard = other.mutex("job").ttl(ttl).within(PATIENCE * slowness()).acquire().await.unwrap();
         (Instant::now(), guard)
     });
     renewed(&guard, 1).await;
@@ -173,7 +173,7 @@ async fn a_lease_is_lost_while_the_server_is_down() {
     let view = becomes("it answers", async || b.inspect(&name).await.ok()).await;
     assert_eq!(view.holders.first().and_then(|held| held.token), Some(token), "{view:?}");
     assert!(b.mutex("job").ttl(ttl).try_acquire().await.unwrap().is_none(), "the lease is not over");
-    let next = b.mutex("job").ttl(ttl).acquire_within(PATIENCE * slowness()).await.unwrap();
+    let next = b.mutex("job").ttl(ttl).within(PATIENCE * slowness()).acquire().await.unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
 }
@@ -192,7 +192,7 @@ async fn a_leader_that_comes_back_from_a_hang_is_not_believed() {
     let guard = old.mutex("job").ttl(ttl).acquire().await.unwrap();
     cluster.member(leader).stop();
     cluster.leader(&rest);
-    let next = other.mutex("job").ttl(ttl).acquire_within(PATIENCE * slowness()).await.unwrap();
+    let next = other.mutex("job").ttl(ttl).within(PATIENCE * slowness()).acquire().await.unwrap();
     assert!(guard.check().is_err(), "it believed in its lease while another one held");
     assert!(next.token() > guard.token());
     cluster.member(leader).resume();
@@ -215,7 +215,7 @@ fn a_handle_goes_on_after_its_first_runtime_is_gone() {
         runtime.block_on(async {
             let lock = locks.mutex("job");
             let holder = lock.try_acquire().await.unwrap().expect("it is free");
-            let waiter = lock.acquire_within(PATIENCE);
+            let waiter = lock.within(PATIENCE).acquire();
             let (waiter, released) = tokio::join!(waiter, async {
                 let name = stage::named("job");
                 let waits = async || (locks.inspect(&name).await.unwrap().queue.len() == 1).then_some(());

@@ -1,11 +1,11 @@
-//! Hazards of a line: leases that end under its feet, replies that are lost, waiters that vanish. Numbers: `docs/hazards.md`.
+//! Hazards of a line: leases that end under its feet, replies that are lost, waiters that vanish. Numbers: `docs/evidence/schedules.toml`.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use tenure_core::{Audience, ClaimAnswer, Outcome, OwnerId, Released, Renewal, Wait, Wake};
+use tenure_core::{Audience, ClaimAnswer, Outcome, OwnerId, Released, Renewal, WaitMode, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player, etcd::EtcdServer, patience::slowness, polls::dropped_after, proxy::Proxy,
 };
@@ -33,7 +33,7 @@ async fn a_holder_whose_lease_is_revoked_is_told_and_stays_out() {
     let grant = holder.enter().await;
     server.ask(&["lease", "revoke", &lease_of(&server, &only_key(&server))]);
     let revoked = Instant::now();
-    assert_eq!(hints.next().await, Wake::Owner(holder.claim.owner));
+    assert_eq!(hints.next().await, WakeEvent::Owner(holder.claim.owner));
     println!("told after {:?}", revoked.elapsed());
     assert_eq!(holder.renew(&grant).await, Renewal::Gone);
     assert_eq!(holder.leave().await, Released::WasGone);
@@ -114,7 +114,7 @@ async fn a_lost_reply_to_a_claim_leaves_no_ghost() {
         .await;
         assert!(grant.token.get() > last);
         last = grant.token.get();
-        let other = Player::new(etcd(&server.url("")), "job").waiting(Wait::No);
+        let other = Player::new(etcd(&server.url("")), "job").waiting(WaitMode::No);
         assert!(!other.try_enter().await, "two hold");
         assert_eq!(player.leave().await, Released::Released);
         nothing_is_left(&server).await;
@@ -162,7 +162,7 @@ async fn a_dropped_acquire_leaves_neither_key_nor_lease() {
         if let Some(guard) = guard {
             guard.unwrap().release().await.unwrap();
         }
-        assert!(locks.drain(PATIENCE).await);
+        assert!(locks.flush(PATIENCE).await);
         nothing_is_left(&server).await;
         if polls > 12 {
             break;
@@ -172,7 +172,7 @@ async fn a_dropped_acquire_leaves_neither_key_nor_lease() {
     let holder = lock.acquire().await.unwrap();
     let waiting = tokio::time::timeout(Duration::from_millis(500), locks.mutex("job").acquire()).await;
     assert!(waiting.is_err());
-    assert!(locks.drain(PATIENCE).await);
+    assert!(locks.flush(PATIENCE).await);
     assert_eq!(left(&server), (vec![only_key(&server)], 1), "the holder's");
     holder.release().await.unwrap();
     nothing_is_left(&server).await;
@@ -190,7 +190,7 @@ async fn twenty_tasks_enter_one_by_one_in_the_order_they_came() {
         let (locks, referee, name) = (both[n % 2].clone(), referee.clone(), named("job"));
         tasks.push(tokio::spawn(async move {
             for _ in 0..5 {
-                let guard = locks.mutex("job").acquire_within(PATIENCE * slowness()).await.unwrap();
+                let guard = locks.mutex("job").within(PATIENCE * slowness()).acquire().await.unwrap();
                 // The create revision is the place in the line: it grows from entry to entry (L7).
                 referee.enters(guard.token().get());
                 tokio::time::sleep(Duration::from_millis(1)).await;

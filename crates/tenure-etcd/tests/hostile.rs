@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use tenure_core::{Audience, BackendHandle, ErrorKind, Renewal, Wake};
+use tenure_core::{Audience, BackendHandle, ErrorKind, Renewal, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdServer, Recipe},
@@ -72,7 +72,7 @@ async fn a_holder_hears_of_a_break_after_a_compaction() {
     server.ask(&["compact", &revision.to_string()]);
     becomes("nobody listens", async || (watchers() == 0.0).then_some(())).await;
     proxy.heal();
-    let rung = Wake::Owner(holder.claim.owner);
+    let rung = WakeEvent::Owner(holder.claim.owner);
     let told = async { while hints.next().await != rung {} };
     in_time("it is told that it may have missed something", PATIENCE, told).await;
     becomes("it listens again", async || (watchers() > 0.0).then_some(())).await;

@@ -97,7 +97,7 @@ async fn we_hear_of_its_release_at_once() {
     let locks = locker(&server.url(""));
     let name = named("job");
     let look = locks.clone();
-    let waiting = tokio::spawn(async move { locks.mutex("job").acquire_within(PATIENCE).await.unwrap() });
+    let waiting = tokio::spawn(async move { locks.mutex("job").within(PATIENCE).acquire().await.unwrap() });
     becomes("we wait", async || (look.inspect(&name).await.unwrap().queue.len() == 1).then_some(())).await;
     let let_go = Instant::now();
     theirs.let_go();
@@ -133,7 +133,7 @@ async fn our_lock_is_held_for_it() {
 async fn our_memo_does_not_keep_it_out() {
     let server = EtcdServer::start();
     let guard = locker(&server.url("")).mutex("job").acquire().await.unwrap();
-    guard.note("10.0.0.7:80", Duration::from_secs(3600)).await.unwrap();
+    guard.set_memo("10.0.0.7:80", Duration::from_secs(3600)).await.unwrap();
     guard.release().await.unwrap();
     let (_theirs, key) = Foreign::holding(&server, "job");
     let view = locker(&server.url("")).inspect("job").await.unwrap();
@@ -147,9 +147,9 @@ async fn a_break_takes_its_lock_and_not_its_lease() {
     let server = EtcdServer::start();
     let (_theirs, key) = Foreign::holding(&server, "job");
     let locks = locker(&server.url(""));
-    let robbed = locks.break_lock(&named("job")).await.unwrap();
+    let robbed = locks.force_release(&named("job")).await.unwrap();
     assert_eq!(robbed[0].owner, format!("lease {}", key.strip_prefix("job/").unwrap()));
-    let guard = locks.mutex("job").acquire_within(PATIENCE).await.unwrap();
+    let guard = locks.mutex("job").within(PATIENCE).acquire().await.unwrap();
     assert_eq!(left(&server).1, 2, "its lease and ours");
     guard.release().await.unwrap();
 }
@@ -169,7 +169,7 @@ async fn both_contend_and_there_are_never_two() {
         ours.push(tokio::spawn(async move {
             let mut last = 0;
             while !is_over.load(Ordering::Relaxed) {
-                let guard = locks.mutex("job").acquire_within(PATIENCE * slowness()).await.unwrap();
+                let guard = locks.mutex("job").within(PATIENCE * slowness()).acquire().await.unwrap();
                 assert!(guard.token().get() > last);
                 last = guard.token().get();
                 fs::create_dir(folder.join("inside")).expect("somebody else is inside");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use etcd_client::{Client, Txn, TxnOp};
-use tenure_core::{ClaimAnswer, ErrorKind, Grant, Outcome, Released, Renewal, Wait};
+use tenure_core::{ClaimAnswer, ErrorKind, Grant, Outcome, Released, Renewal, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
     etcd::{EtcdCluster, EtcdServer},
@@ -19,7 +19,7 @@ const MANY: usize = 200;
 /// What was held back arrives; whoever holds goes on holding, and nobody else gets in.
 async fn holds_on(holder: &Player, grant: &Grant, late: &Late, number: usize) {
     late.let_go();
-    let other = Player::new(holder.backend.clone(), holder.claim.name.as_str()).waiting(Wait::No);
+    let other = Player::new(holder.backend.clone(), holder.claim.name.as_str()).waiting(WaitMode::No);
     for _ in 0..6 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!other.try_enter().await, "two hold: piece {number} came late");

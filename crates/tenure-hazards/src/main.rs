@@ -157,7 +157,7 @@ fn agreed(args: &Args, url: &str) -> Result<(), String> {
 fn waited(url: &str) -> Result<(), String> {
     let told = |words: String| format!("--url: {words}");
     let locks = tenure::blocking::connect(url).map_err(|error| told(error.to_string()))?;
-    let guard = locks.mutex("tenure-hazards:first").acquire_within(PATIENCE);
+    let guard = locks.mutex("tenure-hazards:first").within(PATIENCE).acquire();
     let guard = guard.map_err(|error| told(error.to_string()))?;
     guard.release().map_err(|error| told(error.to_string()))
 }

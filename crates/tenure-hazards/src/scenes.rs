@@ -14,7 +14,7 @@ pub struct Scene {
     pub number: u8,
     /// What it is called.
     pub title: &'static str,
-    /// Hazards of `docs/hazards.md` that it shows.
+    /// Hazards of `docs/evidence/schedules.toml` that it shows.
     pub hazards: &'static [u8],
     /// The scheme as everybody writes it, by its name in `schemes.rs`.
     pub naive: &'static str,

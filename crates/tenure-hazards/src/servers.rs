@@ -188,8 +188,8 @@ impl Rows {
     /// What the number is now.
     pub(crate) fn sum(&self, world: &World) {
         let rows = rusqlite::Connection::open(self.folder.path().join(ROWS)).expect("the file is there");
-        let sum = rows.query_row("SELECT amount FROM stock", (), |row| row.get(0)).expect("the row is there");
-        world.referee.note(ROW, What::Sum(sum));
+        let sum: rusqlite::Result<u32> = rows.query_row("SELECT amount FROM stock", (), |row| row.get(0));
+        world.referee.note(ROW, What::Sum(sum.expect("the row is there").into()));
     }
 }
 

@@ -29,7 +29,7 @@ fn shows(number: u8) {
     let differences = pictures::compare(Path::new(PICTURES), &[shown]);
     assert!(
         differences.is_empty(),
-        "cargo run --release -p tenure-hazards -- --pictures docs/hazards --only {number}\n{differences:#?}"
+        "cargo run --release -p tenure-hazards -- --pictures docs/evidence/hazards --only {number}\n{differences:#?}"
     );
 
     let without_fault = played(scene, Half::Naive, &Setup { has_fault: false, ..setup.clone() });
@@ -38,29 +38,35 @@ fn shows(number: u8) {
     assert!(!impostor.harms.is_empty(), "the half of Tenure does not notice: {:#?}", impostor.events);
 }
 
-/// docs/hazards.md has every scene, in the words of its scene.
+/// The gallery has every scene, in the words of its scene; the catalogue has the hazards that it names.
 #[test]
 fn the_paper_tells_every_scene() {
-    let paper =
-        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards.md")).expect("the paper");
+    let read = |name: &str| {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/evidence"));
+        fs::read_to_string(folder.join(name)).expect("the paper")
+    };
+    let (paper, catalogue) = (read("hazards.md"), read("schedules.toml"));
     let paper: Vec<&str> = paper.split_whitespace().collect();
     let paper = paper.join(" ");
     for scene in &SCENES {
         let title = format!("### Scene {}: {}", scene.number, scene.title);
         for words in [title.as_str(), scene.fault, scene.harm, scene.instead] {
-            assert!(paper.contains(words), "docs/hazards.md does not have: {words}");
+            assert!(paper.contains(words), "docs/evidence/hazards.md does not have: {words}");
         }
         for half in ["naive", "tenure"] {
             assert!(paper.contains(&format!("(hazards/{:02}-{half}.svg)", scene.number)), "{title}");
         }
         for hazard in scene.hazards {
-            assert!(paper.contains(&format!("### Hazard {hazard}:")), "{title} names hazard {hazard}");
+            assert!(
+                catalogue.contains(&format!("name = \"Hazard {hazard}\"")),
+                "{title} names hazard {hazard}"
+            );
         }
     }
 }
 
 /// The pictures of the paper.
-const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/hazards");
+const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/evidence/hazards");
 
 fn played(scene: &Scene, half: Half, setup: &Setup) -> Played {
     let played = play(scene, half, setup);

@@ -13,7 +13,7 @@ use std::{collections::VecDeque, time::Duration};
 use serde::{Deserialize, Serialize};
 use tenure_core::{
     Audience, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label, LockName, LockView,
-    Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, Wait, WaiterView,
+    Memo, MemoView, Mode, Moment, Noted, OwnerId, Raised, Released, Renewal, WaitMode, WaiterView,
 };
 
 use crate::rules::{Floor, Rules};
@@ -27,7 +27,7 @@ pub struct Ledger {
     queue: VecDeque<Place>,
     /// What a holder left beside the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    memo: Option<Stored>,
+    memo: Option<StoredMemo>,
     /// The places that the store left out of `queue`.
     #[serde(skip)]
     unseen: Unseen,
@@ -76,7 +76,7 @@ impl Ledger {
             let answer = self.enter(self.holders.len() - 1, minted, now, claim);
             return Ok(Change { answer, wakes, changed: true });
         }
-        if claim.wait == Wait::No {
+        if claim.wait == WaitMode::No {
             let answer =
                 ClaimAnswer::Busy { retry_after: self.retry_after(now, rules, 0), holder: self.one(now) };
             return Ok(Change { answer, wakes, changed: settled });
@@ -95,7 +95,7 @@ impl Ledger {
             || self.queue.iter().any(|p| !lasts(p.ends_us, Duration::ZERO));
         let at = self.queue.iter().position(|p| p.owner == claim.owner)?;
         let place = &self.queue[at];
-        let is_same = claim.wait == Wait::Turn && place.turn && claim.mode == place.mode;
+        let is_same = claim.wait == WaitMode::Turn && place.turn && claim.mode == place.mode;
         let ahead = self.barring(Some(at));
         let may_enter = ahead == 0 && self.has_room_for(place.mode);
         if !is_same || is_over || may_enter || !lasts(place.ends_us, rest) {
@@ -154,7 +154,7 @@ impl Ledger {
         if !holds || is_late {
             return Change { answer: Noted::Gone, wakes, changed: settled };
         }
-        self.memo = Some(Stored::new(now, (owner, token), memo));
+        self.memo = Some(StoredMemo::new(now, (owner, token), memo));
         Change { answer: Noted::Noted, wakes, changed: true }
     }
 
@@ -340,7 +340,7 @@ impl Ledger {
         self.is_deserted() && self.unseen.places == 0
     }
 
-    /// True if nobody holds it or waits in its queue; whoever waits elsewhere was [left out](Self::leave_out).
+    /// True if nobody holds it or waits in its queue; a waiter elsewhere was [left out](Self::leave_out).
     pub fn is_deserted(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty()
     }
@@ -487,12 +487,12 @@ fn is_near(far: &bool) -> bool {
 }
 
 impl Place {
-    /// The place of a claim that comes behind `waiting` others.
+    /// The place of a claim, with `ahead` waiters before it.
     pub fn of(claim: &Claim, now: Moment, rules: &Rules, ahead: usize) -> Self {
         Self {
             owner: claim.owner,
             mode: claim.mode,
-            turn: claim.wait == Wait::Turn,
+            turn: claim.wait == WaitMode::Turn,
             ends_us: micros(now.boot.saturating_add(rules.place_ttl)),
             since_ms: millis(now.wall),
             label: (*claim.label).clone(),
@@ -589,7 +589,7 @@ impl Holder {
 /// Times are ms of the store's wall clock, which goes on over a boot. `ends_ms` is the first field: who sweeps rows reads it in
 /// the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Stored {
+struct StoredMemo {
     ends_ms: u64,
     since_ms: u64,
     owner: OwnerId,
@@ -597,7 +597,7 @@ struct Stored {
     text: String,
 }
 
-impl Stored {
+impl StoredMemo {
     fn new(now: Moment, (owner, token): (OwnerId, FencingToken), memo: &Memo) -> Self {
         let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         // A part of a millisecond counts as one, so that it is never kept for less than its time.

@@ -10,7 +10,7 @@ pub struct Rules {
     /// How long a waiter may take to claim the lock when its turn has come: 500 ms, several slow round trips.
     pub claim_ttl: Duration,
     /// Behind so many others a waiter may look for its turn as rarely as once in a claim ttl, and gets two claim ttls
-    /// to claim the lock; `None` where every waiter is told at once.
+    /// to claim the lock; `None` where every waiter is told immediately.
     pub far: Option<usize>,
     /// How long a place lasts if its claim is not repeated: 6 s, three times [`retry_max`](Self::retry_max).
     pub place_ttl: Duration,

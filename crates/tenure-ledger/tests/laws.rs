@@ -6,7 +6,8 @@ use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 use tenure_core::{
-    Audience, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, ProcessId, Released, Renewal, Timing, Wait,
+    Audience, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, ProcessId, Released, Renewal, Timing,
+    WaitMode,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -14,7 +15,7 @@ use tenure_ledger::{Ledger, Rules};
 enum Step {
     Claim {
         client: usize,
-        wait: Wait,
+        wait: WaitMode,
     },
     Renew {
         client: usize,
@@ -48,7 +49,7 @@ fn modes() -> impl Strategy<Value = Mode> {
 fn steps() -> impl Strategy<Value = Step> {
     let client = 0usize..5;
     prop_oneof![
-        6 => (client.clone(), prop_oneof![5 => Just(Wait::Turn), 1 => Just(Wait::No), 1 => Just(Wait::Wake)])
+        6 => (client.clone(), prop_oneof![5 => Just(WaitMode::Turn), 1 => Just(WaitMode::No), 1 => Just(WaitMode::Wake)])
             .prop_map(|(client, wait)| Step::Claim { client, wait }),
         2 => client.clone().prop_map(|client| Step::Renew { client }),
         3 => client.prop_map(|client| Step::Release { client }),
@@ -65,7 +66,7 @@ fn steps() -> impl Strategy<Value = Step> {
 struct Attempt {
     owner: OwnerId,
     mode: Mode,
-    wait: Wait,
+    wait: WaitMode,
     believes_until: Option<Moment>,
     robbed: bool,
     over: bool,
@@ -98,7 +99,7 @@ impl World {
         }
     }
 
-    fn attempt_of(&mut self, client: usize, wait: Wait) -> usize {
+    fn attempt_of(&mut self, client: usize, wait: WaitMode) -> usize {
         if let Some(at) =
             self.current[client].filter(|&at| !self.attempts[at].over && self.attempts[at].wait == wait)
         {
@@ -130,7 +131,7 @@ impl World {
         }
     }
 
-    fn claim(&mut self, client: usize, wait: Wait) {
+    fn claim(&mut self, client: usize, wait: WaitMode) {
         let at = self.attempt_of(client, wait);
         let claim = self.claim_for(at);
         let places = self.live_places();
@@ -139,7 +140,7 @@ impl World {
         let change = self.ledger.claim(self.now, &self.rules, &claim).unwrap();
         self.check_wakes(&change.wakes);
         let ClaimAnswer::Granted(grant) = change.answer else {
-            if wait == Wait::No {
+            if wait == WaitMode::No {
                 assert!(!self.live_places().contains(&claim.owner.to_string()), "L8: a trace was left");
             }
             return;
@@ -216,7 +217,7 @@ impl World {
     }
 
     fn waits_for_turn(&self, owner: &str) -> bool {
-        self.attempts.iter().any(|a| a.owner.to_string() == owner && a.wait == Wait::Turn)
+        self.attempts.iter().any(|a| a.owner.to_string() == owner && a.wait == WaitMode::Turn)
     }
 
     /// A change of owner wakes those who may enter, one behind, and at most two bells; never the crowd.
@@ -313,7 +314,7 @@ proptest! {
         world.now = world.now + world.rules.place_ttl.max(world.timing.ttl());
         world.modes.push(Mode::Exclusive);
         world.current.push(None);
-        world.claim(5, Wait::No);
+        world.claim(5, WaitMode::No);
         prop_assert!(world.holds(world.current[5].unwrap()), "L8: something was left behind");
     }
 }
@@ -330,7 +331,7 @@ fn claim(n: u8, mode: Mode) -> Claim {
         ttl: Duration::from_secs(10),
         label: Default::default(),
         block: 1,
-        wait: Wait::Turn,
+        wait: WaitMode::Turn,
         asker: Default::default(),
     }
 }
@@ -419,13 +420,13 @@ fn a_handed_lock_is_entered_only_by_a_claim() {
     assert!(matches!(entered.answer, ClaimAnswer::Granted(_)));
 }
 
-/// `Wait::Wake`: woken, never made holder, bars nobody; one release wakes two of them at most.
+/// `WaitMode::Wake`: woken, never made holder, blocks no other claim; one release wakes two of them at most.
 #[test]
 fn a_place_without_a_turn_is_woken_and_bars_nobody() {
     let (mut ledger, rules) = (Ledger::new(0), Rules::default());
     let _ = ledger.claim(at(0), &rules, &claim(1, Mode::Exclusive)).unwrap();
     for n in 2..6 {
-        let waker = Claim { wait: Wait::Wake, ..claim(n, Mode::Exclusive) };
+        let waker = Claim { wait: WaitMode::Wake, ..claim(n, Mode::Exclusive) };
         let _ = ledger.claim(at(0), &rules, &waker).unwrap();
     }
     let change = ledger.release(at(1), &rules, owner(1));

@@ -8,10 +8,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted, Notifier,
     Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Severity,
-    Sharing, WakeUp, Wakes, locked,
+    Sharing, WakeStream, WakeSupport, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 
@@ -21,7 +21,7 @@ pub struct Memory {
     host: Arc<dyn Host>,
     rules: Rules,
     world: Arc<Mutex<World>>,
-    bells: Bells,
+    notifier: Notifier,
 }
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct World {
 impl Memory {
     /// An empty store that counts time by the clock of `host`.
     pub fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, rules: Rules::default(), world: Arc::default(), bells: Bells::default() }
+        Self { host, rules: Rules::default(), world: Arc::default(), notifier: Notifier::default() }
     }
 
     /// The same with other durations of the queue.
@@ -75,7 +75,7 @@ impl Memory {
             change
         };
         for (audience, owner) in change.wakes {
-            self.bells.ring(audience, owner);
+            self.notifier.notify(audience, owner);
         }
         change.answer
     }
@@ -116,7 +116,7 @@ impl Backend for Memory {
         promises.reach = "one process";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
-        promises.wake = WakeUp::Pushed;
+        promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
         promises
@@ -142,7 +142,7 @@ impl Backend for Memory {
     }
 
     async fn tell(&self, _name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
-        self.bells.ring(whom, owner);
+        self.notifier.notify(whom, owner);
         Ok(())
     }
 
@@ -157,8 +157,8 @@ impl Backend for Memory {
         Ok(self.step(name, |ledger, now, rules| ledger.note(now, rules, (owner, token), memo)))
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(self.bells.listen(process, audience))
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        Box::new(self.notifier.subscribe(process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
@@ -210,7 +210,7 @@ impl QuorumNode for Memory {
 
 #[cfg(test)]
 mod tests {
-    use tenure_core::{Grant, Label, Mode, Wait};
+    use tenure_core::{Grant, Label, Mode, WaitMode};
     use tenure_testkit::host::{PausedHost, pass};
 
     use super::*;
@@ -223,7 +223,7 @@ mod tests {
         let note = async |job: u8| -> Grant {
             let name = LockName::new(format!("job-{job}")).unwrap();
             let owner = OwnerId::from_random(ProcessId::from_random([7; 8]), [job; 16]);
-            let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), Wait::No);
+            let (mode, ttl, wait) = (Mode::Exclusive, Duration::from_secs(9), WaitMode::No);
             let claim = Claim {
                 name,
                 owner,

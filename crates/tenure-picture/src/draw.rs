@@ -279,8 +279,8 @@ fn seconds(times: &[Duration], index: usize) -> String {
     }
 }
 
-/// A line in pieces that fit below the picture.
-fn wrapped(line: &str, columns: usize) -> Vec<String> {
+/// A line in pieces of at most this number of letters, but for words that are longer.
+pub(crate) fn wrapped(line: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in line.split(' ') {
         let last = lines.last_mut().expect("BUG: there is a line");

@@ -9,6 +9,7 @@ pub use story::story;
 
 mod draw;
 mod story;
+pub mod terminals;
 
 /// Lanes side by side, from the beginning of a history to its end.
 #[derive(Clone, Debug, Default, PartialEq)]

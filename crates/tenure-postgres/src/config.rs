@@ -1,49 +1,63 @@
-//! `Config`: which server, how to reach it, and the settings of its locks; from a URL.
+//! `Config`: which server, how to reach it, and the settings of its locks.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tenure_client::{
-    Secret,
+    Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT},
-    url::{Form, address, bad, port, shown},
+    url::{Form, NamedHost, UrlWriter, Words, bad, check_ports, encoded, named_host, port, shown, some},
 };
 use tenure_ledger::Rules;
 
-/// What is wrong with a URL.
+/// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where PostgreSQL is and how its locks behave.
-///
-/// `Debug` shows no secret.
-#[derive(Clone, PartialEq, Eq)]
+/// Where PostgreSQL is and how its locks behave. A URL fills it, or a program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) hosts: Vec<Place>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<Secret>,
-    pub(crate) database: Option<String>,
-    pub(crate) options: Option<String>,
-    pub(crate) application: String,
-    pub(crate) tls: TlsMode,
-    pub(crate) root_cert: Option<PathBuf>,
-    /// Whether a server that takes no writes is passed over for the next one.
-    pub(crate) must_write: bool,
-    pub(crate) connect_timeout: Duration,
-    /// The table, quoted.
-    pub(crate) table: String,
-    pub(crate) listen: Listen,
-    pub(crate) rules: Rules,
+    /// The servers: a host, or the folder of a socket, which begins with a slash; and its own port.
+    pub hosts: Vec<NamedHost>,
+    /// The port of those that have none of their own.
+    pub port: u16,
+    /// User and password.
+    pub login: Login,
+    /// The database. Default: that of the user's name.
+    pub database: Option<String>,
+    /// Settings of the session. A program may have a secret there.
+    pub options: Option<Secret>,
+    /// What the server shows of us.
+    pub application: String,
+    /// Default: see [`TlsMode`].
+    pub tls: Option<TlsMode>,
+    /// The certificate of the authority that signed the server's; `system` stands for those that this machine trusts.
+    pub ca: Option<PathBuf>,
+    /// Whether a server that takes no writes is passed over; always, where there are several.
+    pub must_write: bool,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// The table, `name` or `schema.name`.
+    pub table: String,
+    /// Over which connection hints come.
+    pub listen: Listen,
+    /// The rules of the queues.
+    pub rules: Rules,
 }
 
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PgServer {
     Host(String, u16),
     Socket(PathBuf, u16),
 }
 
-/// As libpq means `sslmode`.
+/// As libpq means `sslmode`: without one, [`Prefer`](Self::Prefer), and [`VerifyCa`](Self::VerifyCa) if a CA is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TlsMode {
+pub enum TlsMode {
+    /// Never.
     Disable,
     /// If the server can, with whatever certificate.
     Prefer,
@@ -56,8 +70,8 @@ pub(crate) enum TlsMode {
 }
 
 /// Over which connection hints come.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Listen {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
     /// That of the verbs, if it leads to the server itself.
     Same,
     /// Over none: waiters ask again.
@@ -88,6 +102,17 @@ const FORM: Form = Form {
     ],
 };
 
+const TLS: Words<TlsMode> = Words(
+    "sslmode",
+    &[
+        ("disable", TlsMode::Disable),
+        ("prefer", TlsMode::Prefer),
+        ("require", TlsMode::Require),
+        ("verify-ca", TlsMode::VerifyCa),
+        ("verify-full", TlsMode::VerifyFull),
+    ],
+);
+
 /// The port of a server whose URL says none.
 const PORT: u16 = 5432;
 
@@ -101,53 +126,58 @@ impl Config {
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let url = FORM.read(url)?;
-        let mut config = Self::new();
-        if let Some(login) = &url.login {
-            config.user.clone_from(&login.user);
-            config.password = login.password.clone().or(config.password);
-        }
+        let (mut names, mut ports) = (url.names()?, Vec::new());
+        let mut config = Self::new(Vec::new());
         config.database = some(url.path()?);
-        let mut parts = Parts { names: url.names()?, ports: Vec::new(), tls: None, ca: None };
+        config.login = url.login.unwrap_or_default();
         for (key, value) in url.settings {
-            config.set(key, value, &mut parts)?;
+            match key {
+                "host" => names = value.split(',').map(str::to_owned).collect(),
+                "port" => ports = value.split(',').map(str::to_owned).collect(),
+                _ => config.set(key, value)?,
+            }
         }
-        config.hosts = parts.places()?;
-        config.checked(parts)
+        config.set_hosts(&names, &ports)?;
+        config.validate()?;
+        Ok(config)
     }
 
-    fn new() -> Self {
+    /// These servers, with defaults.
+    pub fn new(hosts: Vec<NamedHost>) -> Self {
         Self {
-            hosts: Vec::new(),
-            user: None,
-            password: std::env::var("PGPASSWORD").ok().map(Secret::from),
+            hosts,
+            port: PORT,
+            login: Login::default(),
             database: None,
             options: None,
             application: "tenure".into(),
-            tls: TlsMode::Prefer,
-            root_cert: None,
+            tls: None,
+            ca: None,
             must_write: false,
             connect_timeout: Duration::from_secs(2),
-            table: quoted("tenure_lock"),
+            table: "tenure_lock".into(),
             listen: Listen::Same,
             rules: Rules::default(),
         }
     }
 
-    fn set(&mut self, key: &'static str, value: String, parts: &mut Parts) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigError> {
         match key {
-            "table" => self.table = table(&value)?,
-            "listen" => self.listen = listen(&value)?,
-            "claim_ttl" => {
-                self.rules.claim_ttl = CLAIM_TTL.read(&value)?;
+            "table" => self.table = value,
+            "listen" if value == "off" => self.listen = Listen::Off,
+            "listen" => {
+                let other = Self::from_url(&value).map_err(not_past_the_pooler)?;
+                self.listen = Listen::At(Box::new(other));
             }
+            "claim_ttl" => self.rules.claim_ttl = CLAIM_TTL.read(&value)?,
             "connect_timeout" => {
                 // libpq's are seconds.
                 let is_bare = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
                 let text = if is_bare { format!("{value}s") } else { value };
                 self.connect_timeout = CONNECT_TIMEOUT.read(&text)?;
             }
-            "sslmode" => parts.tls = Some(tls_mode(&value)?),
-            "sslrootcert" => parts.ca = some(value),
+            "sslmode" => self.tls = Some(TLS.read(&value)?),
+            "sslrootcert" => self.ca = some(value).map(PathBuf::from),
             "application_name" => self.application = value,
             "target_session_attrs" => {
                 self.must_write = match value.as_str() {
@@ -160,26 +190,44 @@ impl Config {
                     }
                 }
             }
-            "options" => self.options = some(value),
-            "host" => parts.names = value.split(',').map(str::to_owned).collect(),
-            "port" => parts.ports = value.split(',').map(str::to_owned).collect(),
-            "user" => self.user = some(value),
-            "password" => self.password = Some(value.into()),
+            "options" => self.options = some(value).map(Secret::from),
+            "user" => self.login.user = some(value),
+            "password" => self.login.password = Some(value.into()),
             _ => self.database = some(value),
         }
         Ok(())
     }
 
+    /// The servers of a URL, each `host`, `host:port` or a folder, and what the parameter `port` has for them.
+    fn set_hosts(&mut self, names: &[String], ports: &[String]) -> Result<(), ConfigError> {
+        let said = |port: &String| if port.is_empty() { Ok(None) } else { self::port(port).map(Some) };
+        let ports = ports.iter().map(said).collect::<Result<Vec<_>, _>>()?;
+        let (hosts, many) = (names.len(), ports.len());
+        if many > 1 && many != hosts {
+            return Err(bad(format!("port= has {many} numbers for {hosts} hosts")));
+        }
+        if let [port] = ports[..] {
+            self.port = port.unwrap_or(PORT);
+        }
+        let host = |(at, name): (usize, &String)| {
+            let is_folder = name.starts_with('/');
+            let (host, own) = if is_folder { (name.clone(), None) } else { named_host(name, FORM.example)? };
+            Ok((host, own.or_else(|| ports.get(at).filter(|_| many > 1).copied().flatten())))
+        };
+        self.hosts = names.iter().enumerate().map(host).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
     /// # Errors
-    /// If a CA is named that would not be asked.
-    fn checked(mut self, parts: Parts) -> Result<Self, ConfigError> {
-        use TlsMode::{Disable, Prefer, Require, VerifyCa, VerifyFull};
-        self.tls = match (parts.tls, parts.ca.as_deref()) {
+    /// [`ConfigError`] names the setting that is wrong, and never a password.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        use TlsMode::{Disable, Prefer, VerifyCa, VerifyFull};
+        check_ports(self.hosts.iter().filter_map(|(_, port)| *port).chain([self.port]))?;
+        match (self.tls, &self.ca) {
             (Some(Disable), Some(_)) => {
                 return Err(bad("sslrootcert= is for TLS, which sslmode=disable turns off"));
             }
-            (None | Some(VerifyFull), Some("system")) => VerifyFull,
-            (Some(_), Some("system")) => {
+            (Some(mode), Some(ca)) if ca == SYSTEM && mode != VerifyFull => {
                 return Err(bad(
                     "sslrootcert=system needs sslmode=verify-full: a public CA certifies anybody",
                 ));
@@ -192,26 +240,120 @@ impl Config {
                     "sslmode=verify-ca needs the file of your CA, as in sslrootcert=/etc/ca.pem",
                 ));
             }
-            // As libpq: a CA that is named is asked.
-            (None | Some(Require), Some(_)) => VerifyCa,
-            (mode, _) => mode.unwrap_or(Prefer),
-        };
-        self.root_cert = parts.ca.filter(|ca| ca != "system").map(PathBuf::from);
-        if self.hosts.len() > 1 {
-            self.must_write = true;
+            _ => {}
         }
-        Ok(self)
+        let parts: Vec<&str> = self.table.split('.').collect();
+        // PostgreSQL cuts longer names silently, so that two of them would be one table.
+        let is_name =
+            |part: &&str| !part.is_empty() && part.len() <= 63 && !part.chars().any(char::is_control);
+        if parts.len() > 2 || !parts.iter().all(is_name) {
+            return Err(bad("table= is name or schema.name, each of 1 to 63 bytes, as in table=app.locks"));
+        }
+        if let Listen::At(other) = &self.listen {
+            other.validate().map_err(not_past_the_pooler)?;
+        }
+        CLAIM_TTL.check(self.rules.claim_ttl)?;
+        CONNECT_TIMEOUT.check(self.connect_timeout)
+    }
+
+    /// The URL that says the same. **It holds the password.**
+    ///
+    /// # Errors
+    /// If the path of a file is not UTF-8.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let plain = Self::new(Vec::new());
+        let server = |(host, own): &NamedHost| match own {
+            _ if host.starts_with('/') => encoded(host),
+            // The servers of this URL are decoded, which their names are not meant to be.
+            Some(port) => shown(&(host.clone(), *port)).replace('%', "%25"),
+            None if host.contains(':') => format!("[{host}]").replace('%', "%25"),
+            None => host.replace('%', "%25"),
+        };
+        let servers = self.hosts.iter().map(server).collect::<Vec<_>>().join(",");
+        // Behind a folder there is no port.
+        let own = |(_, own): &NamedHost| own.map(|port| port.to_string()).unwrap_or_default();
+        let ports = if self.hosts.iter().any(|(host, own)| host.starts_with('/') && own.is_some()) {
+            Some(self.hosts.iter().map(own).collect::<Vec<_>>().join(","))
+        } else {
+            (self.port != PORT).then(|| self.port.to_string())
+        };
+        let listen = match &self.listen {
+            Listen::Same => None,
+            Listen::Off => Some("off".to_owned()),
+            Listen::At(other) => Some(other.to_url()?),
+        };
+        UrlWriter::new("postgres", &self.login, &servers)
+            .path(self.database.as_deref().unwrap_or_default())
+            .set("port", ports.as_deref())
+            .set("sslmode", self.tls.and_then(|mode| TLS.word(mode)))
+            .file("sslrootcert", self.ca.as_deref())
+            .set("target_session_attrs", self.must_write.then_some("read-write"))
+            .set("application_name", Some(&*self.application).filter(|name| *name != plain.application))
+            .set("options", self.options.as_ref().map(Secret::expose))
+            .set("table", Some(&*self.table).filter(|table| *table != plain.table))
+            .set("listen", listen.as_deref())
+            .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
+            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .finish()
+    }
+
+    /// The servers, in the order in which they are tried.
+    pub(crate) fn servers(&self) -> Vec<PgServer> {
+        let server = |(host, own): &NamedHost| {
+            let port = own.unwrap_or(self.port);
+            if host.starts_with('/') {
+                PgServer::Socket(host.into(), port)
+            } else {
+                PgServer::Host(host.clone(), port)
+            }
+        };
+        self.hosts.iter().map(server).collect()
+    }
+
+    /// As libpq: a CA that is named is asked.
+    pub(crate) fn tls_mode(&self) -> TlsMode {
+        match (self.tls, &self.ca) {
+            (None, Some(ca)) if ca == SYSTEM => TlsMode::VerifyFull,
+            (None | Some(TlsMode::Require), Some(_)) => TlsMode::VerifyCa,
+            (mode, _) => mode.unwrap_or(TlsMode::Prefer),
+        }
+    }
+
+    /// The file of the CA.
+    pub(crate) fn root_cert(&self) -> Option<&Path> {
+        self.ca.as_deref().filter(|ca| *ca != SYSTEM)
+    }
+
+    /// Whether a server that takes no writes is passed over for the next one.
+    pub(crate) fn needs_writes(&self) -> bool {
+        self.must_write || self.hosts.len() > 1
+    }
+
+    /// With the password of the environment, where none is said. Once: a program may remove it from there.
+    pub(crate) fn with_password(mut self) -> Self {
+        let of_environment = || std::env::var("PGPASSWORD").ok().map(Secret::from);
+        self.login.password = self.login.password.or_else(of_environment);
+        if let Listen::At(config) = self.listen {
+            self.listen = Listen::At(Box::new(config.with_password()));
+        }
+        self
+    }
+
+    /// The table, quoted.
+    pub(crate) fn quoted_table(&self) -> String {
+        let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+        self.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
     }
 
     /// For people: where it is, without a secret.
     pub fn place_name(&self) -> String {
-        let hosts: Vec<String> = self.hosts.iter().map(Place::to_string).collect();
-        let database = self.database.as_ref().or(self.user.as_ref()).map_or("", String::as_str);
+        let hosts: Vec<String> = self.servers().iter().map(PgServer::to_string).collect();
+        let database = self.database.as_ref().or(self.login.user.as_ref()).map_or("", String::as_str);
         format!("{}/{database}", hosts.join(","))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PgServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(host, port) => f.write_str(&shown(&(host.clone(), *port))),
@@ -220,85 +362,12 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("place", &self.place_name())
-            .field("table", &self.table)
-            .finish_non_exhaustive()
-    }
+fn not_past_the_pooler(error: ConfigError) -> ConfigError {
+    bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {error}"))
 }
 
-/// What means something only together.
-struct Parts {
-    /// As in the URL, `host` or `host:port`.
-    names: Vec<String>,
-    /// Those of the parameter.
-    ports: Vec<String>,
-    tls: Option<TlsMode>,
-    ca: Option<String>,
-}
-
-impl Parts {
-    fn places(&self) -> Result<Vec<Place>, ConfigError> {
-        let (hosts, ports) = (self.names.len(), self.ports.len());
-        if ports > 1 && ports != hosts {
-            return Err(bad(format!("port= has {ports} numbers for {hosts} hosts")));
-        }
-        let port = |at: usize| self.ports.get(if ports == 1 { 0 } else { at }).map(String::as_str);
-        self.names.iter().enumerate().map(|(at, name)| parse_place(name, port(at))).collect()
-    }
-}
-
-/// `port` is that of the parameter, for a name that says none.
-fn parse_place(text: &str, said: Option<&str>) -> Result<Place, ConfigError> {
-    let default = port(said.filter(|port| !port.is_empty()), PORT)?;
-    if text.starts_with('/') {
-        return Ok(Place::Socket(text.into(), default));
-    }
-    let (host, port) = address(text, default, FORM.example)?;
-    Ok(Place::Host(host, port))
-}
-
-fn listen(value: &str) -> Result<Listen, ConfigError> {
-    if value == "off" {
-        return Ok(Listen::Off);
-    }
-    let config = Config::from_url(value);
-    config.map(|config| Listen::At(Box::new(config))).map_err(|error| {
-        bad(format!("listen= is off, or a URL that leads past the pooler, with every & as %26: {error}"))
-    })
-}
-
-/// `name` or `schema.name`, quoted.
-fn table(value: &str) -> Result<String, ConfigError> {
-    let parts: Vec<&str> = value.split('.').collect();
-    // PostgreSQL cuts longer names without a word, so that two of them would be one table.
-    let is_name = |part: &&str| !part.is_empty() && part.len() <= 63 && !part.chars().any(char::is_control);
-    if parts.len() > 2 || !parts.iter().all(is_name) {
-        return Err(bad("table= is name or schema.name, each of 1 to 63 bytes, as in table=app.locks"));
-    }
-    Ok(parts.into_iter().map(quoted).collect::<Vec<_>>().join("."))
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-fn tls_mode(value: &str) -> Result<TlsMode, ConfigError> {
-    match value {
-        "disable" => Ok(TlsMode::Disable),
-        "prefer" => Ok(TlsMode::Prefer),
-        "require" => Ok(TlsMode::Require),
-        "verify-ca" => Ok(TlsMode::VerifyCa),
-        "verify-full" => Ok(TlsMode::VerifyFull),
-        _ => Err(bad("sslmode= is disable, prefer, require, verify-ca or verify-full")),
-    }
-}
-
-fn some(text: String) -> Option<String> {
-    Some(text).filter(|text| !text.is_empty())
-}
+/// As the file of a CA: those that this machine trusts.
+const SYSTEM: &str = "system";
 
 #[cfg(test)]
 mod tests {
@@ -313,32 +382,61 @@ mod tests {
         let c = read(
             "postgres://app:p%40ss@db.example:7000/shop?table=app.my%22lock&sslmode=require&claim_ttl=1s",
         );
-        assert_eq!(c.hosts, [Place::Host("db.example".into(), 7000)]);
-        assert_eq!((c.user.as_deref(), c.password.as_ref().map(Secret::expose)), (Some("app"), Some("p@ss")));
-        assert_eq!((c.database.as_deref(), c.tls), (Some("shop"), TlsMode::Require));
-        assert_eq!((c.table.as_str(), c.rules.claim_ttl), ("\"app\".\"my\"\"lock\"", Duration::from_secs(1)));
-        assert_eq!(read("postgresql://h").hosts, [Place::Host("h".into(), 5432)]);
-        assert_eq!(read("postgres://[::1]:7/d").hosts, [Place::Host("::1".into(), 7)]);
-        assert_eq!(read("postgres://u@/d?host=/run/pg&port=6").hosts, [Place::Socket("/run/pg".into(), 6)]);
-        assert_eq!(read("postgres://%2Frun%2Fpg/d").hosts, [Place::Socket("/run/pg".into(), 5432)]);
+        assert_eq!(c.servers(), [PgServer::Host("db.example".into(), 7000)]);
+        assert_eq!(
+            (c.login.user.as_deref(), c.login.password.as_ref().map(Secret::expose)),
+            (Some("app"), Some("p@ss"))
+        );
+        assert_eq!((c.database.as_deref(), c.tls_mode()), (Some("shop"), TlsMode::Require));
+        assert_eq!(
+            (c.quoted_table().as_str(), c.rules.claim_ttl),
+            ("\"app\".\"my\"\"lock\"", Duration::from_secs(1))
+        );
+        assert_eq!(read("postgresql://h").servers(), [PgServer::Host("h".into(), 5432)]);
+        assert_eq!(read("postgres://h/d?port=7").servers(), read("postgres://h:7/d").servers());
+        assert_eq!(read("postgres://[::1]:7/d").servers(), [PgServer::Host("::1".into(), 7)]);
+        assert_eq!(
+            read("postgres://u@/d?host=/run/pg&port=6").servers(),
+            [PgServer::Socket("/run/pg".into(), 6)]
+        );
+        assert_eq!(read("postgres://%2Frun%2Fpg/d").servers(), [PgServer::Socket("/run/pg".into(), 5432)]);
         assert_eq!(read("postgres://h/d?connect_timeout=10").connect_timeout, Duration::from_secs(10));
-        assert_eq!(read("postgres://h/d?sslmode=require&sslrootcert=/ca").tls, TlsMode::VerifyCa);
+        assert_eq!(read("postgres://h/d?sslmode=require&sslrootcert=/ca").tls_mode(), TlsMode::VerifyCa);
     }
 
     #[test]
     fn of_several_servers_the_first_that_takes_writes_is_taken() {
         let c = read("postgres://a,b:6000/d?target_session_attrs=any");
-        assert_eq!(c.hosts, [Place::Host("a".into(), 5432), Place::Host("b".into(), 6000)]);
-        assert!(c.must_write);
-        assert!(!read("postgres://a/d").must_write);
-        assert!(read("postgres://a/d?target_session_attrs=read-write").must_write);
+        assert_eq!(c.servers(), [PgServer::Host("a".into(), 5432), PgServer::Host("b".into(), 6000)]);
+        assert!(c.needs_writes());
+        assert!(!read("postgres://a/d").needs_writes());
+        assert!(read("postgres://a/d?target_session_attrs=read-write").needs_writes());
+    }
+
+    /// Whatever the parameter `port` has for hosts and folders.
+    #[test]
+    fn what_is_read_is_written_again() {
+        for url in [
+            "postgres://a,[fe80::1%25e],[::1]:5,b:6/d?port=7",
+            "postgres://%2Frun%2Fpg,a,b:6/or/ders?port=7,,8",
+            "postgres://u:p@/d?host=/run/a,/run/b&port=,8&target_session_attrs=primary",
+            "postgres://h/d?sslmode=prefer&options=-c%20a%3Db&table=a.b&listen=postgres://u:p@h%3Flisten=off",
+        ] {
+            let config = read(url);
+            assert_eq!(read(&config.to_url().unwrap()), config, "{url}");
+        }
+        let c = read("postgres://%2Frun%2Fpg,a,b:6/d?port=7,,8");
+        assert_eq!(c.place_name(), "/run/pg/.s.PGSQL.7,a:5432,b:6/d");
     }
 
     #[test]
     fn hints_may_come_past_the_pooler() {
         let c = read("postgres://pooler/d?listen=postgres://u:secret@db/d?sslmode=disable%26port=7");
         let Listen::At(direct) = c.listen else { panic!("a URL") };
-        assert_eq!((&direct.hosts[..], direct.tls), (&[Place::Host("db".into(), 7)][..], TlsMode::Disable));
+        assert_eq!(
+            (&direct.servers()[..], direct.tls_mode()),
+            (&[PgServer::Host("db".into(), 7)][..], TlsMode::Disable)
+        );
         assert!(matches!(read("postgres://h/d?listen=off").listen, Listen::Off));
     }
 
@@ -401,7 +499,7 @@ mod tests {
         }
         let plain = read("postgres://app:p#q:r@h/d");
         assert_eq!(
-            (plain.password.as_ref().map(Secret::expose), plain.place_name().as_str()),
+            (plain.login.password.as_ref().map(Secret::expose), plain.place_name().as_str()),
             (Some("p#q:r"), "h:5432/d")
         );
     }
@@ -411,9 +509,10 @@ mod tests {
     fn a_ca_that_is_named_is_asked() {
         let tls = |query: &str| {
             let config = read(&format!("postgres://h/d{query}"));
-            (config.tls, config.root_cert.is_some())
+            (config.tls_mode(), config.root_cert().is_some())
         };
         assert_eq!(tls(""), (TlsMode::Prefer, false));
+        assert_eq!(tls("?sslmode=prefer"), tls(""));
         assert_eq!(tls("?sslrootcert=system"), (TlsMode::VerifyFull, false));
         assert_eq!(tls("?sslmode=verify-full&sslrootcert=system"), (TlsMode::VerifyFull, false));
         assert_eq!(tls("?sslrootcert=/ca"), (TlsMode::VerifyCa, true));

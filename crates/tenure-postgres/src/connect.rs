@@ -29,7 +29,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    config::{Config, Place, TlsMode},
+    config::{Config, PgServer, TlsMode},
     error,
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Opened {
 /// Connects and logs in. What is sent and heard is told to the detector.
 pub(crate) async fn open(
     config: &Config,
-    place: &Place,
+    place: &PgServer,
     stall: Arc<StallDetector>,
 ) -> Result<Opened, BackendError> {
     check_authorities(config)?;
@@ -70,7 +70,7 @@ pub(crate) async fn open(
 /// Asks the server to stop what a connection does.
 pub(crate) async fn cancel(
     config: &Config,
-    place: &Place,
+    place: &PgServer,
     token: CancelToken,
     stall: Arc<StallDetector>,
 ) -> Result<(), BackendError> {
@@ -86,11 +86,11 @@ pub(crate) async fn cancel(
 
 fn handshake(
     config: &Config,
-    place: &Place,
+    place: &PgServer,
 ) -> Result<impl TlsConnect<Socket, Stream: Send + 'static, Future: Send> + Send + use<>, BackendError> {
     let host = match place {
-        Place::Host(host, _) => host.as_str(),
-        Place::Socket(..) => "",
+        PgServer::Host(host, _) => host.as_str(),
+        PgServer::Socket(..) => "",
     };
     let mut connector = connector(config)?;
     let Ok(handshake) = MakeTlsConnect::<Socket>::make_tls_connect(&mut connector, host);
@@ -104,34 +104,34 @@ where
     Box::new(move |cx| connection.poll_message(cx))
 }
 
-fn settings(config: &Config, place: &Place) -> tokio_postgres::Config {
+fn settings(config: &Config, place: &PgServer) -> tokio_postgres::Config {
     let mut settings = tokio_postgres::Config::new();
     settings.application_name(&config.application);
     // As libpq: a socket of the same machine needs no TLS.
-    settings.ssl_mode(match (config.tls, place) {
-        (TlsMode::Disable, _) | (_, Place::Socket(..)) => SslMode::Disable,
+    settings.ssl_mode(match (config.tls_mode(), place) {
+        (TlsMode::Disable, _) | (_, PgServer::Socket(..)) => SslMode::Disable,
         (TlsMode::Prefer, _) => SslMode::Prefer,
         (TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull, _) => SslMode::Require,
     });
-    if let Some(user) = &config.user {
+    if let Some(user) = &config.login.user {
         settings.user(user);
     }
-    if let Some(password) = &config.password {
+    if let Some(password) = &config.login.password {
         settings.password(password.expose());
     }
     if let Some(database) = &config.database {
         settings.dbname(database);
     }
     if let Some(options) = &config.options {
-        settings.options(options);
+        settings.options(options.expose());
     }
     settings
 }
 
-async fn socket(place: &Place, stall: Arc<StallDetector>) -> io::Result<Socket> {
+async fn socket(place: &PgServer, stall: Arc<StallDetector>) -> io::Result<Socket> {
     match place {
-        Place::Host(host, port) => Socket::tcp(host, *port, stall).await,
-        Place::Socket(folder, port) => Socket::unix(folder.join(format!(".s.PGSQL.{port}")), stall).await,
+        PgServer::Host(host, port) => Socket::tcp(host, *port, stall).await,
+        PgServer::Socket(folder, port) => Socket::unix(folder.join(format!(".s.PGSQL.{port}")), stall).await,
     }
 }
 
@@ -147,8 +147,8 @@ fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
         let builder = tls::builder()?.dangerous().with_custom_certificate_verifier(verifier);
         Ok::<_, BackendError>(builder.with_no_client_auth())
     };
-    let settings = match config.tls {
-        TlsMode::VerifyFull => tls::believing(config.root_cert.as_deref(), "sslrootcert")?,
+    let settings = match config.tls_mode() {
+        TlsMode::VerifyFull => tls::believing(config.root_cert(), "sslrootcert")?,
         TlsMode::VerifyCa => lenient(Some(roots(config)?))?,
         TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => lenient(None)?,
     };
@@ -158,15 +158,15 @@ fn connector(config: &Config) -> Result<MakeRustlsConnect, BackendError> {
 /// # Errors
 /// If the file of the CA cannot be read: also where no TLS will be spoken, as over a socket of this machine.
 fn check_authorities(config: &Config) -> Result<(), BackendError> {
-    if config.root_cert.is_some() { roots(config).map(drop) } else { Ok(()) }
+    if config.root_cert().is_some() { roots(config).map(drop) } else { Ok(()) }
 }
 
 fn roots(config: &Config) -> Result<RootCertStore, BackendError> {
-    let path = config.root_cert.as_ref().expect("BUG: a mode that needs a CA has one");
+    let path = config.root_cert().expect("BUG: a mode that needs a CA has one");
     tls::authorities(path, "sslrootcert")
 }
 
-/// Believes a certificate that one of these authorities has signed, whoever it is for; without authorities, any.
+/// Believes a certificate that one of these authorities has signed, for any host; without authorities, any.
 #[derive(Debug)]
 struct Lenient {
     roots: Option<RootCertStore>,

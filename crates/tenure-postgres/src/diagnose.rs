@@ -1,18 +1,24 @@
 //! Findings about the server and our assumptions.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tenure_core::{BackendError, Finding, Severity};
+use tenure_cas::CellError;
+use tenure_client::doctor::{Check, Trial, described, finding, found, judged};
+use tenure_core::{
+    Backend, BackendError, ErrorKind, Finding, Outcome,
+    Severity::{Note, Problem, Warning},
+    Timing,
+};
 use tokio_postgres::{Error, Row, types::Type};
 
 use crate::{
     config::Listen,
-    error::Failure,
-    schema::{Facts, Table, since_epoch},
-    session::{Session, Sessions},
+    error,
+    schema::{ConnectionFacts, LockTable, since_epoch},
+    session::{PgSession, SessionSource},
 };
 
-/// Settings of the server and rights of ours. In: table. Out: see [`Server`].
+/// Settings of the server and rights of ours. In: table. Out: see [`DatabaseFacts::read`].
 const QUESTION: &str = "SELECT current_setting('server_version'), current_setting('server_version_num')::int, \
     current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off', \
     current_setting('synchronous_standby_names') = '', (SELECT count(*) FROM pg_stat_replication), \
@@ -28,7 +34,11 @@ const QUESTION: &str = "SELECT current_setting('server_version'), current_settin
     coalesce(row_security_active(c.oid), false) \
     FROM (SELECT to_regclass($1) AS oid) AS wanted LEFT JOIN pg_class c ON c.oid = wanted.oid";
 
-struct Server {
+/// What the server says of itself, and what is known of the connection.
+struct DatabaseFacts {
+    connection: ConnectionFacts,
+    /// Our clock, as the server answered.
+    ours: Duration,
     version: String,
     version_number: i32,
     syncs: bool,
@@ -45,9 +55,20 @@ struct Server {
     has_policies: bool,
 }
 
-impl Server {
-    fn read(row: &Row) -> Result<Self, Error> {
+impl DatabaseFacts {
+    async fn read(sessions: &SessionSource, session: &PgSession) -> Result<Self, CellError> {
+        let connection = session.look().await?;
+        let rows = session.ask(QUESTION, &[(&sessions.shared.sql.table, Type::TEXT)]).await?;
+        let ours = sessions.shared.host.now().wall;
+        let row = rows.first().ok_or(CellError::Overtaken)?;
+        let facts = Self::of(row, connection, ours);
+        facts.map_err(|error| CellError::Refused(session.unreadable(error)))
+    }
+
+    fn of(row: &Row, connection: ConnectionFacts, ours: Duration) -> Result<Self, Error> {
         Ok(Self {
+            connection,
+            ours,
             version: row.try_get(0)?,
             version_number: row.try_get(1)?,
             syncs: row.try_get(2)?,
@@ -66,196 +87,264 @@ impl Server {
     }
 }
 
-/// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no table.
-pub(crate) async fn examine(
-    sessions: &Sessions,
-    hint_sessions: Option<&Sessions>,
-    trial: impl Future<Output = Option<Finding>>,
+/// Looks at everything that a promise stands on, and tries the table. Leaves nothing behind, and makes no
+/// table. `over` makes a handle whose requests all go over this connection.
+pub(crate) async fn examine<B: Backend>(
+    sessions: &SessionSource,
+    hint_sessions: Option<&SessionSource>,
+    over: impl FnOnce(Arc<PgSession>) -> B,
 ) -> Result<Vec<Finding>, BackendError> {
-    let (facts, server, ours) = match question(sessions, &*sessions.session().await?).await {
+    let place = sessions.shared.config.place_name();
+    let database = match DatabaseFacts::read(sessions, &*sessions.session().await?).await {
         // Once more on a new connection.
-        Err(Failure::Broken(_)) => {
+        Err(CellError::Broken(_)) => {
             let session = sessions.session().await?;
-            question(sessions, &session).await.map_err(|failure| failure.into_error(session.name()))?
+            let read = DatabaseFacts::read(sessions, &session).await;
+            read.map_err(|failure| error::settled(session.name(), failure))?
         }
-        answer => answer.map_err(|failure| failure.into_error(&sessions.shared.config.place_name()))?,
+        answer => answer.map_err(|failure| error::settled(&place, failure))?,
     };
-    let mut findings = vec![note(
-        format!("PostgreSQL {} at {}", server.version, sessions.shared.config.place_name()),
-        "nothing to do",
-    )];
-    findings.extend(durability(&server));
-    findings.extend(table(&facts, &server));
-    findings.extend(customs(&server));
-    if facts.table == Table::Ours && facts.takes_writes && server.may_write {
-        findings.extend(trial.await);
+    let what = format!("PostgreSQL {} at {place}", database.version);
+    let mut findings = vec![finding(Note, what, "nothing to do")];
+    findings.extend(judged(&CHECKS, &database));
+    let facts = &database.connection;
+    if facts.table == LockTable::Ours && facts.takes_writes && database.may_write {
+        findings.extend(tried(sessions, over).await);
     }
-    findings.extend(hints(sessions, hint_sessions, &facts).await);
-    let apart = server.clock.abs_diff(ours);
-    if apart > Duration::from_secs(1) {
-        let what = format!("the server's clock and ours are {apart:.1?} apart");
-        findings.push(note(what, "leases end by the server's clock alone; labels show times of both"));
-    }
+    findings.extend(hints(sessions, hint_sessions, facts).await);
+    let apart = database.clock.abs_diff(database.ours);
+    let what = format!("the server's clock and ours are {apart:.1?} apart");
+    let remedy = "leases end by the server's clock alone; labels show times of both";
+    findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
     Ok(findings)
 }
 
-/// The facts of the connection, the server's own, and our time meanwhile.
-async fn question(sessions: &Sessions, session: &Session) -> Result<(Facts, Server, Duration), Failure> {
-    let facts = session.look().await?;
-    let rows = session.ask(QUESTION, &[(&sessions.shared.sql.table, Type::TEXT)]).await?;
-    let ours = sessions.shared.host.now().wall;
-    let unreadable = |error| Failure::Refused(session.unreadable(error));
-    let row = rows.first().ok_or(Failure::Overtaken)?;
-    Ok((facts, Server::read(row).map_err(unreadable)?, ours))
+/// Whether what was granted is there after a crash; the table and our rights; and what was added to the table
+/// that may change, swallow or hide what is written to it.
+const CHECKS: [Check<DatabaseFacts>; 15] = [
+    Check::new("version", |it| {
+        let what = format!("PostgreSQL {} is older than 11", it.version);
+        found(
+            it.version_number < 110_000,
+            Problem,
+            what,
+            "use a newer one: some statements are not known to it",
+        )
+    }),
+    Check::new("fsync", |it| {
+        let what = "fsync is off: a crash of the machine may destroy the table, and with it every lock";
+        found(!it.syncs, Problem, what, "set fsync = on")
+    }),
+    Check::new("full_page_writes", |it| {
+        let what = "full_page_writes is off: a crash of the machine may tear pages of the table, and with \
+                    them locks";
+        let remedy = "set full_page_writes = on, unless the file system writes pages of 8 KB whole";
+        found(!it.writes_whole_pages, Problem, what, remedy)
+    }),
+    Check::new("synchronous_commit", |it| {
+        let what = "synchronous_commit is off: a crash forgets locks that were granted in its last moments";
+        let remedy = "ALTER ROLE … SET synchronous_commit = on, for the role that uses the table";
+        found(!it.waits_for_disk, Problem, what, remedy)
+    }),
+    Check::new("standbys", |it| {
+        let what = "commits do not wait for a standby: a fail-over may forget the last locks, and only the \
+                    token protects then";
+        let remedy = "set synchronous_standby_names, if that is worth its time";
+        found(it.standbys > 0 && it.waits_for_no_standby, Note, what, remedy)
+    }),
+    Check::new("writes", |it| {
+        let kind = if it.connection.is_standby { "a standby" } else { "set to read only" };
+        let what = format!("the server is {kind}: nothing can be locked");
+        found(!it.connection.takes_writes, Problem, what, "name the primary")
+    }),
+    Check::new("no table", |it| {
+        let remedy = "the first claim makes it; where the role may not, use the lines of the README of \
+                      tenure-postgres";
+        found(it.connection.table == LockTable::Missing, Note, "there is no table yet", remedy)
+    }),
+    Check::new("columns", |it| {
+        let LockTable::Strange(columns) = &it.connection.table else { return None };
+        let what = format!("the table is not one of tenure; it has {columns}");
+        Some(finding(Problem, what, "name another one with table="))
+    }),
+    Check::new("persistence", |it| {
+        let what = "the table is unlogged or temporary: a crash empties it, and two may hold then";
+        found(it.persistence.as_ref()? != "p", Problem, what, "ALTER TABLE … SET LOGGED")
+    }),
+    Check::new("right to write", |it| {
+        let what = "the role may not read and write the table";
+        found(!it.may_write, Problem, what, "GRANT SELECT, INSERT, UPDATE ON the table TO the role")
+    }),
+    Check::new("right to delete", |it| {
+        let what = format!(
+            "the role may not delete: rows of locks that nobody uses any more stay, and {ALL_IN_ONE}"
+        );
+        found(!it.may_delete, Note, what, "GRANT DELETE too")
+    }),
+    Check::new("order of names", |it| {
+        let is_ours = it.may_delete && it.connection.table == LockTable::Ours;
+        let what = format!("the column name is not sorted by its bytes: {ALL_IN_ONE}");
+        let remedy = "ALTER TABLE … ALTER COLUMN name TYPE text COLLATE \"C\"";
+        found(is_ours && !it.connection.takes_places, Note, what, remedy)
+    }),
+    Check::new("triggers", |it| added("triggers", &it.triggers)),
+    Check::new("rules", |it| added("rules", &it.rules)),
+    Check::new("policies", |it| {
+        let what = "row level security is on for this role: a row that it hides cannot be locked";
+        found(it.has_policies, Warning, what, "ALTER TABLE … DISABLE ROW LEVEL SECURITY")
+    }),
+];
+
+/// What it costs that waiters have no rows of their own.
+const ALL_IN_ONE: &str = "all who wait for a lock have their places in its row: from some fifty processes on \
+                          they keep its holder from it";
+
+fn added(kind: &str, names: &str) -> Option<Finding> {
+    let what =
+        format!("the table has {kind}: {names}. One that changes rows after a write can undo a lock unseen");
+    found(!names.is_empty(), Warning, what, "drop them, unless they only read")
 }
 
 /// Whether hints can come.
-async fn hints(sessions: &Sessions, hint_sessions: Option<&Sessions>, facts: &Facts) -> Vec<Finding> {
-    let slow = "a waiter finds out by asking, every 0.2 to 0.4 s, that another process let it in";
-    let found = match &sessions.shared.config.listen {
-        Listen::Off => Some(note(format!("hints are off: {slow}"), "leave out listen=off to have them")),
-        Listen::Same if facts.is_direct => None,
-        Listen::Same => Some(warning(
+async fn hints(
+    sessions: &SessionSource,
+    hint_sessions: Option<&SessionSource>,
+    facts: &ConnectionFacts,
+) -> Option<Finding> {
+    let slow =
+        "a waiter finds out by asking, up to 40 times a second, that another process released the lock";
+    let far = "let listen= lead to the server itself";
+    let (severity, what, remedy) = match &sessions.shared.config.listen {
+        Listen::Off => (Note, format!("hints are off: {slow}"), "leave out listen=off to have them"),
+        Listen::Same if facts.is_direct => return None,
+        Listen::Same => (
+            Warning,
             format!("somebody stands between us and the server, so no hints come: {slow}"),
             "add listen= with a URL that leads past the pooler; if it is a pooler in session mode or a \
              translation of addresses only, with the same URL",
-        )),
-        Listen::At(_) => far_hints(hint_sessions, slow).await,
+        ),
+        Listen::At(_) => match hint_sessions?.session().await {
+            Ok(session) if session.facts().is_direct => return None,
+            Ok(_) => (
+                Note,
+                format!(
+                    "listen= leads to somebody between us and the server: if it is a pooler in transaction \
+                     mode, {slow}"
+                ),
+                far,
+            ),
+            Err(error) => {
+                (Warning, format!("no hints come, as listen= cannot be reached ({error}): {slow}"), far)
+            }
+        },
     };
-    found.into_iter().collect()
+    Some(finding(severity, what, remedy))
 }
 
-async fn far_hints(sessions: Option<&Sessions>, slow: &str) -> Option<Finding> {
-    let sessions = sessions?;
-    let remedy = "let listen= lead to the server itself";
-    match sessions.session().await {
-        Ok(session) if session.facts().is_direct => None,
-        Ok(_) => Some(note(
-            format!(
-                "listen= leads to somebody between us and the server: if it is a pooler in transaction mode, {slow}"
-            ),
-            remedy,
-        )),
-        Err(error) => {
-            Some(warning(format!("no hints come, as listen= cannot be reached ({error}): {slow}"), remedy))
+/// Tries a lock in a transaction that is rolled back: no other client sees it, and nothing of it stays,
+/// whatever rights the role has.
+async fn tried<B: Backend>(
+    sessions: &SessionSource,
+    over: impl FnOnce(Arc<PgSession>) -> B,
+) -> Option<Finding> {
+    let error = try_apart(sessions, over).await.err()?;
+    let what = match (error.kind(), error.outcome()) {
+        // It was written, and is not as it was written.
+        (ErrorKind::Corrupt, Outcome::Unknown) => {
+            "a lock was tried, and the row is not what was written to it".to_owned()
+        }
+        _ => format!("a lock was tried, and could not be taken: {}", described(&error)),
+    };
+    let remedy = "look at the triggers, rules, policies, columns and checks of the table";
+    Some(finding(Problem, what, remedy))
+}
+
+async fn try_apart<B: Backend>(
+    sessions: &SessionSource,
+    over: impl FnOnce(Arc<PgSession>) -> B,
+) -> Result<(), BackendError> {
+    let shared = &sessions.shared;
+    let session = Arc::new(sessions.apart().await?);
+    let trial = async {
+        // What would come with the commit comes with each statement.
+        for begin in ["BEGIN", "SET CONSTRAINTS ALL IMMEDIATE"] {
+            let begun = session.ask(begin, &[]).await;
+            begun.map_err(|failure| error::settled(&shared.config.place_name(), failure))?;
+        }
+        let store = over(session.clone());
+        Trial::new(&*shared.host, Timing::DEFAULT_TTL).run(&store).await.map_err(|tried| tried.error)
+    };
+    let tried = trial.await;
+    // OK to ignore because a connection that has ended has rolled back too.
+    let _ = session.ask("ROLLBACK", &[]).await;
+    session.leave();
+    tried
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> DatabaseFacts {
+        DatabaseFacts {
+            connection: ConnectionFacts {
+                is_direct: true,
+                takes_writes: true,
+                is_standby: false,
+                takes_places: true,
+                table: LockTable::Ours,
+                clock: Duration::ZERO,
+            },
+            ours: Duration::ZERO,
+            version: "11.0".into(),
+            version_number: 110_000,
+            syncs: true,
+            waits_for_disk: true,
+            waits_for_no_standby: false,
+            standbys: 1,
+            clock: Duration::ZERO,
+            persistence: Some("p".into()),
+            may_write: true,
+            may_delete: true,
+            writes_whole_pages: true,
+            triggers: String::new(),
+            rules: String::new(),
+            has_policies: false,
         }
     }
-}
 
-/// Whether what was granted is there after a crash.
-fn durability(server: &Server) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if server.version_number < 110_000 {
-        findings.push(problem(
-            format!("PostgreSQL {} is older than 11", server.version),
-            "use a newer one: some statements are not known to it",
-        ));
-    }
-    if !server.syncs {
-        findings.push(problem(
-            "fsync is off: a crash of the machine may destroy the table, and with it every lock".into(),
-            "set fsync = on",
-        ));
-    }
-    if !server.writes_whole_pages {
-        findings.push(problem(
-            "full_page_writes is off: a crash of the machine may tear pages of the table, and with them locks".into(),
-            "set full_page_writes = on, unless the file system writes pages of 8 KB whole",
-        ));
-    }
-    if !server.waits_for_disk {
-        findings.push(problem(
-            "synchronous_commit is off: a crash forgets locks that were granted in its last moments".into(),
-            "ALTER ROLE … SET synchronous_commit = on, for the role that uses the table",
-        ));
-    }
-    if server.standbys > 0 && server.waits_for_no_standby {
-        findings.push(note(
-            "commits do not wait for a standby: a fail-over may forget the last locks, and only the token protects then"
-                .into(),
-            "set synchronous_standby_names, if that is worth its time",
-        ));
-    }
-    findings
-}
+    type Change = fn(&mut DatabaseFacts);
 
-/// The table and our rights.
-fn table(facts: &Facts, server: &Server) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if !facts.takes_writes {
-        let who = if facts.is_standby { "a standby" } else { "set to read only" };
-        findings.push(problem(format!("the server is {who}: nothing can be locked"), "name the primary"));
-    }
-    match &facts.table {
-        Table::Ours => {}
-        Table::Missing => findings.push(note(
-            "there is no table yet".into(),
-            "the first claim makes it; where the role may not, use the lines of the README of tenure-postgres",
-        )),
-        Table::Strange(columns) => findings.push(problem(
-            format!("the table is not one of tenure; it has {columns}"),
-            "name another one with table=",
-        )),
-    }
-    if server.persistence.as_deref().is_some_and(|persistence| persistence != "p") {
-        findings.push(problem(
-            "the table is unlogged or temporary: a crash empties it, and two may hold then".into(),
-            "ALTER TABLE … SET LOGGED",
-        ));
-    }
-    if !server.may_write {
-        findings.push(problem(
-            "the role may not read and write the table".into(),
-            "GRANT SELECT, INSERT, UPDATE ON the table TO the role",
-        ));
-    }
-    if !server.may_delete {
-        findings.push(note(
-            format!(
-                "the role may not delete: rows of locks that nobody uses any more stay, and {ALL_IN_ONE}"
+    #[test]
+    fn each_fact_that_is_wrong_is_one_finding() {
+        assert_eq!(judged(&CHECKS, &healthy()), []);
+        let cases: [(Change, _, _); 16] = [
+            (|it| it.version_number = 100_023, Problem, "is older than 11"),
+            (|it| it.syncs = false, Problem, "fsync is off"),
+            (|it| it.writes_whole_pages = false, Problem, "full_page_writes is off"),
+            (|it| it.waits_for_disk = false, Problem, "synchronous_commit is off"),
+            (|it| it.waits_for_no_standby = true, Note, "do not wait for a standby"),
+            (|it| it.connection.takes_writes = false, Problem, "set to read only"),
+            (
+                |it| (it.connection.takes_writes, it.connection.is_standby) = (false, true),
+                Problem,
+                "a standby: nothing can be locked",
             ),
-            "GRANT DELETE too",
-        ));
-    } else if facts.table == Table::Ours && !facts.takes_places {
-        findings.push(note(
-            format!("the column name is not sorted by its bytes: {ALL_IN_ONE}"),
-            "ALTER TABLE … ALTER COLUMN name TYPE text COLLATE \"C\"",
-        ));
-    }
-    findings
-}
-
-/// What it costs that waiters have no rows of their own.
-const ALL_IN_ONE: &str = "all who wait for a lock have their places in its row: from some fifty processes on they keep its holder from it";
-
-/// What somebody added to the table that may change, swallow or hide what is written to it.
-fn customs(server: &Server) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (what, names) in [("triggers", &server.triggers), ("rules", &server.rules)] {
-        if !names.is_empty() {
-            findings.push(warning(
-                format!("the table has {what}: {names}. One that changes rows after a write can undo a lock unseen"),
-                "drop them, unless they only read",
-            ));
+            (|it| it.connection.table = LockTable::Missing, Note, "there is no table yet"),
+            (|it| it.connection.table = LockTable::Strange("a int".into()), Problem, "tenure; it has a int"),
+            (|it| it.persistence = Some("u".into()), Problem, "unlogged or temporary"),
+            (|it| it.may_write = false, Problem, "may not read and write"),
+            (|it| it.may_delete = false, Note, "may not delete"),
+            (|it| it.connection.takes_places = false, Note, "not sorted by its bytes"),
+            (|it| it.triggers = "meddler".into(), Warning, "triggers: meddler"),
+            (|it| it.rules = "meddler".into(), Warning, "rules: meddler"),
+            (|it| it.has_policies = true, Warning, "row level security is on"),
+        ];
+        for (change, severity, what) in cases {
+            let mut database = healthy();
+            change(&mut database);
+            let [found] = &judged(&CHECKS, &database)[..] else { panic!("{what}") };
+            assert!(found.severity == severity && found.what.contains(what), "{found:?}");
         }
     }
-    if server.has_policies {
-        findings.push(warning(
-            "row level security is on for this role: a row that it hides cannot be locked".into(),
-            "ALTER TABLE … DISABLE ROW LEVEL SECURITY",
-        ));
-    }
-    findings
-}
-
-fn note(what: String, remedy: &str) -> Finding {
-    Finding::new(Severity::Note, what, remedy)
-}
-
-fn warning(what: String, remedy: &str) -> Finding {
-    Finding::new(Severity::Warning, what, remedy)
-}
-
-pub(crate) fn problem(what: String, remedy: &str) -> Finding {
-    Finding::new(Severity::Problem, what, remedy)
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 
+use tenure_cas::{CellError, VerbError};
 use tenure_core::{
     BackendError,
     ErrorKind::{self, Corrupt, Denied, Invalid, Throttled, Unavailable},
@@ -13,67 +14,42 @@ use tokio_postgres::{
     error::{DbError, Severity, SqlState},
 };
 
-/// What became of a statement that failed.
-#[derive(Clone, Debug)]
-pub(crate) enum Failure {
-    /// Somebody else was faster, and nothing happened: read again (hazard 56).
-    Overtaken,
-    /// Another transaction has the row locked for longer than the statement waits; nothing was written.
-    Locked,
-    /// The table is not there, and nothing happened.
-    Missing,
-    /// The connection broke. If it was a write, it may have happened, which is for the caller to say.
-    Broken(BackendError),
-    /// The server refused, and nothing happened.
-    Refused(BackendError),
-}
-
-impl Failure {
-    /// Where there is nothing to be read again.
-    pub(crate) fn into_error(self, place: &str) -> BackendError {
-        match self {
-            Self::Overtaken => overtaken(place),
-            Self::Locked => row_locked(place),
-            Self::Missing => {
-                let message = "the table of the locks does not exist";
-                BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
-            }
-            Self::Broken(error) | Self::Refused(error) => error,
-        }
+/// In the words of this store.
+pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
+    match trouble {
+        VerbError::Overtaken => overtaken(place),
+        VerbError::Unsettled => unsettled(place),
+        VerbError::Locked => row_locked(place),
+        VerbError::Swallowed => swallowed(place),
+        VerbError::Altered => altered(place),
+        VerbError::Ledger(error) => ledger(place, error),
     }
 }
 
-impl From<Failure> for tenure_cas::Failure {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Overtaken | Failure::Missing => Self::Overtaken,
-            Failure::Locked => Self::Locked,
-            Failure::Broken(error) => Self::Broken(error),
-            Failure::Refused(error) => Self::Refused(error),
-        }
-    }
+/// Where there is nothing to be read again.
+pub(crate) fn settled(place: &str, failure: CellError) -> BackendError {
+    failure.into_error(|trouble| worded(place, trouble))
 }
 
-/// A statement that failed after it may have been sent. An error that the server itself answers says that nothing was
-/// applied: a statement is a transaction. Only what ends the connection may come after the commit (L9).
-pub(crate) fn asked(place: &str, error: Error) -> Failure {
+/// A statement that failed after it may have been sent. An error that the server itself answers says that
+/// nothing was applied: a statement is a transaction. Only what ends the connection may come after the commit
+/// (L9).
+pub(crate) fn asked(place: &str, error: Error) -> CellError {
     let Some(db) = error.as_db_error().filter(|db| !ends_connection(db)) else {
         let message = "the connection to the PostgreSQL server broke";
         let broken = BackendError::new(Unavailable, Outcome::NotApplied, message);
-        return Failure::Broken(broken.with("postgres", place).caused_by(error));
+        return CellError::Broken(broken.with("postgres", place).caused_by(error));
     };
     let code = db.code();
-    if OVERTAKEN.contains(code) {
-        return Failure::Overtaken;
+    // Without its table a statement did nothing, and the next reading makes the table.
+    if OVERTAKEN.contains(code) || is_table_missing(&error) {
+        return CellError::Overtaken;
     }
     if *code == SqlState::LOCK_NOT_AVAILABLE {
-        return Failure::Locked;
-    }
-    if *code == SqlState::UNDEFINED_TABLE {
-        return Failure::Missing;
+        return CellError::Locked;
     }
     let (kind, message) = judge(code).unwrap_or((Invalid, "the PostgreSQL server refuses the statement"));
-    Failure::Refused(
+    CellError::Refused(
         BackendError::new(kind, Outcome::NotApplied, message).with("postgres", place).caused_by(error),
     )
 }
@@ -102,7 +78,8 @@ pub(crate) fn overtaken(place: &str) -> BackendError {
     BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
 }
 
-/// The server was stopped while it waited for a standby: it answers that the write is done, and no standby may have it.
+/// The server was stopped while it waited for a standby: it answers that the write is done, and no standby
+/// may have it.
 pub(crate) fn unconfirmed(place: &str) -> BackendError {
     let message = "the wait for a synchronous standby was cancelled, so the standby may lack this write";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("postgres", place)
@@ -114,7 +91,7 @@ pub(crate) fn unanswered(place: &str) -> BackendError {
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("postgres", place)
 }
 
-/// Somebody has the row locked for longer than a commit takes.
+/// Another transaction has the row locked for longer than a commit takes.
 pub(crate) fn row_locked(place: &str) -> BackendError {
     let message = "the row of the lock is locked by another transaction";
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place)
@@ -127,7 +104,7 @@ pub(crate) fn altered(place: &str) -> BackendError {
     BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
 }
 
-/// The row stays as it is, though nobody else writes to it.
+/// The row stays as it is, though no other client writes to it.
 pub(crate) fn swallowed(place: &str) -> BackendError {
     let message = "writes to the table of the locks have no effect: a trigger, a rule or a policy drops them, or \
                    reads are stale";
@@ -135,13 +112,13 @@ pub(crate) fn swallowed(place: &str) -> BackendError {
 }
 
 /// The queue of notifications has no room: the server refused the whole statement for that.
-pub(crate) fn is_without_hints(failure: &Failure) -> bool {
-    let Failure::Refused(error) = failure else { return false };
+pub(crate) fn is_without_hints(failure: &CellError) -> bool {
+    let CellError::Refused(error) = failure else { return false };
     let cause = error.source().and_then(|cause| cause.downcast_ref::<Error>());
     cause.and_then(Error::code) == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
 }
 
-/// It was ours, it is not any more, and nobody can say whether our own request ended it.
+/// It was ours, it is not any more, and it is not known whether our own request ended it.
 pub(crate) fn unsettled(place: &str) -> BackendError {
     let message = "the connection to the PostgreSQL server broke during a request; it is not known whether the \
                    request had an effect";
@@ -150,6 +127,11 @@ pub(crate) fn unsettled(place: &str) -> BackendError {
 
 pub(crate) fn ledger(place: &str, error: LedgerError) -> BackendError {
     BackendError::new(error.kind(), Outcome::NotApplied, error.to_string()).with("postgres", place)
+}
+
+/// The table was dropped.
+pub(crate) fn is_table_missing(error: &Error) -> bool {
+    error.code() == Some(&SqlState::UNDEFINED_TABLE)
 }
 
 /// The server took writes when it was looked at, and does not any more.
@@ -167,11 +149,11 @@ fn ends_connection(db: &DbError) -> bool {
 const OVERTAKEN: &[SqlState] = &[
     SqlState::T_R_SERIALIZATION_FAILURE,
     SqlState::T_R_DEADLOCK_DETECTED,
-    // The table was being made by somebody else at the same time.
+    // Another client made the table at the same time.
     SqlState::UNIQUE_VIOLATION,
 ];
 
-type Verdict = (ErrorKind, &'static str);
+type KindAndMessage = (ErrorKind, &'static str);
 
 const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (SqlState::INVALID_PASSWORD, Denied, NOT_YOU),
@@ -223,7 +205,7 @@ const NOT_TAKEN: &str = "the table refuses what tenure writes: a column that was
                          length is too strict";
 pub(crate) const NOT_OURS: &str = "the table is not one of tenure; name another with table=";
 
-fn judge(code: &SqlState) -> Option<Verdict> {
+fn judge(code: &SqlState) -> Option<KindAndMessage> {
     let found = CODES.iter().find(|(known, ..)| known == code);
     found.map(|(_, kind, message)| (*kind, *message)).or_else(|| {
         // Classes: resources, and what an operator does.
@@ -233,7 +215,7 @@ fn judge(code: &SqlState) -> Option<Verdict> {
 }
 
 /// The driver has no name for these, but its words are fixed.
-fn judge_handshake(error: &Error) -> Verdict {
+fn judge_handshake(error: &Error) -> KindAndMessage {
     let words = std::iter::successors(error.source(), |source| (*source).source())
         .fold(error.to_string(), |words, source| format!("{words}: {source}"));
     if words.contains("certificate") {

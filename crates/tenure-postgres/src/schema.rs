@@ -8,24 +8,24 @@ use std::{
 use tenure_core::{BackendError, ErrorKind};
 use tokio_postgres::{Error, Row};
 
-use crate::{config::Place, error};
+use crate::{config::PgServer, error};
 
 /// What was found when a connection was made.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ConnectionFacts {
     /// Nobody stands between us and the server, so that what it pushes reaches us.
     pub(crate) is_direct: bool,
     pub(crate) takes_writes: bool,
     pub(crate) is_standby: bool,
     /// Places may have rows of their own: those can be deleted, and names are in the order of their bytes.
     pub(crate) takes_places: bool,
-    pub(crate) table: Table,
+    pub(crate) table: LockTable,
     pub(crate) clock: Duration,
 }
 
 /// What was found where the table should be: ours is one that has what we use, whatever else it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum LockTable {
     Ours,
     Missing,
     /// Somebody else's, with these columns.
@@ -34,21 +34,26 @@ pub(crate) enum Table {
 
 /// Whether the two ends of our connection are those that the server sees.
 ///
-/// Our port alone proves nothing: where a pooler connects to the server, its end may have the same number by chance. On our machine it
-/// listens at another port than the server; elsewhere it has another address than we.
-fn is_direct(place: &Place, own_end: Option<SocketAddr>, (seen, server): (Option<SocketAddr>, i32)) -> bool {
-    let (Place::Host(_, port) | Place::Socket(_, port)) = place;
+/// Our port alone proves nothing: where a pooler connects to the server, its end may have the same number by
+/// chance. On our machine it listens at another port than the server; elsewhere it has another address than
+/// we.
+fn is_direct(
+    place: &PgServer,
+    own_end: Option<SocketAddr>,
+    (seen, server): (Option<SocketAddr>, i32),
+) -> bool {
+    let (PgServer::Host(_, port) | PgServer::Socket(_, port)) = place;
     let is_same = |(own, seen): (SocketAddr, SocketAddr)| (own.ip(), own.port()) == (seen.ip(), seen.port());
     let is_seen = match own_end {
         Some(own) => seen.is_some_and(|seen| is_same((own, seen))),
-        None => seen.is_none() && matches!(place, Place::Socket(..)),
+        None => seen.is_none() && matches!(place, PgServer::Socket(..)),
     };
     is_seen && server == i32::from(*port)
 }
 
-impl Facts {
+impl ConnectionFacts {
     /// From the row of [`LOOK`].
-    pub(crate) fn read(row: &Row, place: &Place, own_end: Option<SocketAddr>) -> Result<Self, Error> {
+    pub(crate) fn read(row: &Row, place: &PgServer, own_end: Option<SocketAddr>) -> Result<Self, Error> {
         let (port, server): (Option<i32>, i32) = (row.try_get(0)?, row.try_get(1)?);
         let address: Option<IpAddr> = row.try_get(10)?;
         let (is_there, columns): (bool, String) = (row.try_get(5)?, row.try_get(6)?);
@@ -61,17 +66,17 @@ impl Facts {
             is_standby: row.try_get(3)?,
             takes_places: row.try_get(9)?,
             table: match is_there {
-                false => Table::Missing,
-                true if has_ours && is_unique => Table::Ours,
-                true => Table::Strange(columns),
+                false => LockTable::Missing,
+                true if has_ours && is_unique => LockTable::Ours,
+                true => LockTable::Strange(columns),
             },
             clock: since_epoch(row.try_get(4)?),
         })
     }
 
     /// # Errors
-    /// `Unavailable`: a standby may be promoted, and a server is set to read only for a moment while its successor takes over. Who
-    /// set it so for good is told after the patience of whoever waits.
+    /// `Unavailable`: a standby may be promoted, and a server is set to read only for a moment while its
+    /// successor takes over. If it stays so, a waiter fails after its patience.
     pub(crate) fn must_take_writes(&self, place: &str) -> Result<(), BackendError> {
         if self.takes_writes {
             return Ok(());
@@ -85,15 +90,16 @@ impl Facts {
     }
 
     /// # Errors
-    /// `Corrupt` for a table of somebody else's: nothing is claimed in it, and nothing of it is shown. A lease that is in it already
-    /// is renewed and released for as long as the server takes the statements, since they compare the whole row.
+    /// `Corrupt` for the table of another program: nothing is claimed in it, and nothing of it is shown. A
+    /// lease that is in it already is renewed and released for as long as the server takes the statements,
+    /// since they compare the whole row.
     pub(crate) fn must_be_ours(&self, place: &str) -> Result<(), BackendError> {
         match &self.table {
-            Table::Strange(columns) => {
+            LockTable::Strange(columns) => {
                 let strange = error::refused(place, ErrorKind::Corrupt, error::NOT_OURS);
                 Err(strange.with("columns", columns))
             }
-            Table::Ours | Table::Missing => Ok(()),
+            LockTable::Ours | LockTable::Missing => Ok(()),
         }
     }
 }
@@ -103,14 +109,15 @@ pub(crate) fn since_epoch(at: SystemTime) -> Duration {
     at.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as the server sees it, the
-/// server's own port, whether it takes writes, whether it is a standby, its clock; and of what has the table's name: whether there is
-/// such a thing, its columns and types, whether it is a table in which names are unique, whether it has the columns that we use; whether we may delete and names are
-/// in the order of their bytes; and the address of our end as the server sees it.
+/// What must be known of a connection before it is used, in one row. In: table. Out: the port of our end as
+/// the server sees it, the server's own port, whether it takes writes, whether it is a standby, its clock;
+/// and of what has the table's name: whether there is such a thing, its columns and types, whether it is a
+/// table in which names are unique, whether it has the columns that we use; whether we may delete and names
+/// are in the order of their bytes; and the address of our end as the server sees it.
 ///
-/// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good as `text`, for a
-/// name if it is long enough. What else there is, and in which order, is the business of whoever added it. Servers before 12
-/// know no `attgenerated`, hence the way over JSON.
+/// Those may be written (none is generated) and lose nothing of what is written to them: `varchar` is as good
+/// as `text`, for a name if it is long enough. What else there is, and in which order, does not matter.
+/// Servers before 12 know no `attgenerated`, hence the way over JSON.
 pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port')::int, \
     current_setting('transaction_read_only') = 'off', pg_is_in_recovery(), clock_timestamp(), c.oid IS NOT NULL, \
     coalesce((SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || \
@@ -133,19 +140,20 @@ pub(crate) const LOOK: &str = "SELECT inet_client_port(), current_setting('port'
 mod tests {
     use super::*;
 
-    /// Hazard 54. A pooler's end had the number of ours by chance, and `LISTEN` was left in a connection of its pool: the number of a port
-    /// says nothing of the machine that it belongs to, nor of the server behind it.
+    /// Hazard 54. A pooler's end had the number of ours by chance, and `LISTEN` was left in a connection of
+    /// its pool: the number of a port says nothing of the machine that it belongs to, nor of the server
+    /// behind it.
     #[test]
     fn a_pooler_whose_end_has_our_number_is_still_a_pooler() {
         let end = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let at = |port| Place::Host("db".into(), port);
+        let at = |port| PgServer::Host("db".into(), port);
         let own = Some(end("10.0.0.7:40404"));
         assert!(is_direct(&at(5432), own, (own, 5432)));
         assert!(!is_direct(&at(6432), own, (own, 5432)), "on our machine");
         assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.9:40404")), 5432)), "on another one");
         assert!(!is_direct(&at(5432), own, (Some(end("10.0.0.7:40405")), 5432)));
         assert!(!is_direct(&at(5432), own, (None, 5432)), "the pooler uses a socket of its machine");
-        let socket = Place::Socket("/run/pg".into(), 5432);
+        let socket = PgServer::Socket("/run/pg".into(), 5432);
         assert!(is_direct(&socket, None, (None, 5432)));
         assert!(!is_direct(&socket, None, (None, 5433)));
         assert!(!is_direct(&socket, None, (own, 5432)));

@@ -1,4 +1,4 @@
-//! `Sessions`: the connection of one handle, and its successor when it ends or is stuck; `Session`: one connection that has looked at
+//! `SessionSource`: the connection of one handle, and its successor when it ends or is stuck; `PgSession`: one connection that has looked at
 //! its server and at the table.
 
 use std::{
@@ -9,61 +9,63 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_client::{Connections, End, HintRouter, Link, SingleFlight, StallDetector};
-use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, OwnerId, ProcessId, locked};
+use tenure_cas::CellError;
+use tenure_client::{Channels, Connections, End, Link, SingleFlight, StallDetector};
+use tenure_core::{Audience, BackendError, ErrorKind, Hint, Host, Notifier, OwnerId, ProcessId, locked};
 use tokio_postgres::{
     AsyncMessage, Client, Row,
     types::{FromSql, ToSql, Type},
 };
 
 use crate::{
-    config::{Config, Listen, Place},
+    config::{Config, Listen, PgServer},
     connect::{self, Driver, Opened},
-    error::{self, Failure},
-    schema::{Facts, LOOK, Table, since_epoch},
+    error,
+    schema::{ConnectionFacts, LOOK, LockTable, since_epoch},
     sql::Sql,
 };
 
 /// What all handles of one process have in common.
-pub(crate) struct Shared {
+pub(crate) struct PostgresState {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) sql: Sql,
     /// Whom a hint reaches without the server.
-    pub(crate) hints: HintRouter,
+    pub(crate) notifier: Notifier,
 }
 
-impl Shared {
+impl PostgresState {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        let sql = Sql::new(&config.table);
-        let hints = HintRouter::new(host.clone(), config.rules.claim_ttl);
-        Self { config: Arc::new(config), host, sql, hints }
+        let config = config.with_password();
+        let sql = Sql::new(&config.quoted_table());
+        let notifier = Notifier::with_turns(host.clone(), config.rules.claim_ttl);
+        Self { config: Arc::new(config), host, sql, notifier }
     }
 }
 
 /// One handle's way to the server.
-pub(crate) struct Sessions {
-    pub(crate) shared: Arc<Shared>,
-    birth: Birth,
-    connections: Connections<Session>,
+pub(crate) struct SessionSource {
+    pub(crate) shared: Arc<PostgresState>,
+    birth: SessionOpener,
+    connections: Connections<PgSession>,
 }
 
-impl Sessions {
+impl SessionSource {
     /// To the servers of `config`, which is that of the locks or that of the hints.
-    pub(crate) fn new(shared: Arc<Shared>, router: Arc<HintRouter>, config: Arc<Config>) -> Self {
-        let birth = Birth(shared.clone(), router.clone(), config);
+    pub(crate) fn new(shared: Arc<PostgresState>, channels: Arc<Channels>, config: Arc<Config>) -> Self {
+        let birth = SessionOpener(shared.clone(), channels.clone(), config);
         let (host, one) = (shared.host.clone(), birth.clone());
         let connections = Connections::new(host, move || Box::pin(one.clone().open()));
         Self { shared, birth, connections }
     }
 
     /// The connection; a new one if there is none, or the one there was is dead or stuck.
-    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+    pub(crate) async fn session(&self) -> Result<Arc<PgSession>, BackendError> {
         self.connections.get().await
     }
 
     /// Hints of this connection reach us.
-    fn brings_hints(&self, session: &Session) -> bool {
+    fn brings_hints(&self, session: &PgSession) -> bool {
         let facts = session.facts();
         // A standby knows no LISTEN.
         match self.shared.config.listen {
@@ -74,14 +76,14 @@ impl Sessions {
     }
 
     /// The connection, listening to everybody whom we hear, and whether it brings their hints.
-    pub(crate) async fn listening(&self) -> Result<(Arc<Session>, bool), BackendError> {
+    pub(crate) async fn listening(&self) -> Result<(Arc<PgSession>, bool), BackendError> {
         let session = self.session().await?;
         if !self.brings_hints(&session) {
             return Ok((session, false));
         }
         match session.listen().await {
             Ok(()) => Ok((session, true)),
-            Err(Failure::Broken(error)) => Err(error),
+            Err(CellError::Broken(error)) => Err(error),
             // Without hints a waiter asks again after a while, which is no reason not to let it wait.
             Err(failure) => {
                 tracing::debug!(?failure, "no hints are heard");
@@ -91,31 +93,31 @@ impl Sessions {
     }
 
     /// A connection of one's own, for what must not be mixed with the requests of others.
-    pub(crate) async fn apart(&self) -> Result<Session, BackendError> {
+    pub(crate) async fn apart(&self) -> Result<PgSession, BackendError> {
         self.birth.clone().open().await
     }
 }
 
 /// What a connection is made with.
 #[derive(Clone)]
-struct Birth(Arc<Shared>, Arc<HintRouter>, Arc<Config>);
+struct SessionOpener(Arc<PostgresState>, Arc<Channels>, Arc<Config>);
 
-impl Birth {
+impl SessionOpener {
     /// The first server that can be reached, and that takes writes if that is demanded.
-    async fn open(self) -> Result<Session, BackendError> {
-        let Self(shared, router, config) = self;
+    async fn open(self) -> Result<PgSession, BackendError> {
+        let Self(shared, channels, config) = self;
         let mut last = None;
-        for place in &config.hosts {
+        for place in config.servers() {
             let name = place.to_string();
-            let target = Target { config: config.clone(), place: place.clone() };
+            let target = ConnectTarget { config: config.clone(), place };
             let over = shared.host.sleep_until(shared.host.now() + config.connect_timeout);
             let opened = tokio::select! {
                 biased;
-                opened = Session::open(shared.clone(), router.clone(), target) => opened,
+                opened = PgSession::open(shared.clone(), channels.clone(), target) => opened,
                 () = over => Err(error::refused(&name, ErrorKind::Unavailable, "the PostgreSQL server does not answer")),
             };
             let opened = opened.and_then(|session| {
-                if config.must_write {
+                if config.needs_writes() {
                     session.facts().must_take_writes(&name)?;
                 }
                 Ok(session)
@@ -133,66 +135,71 @@ impl Birth {
 pub(crate) type Argument<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// One connection.
-pub(crate) struct Session {
-    shared: Arc<Shared>,
-    router: Arc<HintRouter>,
-    at: Target,
+pub(crate) struct PgSession {
+    shared: Arc<PostgresState>,
+    channels: Arc<Channels>,
+    at: ConnectTarget,
     name: String,
     client: Client,
-    facts: Mutex<Facts>,
+    facts: Mutex<ConnectionFacts>,
     stall: Arc<StallDetector>,
-    fate: Arc<Fate>,
+    fate: Arc<SessionEnd>,
     /// Whose hints it brings, as they were wanted: once for each audience.
     heard: Mutex<Vec<ProcessId>>,
-    listening: SingleFlight<Result<(), Failure>>,
+    listening: SingleFlight<Result<(), CellError>>,
 }
 
-impl Session {
+impl PgSession {
     /// Connects, and looks at what is there.
-    async fn open(shared: Arc<Shared>, router: Arc<HintRouter>, at: Target) -> Result<Self, BackendError> {
-        let Target { config, place } = &at;
+    async fn open(
+        shared: Arc<PostgresState>,
+        channels: Arc<Channels>,
+        at: ConnectTarget,
+    ) -> Result<Self, BackendError> {
+        let ConnectTarget { config, place } = &at;
         let stall = StallDetector::new(shared.host.clone(), STUCK);
         let Opened { client, driver, own_end } = connect::open(config, place, stall.clone()).await?;
-        let fate = Arc::<Fate>::default();
+        let fate = Arc::<SessionEnd>::default();
         // The task ends with the connection, which ends with the last of those who have its client.
-        shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), router.clone()))));
+        shared.host.spawn(Box::pin(drive(driver, Ending(fate.clone(), channels.clone()))));
         let name = place.to_string();
         let rows = client.query_typed(LOOK, &[(&shared.sql.table, Type::TEXT)]).await;
-        let facts = rows.and_then(|rows| Facts::read(&rows[0], place, own_end));
-        let facts = facts.map_err(|error| error::asked(&name, error).into_error(&name))?;
+        let facts = rows.and_then(|rows| ConnectionFacts::read(&rows[0], place, own_end));
+        let facts = facts.map_err(|error| error::settled(&name, error::asked(&name, error)))?;
         let (facts, heard) = (Mutex::new(facts), Mutex::default());
         let listening = SingleFlight::new(shared.host.clone());
-        Ok(Self { shared, router, at, name, client, facts, stall, fate, heard, listening })
+        Ok(Self { shared, channels, at, name, client, facts, stall, fate, heard, listening })
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn facts(&self) -> Facts {
+    pub(crate) fn facts(&self) -> ConnectionFacts {
         locked(&self.facts).clone()
     }
 
     /// Looks at the table again.
-    pub(crate) async fn look(&self) -> Result<Facts, Failure> {
+    pub(crate) async fn look(&self) -> Result<ConnectionFacts, CellError> {
         let rows = self.ask(LOOK, &[(&self.shared.sql.table, Type::TEXT)]).await?;
         let known = self.facts();
-        let facts = Facts::read(&rows[0], &self.at.place, None).map_err(|e| error::asked(&self.name, e))?;
-        let facts = Facts { is_direct: known.is_direct, ..facts };
+        let facts =
+            ConnectionFacts::read(&rows[0], &self.at.place, None).map_err(|e| error::asked(&self.name, e))?;
+        let facts = ConnectionFacts { is_direct: known.is_direct, ..facts };
         *locked(&self.facts) = facts.clone();
         Ok(facts)
     }
 
-    /// Makes the table if it is not there. Many may do so at once: who is too late for it looks again.
-    pub(crate) async fn create(&self) -> Result<(), Failure> {
+    /// Makes the table if it is not there. Many may do so at the same time: who is too late for it looks again.
+    pub(crate) async fn create(&self) -> Result<(), CellError> {
         let mut race = None;
         for _ in 0..CREATE_TRIES {
             let facts = self.look().await?;
-            facts.must_take_writes(&self.name).map_err(Failure::Refused)?;
+            facts.must_take_writes(&self.name).map_err(CellError::Refused)?;
             match facts.table {
-                Table::Ours => return Ok(()),
-                Table::Strange(_) => return facts.must_be_ours(&self.name).map_err(Failure::Refused),
-                Table::Missing => {}
+                LockTable::Ours => return Ok(()),
+                LockTable::Strange(_) => return facts.must_be_ours(&self.name).map_err(CellError::Refused),
+                LockTable::Missing => {}
             }
             match self.client.batch_execute(&self.shared.sql.create).await {
                 Ok(()) => {}
@@ -200,22 +207,25 @@ impl Session {
                 Err(error) => return Err(error::asked(&self.name, error)),
             }
         }
-        Err(race.map_or(Failure::Overtaken, |error| error::asked(&self.name, error)))
+        Err(race.map_or(CellError::Overtaken, |error| error::asked(&self.name, error)))
     }
 
     /// Runs one statement, which is a transaction of its own.
-    pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
+    pub(crate) async fn ask(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, CellError> {
         let awaited = self.stall.ask();
         let answer = tokio::select! {
             biased;
             answer = self.client.query_typed(sql, arguments) => answer,
-            () = self.is_hopeless() => return Err(Failure::Broken(error::unanswered(&self.name))),
+            () = self.is_hopeless() => return Err(CellError::Broken(error::unanswered(&self.name))),
         };
         drop(awaited);
         answer.map_err(|error| {
             let is_demoted = error::is_demoted(&error);
+            if error::is_table_missing(&error) {
+                locked(&self.facts).table = LockTable::Missing;
+            }
             let failure = error::asked(&self.name, error);
-            if is_demoted || matches!(failure, Failure::Broken(_)) {
+            if is_demoted || matches!(failure, CellError::Broken(_)) {
                 self.leave();
             }
             failure
@@ -234,28 +244,28 @@ impl Session {
     ///
     /// A cancel ends the wait for a standby as well, and the server answers that all is well (A3). What it wrote is there for
     /// everybody, but no lease may stand on it before a later commit was waited for: as good as a lost answer.
-    pub(crate) async fn write(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, Failure> {
+    pub(crate) async fn write(&self, sql: &str, arguments: &[Argument<'_>]) -> Result<Vec<Row>, CellError> {
         let rows = self.ask(sql, arguments).await?;
         if !rows.is_empty() && self.fate.is_hasty.load(Ordering::Acquire) {
             self.leave();
-            return Err(Failure::Broken(error::unconfirmed(&self.name)));
+            return Err(CellError::Broken(error::unconfirmed(&self.name)));
         }
         Ok(rows)
     }
 
     /// A column of an answer.
-    pub(crate) fn column<'a, T: FromSql<'a>>(&self, row: &'a Row, at: usize) -> Result<T, Failure> {
-        row.try_get(at).map_err(|error| Failure::Refused(self.unreadable(error)))
+    pub(crate) fn column<'a, T: FromSql<'a>>(&self, row: &'a Row, at: usize) -> Result<T, CellError> {
+        row.try_get(at).map_err(|error| CellError::Refused(self.unreadable(error)))
     }
 
     /// A column that is a time.
-    pub(crate) fn time(&self, row: &Row, at: usize) -> Result<Duration, Failure> {
+    pub(crate) fn time(&self, row: &Row, at: usize) -> Result<Duration, CellError> {
         Ok(since_epoch(self.column::<SystemTime>(row, at)?))
     }
 
     /// An answer that cannot be read: no value of the type that was asked for.
     pub(crate) fn unreadable(&self, error: tokio_postgres::Error) -> BackendError {
-        error::asked(&self.name, error).into_error(&self.name).of_unknown_outcome()
+        error::settled(&self.name, error::asked(&self.name, error)).of_unknown_outcome()
     }
 
     /// Nothing is answered any more, or it has ended.
@@ -265,7 +275,7 @@ impl Session {
 
     /// It is left to those who wait for its answers.
     pub(crate) fn leave(&self) {
-        self.fate.end(&self.router);
+        self.fate.end(&self.channels);
     }
 
     /// Asks the server to stop the statement that keeps the others waiting. It answers that it was not applied. The next one may
@@ -297,17 +307,17 @@ impl Session {
     }
 
     /// Brings the hints that are wanted from now on (hazard 31: before a claim is sent).
-    pub(crate) async fn listen(self: &Arc<Self>) -> Result<(), Failure> {
-        while locked(&self.heard).len() != self.router.wanted_count() {
+    pub(crate) async fn listen(self: &Arc<Self>) -> Result<(), CellError> {
+        while locked(&self.heard).len() != self.channels.count() {
             let listen = || Box::pin(self.clone().listen_to_all()) as _;
             Box::pin(self.listening.join(listen)).await?;
         }
         Ok(())
     }
 
-    async fn listen_to_all(self: Arc<Self>) -> Result<(), Failure> {
+    async fn listen_to_all(self: Arc<Self>) -> Result<(), CellError> {
         let mut heard = locked(&self.heard).clone();
-        for process in self.router.wanted().into_iter().map(|(process, _)| process).skip(heard.len()) {
+        for process in self.channels.all().into_iter().map(|(process, _)| process).skip(heard.len()) {
             if !heard.contains(&process) {
                 let awaited = self.stall.ask();
                 let answer = self.client.batch_execute(&format!("LISTEN \"{}\"", channel(process))).await;
@@ -320,12 +330,12 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) fn fate(&self) -> Arc<Fate> {
+    pub(crate) fn fate(&self) -> Arc<SessionEnd> {
         self.fate.clone()
     }
 }
 
-impl Link for Session {
+impl Link for PgSession {
     fn is_usable(&self) -> bool {
         self.is_alive() && !self.stall.is_stalled()
     }
@@ -340,7 +350,7 @@ impl Link for Session {
 
 /// That a connection has ended, or is left to itself, and what is known of how.
 #[derive(Default)]
-pub(crate) struct Fate {
+pub(crate) struct SessionEnd {
     pub(crate) end: End,
     /// Nothing comes any more.
     is_closed: AtomicBool,
@@ -348,20 +358,20 @@ pub(crate) struct Fate {
     is_hasty: AtomicBool,
 }
 
-impl Fate {
-    fn end(&self, router: &HintRouter) {
+impl SessionEnd {
+    fn end(&self, channels: &Channels) {
         if self.end.set() {
             // From here on hints may be missed until the next connection listens.
-            router.ring_all();
+            channels.notify_all();
         }
     }
 }
 
 /// One server of a configuration.
 #[derive(Clone)]
-struct Target {
+struct ConnectTarget {
     config: Arc<Config>,
-    place: Place,
+    place: PgServer,
 }
 
 /// Somebody else made the table at the same moment (the catalog's own unique indexes say so).
@@ -370,7 +380,7 @@ fn was_race(error: &tokio_postgres::Error) -> bool {
 }
 
 /// Says that the connection has ended, whatever ended its task.
-struct Ending(Arc<Fate>, Arc<HintRouter>);
+struct Ending(Arc<SessionEnd>, Arc<Channels>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -415,7 +425,7 @@ pub(crate) fn payload(hint: &Hint) -> String {
 }
 
 /// A notification for an owner whose hints are wanted here. Anything else is somebody's joke.
-fn on_notification(router: &HintRouter, from: &str, text: &str) {
+fn on_notification(channels: &Channels, from: &str, text: &str) {
     let (audience, is_behind) = match text.as_bytes().first() {
         Some(b'w') => (Audience::Waiters, false),
         Some(b'b') => (Audience::Waiters, true),
@@ -424,8 +434,8 @@ fn on_notification(router: &HintRouter, from: &str, text: &str) {
         _ => return,
     };
     let Ok(owner) = text[1..].parse::<OwnerId>() else { return };
-    if router.wants(owner.process(), audience) && channel(owner.process()) == from {
-        router.route(Hint { owner, audience, is_behind });
+    if channels.has(owner.process(), audience) && channel(owner.process()) == from {
+        channels.notifier.deliver(Hint { owner, audience, is_behind });
     }
 }
 

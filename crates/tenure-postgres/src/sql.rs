@@ -1,4 +1,5 @@
-//! The statements, each with its contract. All of them are transactions of their own, and none needs a session.
+//! The statements, each with its contract. All of them are transactions of their own, and none needs a
+//! session.
 
 use tenure_cas::Patience;
 
@@ -7,40 +8,47 @@ pub(crate) const READ: usize = 16;
 
 /// The statements for one table.
 pub(crate) struct Sql {
-    /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no such lock.
+    /// Reads one lock and the server's clock. In: name. Out: version, state, time; no version: there is no
+    /// such lock.
     pub(crate) read: String,
-    /// The same with who stands first behind its queue. In: and up to which name of a row of the tail is counted. Out: and names and
-    /// states of the first rows of the tail, the state of the one that was named, how many there are before it.
+    /// The same with the first places behind its queue. In: and up to which name of a row of the tail is
+    /// counted. Out: and names and states of the first rows of the tail, the state of the one that was named,
+    /// how many there are before it.
     pub(crate) read_with_tail: String,
     /// The same of many. In: names. Out: name, version, state, time.
     pub(crate) read_many: String,
-    /// Makes the row of a lock that nobody holds; its version is the time in µs. In: name, state. Out: version, time, and whether the row is
-    /// what was written; no row: it was there already. Its commit waits for no disk, for it says nothing: what is written to the row
-    /// later is behind it in the log.
+    /// Makes the row of a lock that has no holder; its version is the time in µs. In: name, state. Out:
+    /// version, time, and whether the row is what was written; no row: it was there already. Its commit waits
+    /// for no disk, for it says nothing: what is written to the row later is behind it in the log.
     pub(crate) make: String,
-    /// Write a ledger on top of the one that it was made from; behind whoever has the row locked.
-    pub(crate) write: Write,
-    /// The same where nobody has the row locked.
-    pub(crate) write_unlocked: Write,
-    /// The same behind whoever has the row locked, for 50 ms; that is set for this transaction and leaves nothing behind.
-    pub(crate) write_briefly: Write,
-    /// As `write_unlocked` for many at once, each on its own: rows that somebody else has locked are left out, so that nobody is
-    /// waited for. In: names, versions, busys, states, states before, from, until. Out: name, time of those written, and whether it is
-    /// what was written.
+    /// Write a ledger on top of the one that it was made from; behind the transaction that has the row
+    /// locked.
+    pub(crate) write: WriteSql,
+    /// The same where no transaction has the row locked.
+    pub(crate) write_unlocked: WriteSql,
+    /// The same behind the transaction that has the row locked, for 50 ms; that is set for this transaction
+    /// and leaves nothing behind.
+    pub(crate) write_briefly: WriteSql,
+    /// As `write_unlocked` for many rows in one statement, each on its own: rows that another transaction has
+    /// locked are left out, so that none is waited for. In: names, versions, busys, states, states before,
+    /// from, until. Out: name, time of those written, and whether it is what was written.
     pub(crate) write_many: String,
-    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row locked, for 50 ms; that is set for this
-    /// transaction and leaves nothing behind. In: name, owner, place, how the text begins where there is no room or with the last place,
-    /// what is in the text once for each place, how many there may be, until. Out: version, state, time, and whether the row is what was
+    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
+    /// locked, for 50 ms; that is set for this transaction and leaves nothing behind. In: name, owner, place,
+    /// how the text begins where there is no room or with the last place, what is in the text once for each
+    /// place, how many there may be, until. Out: version, state, time, and whether the row is what was
     /// written; no row: it was not put there.
     pub(crate) enqueue: String,
     /// Of places behind the queue.
     pub(crate) tail: TailSql,
-    /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of its tail.
+    /// What is held or waited for. In: prefix. Out: name, state, time; by name, each lock before the rows of
+    /// its tail.
     pub(crate) list: String,
-    /// Deletes free rows that nobody used for a day and whose memo is over, of a few pages that chance chooses.
+    /// Deletes free rows that were not used for a day and whose memo has expired, of a few pages that chance
+    /// chooses.
     pub(crate) sweep: String,
-    /// Makes the table. Rows stay on their page when they are written (no index has a column that changes), and the page has
-    /// room for that.
+    /// Makes the table. Rows stay on their page when they are written (no index has a column that changes),
+    /// and the page has room for that.
     pub(crate) create: String,
     /// The table as `to_regclass` wants it.
     pub(crate) table: String,
@@ -48,38 +56,43 @@ pub(crate) struct Sql {
 
 /// Statements on the rows of the tail of one lock.
 pub(crate) struct TailSql {
-    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of the lock must begin. Out: the
-    /// name of its row, and whether that is what was written; no row: it was not put there.
+    /// Puts a place at the end of the tail. In: name, owner, state, whether it may be there, how the state of
+    /// the lock must begin. Out: the name of its row, and whether that is what was written; no row: it was
+    /// not put there.
     pub(crate) stand: String,
-    /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no row: it is not there.
+    /// Writes a place of the tail anew. In: name of the row, state. Out: whether it is what was written; no
+    /// row: it is not there.
     pub(crate) keep: String,
-    /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name. Out: a row for each.
+    /// Takes a place of the tail away. In: name, owner, name of the row, whether it may have another name.
+    /// Out: a row for each.
     pub(crate) withdraw: String,
     /// The places of the tail. In: name. Out: state, in their order.
     pub(crate) places: String,
 }
 
-/// Statements that write one ledger if the row is as it was and the server's time lies between two points. In: name, version, busy, state,
-/// state before, from, until. Out: time, and whether the
-/// row is what was written, which a trigger may prevent; no row: it is not as it was; or, of those that do not wait, somebody has it
-/// locked.
-pub(crate) struct Write {
+/// Statements that write one ledger if the row is as it was and the server's time lies between two points.
+/// In: name, version, busy, state, state before, from, until. Out: time, and whether the row is what was
+/// written, which a trigger may prevent; no row: it is not as it was; or, of those that do not wait, another
+/// transaction has it locked.
+pub(crate) struct WriteSql {
     pub(crate) plain: String,
-    /// And tells other processes in the same transaction: hints leave with the commit or not at all. In: and channels, payloads.
-    pub(crate) telling: String,
-    /// And deletes rows of the tail, but for those that somebody has locked. In: and their names, and whether the row is written only if
-    /// there are no others.
+    /// And notifies other processes in the same transaction: hints leave with the commit or not at all. In:
+    /// and channels, payloads.
+    pub(crate) notifying: String,
+    /// And deletes rows of the tail, but for those that another transaction has locked. In: and their names,
+    /// and whether the row is written only if there are no others.
     pub(crate) moving: String,
 }
 
-impl Write {
+impl WriteSql {
     /// `tail`: that a row is one of the tail of $1.
     fn new(table: &str, patience: Patience, tail: &str) -> Self {
         let is_ours = "t.name = $1 AND t.version = $2 AND t.state = $5";
         let plain = |alone: &str| {
             let when = format!(" AND clock_timestamp() BETWEEN $6 AND $7{alone}");
             let set = "SET version = t.version + 1, busy = $3, used = clock_timestamp(), state = $4";
-            // What the row has after a trigger has changed it: a lease that is not in it was not granted (L1).
+            // What the row has after a trigger has changed it: a lease that is not in it was not granted
+            // (L1).
             let at = "RETURNING clock_timestamp() AS at, (t.name, t.version, t.busy, t.state) IS NOT DISTINCT FROM \
                       ($1, $2 + 1, $3, $4) AS is_ours";
             match patience {
@@ -100,7 +113,7 @@ impl Write {
                     FROM unnest($8::text[], $9::text[]) AS w(channel, hint) WHERE c.at IS NOT NULL) AS told";
         Self {
             plain: plain(""),
-            telling: format!("WITH c AS ({}) {told}", plain("")),
+            notifying: format!("WITH c AS ({}) {told}", plain("")),
             moving: format!(
                 "WITH c AS ({}), gone AS (DELETE FROM {table} WHERE name IN (SELECT name FROM {table} \
                  WHERE name = ANY($10::text[]) AND EXISTS (SELECT FROM c) FOR UPDATE SKIP LOCKED)) {told}",
@@ -166,9 +179,9 @@ impl Sql {
             ),
             enqueue: enqueue(table),
             tail: TailSql::new(table, &tail),
-            write: Write::new(table, Patience::Any, &tail),
-            write_unlocked: Write::new(table, Patience::None, &tail),
-            write_briefly: Write::new(table, Patience::Brief, &tail),
+            write: WriteSql::new(table, Patience::Any, &tail),
+            write_unlocked: WriteSql::new(table, Patience::None, &tail),
+            write_briefly: WriteSql::new(table, Patience::Brief, &tail),
             write_many: format!(
                 "WITH w AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bool[], $4::text[], $5::text[]) \
                  AS w(name, version, busy, state, before)), \
@@ -209,11 +222,11 @@ fn enqueue(table: &str) -> String {
     )
 }
 
-/// Tells another process something. In: channel, what.
-pub(crate) const TELL: &str = "SELECT pg_notify($1, $2)";
+/// Notifies another process. In: channel, payload.
+pub(crate) const NOTIFY: &str = "SELECT pg_notify($1, $2)";
 
-/// Whether the memo in a row is over, or there is none: as the ledger writes it. No label can look like it, for in a text of JSON
-/// every quote has a backslash before it.
+/// Whether the memo in a row has expired, or there is none: as the ledger writes it. No label can look like
+/// it, for in a text of JSON every quote has a backslash before it.
 const MEMO_IS_OVER: &str = "coalesce(substring(state FROM '\"memo\":[{]\"ends_ms\":([0-9]+)')::bigint, 0) \
                             < extract(epoch FROM clock_timestamp()) * 1000";
 

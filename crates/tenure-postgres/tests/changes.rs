@@ -26,7 +26,7 @@ async fn processes(server: &PostgresServer, count: usize) -> Vec<Locker> {
 
 async fn enter_and_leave(locker: Locker, times: usize) {
     for _ in 0..times {
-        let guard = locker.mutex("one").acquire_within(PATIENCE * 2 * slowness()).await.unwrap();
+        let guard = locker.mutex("one").within(PATIENCE * 2 * slowness()).acquire().await.unwrap();
         guard.release().await.unwrap();
     }
 }

@@ -53,7 +53,7 @@ async fn the_row_has_the_first_waiters_of_a_process_and_none_is_passed_by_many()
     for n in 0..COUNT {
         let (lock, served) = (lock.clone(), served.clone());
         waiters.push(tokio::spawn(async move {
-            let guard = lock.acquire_within(PATIENCE * slowness()).await.unwrap();
+            let guard = lock.within(PATIENCE * slowness()).acquire().await.unwrap();
             let at = served.fetch_add(1, Ordering::SeqCst);
             guard.release().await.unwrap();
             (n, at)

@@ -232,3 +232,18 @@ async fn pages_that_may_be_torn_are_found() {
     let findings = postgres(&server.url("")).diagnose().await.unwrap();
     assert_eq!(found(&findings, "full_page_writes is off").severity, Severity::Problem);
 }
+
+/// L2: a trigger that sets the counter of tokens back behind each write.
+#[tokio::test]
+async fn a_trigger_that_sets_tokens_back_is_found() {
+    let server = PostgresServer::start();
+    let a = player(&server.url(""), "one");
+    a.enter().await;
+    a.leave().await;
+    let undo = "IF pg_trigger_depth() < 2 THEN UPDATE tenure_lock SET state = \
+                regexp_replace(NEW.state, '\"fence\":[0-9]+', '\"fence\":1') WHERE name = NEW.name; END IF; RETURN NULL;";
+    trigger(&server, "AFTER UPDATE", undo);
+    let findings = a.backend.diagnose().await.unwrap();
+    let what = "a lock was tried, and the row is not what was written to it";
+    assert_eq!(found(&findings, what).severity, Severity::Problem);
+}

@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{
     BackendHandle, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Mode, Moment, OwnerId,
-    ProcessId, Wait,
+    ProcessId, WaitMode,
 };
 use tenure_ledger::{Ledger, Rules};
 use tenure_testkit::{clock::Clock, postgres::Recipe};
@@ -85,7 +85,7 @@ impl Pair {
                 ttl: Duration::from_millis(2500),
                 label,
                 block: 1,
-                wait: Wait::Turn,
+                wait: WaitMode::Turn,
                 asker: Default::default(),
             }
         });
@@ -113,7 +113,7 @@ impl Pair {
                     Mode::Shared { limit: NonZeroU32::new(2) },
                 ];
                 self.claims[at].mode = modes[chance.below(modes.len())];
-                self.claims[at].wait = [Wait::Turn, Wait::Turn, Wait::No][chance.below(3)];
+                self.claims[at].wait = [WaitMode::Turn, WaitMode::Turn, WaitMode::No][chance.below(3)];
                 let claim = &self.claims[at];
                 let real = handle.claim(claim).await;
                 let ideal = self.ledger.claim(now, &rules, claim).map(|change| change.answer);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{
     Audience, BackendError, BackendHandle, ClaimAnswer, ErrorKind, Grant, LockName, Outcome, Released,
-    Renewal, Wake,
+    Renewal, WakeEvent,
 };
 use tenure_testkit::{
     conformance::player::Player,
@@ -214,7 +214,7 @@ async fn a_release_that_is_given_up_wakes_who_waits_in_the_same_process() {
         })
         .await;
     }
-    assert_eq!(soon(wakes.next()).await, Wake::Owner(b.claim.owner));
+    assert_eq!(soon(wakes.next()).await, WakeEvent::Owner(b.claim.owner));
     stranger.batch_execute("ROLLBACK").await.unwrap();
     other.enter().await;
     // It was told to ask, and asks behind the release, which makes it the holder.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::{AcquireError, Lock};
-use tenure_core::{Audience, ErrorKind, Wake};
+use tenure_core::{Audience, ErrorKind, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
     patience::slowness,
@@ -60,7 +60,7 @@ async fn a_waiter_elsewhere_is_told_at_once() {
     let mut wakes = b.wakes(waiter.claim.owner.process(), Audience::Waiters);
     waiter.queue_behind(0).await;
     a.leave().await;
-    assert_eq!(soon(wakes.next()).await, Wake::Owner(waiter.claim.owner));
+    assert_eq!(soon(wakes.next()).await, WakeEvent::Owner(waiter.claim.owner));
     waiter.enter().await;
 }
 
@@ -86,10 +86,10 @@ async fn who_only_listens_notices_that_its_connection_ended() {
     until("it listens", listening).await;
     proxy.cut();
     proxy.heal();
-    assert_eq!(soon(wakes.next()).await, Wake::All);
+    assert_eq!(soon(wakes.next()).await, WakeEvent::All);
     let mut hint = tokio::spawn(async move {
         // That hints may have been missed is said again for each connection that ended.
-        while wakes.next().await == Wake::All {}
+        while wakes.next().await == WakeEvent::All {}
     });
     until("it listens again", async || {
         assert!(!hint.is_finished(), "nobody was robbed yet");
@@ -140,7 +140,7 @@ async fn a_moment_of_read_only_is_waited_out() {
         server.psql("SELECT pg_reload_conf()");
     };
     let early = tenure::connect(&server.url("")).await.unwrap().mutex("one");
-    let waits = tokio::spawn(async move { early.acquire_within(PATIENCE * slowness()).await });
+    let waits = tokio::spawn(async move { early.within(PATIENCE * slowness()).acquire().await });
     let view = postgres(&server.url(""));
     let name = "one".parse().unwrap();
     until("it waits", async || view.inspect(&name).await.unwrap().queue.len() == 1).await;
@@ -148,14 +148,15 @@ async fn a_moment_of_read_only_is_waited_out() {
     // Those who come meanwhile wait too, in a queue or for the server.
     let late = tenure::connect(&server.url("")).await.unwrap();
     until("writes are refused", async || match late.mutex("two").try_acquire().await {
-        Err(AcquireError::Backend(error)) => {
+        Err(AcquireError::Store(error)) => {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
             true
         }
         _ => false,
     })
     .await;
-    let newcomer = tokio::spawn(async move { late.mutex("two").acquire_within(PATIENCE * slowness()).await });
+    let newcomer =
+        tokio::spawn(async move { late.mutex("two").within(PATIENCE * slowness()).acquire().await });
     // Longer than until the first waiter asks again.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(!waits.is_finished() && !newcomer.is_finished(), "both wait");

@@ -1,4 +1,5 @@
-//! `Redis`, a backend and a node of a quorum: each verb is one call of a script, two where the first finds that it is not as plain as that.
+//! `Redis`, a backend and a node of a quorum: each verb is one call of a script, two where the first finds
+//! that it is not as plain as that.
 
 use std::{
     collections::BTreeSet,
@@ -15,32 +16,41 @@ use tenure_core::{
     Absent, Adoption, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant,
     ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label, LockName, LockView, Memo, Memos,
     Minting, Mode, Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released,
-    Renewal, Restart, Sharing, Wait, WakeUp, Wakes, locked,
+    Renewal, Restart, Sharing, WaitMode, WakeStream, WakeSupport, locked,
 };
 
 use crate::{
-    check::Gate,
+    batch::{ClaimRequest, ReleaseRequest},
     config::{Config, GuardMode},
-    connection::{ClaimReply, ClaimRequest, ReleaseRequest},
-    error,
+    connection, error,
     guard::Terms,
+    health::{CLOSED, FitFor, Fitness, TRIES},
     keys::{self, Counting, Keys, PREFIX},
     scan::{STEP, Scan, escaped},
-    script::{Reply, Script, Scripts, number},
-    session::{Pushed, Session, Sessions},
-    shared::{Known, Shared},
-    value, wire,
+    script::{ClaimReply, Reply, Script, Scripts, number},
+    session::{Pushed, RedisSession, RedisSessions},
+    shared::{RedisShared, TokenWatermark},
+    value,
 };
 
 /// Locks in Redis: one master, behind Sentinel, or a Cluster.
 pub struct Redis {
-    pub(crate) sessions: Arc<Sessions>,
-    /// Locks that somebody waited for a moment ago. A hint that saves a round trip: never right or wrong.
+    pub(crate) sessions: Arc<RedisSessions>,
+    /// Locks that another owner waited for a moment ago. It saves a round trip: never right or wrong.
     contended: Contended,
     /// The last label and its text: most claims of a process have the same one.
     label: Mutex<Option<(Arc<Label>, Arc<str>)>>,
     /// The durations and bounds of queues, as the scripts want them.
     bounds: String,
+}
+
+/// A server that was fit a moment ago, at `now`.
+struct FitServer {
+    session: Arc<RedisSession>,
+    /// The field of the record (`tenure:one`) in which this server counts tokens since it was found fit. A script that does not find
+    /// it grants nothing: the server restarted, failed over or was judged anew since.
+    gate: Arc<str>,
+    now: Moment,
 }
 
 #[async_trait]
@@ -59,9 +69,9 @@ impl Backend for Redis {
         promises.reach = "all clients of the server";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
-        promises.wake = WakeUp::Pushed;
+        promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
-        promises.max_ttl = config.max_ttl;
+        promises.max_ttl = config.max_ttl();
         promises.max_ttl_parameter = (!is_cluster).then_some("max_ttl");
         promises.ttl_grain = Duration::from_millis(1);
         promises
@@ -75,22 +85,8 @@ impl Backend for Redis {
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
         self.allow(claim.ttl)?;
-        for _ in 0..3 {
-            let listens = claim.wait != Wait::No;
-            let session =
-                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
-            claim.asker.must_be_there()?;
-            let (gate, now) = (session.gate(), self.sessions.host().now());
-            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
-                session.stand(now).await?;
-                if let Some(answer) = self.claim_through(&session, text, claim, now).await? {
-                    return Ok(answer);
-                }
-            }
-            Box::pin(session.recheck(&gate)).await?;
-        }
-        let session = self.sessions.session().await?;
-        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+        let listens = claim.wait != WaitMode::No;
+        self.while_fit(listens, |server| self.claim_from(server, claim)).await
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
@@ -109,8 +105,8 @@ impl Backend for Redis {
         let keys = self.keys(name)?;
         let session = self.sessions.session().await?;
         if !self.contended.is_contended(name) {
-            let freeing = ReleaseRequest { lock: keys.lock.clone(), owner: owner.hex() };
-            if session.connection.send_plain(&self.sessions.shared, freeing).await? {
+            let request = ReleaseRequest { lock: keys.lock.clone(), owner: owner.hex() };
+            if session.batcher.release(request).await? {
                 return Ok(Released::Released);
             }
         }
@@ -121,7 +117,7 @@ impl Backend for Redis {
         let (script, keys) = (&self.scripts().tell, self.keys(name)?);
         let session = self.sessions.session().await?;
         let mut call = script.call(&[&keys.lock]);
-        call.arg(wire::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
+        call.arg(connection::channel((owner.process(), whom))).arg(&owner.hex()[16..]);
         session.ask(script, &call).await.map(drop)
     }
 
@@ -142,11 +138,11 @@ impl Backend for Redis {
         match number(&session.ask(script, &call).await?) {
             Some(1) => Ok(Noted::Noted),
             Some(0) => Ok(Noted::Gone),
-            _ => Err(error::unreadable(session.place(), "a memo")),
+            _ => Err(error::unreadable(&session.place, "a memo")),
         }
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         Box::new(Pushed::new(self.sessions.clone(), process, audience))
     }
 
@@ -160,10 +156,11 @@ impl Backend for Redis {
         let session = self.sessions.session().await?;
         let (before, _) = self.config().key.split_once("%s").unwrap_or_default();
         let locks = format!("{}*", escaped(&format!("{before}{prefix}")));
-        let nodes = session.wire().nodes().await.map_err(|error| session.failed(error))?;
-        let scan = |pattern| Scan::new(session.wire(), &nodes, pattern);
+        let nodes = session.wire.nodes().await.map_err(|error| session.failed(error))?;
+        let scan = |pattern| Scan::new(&session.wire, &nodes, pattern);
         let mut names = BTreeSet::new();
-        // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets twice is one name.
+        // Of each step only our own are kept: any amount of others' data may lie there. What a walk meets
+        // twice is one name.
         let mut texts = scan(locks).only_texts();
         while let Some(step) = self.step(&session, &mut texts).await? {
             let step = step.iter().filter_map(|key| self.name_of(key, prefix)).collect();
@@ -189,10 +186,10 @@ impl Backend for Redis {
         let session = self.sessions.session().await?;
         let keys = self.keys(name)?;
         let script = &self.scripts().break_lock;
-        let call = self.full_call(script, &keys, &self.gate_for_handing(&session).await);
+        let call = self.full_call(script, &keys, &self.gate_for_hand_off(&session).await);
         let answer = session.ask(script, &call).await?;
-        let robbed = Reply::new(answer).and_then(read_robbed);
-        robbed.ok_or_else(|| error::unreadable(session.place(), "a break"))
+        let broken = Reply::new(answer).and_then(broken_holders);
+        broken.ok_or_else(|| error::unreadable(&session.place, "a break"))
     }
 
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
@@ -206,7 +203,7 @@ impl Backend for Redis {
 
 #[async_trait]
 impl QuorumNode for Redis {
-    /// The `run_id`, asked for each time: whoever wants to know it also wants to know whether this server answers.
+    /// The `run_id`, asked for each time: the identity of the server matters only if it answers now.
     async fn identity(&self) -> Result<String, BackendError> {
         self.must_be(!self.is_cluster(), "a Redis Cluster is more than one server")?;
         let session = self.sessions.session().await?;
@@ -215,7 +212,7 @@ impl QuorumNode for Redis {
         let text: Option<String> = redis::from_redis_value(answer).ok();
         let run_id =
             text.as_ref().and_then(|text| text.lines().find_map(|line| line.strip_prefix("run_id:")));
-        run_id.map(str::to_owned).ok_or_else(|| error::unreadable(session.place(), "who it is"))
+        run_id.map(str::to_owned).ok_or_else(|| error::unreadable(&session.place, "who it is"))
     }
 
     async fn another(&self) -> Result<Self, BackendError> {
@@ -227,19 +224,21 @@ impl QuorumNode for Redis {
         let is_node = self.config().counting() == Counting::Quorum;
         self.must_be(is_node, "this Redis server is no node of a quorum")?;
         let keys = self.keys(name)?;
-        for _ in 0..3 {
-            let session = self.sessions.session().await?;
-            let (gate, now) = (session.gate(), self.sessions.host().now());
-            if let Some(text) = self.sessions.pass(&session, &gate, now)? {
-                session.stand(now).await?;
-                if let Some(raised) = self.raise_through(&session, text, &keys, (owner, to)).await? {
-                    return Ok(raised);
+        let script = &self.scripts().raise;
+        self.while_fit(false, async |FitServer { session, gate, .. }| {
+            let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
+            call.arg(&*gate).arg(&owner.hex()[..]).arg(to.get());
+            match number(&session.ask(script, &call).await?) {
+                Some(1) => Ok(Some(Raised::Raised)),
+                Some(0) => Ok(Some(Raised::Gone)),
+                Some(-1) => {
+                    session.health.refute(&gate);
+                    Ok(None)
                 }
+                _ => Err(error::unreadable(&session.place, "a raise")),
             }
-            session.recheck(&gate).await?;
-        }
-        let session = self.sessions.session().await?;
-        Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+        })
+        .await
     }
 }
 
@@ -247,24 +246,24 @@ impl Redis {
     /// A handle; the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
         let scripts = Scripts::new(config.counting());
-        Self::sharing(Arc::new(Shared {
+        Self::sharing(Arc::new(RedisShared {
             config,
             host,
             scripts,
-            seen: Mutex::default(),
-            known: Known::default(),
+            history: Mutex::default(),
+            watermark: TokenWatermark::default(),
             newest: Mutex::default(),
         }))
     }
 
-    fn sharing(shared: Arc<Shared>) -> Self {
+    fn sharing(shared: Arc<RedisShared>) -> Self {
         let Config { claim_ttl, place_ttl, retry_max, .. } = &shared.config;
         let [claim, place, retry] = [claim_ttl, place_ttl, retry_max].map(Duration::as_millis);
-        // Elsewhere in a Cluster somebody may listen of whom this node does not know.
+        // Elsewhere in a Cluster a process may listen of which this node does not know.
         let drop = u8::from(!shared.config.is_cluster());
         let bounds = format!("{claim}:{place}:{retry}:{PLACES_MAX}:{drop}");
         Self {
-            sessions: Arc::new(Sessions::new(shared)),
+            sessions: Arc::new(RedisSessions::new(shared)),
             contended: Contended::new(CONTENDED_MAX),
             label: Mutex::default(),
             bounds,
@@ -287,34 +286,74 @@ impl Redis {
         Keys::new(&self.config().key, name, self.config().counting())
     }
 
-    /// One attempt to be let in through an open gate. `None`: it is closed.
-    async fn claim_through(
+    /// What `attempt` comes to at a server that is fit. It answers `None` if it has refuted that: then it is
+    /// made again once the server was checked.
+    async fn while_fit<T, A: Future<Output = Result<Option<T>, BackendError>>>(
         &self,
-        session: &Session,
-        gate: &Arc<str>,
-        claim: &Claim,
-        since: Moment,
-    ) -> Result<Option<ClaimAnswer>, BackendError> {
-        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
-            match self.acquire(session, gate, claim, since).await? {
-                (-1, _) => return Ok(None),
-                (-2, _) => return Box::pin(self.close(session, gate)).await,
-                (0, _) => self.contended.set(&claim.name, true),
-                (last, count) => {
-                    let first = last.saturating_add(1).saturating_sub_unsigned(count);
-                    let answer = granted(claim, first, count);
-                    self.learn(gate, &answer);
-                    return Ok(Some(answer));
-                }
+        listens: bool,
+        attempt: impl Fn(FitServer) -> A,
+    ) -> Result<T, BackendError> {
+        let mut tries = 0..TRIES;
+        loop {
+            let session =
+                if listens { self.sessions.listening().await? } else { self.sessions.session().await? };
+            let now = self.sessions.host().now();
+            let gate = session.health.ensure_fit(FitFor::Claim, now).await?;
+            if tries.next().is_none() {
+                return Err(Fitness::Unknown.refusal(&session.place, now));
+            }
+            if let Some(answer) = attempt(FitServer { session, gate, now }).await? {
+                return Ok(answer);
             }
         }
-        Box::pin(self.claim_in_full(session, gate, claim)).await
     }
 
-    /// The plain path: nobody holds and nobody waits. The last token and their count, or why not.
-    async fn acquire(
+    async fn claim_from(
         &self,
-        session: &Session,
+        FitServer { session, gate, now }: FitServer,
+        claim: &Claim,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
+        claim.asker.must_be_there()?;
+        let mut reply = ClaimReply::NotPlain;
+        if claim.mode == Mode::Exclusive && !self.contended.is_contended(&claim.name) {
+            reply = self.claim_plainly(&session, &gate, claim, now).await?;
+            if matches!(reply, ClaimReply::NotPlain) {
+                self.contended.set(&claim.name, true);
+            }
+        }
+        if matches!(reply, ClaimReply::NotPlain) {
+            reply = Box::pin(self.claim_in_full(&session, &gate, claim)).await?;
+        }
+        match reply {
+            ClaimReply::Granted { first, block } => {
+                if self.config().counting() == Counting::One {
+                    self.sessions.shared.watermark.learn(&gate, first.get() + u64::from(block) - 1);
+                }
+                let (name, owner, ttl) = (claim.name.clone(), claim.owner, claim.ttl);
+                Ok(Some(ClaimAnswer::Granted(Grant { name, owner, token: first, block, ttl })))
+            }
+            ClaimReply::NotGranted(answer) => Ok(Some(answer)),
+            ClaimReply::GateClosed | ClaimReply::NotPlain => {
+                session.health.refute(&gate);
+                Ok(None)
+            }
+            ClaimReply::RolledBack => {
+                Box::pin(self.close(&session, &gate)).await?;
+                session.health.refute(&gate);
+                Ok(None)
+            }
+            ClaimReply::QueueIsFull(waiting) => {
+                let message =
+                    format!("the queue of this lock is full: {waiting} owners wait already; try again later");
+                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
+            }
+        }
+    }
+
+    /// The plain path: no owner holds the lock, and none waits.
+    async fn claim_plainly(
+        &self,
+        session: &RedisSession,
         gate: &Arc<str>,
         claim: &Claim,
         since: Moment,
@@ -323,7 +362,7 @@ impl Redis {
         // OK because writing to a String cannot fail.
         let _ = write!(tail, ":{}:", since.wall.as_millis());
         tail.push_str(&self.label(&claim.label));
-        let taking = ClaimRequest {
+        let request = ClaimRequest {
             asker: claim.asker.clone(),
             keys: self.keys(&claim.name)?,
             gate: gate.clone(),
@@ -332,42 +371,29 @@ impl Redis {
             ttl_ms: millis(claim.ttl),
             block: claim.block,
         };
-        session.connection.send_plain(&self.sessions.shared, taking).await
+        session.batcher.claim(request).await
     }
 
     /// The path that sees everything.
     async fn claim_in_full(
         &self,
-        session: &Session,
+        session: &RedisSession,
         gate: &str,
         claim: &Claim,
-    ) -> Result<Option<ClaimAnswer>, BackendError> {
+    ) -> Result<ClaimReply, BackendError> {
         let (script, keys) = (&self.scripts().claim, self.keys(&claim.name)?);
         let mut call = self.full_call(script, &keys, gate);
         call.arg(&claim.owner.hex()[..]).arg(millis(claim.ttl)).arg(value::mode_code(claim.mode));
         call.arg(match claim.wait {
-            Wait::No => "n",
-            Wait::Wake => "w",
-            Wait::Turn => "t",
+            WaitMode::No => "n",
+            WaitMode::Wake => "w",
+            WaitMode::Turn => "t",
         });
         let (label, since) = (self.label(&claim.label), self.sessions.host().now().wall.as_millis());
         call.arg(claim.block.max(1)).arg(since.to_string()).arg(&*label);
-        call.arg(self.known(gate));
+        call.arg(self.sessions.shared.known_through(gate));
         let answer = session.ask(script, &call).await?;
-        let parsed = Reply::new(answer).and_then(|reply| read_answer(claim, reply));
-        match parsed.ok_or_else(|| error::unreadable(session.place(), "a claim"))? {
-            Claimed::Answer(answer) => {
-                self.learn(gate, &answer);
-                Ok(Some(answer))
-            }
-            Claimed::Closed => Ok(None),
-            Claimed::Rewound => self.close(session, gate).await,
-            Claimed::Full(waiting) => {
-                let message =
-                    format!("the queue of this lock is full: {waiting} owners wait already; try again later");
-                Err(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message))
-            }
-        }
+        ClaimReply::of_full(answer).ok_or_else(|| error::unreadable(&session.place, "a claim"))
     }
 
     /// A call of a script that looks at everything: its keys, the gate and the bounds of the queue.
@@ -393,7 +419,7 @@ impl Redis {
     /// # Errors
     /// `Invalid` for a lease that is longer than the guard waits for (H4.5).
     fn allow(&self, ttl: Duration) -> Result<(), BackendError> {
-        let max = self.config().max_ttl;
+        let max = self.config().max_ttl();
         if ttl <= max {
             return Ok(());
         }
@@ -401,41 +427,29 @@ impl Redis {
         Err(BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message))
     }
 
-    fn known(&self, gate: &str) -> u64 {
-        self.sessions.shared.known_through(gate)
-    }
-
-    fn learn(&self, gate: &str, answer: &ClaimAnswer) {
-        if let (Counting::One, ClaimAnswer::Granted(grant)) = (self.config().counting(), answer) {
-            let last = grant.token.get() + u64::from(grant.block) - 1;
-            self.sessions.shared.known.learn(gate, last);
-        }
-    }
-
-    /// A server was put back to an earlier state under the same run and history, as a snapshot that is resumed: what tells is its
-    /// counter, which is behind what it granted to us. Closes the gate until every lease that the server may have forgotten is over
-    /// (L1); its check finds it closed.
-    async fn close<A>(&self, session: &Session, gate: &str) -> Result<Option<A>, BackendError> {
+    /// A server was put back to an earlier state under the same run and history, as a snapshot that is
+    /// resumed: what shows it is its counter, which is behind what it granted to us. Closes the gate until
+    /// every lease that the server may have forgotten has expired (L1); its check finds it closed.
+    async fn close(&self, session: &RedisSession, gate: &str) -> Result<(), BackendError> {
         let script = &self.scripts().rewound;
         let mut call = script.call(&[self.config().record()]);
-        call.arg(gate).arg(self.known(gate)).arg(millis(self.config().max_ttl));
+        call.arg(gate).arg(self.sessions.shared.known_through(gate)).arg(millis(self.config().max_ttl()));
         session.ask(script, &call).await?;
-        tracing::warn!(place = %session.place(), "a Redis server was put back to an earlier state");
-        Ok(None)
+        tracing::warn!(place = %session.place, "a Redis server was put back to an earlier state");
+        Ok(())
     }
 
     /// The connection, if leases so long may be renewed over it.
-    async fn renewing(&self, longest: Duration) -> Result<Arc<Session>, BackendError> {
+    async fn renewing(&self, longest: Duration) -> Result<Arc<RedisSession>, BackendError> {
         self.allow(longest)?;
         let session = self.sessions.session().await?;
-        session.stand(self.sessions.host().now()).await?;
-        session.may_renew().await?;
+        session.health.ensure_fit(FitFor::Renewal, self.sessions.host().now()).await?;
         Ok(session)
     }
 
     async fn renew_batch(
         &self,
-        session: &Arc<Session>,
+        session: &RedisSession,
         grants: &[Grant],
     ) -> Vec<Result<Renewal, BackendError>> {
         let plain = match self.renew_plain(session, grants).await {
@@ -450,7 +464,7 @@ impl Redis {
     }
 
     /// Renews up to a batch of exclusive leases; `false` for those that need a closer look.
-    async fn renew_plain(&self, session: &Arc<Session>, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
+    async fn renew_plain(&self, session: &RedisSession, grants: &[Grant]) -> Result<Vec<bool>, BackendError> {
         let locks: Result<Vec<String>, _> =
             grants.iter().map(|g| self.keys(&g.name).map(|keys| keys.lock)).collect();
         let locks = locks?;
@@ -462,8 +476,8 @@ impl Redis {
         };
         let keys: Vec<&str> = std::iter::once(&record).chain(&locks).map(String::as_str).collect();
         let mut call = script.call(&keys);
-        let gate = open_gate(session);
-        call.arg(settings).arg(&*gate).arg(self.known(&gate));
+        let gate = session.health.gate();
+        call.arg(settings).arg(&*gate).arg(self.sessions.shared.known_through(&gate));
         for grant in grants {
             call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         }
@@ -474,84 +488,95 @@ impl Redis {
             }
             Value::Int(-1) => {
                 // The check says which settings others have adopted.
-                let gate = session.gate();
-                session.recheck(&gate).await?;
-                Err(session.gate().refusal(session.place(), self.sessions.host().now()))
+                session.health.check_again().await?;
+                Err(session.health.fitness().refusal(&session.place, self.sessions.host().now()))
             }
             Value::Int(-2) => {
                 // What is still there is renewed: it was granted, and no lease is forgotten by keeping it.
-                self.close::<()>(session, &gate).await?;
+                self.close(session, &gate).await?;
                 Box::pin(self.renew_plain(session, grants)).await
             }
-            _ => Err(error::unreadable(session.place(), "a renewal")),
+            _ => Err(error::unreadable(&session.place, "a renewal")),
         }
     }
 
-    async fn keep(&self, session: &Arc<Session>, grant: &Grant) -> Result<Renewal, BackendError> {
+    async fn keep(&self, session: &RedisSession, grant: &Grant) -> Result<Renewal, BackendError> {
         let script = &self.scripts().keep;
         let keys = self.keys(&grant.name)?;
-        let mut call = self.full_call(script, &keys, &self.gate_for_handing(session).await);
+        let mut call = self.full_call(script, &keys, &self.gate_for_hand_off(session).await);
         call.arg(&grant.owner.hex()[..]).arg(millis(grant.ttl));
         match number(&session.ask(script, &call).await?) {
             Some(1) => Ok(Renewal::Renewed),
             Some(0) => Ok(Renewal::Gone),
-            _ => Err(error::unreadable(session.place(), "a renewal")),
+            _ => Err(error::unreadable(&session.place, "a renewal")),
         }
     }
 
     /// Leaves where there may be waiters; remembers whether there were.
     async fn leave(
         &self,
-        session: &Arc<Session>,
+        session: &RedisSession,
         keys: &Keys,
         name: &LockName,
         owner: OwnerId,
     ) -> Result<Released, BackendError> {
         let script = &self.scripts().leave;
-        let seen = session.gate();
-        let mut call = self.full_call(script, keys, &self.gate_for_handing(session).await);
-        call.arg(&owner.hex()[..]);
-        let mut answer = number(&session.ask(script, &call).await?);
-        if answer == Some(3) && matches!(seen, Gate::Open(_)) && session.recheck(&seen).await.is_ok() {
-            // It has left. Asked again, it hands on what is free, if the gate is open under another name by now.
-            let mut again = self.full_call(script, keys, &open_gate(session));
-            again.arg(&owner.hex()[..]);
-            answer = session.ask(script, &again).await.map_or(answer, |_| answer);
+        let call = |gate: &str| {
+            let mut call = self.full_call(script, keys, gate);
+            call.arg(&owner.hex()[..]);
+            call
+        };
+        let gate = self.gate_for_hand_off(session).await;
+        let answer = number(&session.ask(script, &call(&gate)).await?);
+        if answer == Some(3) && *gate != *CLOSED {
+            // It has left. Asked again, it hands on what is free, if the server is fit with another gate by
+            // now.
+            session.health.refute(&gate);
+            let gate = self.gate_for_hand_off(session).await;
+            if *gate != *CLOSED {
+                // OK to ignore: the lock is released, and each waiter enters by its own timer.
+                let _ = session.ask(script, &call(&gate)).await;
+            }
         }
         self.contended.set(name, matches!(answer, Some(1 | 3)));
         match answer {
             Some(1..=3) => Ok(Released::Released),
             Some(0) => Ok(Released::WasGone),
-            _ => Err(error::unreadable(session.place(), "a release")),
+            _ => Err(error::unreadable(&session.place, "a release")),
         }
     }
 
-    /// The gate, looked at again if it may have opened since: who only renews and releases would never know otherwise, and
-    /// hand nothing on.
-    async fn gate_for_handing(&self, session: &Arc<Session>) -> Arc<str> {
-        let gate = session.gate();
-        if let Gate::Closed { until, .. } = &gate
-            && until.is_over(self.sessions.host().now())
-            && let Err(error) = session.recheck(&gate).await
-        {
+    /// The gate, of a server that is checked again if it may have become fit: a handle that only renews and
+    /// releases would never learn it otherwise, and would hand nothing on.
+    async fn gate_for_hand_off(&self, session: &RedisSession) -> Arc<str> {
+        let gate = session.health.ensure_fit(FitFor::HandOff, self.sessions.host().now()).await;
+        gate.unwrap_or_else(|error| {
             tracing::debug!(%error, "nothing is handed on");
-        }
-        open_gate(session)
+            Arc::from(CLOSED)
+        })
     }
 
     /// One lock.
-    pub(crate) async fn look(&self, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
+    pub(crate) async fn look(
+        &self,
+        session: &RedisSession,
+        name: &LockName,
+    ) -> Result<LockView, BackendError> {
         let keys = self.keys(name)?;
         let all: Vec<String> = keys.all().into_iter().chain([keys.side("memo")]).collect();
         let mut call = self.scripts().inspect.call(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        call.arg(&*open_gate(session));
+        call.arg(&*session.health.gate());
         let answer = session.ask(&self.scripts().inspect, &call).await?;
         let view = Reply::new(answer).and_then(|reply| read_view(name, reply));
-        view.ok_or_else(|| error::unreadable(session.place(), "an inspection"))
+        view.ok_or_else(|| error::unreadable(&session.place, "an inspection"))
     }
 
     /// The keys of a walk's next step; one that is no UTF-8 has no name.
-    async fn step(&self, session: &Session, scan: &mut Scan) -> Result<Option<Vec<String>>, BackendError> {
+    async fn step(
+        &self,
+        session: &RedisSession,
+        scan: &mut Scan,
+    ) -> Result<Option<Vec<String>>, BackendError> {
         let step = scan.next().await.map_err(|error| session.failed(error))?;
         Ok(step.map(|keys| keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
     }
@@ -564,7 +589,7 @@ impl Redis {
     /// Of these names, those whose value is one of ours: anybody's data may lie under such a key.
     async fn only_ours(
         &self,
-        session: &Session,
+        session: &RedisSession,
         mut names: Vec<LockName>,
     ) -> Result<Vec<LockName>, BackendError> {
         let heads = join_all(names.iter().map(|name| self.head_of(session, name))).await;
@@ -576,7 +601,7 @@ impl Redis {
     }
 
     /// The first bytes of what lies under the lock's key; nothing if it is no text, or gone by now.
-    async fn head_of(&self, session: &Session, name: &LockName) -> Result<Option<String>, BackendError> {
+    async fn head_of(&self, session: &RedisSession, name: &LockName) -> Result<Option<String>, BackendError> {
         let mut cmd = redis::cmd("GETRANGE");
         cmd.arg(self.keys(name)?.lock).arg(0).arg(63);
         match session.command(&cmd).await {
@@ -584,25 +609,6 @@ impl Redis {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
             Err(error) => Err(error),
-        }
-    }
-
-    /// One attempt through an open gate. `None`: it is closed.
-    async fn raise_through(
-        &self,
-        session: &Session,
-        gate: &str,
-        keys: &Keys,
-        (owner, to): (OwnerId, FencingToken),
-    ) -> Result<Option<Raised>, BackendError> {
-        let script = &self.scripts().raise;
-        let mut call = script.call(&[&keys.lock, &keys.counter(), self.config().record()]);
-        call.arg(gate).arg(&owner.hex()[..]).arg(to.get());
-        match number(&session.ask(script, &call).await?) {
-            Some(1) => Ok(Some(Raised::Raised)),
-            Some(0) => Ok(Some(Raised::Gone)),
-            Some(-1) => Ok(None),
-            _ => Err(error::unreadable(session.place(), "a raise")),
         }
     }
 
@@ -617,76 +623,20 @@ impl Redis {
     }
 }
 
-fn granted(claim: &Claim, token: i64, count: u64) -> ClaimAnswer {
-    ClaimAnswer::Granted(Grant {
-        name: claim.name.clone(),
-        owner: claim.owner,
-        token: FencingToken::new(token.unsigned_abs()),
-        block: u32::try_from(count).unwrap_or(1),
-        ttl: claim.ttl,
-    })
-}
-
-enum Claimed {
-    Answer(ClaimAnswer),
-    Closed,
-    Rewound,
-    Full(u64),
-}
-
-/// See the contract of `claim.lua`.
-fn read_answer(claim: &Claim, mut reply: Reply) -> Option<Claimed> {
-    let kind = reply.number()?;
-    Some(match kind {
-        0 => Claimed::Closed,
-        1 => Claimed::Answer(granted(claim, reply.number()?, reply.count()?)),
-        4 => Claimed::Full(reply.count()?),
-        5 => Claimed::Rewound,
-        _ => {
-            let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
-            let holder = read_holder(&mut reply);
-            Claimed::Answer(if kind == 3 {
-                ClaimAnswer::Busy { retry_after, holder }
-            } else {
-                ClaimAnswer::Queued { ahead, retry_after, holder }
-            })
-        }
-    })
-}
-
-/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
-fn read_holder(reply: &mut Reply) -> Option<HolderView> {
-    let (value, left) = (reply.bytes()?, reply.millis());
-    if value == value::SHARED.as_bytes()
-        && let (Some(owner), Some(details)) = (reply.text(), reply.text())
-    {
-        return value::shared_holder(&owner, &details, left.unwrap_or_default());
-    }
-    Some(value::sole_holder(&value, left))
-}
-
-/// The text of the gate if it is open as far as we know. A wrong one only keeps the script from handing on.
-fn open_gate(session: &Session) -> Arc<str> {
-    match session.gate() {
-        Gate::Open(text) => text,
-        Gate::Closed { .. } => Arc::from("closed"),
-    }
-}
-
-fn read_robbed(mut reply: Reply) -> Option<Vec<HolderView>> {
+fn broken_holders(mut reply: Reply) -> Option<Vec<HolderView>> {
     let now = reply.millis()?;
-    let mut robbed = Vec::new();
-    // No value is nobody.
+    let mut broken = Vec::new();
+    // Without a value no owner holds it alone.
     let (value, left) = (reply.bytes(), reply.millis());
-    robbed.extend(value.map(|value| value::sole_holder(&value, left)));
+    broken.extend(value.map(|value| value::sole_holder(&value, left)));
     while !reply.is_empty() {
         let (owner, details, end) = (reply.text()?, reply.text()?, reply.millis()?);
-        robbed.extend(value::shared_holder(&owner, &details, end.saturating_sub(now)));
+        broken.extend(value::shared_holder(&owner, &details, end.saturating_sub(now)));
     }
-    Some(robbed)
+    Some(broken)
 }
 
-/// See the contract of `inspect.lua`. What is over is left out.
+/// See the contract of `inspect.lua`. What has expired is left out.
 fn read_view(name: &LockName, mut reply: Reply) -> Option<LockView> {
     let now = reply.millis()?;
     let fence = FencingToken::new(reply.count()?);

@@ -1,5 +1,5 @@
-//! How a connection of the driver is made: over a socket of ours, so that what it hears is known, and with TLS of our own, so that
-//! nothing of the process is set.
+//! How a connection of the driver is made: over a socket of ours, so that what it hears is known, and with
+//! TLS of our own, so that nothing of the process is set.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use crate::config::Config;
 
 /// Where one server is.
 #[derive(Clone)]
-pub(crate) enum Address {
+pub(crate) enum ServerAddress {
     Host(String, u16),
     Socket(PathBuf),
 }
 
 /// The way to one server: where it is, how it is spoken to, and as whom.
-pub(crate) struct Way {
-    pub(crate) address: Address,
+pub(crate) struct ServerRoute {
+    pub(crate) address: ServerAddress,
     pub(crate) tls: Option<TlsConnector>,
     pub(crate) login: RedisConnectionInfo,
     pub(crate) host: Arc<dyn Host>,
@@ -40,7 +40,7 @@ pub(crate) fn connector(config: &Config) -> Result<Option<TlsConnector>, Backend
     Ok(Some(TlsConnector::from(Arc::new(settings))))
 }
 
-impl Way {
+impl ServerRoute {
     /// With the detector that hears what comes over it.
     pub(crate) async fn connect(
         &self,
@@ -78,8 +78,8 @@ impl Way {
         stall: Arc<StallDetector>,
     ) -> RedisResult<Box<dyn AsyncStream + Send + Sync + Unpin>> {
         let (host, port) = match &self.address {
-            Address::Host(host, port) => (host, *port),
-            Address::Socket(path) => return Ok(Box::new(Socket::unix(path, stall).await?)),
+            ServerAddress::Host(host, port) => (host, *port),
+            ServerAddress::Socket(path) => return Ok(Box::new(Socket::unix(path, stall).await?)),
         };
         let socket = Socket::tcp(host, port, stall).await?;
         let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };

@@ -1,53 +1,71 @@
-//! `Config`: which servers, how to reach them, and the settings that all clients must share; from a URL.
+//! `Config`: which servers, how to reach them, and the settings that all clients must share.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use tenure_client::{
-    Login,
+    Login, Secret,
     durations::{CLAIM_TTL, CONNECT_TIMEOUT, MAX_TTL, RESPONSE_TIMEOUT, RETRY_MAX},
-    url::{Address, Form, Url, bad, shown},
+    url::{Form, HostPort, Url, UrlWriter, Words, bad, check_ports, listed, path_text, shown, some},
 };
 use tenure_core::Timing;
 
 use crate::keys::{Counting, ONE, QUORUM};
 
-/// Why a URL is refused.
+/// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where Redis is and how its locks behave.
-///
-/// `Debug` shows no secret.
-#[derive(Clone, PartialEq, Eq)]
+/// Where Redis is and how its locks behave. A URL fills it, or a program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) place: Place,
-    pub(crate) tls: bool,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) login: Login,
+    /// Which servers.
+    pub topology: Topology,
+    /// Whether they are reached over TLS.
+    pub tls: bool,
+    /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
+    pub ca: Option<PathBuf>,
+    /// User and password.
+    pub login: Login,
     /// For the Sentinels themselves.
-    pub(crate) sentinel_login: Login,
-    pub(crate) db: i64,
-    /// `%s` is the name of the lock.
-    pub(crate) key: String,
-    pub(crate) guard: GuardMode,
-    pub(crate) max_ttl: Duration,
+    pub sentinel_login: Login,
+    /// The number of the database.
+    pub db: i64,
+    /// The key of a lock; `%s` is its name.
+    pub key: String,
+    /// What a server that may have forgotten locks is allowed to do.
+    pub guard: GuardMode,
+    /// The longest lease, where there is a guard that waits for it: see [`max_ttl`](Self::max_ttl).
+    pub guarded_ttl: Duration,
     /// Whether RESP3 may be spoken; without it, hints come over a connection of their own.
-    pub(crate) resp3: bool,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) response_timeout: Duration,
-    pub(crate) claim_ttl: Duration,
+    pub resp3: bool,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// How long an answer may take.
+    pub response_timeout: Duration,
+    /// How long a waiter may take to enter when its turn has come.
+    pub claim_ttl: Duration,
     pub(crate) place_ttl: Duration,
-    pub(crate) retry_max: Duration,
+    /// How long a waiter sleeps at most before it asks again.
+    pub retry_max: Duration,
     /// How many nodes the quorum has of which this server is one.
     pub(crate) quorum: Option<usize>,
 }
 
 /// Which servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Topology {
+    /// One server.
     Host(String, u16),
+    /// One server on this machine.
     Socket(PathBuf),
-    Sentinel { sentinels: Vec<Address>, master: String },
-    Cluster(Vec<Address>),
+    /// The master of this name, as these Sentinels know it.
+    Sentinel {
+        /// The Sentinels.
+        sentinels: Vec<HostPort>,
+        /// The name of the master.
+        master: String,
+    },
+    /// A Cluster, of which these nodes are asked for the others.
+    Cluster(Vec<HostPort>),
 }
 
 /// What a server that may have forgotten locks is allowed to do.
@@ -55,7 +73,7 @@ pub(crate) enum Place {
 pub enum GuardMode {
     /// It grants nothing until every lease it may have forgotten is over.
     On,
-    /// It grants at once: two holders may be there after a restart or a fail-over.
+    /// It grants immediately: two holders may be there after a restart or a fail-over.
     Off,
 }
 
@@ -80,7 +98,14 @@ const FORM: Form = Form {
     ],
 };
 
+const GUARD: Words<GuardMode> = Words("guard", &[("on", GuardMode::On), ("off", GuardMode::Off)]);
+
 impl Config {
+    /// The default port of a server.
+    pub const PORT: u16 = 6379;
+    /// The default port of a Sentinel.
+    pub const SENTINEL_PORT: u16 = 26379;
+
     /// The schemes of URLs that [`from_url`](Self::from_url) reads.
     pub const SCHEMES: &'static [&'static str] = &[
         "redis",
@@ -99,31 +124,33 @@ impl Config {
     /// [`ConfigError`] names the part that is wrong, and never a password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let url = FORM.read(url)?;
-        let place = Place::of(&url)?;
-        let login = url.login.clone().unwrap_or_default();
-        let mut config = Self::at(place, url.scheme.starts_with("rediss"), login);
+        let mut config = Self::new(Topology::of(&url)?);
+        config.tls = url.scheme.starts_with("rediss");
         let path = url.path()?;
-        if !matches!(config.place, Place::Socket(_)) && !path.is_empty() {
+        if !matches!(config.topology, Topology::Socket(_)) && !path.is_empty() {
             config.db = parse_db(&path)?;
         }
+        config.login = url.login.unwrap_or_default();
         for (key, value) in url.settings {
-            config.set(key, &value)?;
+            config.set(key, value)?;
         }
-        config.checked()
+        config.validate()?;
+        Ok(config)
     }
 
-    fn at(place: Place, tls: bool, login: Login) -> Self {
+    /// These servers, with defaults.
+    pub fn new(topology: Topology) -> Self {
         Self {
-            place,
-            tls,
+            topology,
+            tls: false,
             ca: None,
-            login,
+            login: Login::default(),
             sentinel_login: Login::default(),
             db: 0,
             key: "%s".into(),
             guard: GuardMode::On,
             // As long as the default ttl: every server without a record waits for that long, once.
-            max_ttl: Timing::DEFAULT_TTL,
+            guarded_ttl: Timing::DEFAULT_TTL,
             resp3: true,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(1),
@@ -140,15 +167,15 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] for whatever is not one server.
     pub fn in_quorum(mut self, nodes: usize) -> Result<Self, ConfigError> {
-        let why = match &self.place {
-            Place::Host(..) | Place::Socket(_) => {
+        let why = match &self.topology {
+            Topology::Host(..) | Topology::Socket(_) => {
                 self.quorum = Some(nodes);
                 return Ok(self);
             }
-            Place::Sentinel { .. } => {
+            Topology::Sentinel { .. } => {
                 "Sentinel puts another server in its place, and the nodes of a quorum are always the same ones"
             }
-            Place::Cluster(_) => {
+            Topology::Cluster(_) => {
                 "a Cluster keeps no record by which a server that forgot its locks would wait"
             }
         };
@@ -158,66 +185,140 @@ impl Config {
         )))
     }
 
-    fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
+    fn set(&mut self, key: &'static str, value: String) -> Result<(), ConfigError> {
         match key {
-            "key" if value.matches("%s").count() == 1 => self.key = value.into(),
-            "key" => return Err(bad("key= is a template with one %s for the name, as in key=lock:%25s")),
-            "guard" => {
-                self.guard = match value {
-                    "on" => GuardMode::On,
-                    "off" => GuardMode::Off,
-                    _ => return Err(bad("guard= is on or off")),
-                }
-            }
-            "max_ttl" => self.max_ttl = MAX_TTL.read(value)?,
-            "claim_ttl" => self.claim_ttl = CLAIM_TTL.read(value)?,
-            "connect_timeout" => self.connect_timeout = CONNECT_TIMEOUT.read(value)?,
-            "response_timeout" => self.response_timeout = RESPONSE_TIMEOUT.read(value)?,
-            "retry_max" => self.retry_max = RETRY_MAX.read(value)?,
-            "ca" if self.tls => self.ca = Some(value.into()),
-            "ca" => return Err(bad("ca= is for TLS: begin the URL with rediss")),
+            "key" => self.key = value,
+            "guard" => self.guard = GUARD.read(&value)?,
+            "max_ttl" => self.guarded_ttl = MAX_TTL.read(&value)?,
+            "claim_ttl" => self.claim_ttl = CLAIM_TTL.read(&value)?,
+            "connect_timeout" => self.connect_timeout = CONNECT_TIMEOUT.read(&value)?,
+            "response_timeout" => self.response_timeout = RESPONSE_TIMEOUT.read(&value)?,
+            "retry_max" => self.retry_max = RETRY_MAX.read(&value)?,
+            "ca" => self.ca = Some(value.into()),
             "protocol" => {
-                self.resp3 = match value {
+                self.resp3 = match value.as_str() {
                     "3" => true,
                     "2" => false,
                     _ => return Err(bad("protocol= is 3, or 2 for a server that does not know RESP3")),
                 }
             }
-            "db" => self.db = parse_db(value)?,
-            _ => return self.set_sentinel(key, value),
+            "db" => self.db = parse_db(&value)?,
+            "sentinel_user" => self.sentinel_login.user = some(value),
+            "sentinel_password" => self.sentinel_login.password = Some(value.into()),
+            _ => match &mut self.topology {
+                Topology::Sentinel { master, .. } => *master = value,
+                _ => return Err(bad("master= is for redis-sentinel://")),
+            },
         }
         Ok(())
     }
 
-    fn set_sentinel(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
-        let Place::Sentinel { master, .. } = &mut self.place else {
-            return Err(bad(format!("{key}= is for redis-sentinel://")));
-        };
-        match key {
-            "master" => *master = value.into(),
-            "sentinel_user" => self.sentinel_login.user = Some(value.into()),
-            _ => self.sentinel_login.password = Some(value.into()),
+    /// # Errors
+    /// [`ConfigError`] names the setting that is wrong, and never a password.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.scheme()?;
+        if self.ca.is_some() && !self.tls {
+            return Err(bad("ca= is for TLS: begin the URL with rediss"));
         }
-        Ok(())
-    }
-
-    fn checked(mut self) -> Result<Self, ConfigError> {
-        match &self.place {
-            Place::Sentinel { master, .. } if master.is_empty() => {
+        match &self.topology {
+            Topology::Host(_, port) => check_ports([*port])?,
+            Topology::Socket(path) if !path.is_absolute() => {
+                return Err(bad("the path of a socket is absolute"));
+            }
+            Topology::Socket(_) => {}
+            Topology::Sentinel { master, .. } if master.is_empty() => {
                 return Err(bad("redis-sentinel:// needs the name of the master, as in ?master=mymaster"));
             }
-            Place::Cluster(_) if self.db != 0 => return Err(bad("a Redis Cluster has the database 0 only")),
-            _ => {}
+            Topology::Cluster(_) if self.db != 0 => {
+                return Err(bad("a Redis Cluster has the database 0 only"));
+            }
+            Topology::Sentinel { sentinels: hosts, .. } | Topology::Cluster(hosts) => {
+                check_ports(hosts.iter().map(|(_, port)| *port))?;
+            }
         }
-        // Without a guard nothing waits for the longest ttl.
-        if self.is_cluster() || self.guard == GuardMode::Off {
-            self.max_ttl = Timing::MAX_TTL;
+        if !matches!(self.topology, Topology::Sentinel { .. }) {
+            let Login { user, password } = &self.sentinel_login;
+            let odd = [("sentinel_user", user.is_some()), ("sentinel_password", password.is_some())];
+            if let Some((key, _)) = odd.into_iter().find(|(_, is_said)| *is_said) {
+                return Err(bad(format!("{key}= is for redis-sentinel://")));
+            }
         }
-        Ok(self)
+        if self.key.matches("%s").count() != 1 {
+            return Err(bad("key= is a template with one %s for the name, as in key=lock:%25s"));
+        }
+        MAX_TTL.check(self.guarded_ttl)?;
+        CLAIM_TTL.check(self.claim_ttl)?;
+        CONNECT_TIMEOUT.check(self.connect_timeout)?;
+        RESPONSE_TIMEOUT.check(self.response_timeout)?;
+        RETRY_MAX.check(self.retry_max)
+    }
+
+    /// The URL that says the same. **It holds the passwords.**
+    ///
+    /// # Errors
+    /// If a path is not UTF-8, or there is no such URL.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let plain = Self::new(self.topology.clone());
+        let (servers, path, master) = match &self.topology {
+            Topology::Host(host, port) => (shown(&(host.clone(), *port)), "", None),
+            Topology::Socket(path) => match path_text(path)?.strip_prefix('/') {
+                Some(path) => (String::new(), path, None),
+                None => return Err(bad("the path of a socket is absolute")),
+            },
+            Topology::Sentinel { sentinels, master } => (listed(sentinels), "", Some(master.as_str())),
+            Topology::Cluster(nodes) => (listed(nodes), "", None),
+        };
+        UrlWriter::new(self.scheme()?, &self.login, &servers)
+            .path(path)
+            .set("master", master)
+            .set("sentinel_user", self.sentinel_login.user.as_deref())
+            .set("sentinel_password", self.sentinel_login.password.as_ref().map(Secret::expose))
+            .file("ca", self.ca.as_deref())
+            .set("db", (self.db != 0).then(|| self.db.to_string()).as_deref())
+            .set("key", (self.key != plain.key).then_some(&self.key))
+            .set("guard", GUARD.word(self.guard).filter(|_| self.guard != plain.guard))
+            .set("protocol", (!self.resp3).then_some("2"))
+            .duration(MAX_TTL, self.guarded_ttl, plain.guarded_ttl)
+            .duration(CLAIM_TTL, self.claim_ttl, plain.claim_ttl)
+            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .duration(RESPONSE_TIMEOUT, self.response_timeout, plain.response_timeout)
+            .duration(RETRY_MAX, self.retry_max, plain.retry_max)
+            .finish()
+    }
+
+    fn scheme(&self) -> Result<&'static str, ConfigError> {
+        Ok(match (&self.topology, self.tls) {
+            (Topology::Host(..), false) => "redis",
+            (Topology::Host(..), true) => "rediss",
+            (Topology::Sentinel { .. }, false) => "redis-sentinel",
+            (Topology::Sentinel { .. }, true) => "rediss-sentinel",
+            (Topology::Cluster(_), false) => "redis-cluster",
+            (Topology::Cluster(_), true) => "rediss-cluster",
+            (Topology::Socket(_), false) => "redis+unix",
+            (Topology::Socket(_), true) => {
+                return Err(bad("a socket on this machine is not reached over TLS"));
+            }
+        })
+    }
+
+    /// The port of all servers.
+    pub fn set_port(&mut self, port: u16) {
+        match &mut self.topology {
+            Topology::Host(_, own) => *own = port,
+            Topology::Socket(_) => {}
+            Topology::Sentinel { sentinels: hosts, .. } | Topology::Cluster(hosts) => {
+                hosts.iter_mut().for_each(|(_, own)| *own = port);
+            }
+        }
+    }
+
+    /// The longest lease. Without a guard nothing waits for it, and it is the longest that there is.
+    pub fn max_ttl(&self) -> Duration {
+        if self.is_cluster() || self.guard == GuardMode::Off { Timing::MAX_TTL } else { self.guarded_ttl }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.place, Place::Cluster(_))
+        matches!(self.topology, Topology::Cluster(_))
     }
 
     pub(crate) fn counting(&self) -> Counting {
@@ -235,26 +336,16 @@ impl Config {
 
     /// For people: where it is, without a secret.
     pub fn place_name(&self) -> String {
-        let list = |hosts: &[Address]| hosts.iter().map(shown).collect::<Vec<_>>().join(",");
-        match &self.place {
-            Place::Host(host, port) => shown(&(host.clone(), *port)),
-            Place::Socket(path) => path.display().to_string(),
-            Place::Sentinel { sentinels, master } => format!("{master} of {}", list(sentinels)),
-            Place::Cluster(nodes) => list(nodes),
+        match &self.topology {
+            Topology::Host(host, port) => shown(&(host.clone(), *port)),
+            Topology::Socket(path) => path.display().to_string(),
+            Topology::Sentinel { sentinels, master } => format!("{master} of {}", listed(sentinels)),
+            Topology::Cluster(nodes) => listed(nodes),
         }
     }
 }
 
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("place", &self.place_name())
-            .field("db", &self.db)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Place {
+impl Topology {
     fn of(url: &Url<'_>) -> Result<Self, ConfigError> {
         match url.scheme {
             "redis+unix" => match url.path()? {
@@ -262,11 +353,11 @@ impl Place {
                 _ => Err(bad("redis+unix: needs a path, as in redis+unix:///run/redis.sock")),
             },
             "redis-sentinel" | "rediss-sentinel" => {
-                Ok(Self::Sentinel { sentinels: url.hosts(26379)?, master: String::new() })
+                Ok(Self::Sentinel { sentinels: url.hosts(Config::SENTINEL_PORT)?, master: String::new() })
             }
-            "redis-cluster" | "rediss-cluster" => Ok(Self::Cluster(url.hosts(6379)?)),
+            "redis-cluster" | "rediss-cluster" => Ok(Self::Cluster(url.hosts(Config::PORT)?)),
             _ => {
-                let mut hosts = url.hosts(6379)?;
+                let mut hosts = url.hosts(Config::PORT)?;
                 if hosts.len() != 1 {
                     return Err(bad(
                         "redis:// names one server; several are redis-cluster:// or redis-sentinel://",
@@ -288,8 +379,6 @@ fn parse_db(text: &str) -> Result<i64, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use tenure_client::Secret;
-
     use super::*;
 
     fn read(url: &str) -> Config {
@@ -301,24 +390,27 @@ mod tests {
         let c = read(
             "rediss://app:p%40ss@db.example:7000/3?key=lock:%25s&guard=off&guard=on&max_ttl=1m&ca=/ca.pem",
         );
-        assert_eq!((c.place, c.db, c.tls), (Place::Host("db.example".into(), 7000), 3, true));
+        assert_eq!((c.topology.clone(), c.db, c.tls), (Topology::Host("db.example".into(), 7000), 3, true));
         assert_eq!(
             (c.login.user.as_deref(), c.login.password.as_ref().map(Secret::expose)),
             (Some("app"), Some("p@ss"))
         );
-        assert_eq!((c.key.as_str(), c.guard, c.max_ttl), ("lock:%s", GuardMode::On, Duration::from_secs(60)));
-        assert_eq!(read("redis://h").place, Place::Host("h".into(), 6379));
-        assert_eq!(read("redis://[::1]:7/").place, Place::Host("::1".into(), 7));
+        assert_eq!(
+            (c.key.as_str(), c.guard, c.max_ttl()),
+            ("lock:%s", GuardMode::On, Duration::from_secs(60))
+        );
+        assert_eq!(read("redis://h").topology, Topology::Host("h".into(), 6379));
+        assert_eq!(read("redis://[::1]:7/").topology, Topology::Host("::1".into(), 7));
         assert_eq!(read("redis://:pw@h").login.user, None);
-        assert_eq!(read("redis+unix:///run/r.sock?db=1").place, Place::Socket("/run/r.sock".into()));
+        assert_eq!(read("redis+unix:///run/r.sock?db=1").topology, Topology::Socket("/run/r.sock".into()));
         let sentinels = vec![("a".into(), 26379), ("b".into(), 5)];
         assert_eq!(
-            read("redis-sentinel://a,b:5/0?master=m").place,
-            Place::Sentinel { sentinels, master: "m".into() }
+            read("redis-sentinel://a,b:5/0?master=m").topology,
+            Topology::Sentinel { sentinels, master: "m".into() }
         );
         assert_eq!(
-            read("redis-cluster://a,b").place,
-            Place::Cluster(vec![("a".into(), 6379), ("b".into(), 6379)])
+            read("redis-cluster://a,b").topology,
+            Topology::Cluster(vec![("a".into(), 6379), ("b".into(), 6379)])
         );
     }
 
@@ -347,6 +439,14 @@ mod tests {
         for (url, part) in cases {
             let error = Config::from_url(url).unwrap_err().to_string();
             assert!(error.contains(part), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_a_guard_any_lease_is_granted() {
+        for url in ["redis://h?guard=off&max_ttl=5s", "redis-cluster://h?max_ttl=5s"] {
+            assert_eq!(read(url).max_ttl(), Timing::MAX_TTL, "{url}");
+            assert_eq!(read(&read(url).to_url().unwrap()), read(url));
         }
     }
 

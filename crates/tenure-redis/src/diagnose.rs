@@ -1,35 +1,35 @@
 //! `diagnose`: what weakens the promises of a Redis server, and what to do about it.
 //!
-//! A visit uses a connection that has passed no check, so that it also works where clients are refused. It looks at the
-//! servers, at the record (whether its settings are ours, whether it grants, and what its clock did), at one lock of its own from
-//! claim to release (whether this user may do all that a lock needs), and at the keys (what others keep under our prefix, and
-//! which foreign clients hold what ours wait for).
+//! A visit uses a connection that has passed no check, so that it also works where clients are refused. It
+//! looks at the servers, at the record (whether its settings are ours, whether it grants, and what its clock
+//! did), at one lock of its own from claim to release (whether this user may do all that a lock needs), and
+//! at the keys (what others keep under our prefix, and which foreign clients hold what ours wait for).
 
 mod server;
 
-use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
+use tenure_client::doctor::{Trial, TrialError, finding, found};
 use tenure_core::{
-    Audience, Backend, BackendError, Claim, ClaimAnswer, ErrorKind, Finding, Grant, HolderView, Label,
-    LockName, Mode, OwnerId, ProcessId, Severity,
+    Audience, BackendError, ErrorKind, Finding, HolderView, LockName, Severity,
     Severity::{Note, Problem, Warning},
-    Wait, shown,
+    WaitMode, shown,
 };
 
 use crate::{
     backend::Redis,
-    check::{self, Gate},
     config::GuardMode,
+    connection::{self, LockNode, Wire},
     error,
-    guard::{self, Decision, Facts, Record, Refusal, SLACK, Terms, Why},
+    guard::{self, ClientRefusal, Decision, SLACK, ServerFacts, ServerRecord, Terms, Why},
+    health::{self, Fitness},
     keys::{self, Counting, ONE, PREFIX, QUORUM},
     scan::{self, STEP, Scan},
-    session::Session,
-    wire::{self, Node, Wire},
+    session::RedisSession,
 };
-use server::{Server, finding, time, word};
+use server::{NodeReport, time, word};
 
 struct Visit<'a> {
     redis: &'a Redis,
@@ -53,7 +53,9 @@ impl Redis {
         if visit.servers(&nodes).await? {
             let session = visit.session().await;
             match session.as_deref() {
-                Some(session) if session.gate().is_open() => visit.try_a_lock(session).await,
+                Some(session) if matches!(session.health.fitness(), Fitness::Fit(_)) => {
+                    visit.try_a_lock(session).await;
+                }
                 Some(_) => visit.not_tried("until it grants again"),
                 None => visit.not_tried("until the problem above is mended"),
             }
@@ -65,13 +67,14 @@ impl Redis {
 
 impl Visit<'_> {
     /// Looks at each server that keeps locks; false if a look at anything else is of no use.
-    async fn servers(&mut self, nodes: &[Node]) -> Result<bool, BackendError> {
+    async fn servers(&mut self, nodes: &[LockNode]) -> Result<bool, BackendError> {
         let (mut found, mut is_right) = (Vec::new(), true);
         for node in nodes {
-            let findings = match Server::read(&self.wire, node, self.redis).await {
+            let findings = match NodeReport::read(&self.wire, node, self.redis, &self.terms).await {
                 Ok(server) => {
-                    is_right &= server.keeps_locks(&self.terms);
-                    server.findings(&self.terms)
+                    let wrong = server.keeps_no_locks();
+                    is_right &= wrong.is_empty();
+                    if wrong.is_empty() { server.weaknesses() } else { wrong }
                 }
                 Err(error) if error.code() == Some("NOPERM") => {
                     is_right = false;
@@ -86,7 +89,7 @@ impl Visit<'_> {
     }
 
     /// An ordinary connection; none if this client is refused.
-    async fn session(&mut self) -> Option<Arc<Session>> {
+    async fn session(&mut self) -> Option<Arc<RedisSession>> {
         if self.redis.is_cluster() {
             let what =
                 "a Redis Cluster has no restart guard: after a fail-over two clients may hold one lock";
@@ -94,9 +97,10 @@ impl Visit<'_> {
             self.say(Note, what, remedy);
         } else {
             if self.terms.mode == GuardMode::Off {
-                let what = "the guard is off: after a restart or a fail-over the server grants what others may still hold";
-                let remedy = "take guard=off out of the URL everywhere, then run `tenure doctor --adopt`; or check the \
-                              token where you write";
+                let what = "the guard is off: after a restart or a fail-over the server grants what others \
+                            may still hold";
+                let remedy = "take guard=off out of the URL everywhere, then run `tenure doctor --adopt`; or \
+                              check the token where you write";
                 self.say(Warning, what, remedy);
             }
             self.record().await?;
@@ -108,15 +112,15 @@ impl Visit<'_> {
     /// Looks at the record; nothing if this client is refused by it.
     async fn record(&mut self) -> Option<()> {
         let place = self.redis.config().place_name();
-        let looked = check::look(&self.redis.sessions.shared, &self.wire, &place).await;
+        let looked = health::facts_and_record(&self.redis.sessions.shared, &self.wire, &place).await;
         if let Err(error) = &looked
             && error.kind() == ErrorKind::Corrupt
         {
             let key = self.redis.config().record();
             let what = format!("the record of this server cannot be read: {}", described(error));
             let remedy = format!(
-                "{key} must be a hash that only Tenure writes: see redis-cli TYPE {key}, then RENAME {key} old:{key}; or \
-                 give Tenure a database of its own, as in redis://HOST/1"
+                "{key} must be a hash that only Tenure writes: see redis-cli TYPE {key}, then RENAME {key} \
+                 old:{key}; or give Tenure a database of its own, as in redis://HOST/1"
             );
             self.say(Problem, what, remedy);
             return None;
@@ -127,22 +131,22 @@ impl Visit<'_> {
             self.findings.extend(set_back(counter, &facts, record.as_ref(), &decision));
         }
         match decision {
-            Decision::Refuse(Refusal::Mismatch { theirs, ours }) => {
+            Decision::Refuse(ClientRefusal::Mismatch { theirs, ours }) => {
                 self.findings.push(mismatch(&theirs, &ours));
                 return None;
             }
-            Decision::Refuse(Refusal::Alone) => self.say(
+            Decision::Refuse(ClientRefusal::Alone) => self.say(
                 Problem,
                 format!("{}, so it grants and renews nothing", Why::Alone),
-                "bring a replica back (redis-cli INFO replication shows them); or, if this server is to stand alone from \
-                 now on, run `tenure doctor --adopt`",
+                "bring a replica back (redis-cli INFO replication shows them); or, if this server is to \
+                 stand alone from now on, run `tenure doctor --adopt`",
             ),
             Decision::Write { why: Why::Missing, wait, .. } if facts.is_lossy && !wait.is_zero() => self.say(
                 Warning,
-                "the record of this server is gone, and its statistics show FLUSHALL, FLUSHDB, SWAPDB or evicted keys: \
-                 all earlier locks were lost",
-                "see who does that (redis-cli INFO commandstats, ACL LOG), and forbid it: redis-cli ACL SETUSER USER \
-                 -flushall -flushdb -swapdb",
+                "the record of this server is gone, and its statistics show FLUSHALL, FLUSHDB, SWAPDB or \
+                 evicted keys: all earlier locks were lost",
+                "see who does that (redis-cli INFO commandstats, ACL LOG), and forbid it: redis-cli ACL \
+                 SETUSER USER -flushall -flushdb -swapdb",
             ),
             _ => {}
         }
@@ -159,13 +163,13 @@ impl Visit<'_> {
         counters.filter_map(|(_, count)| count.parse().ok()).max().map(Duration::from_micros)
     }
 
-    async fn opened(&mut self) -> Result<Arc<Session>, BackendError> {
+    async fn opened(&mut self) -> Result<Arc<RedisSession>, BackendError> {
         let sessions = &self.redis.sessions;
         let session = sessions.session().await?;
         if !self.redis.is_cluster() {
-            session.recheck(&session.gate()).await?;
+            session.health.check_again().await?;
         }
-        if let Gate::Closed { why, until, .. } = session.gate()
+        if let Fitness::Unfit { why, until, .. } = session.health.fitness()
             && why != Why::Alone
         {
             let left = format!("{:.1} s", until.remaining(sessions.host().now()).as_secs_f64());
@@ -179,16 +183,16 @@ impl Visit<'_> {
         Ok(session)
     }
 
-    /// A lock whose name nobody can guess.
-    async fn try_a_lock(&mut self, session: &Session) {
-        let process = ProcessId::from_random(self.chance());
-        let name = format!("tenure-doctor/{:016x}", u64::from_be_bytes(self.chance()));
-        let name = LockName::new(name).unwrap_or_else(|error| unreachable!("BUG: a name of ours: {error}"));
-        // What is left behind after a refusal ends after a second.
-        let _ = self.verbs(&name, process).await;
-        let _ = self.commands(&name, process).await;
+    /// A lock whose name no other client knows, and what that did not need but others will.
+    async fn try_a_lock(&mut self, session: &RedisSession) {
+        let mut trial = Trial::new(self.redis.sessions.host(), TTL);
+        trial.wait = WaitMode::Wake;
+        if let Err(TrialError { verb, error }) = trial.run(self.redis).await {
+            self.findings.push(self.refused(verb, &error));
+        }
+        let _ = self.commands(&trial).await;
         // A counter of its own would stay for a day.
-        if let Ok(keys) = self.redis.keys(&name)
+        if let Ok(keys) = self.redis.keys(&trial.name)
             && self.redis.config().counting() != Counting::One
         {
             let mut del = redis::cmd("DEL");
@@ -196,45 +200,9 @@ impl Visit<'_> {
         }
     }
 
-    fn chance<const N: usize>(&self) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.redis.sessions.host().random(&mut bytes);
-        bytes
-    }
-
-    /// Alone, with a waiter, and shared; up to the first verb that is refused.
-    async fn verbs(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
-        let claim = |mode, wait| Claim {
-            name: name.clone(),
-            owner: OwnerId::from_random(process, self.chance()),
-            mode,
-            ttl: CLAIMED,
-            label: Arc::new(Label::new("", 0, "", "tenure doctor")),
-            block: 1,
-            wait,
-            asker: Default::default(),
-        };
-        let (holder, waiter) = (claim(Mode::Exclusive, Wait::No), claim(Mode::Exclusive, Wait::Wake));
-        let (reader, redis) = (claim(Mode::READ, Wait::No), self.redis);
-        let granted = self.tried("take a lock", redis.claim(&holder).await)?;
-        // Otherwise we were away for longer than the ttl.
-        if let ClaimAnswer::Granted(grant) = granted {
-            let renewed = redis.renew(&[Grant { ttl: TTL, ..grant }]).await.pop().transpose();
-            self.tried("renew a lock", renewed)?;
-        }
-        self.tried("inspect a lock", redis.inspect(name).await)?;
-        self.tried("wait for a lock", redis.claim(&waiter).await)?;
-        for owner in [holder.owner, waiter.owner] {
-            self.tried("release a lock", redis.release(name, owner).await)?;
-        }
-        self.tried("take a shared lock", redis.claim(&reader).await)?;
-        self.tried("release a shared lock", redis.release(name, reader.owner).await)?;
-        Some(())
-    }
-
-    /// What the lock above did not need, but others will: hints, and scripts that the server forgot.
-    async fn commands(&mut self, name: &LockName, process: ProcessId) -> Option<()> {
-        let channel = wire::channel((process, Audience::Waiters));
+    /// Hints, and scripts that the server forgot.
+    async fn commands(&mut self, trial: &Trial<'_>) -> Option<()> {
+        let channel = connection::channel((trial.process, Audience::Waiters));
         // On the connection that is dropped with this visit.
         let heard = if self.resp3 {
             self.wire.subscribe(&channel).await
@@ -242,7 +210,7 @@ impl Visit<'_> {
             self.wire.listen(std::slice::from_ref(&channel)).await.map(drop)
         };
         self.read("SUBSCRIBE to tenure:*", heard)?;
-        let keys = self.redis.keys(name);
+        let keys = self.redis.keys(&trial.name);
         let lock = self.tried("name a lock", keys)?.lock;
         let script = "return redis.call('EXISTS', KEYS[1])";
         for (verb, words) in [
@@ -256,7 +224,7 @@ impl Visit<'_> {
     }
 
     /// Without a session only what needs no script is looked at.
-    async fn keys(&mut self, nodes: &[Node], session: Option<&Session>) {
+    async fn keys(&mut self, nodes: &[LockNode], session: Option<&RedisSession>) {
         let Some(waited) = self.under_prefix(nodes).await else { return };
         if let Some(session) = session {
             self.foreign_holders(session, &waited).await;
@@ -268,8 +236,8 @@ impl Visit<'_> {
     }
 
     /// All keys under our prefix. Gives the locks that somebody waits for.
-    async fn under_prefix(&mut self, nodes: &[Node]) -> Option<Vec<LockName>> {
-        let (redis, mut strange, mut waited) = (self.redis, Tally::default(), Vec::new());
+    async fn under_prefix(&mut self, nodes: &[LockNode]) -> Option<Vec<LockName>> {
+        let (redis, mut strange, mut waited) = (self.redis, Examples::default(), Vec::new());
         self.walk(nodes, format!("{PREFIX}*"), |key, kind, _| {
             if !is_ours(key, kind) {
                 strange.add(format!("{} is a {kind}", text(key)));
@@ -282,15 +250,15 @@ impl Visit<'_> {
         .await?;
         let what =
             format!("keys under our prefix `{PREFIX}` that are not ours, so that locks with such a key fail");
-        let remedy = "see who writes there, then rename or delete them (redis-cli RENAME KEY NEW), or give Tenure a \
-                      database of its own, as in redis://HOST/1";
+        let remedy = "see who writes there, then rename or delete them (redis-cli RENAME KEY NEW), or give \
+                      Tenure a database of its own, as in redis://HOST/1";
         self.say_of(&strange, Problem, &what, remedy);
         Some(waited)
     }
 
     /// Locks that ours wait for and that a client of another library holds, with an end or without.
-    async fn foreign_holders(&mut self, session: &Session, waited: &[LockName]) {
-        let [mut bounded, mut endless, mut broken] = [(); 3].map(|()| Tally::default());
+    async fn foreign_holders(&mut self, session: &RedisSession, waited: &[LockName]) {
+        let [mut bounded, mut endless, mut broken] = [(); 3].map(|()| Examples::default());
         let (mut blocked, mut views) = (None, Vec::new());
         for step in waited.chunks(STEP) {
             views.extend(join_all(step.iter().map(|name| self.redis.look(session, name))).await);
@@ -325,16 +293,18 @@ impl Visit<'_> {
             let (name, key) = (word(name.as_str(), "NAME"), word(&key, "KEY"));
             let remedy =
                 format!("see that no client uses it, then `tenure break {name}`, or redis-cli DEL {key}");
-            let what = "locks that ours wait for and that foreign clients hold without an end, until the key is deleted";
+            let what = "locks that ours wait for and that foreign clients hold without an end, until the key \
+                        is deleted";
             self.say_of(&endless, Warning, what, &remedy);
         }
-        let remedy = "give Tenure names of its own, as in ?key=lock:%25s (the same everywhere), or rename the other data";
+        let remedy = "give Tenure names of its own, as in ?key=lock:%25s (the same everywhere), or rename \
+                      the other data";
         self.say_of(&broken, Problem, "locks whose key holds other data, so that they fail", remedy);
     }
 
     /// With a template of our own, every key of such a name should be a lock.
-    async fn under_template(&mut self, nodes: &[Node], template: &str) -> Option<()> {
-        let (mut other, mut endless) = (Tally::default(), Tally::default());
+    async fn under_template(&mut self, nodes: &[LockNode], template: &str) -> Option<()> {
+        let (mut other, mut endless) = (Examples::default(), Examples::default());
         let pattern = scan::escaped(template).replacen("%s", "*", 1);
         self.walk(nodes, pattern, |key, kind, ttl| match kind {
             _ if key.starts_with(PREFIX.as_bytes()) => {}
@@ -346,13 +316,15 @@ impl Visit<'_> {
         let what = format!(
             "keys under the template `{template}` that hold other data, so that locks of these names fail"
         );
-        let remedy = "rename the other data, or use another template, as in ?key=tenure-lock:%25s (the same everywhere)";
+        let remedy = "rename the other data, or use another template, as in ?key=tenure-lock:%25s (the same \
+                      everywhere)";
         self.say_of(&other, Problem, &what, remedy);
         let what = format!(
-            "keys without a ttl under the template `{template}`, so that a claim of such a lock waits for ever"
+            "keys without a ttl under the template `{template}`, so that a claim of such a lock waits for \
+             ever"
         );
-        let remedy = "if a foreign client left these locks, see that no client uses them, then redis-cli DEL KEY; if they \
-                      are other data, rename them or use another template";
+        let remedy = "if a foreign client left these locks, see that no client uses them, then redis-cli DEL \
+                      KEY; if they are other data, rename them or use another template";
         self.say_of(&endless, Warning, &what, remedy);
         Some(())
     }
@@ -360,7 +332,7 @@ impl Visit<'_> {
     /// Shows each key that matches, with its type and its PTTL.
     async fn walk(
         &mut self,
-        nodes: &[Node],
+        nodes: &[LockNode],
         pattern: String,
         mut show: impl FnMut(&[u8], &str, i64),
     ) -> Option<()> {
@@ -434,10 +406,9 @@ impl Visit<'_> {
         self.say(Note, what, format!("run `tenure doctor` again; nothing can be tried {until}"));
     }
 
-    fn say_of(&mut self, found: &Tally, severity: Severity, what: &str, remedy: &str) {
-        if found.count > 0 {
-            self.say(severity, format!("{what}: {}", found.text()), remedy);
-        }
+    fn say_of(&mut self, examples: &Examples, severity: Severity, what: &str, remedy: &str) {
+        let what = format!("{what}: {}", examples.text());
+        self.findings.extend(found(examples.count > 0, severity, what, remedy));
     }
 
     /// What this user was refused, and the line that allows it.
@@ -464,12 +435,12 @@ impl Visit<'_> {
 }
 
 /// A finding that several servers of a Cluster share is said once.
-fn merged(found: Vec<(&Node, Finding)>) -> Vec<Finding> {
+fn merged(found: Vec<(&LockNode, Finding)>) -> Vec<Finding> {
     let mut groups: Vec<(Vec<String>, Finding)> = Vec::new();
     for (node, finding) in found {
         let name = match node {
-            Node::Here => String::new(),
-            Node::At(host, port) => format!("{host}:{port}"),
+            LockNode::Here => String::new(),
+            LockNode::At(host, port) => format!("{host}:{port}"),
         };
         match groups.iter_mut().find(|(_, known)| *known == finding) {
             Some((names, _)) => names.push(name),
@@ -488,8 +459,7 @@ fn merged(found: Vec<(&Node, Finding)>) -> Vec<Finding> {
 
 /// An error with the server's own words.
 fn described(error: &BackendError) -> String {
-    let words = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-    shown(&format!("{error}{words}")).within(240).to_string()
+    shown(&tenure_client::doctor::described(error)).within(240).to_string()
 }
 
 fn mismatch(theirs: &str, ours: &str) -> Finding {
@@ -519,8 +489,8 @@ fn mismatch(theirs: &str, ours: &str) -> Finding {
 /// Hazard 19. While a wait runs, the counter is at the end of it.
 fn set_back(
     counter: Duration,
-    facts: &Facts,
-    record: Option<&Record>,
+    facts: &ServerFacts,
+    record: Option<&ServerRecord>,
     decision: &Decision,
 ) -> Option<Finding> {
     let allowed = match (record, decision) {
@@ -532,13 +502,13 @@ fn set_back(
     };
     let step = counter.saturating_sub(facts.now + allowed);
     let what = format!(
-        "the server's clock is {} behind the time at which tokens began: it was set back, by no less than that; leases of \
-         that time last longer",
+        "the server's clock is {} behind the time at which tokens began: it was set back, by no less than \
+         that; leases of that time last longer",
         time(step)
     );
-    let remedy = "have chrony or ntpd slew the clock instead of stepping it (see `chronyc tracking`); tokens go on from \
-                  where they were, so nothing is unsafe";
-    (step > SET_BACK).then(|| finding(Warning, what, remedy))
+    let remedy = "have chrony or ntpd slew the clock instead of stepping it (see `chronyc tracking`); tokens \
+                  go on from where they were, so nothing is unsafe";
+    found(step > SET_BACK, Warning, what, remedy)
 }
 
 fn text(key: &[u8]) -> String {
@@ -565,12 +535,12 @@ fn is_ours(key: &[u8], kind: &str) -> bool {
 
 /// Counts things, and keeps the first few as examples.
 #[derive(Default)]
-struct Tally {
+struct Examples {
     count: usize,
     examples: Vec<String>,
 }
 
-impl Tally {
+impl Examples {
     fn add(&mut self, example: String) {
         self.count += 1;
         self.examples.extend((self.count <= EXAMPLES).then_some(example));
@@ -586,15 +556,14 @@ impl Tally {
 /// The counter of tokens is at the server's time when it opens; a clock behind it by more was set back.
 const SET_BACK: Duration = Duration::from_secs(1);
 
-/// The lock ends after so long if the visit is cut off; no server has a shorter maximum. A claim asks for less, so that a
-/// renewal has something to do.
+/// The ttl of the lock, if the visit is cut off or refused before its release; no server has a shorter
+/// maximum.
 const TTL: Duration = Duration::from_secs(1);
-const CLAIMED: Duration = Duration::from_millis(900);
 
 /// What a user needs, beside the keys.
 const RIGHTS: &str = "+select +info +time +config|get +eval +evalsha +exists +get +getrange +set +incr \
-    +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard +zrange +zrangebyscore +zrank \
-    +zrem +zscore +publish +subscribe +scan +type";
+                      +append +del +pttl +pexpire +hget +hset +hdel +hexists +hgetall +hmget +zadd +zcard \
+                      +zrange +zrangebyscore +zrank +zrem +zscore +publish +subscribe +scan +type";
 
 /// And in a Cluster.
 const RIGHTS_IN_A_CLUSTER: &str = "+ping +cluster|nodes +cluster|slots";

@@ -1,23 +1,30 @@
 //! What is found, on texts of servers that a test cannot start; `tests/diagnose.rs` has the rest.
 
-use super::{server::Clock, *};
+use super::{server::ServerClock, *};
 use crate::guard::Predecessor;
 
 fn terms(mode: GuardMode, seconds: u64) -> Terms {
     Terms { mode, max_ttl: Duration::from_secs(seconds), db: 0, quorum: None }
 }
 
-/// Severity and text of the findings about a server of this `INFO`, guarded and with a backlog that is kept long enough.
-fn judge(info: &str) -> Vec<(Severity, String)> {
-    judged(&Server::of(info), &terms(GuardMode::On, 30))
+/// A server with this `INFO`, guarded and with a backlog that is kept long enough.
+fn server(info: &str) -> NodeReport {
+    NodeReport::of(info, terms(GuardMode::On, 30))
 }
 
-fn judged(server: &Server, terms: &Terms) -> Vec<(Severity, String)> {
-    let found = server.findings(terms).into_iter().filter(|it| !it.what.contains("cannot be read"));
+/// Severity and text of its findings.
+fn judge(info: &str) -> Vec<(Severity, String)> {
+    judged(&server(info))
+}
+
+fn judged(server: &NodeReport) -> Vec<(Severity, String)> {
+    let wrong = server.keeps_no_locks();
+    let found = if wrong.is_empty() { server.weaknesses() } else { wrong };
+    let found = found.into_iter().filter(|it| !it.what.contains("cannot be read"));
     found.map(|it| (it.severity, format!("{} / {}", it.what, it.remedy))).collect()
 }
 
-fn with(mut server: Server, name: &str, value: &str) -> Server {
+fn with(mut server: NodeReport, name: &str, value: &str) -> NodeReport {
     server.fields.insert(name.to_owned(), value.to_owned());
     server
 }
@@ -31,12 +38,12 @@ fn has(found: &[(Severity, String)], severity: Severity, text: &str) {
 
 #[test]
 fn a_finding_of_several_servers_of_a_cluster_is_said_once() {
-    let nodes = [1, 2, 3].map(|port| Node::At("h".into(), port));
+    let nodes = [1, 2, 3].map(|port| LockNode::At("h".into(), port));
     let say = |what: &str| finding(Note, what, "do");
     let found = vec![(&nodes[0], say("a")), (&nodes[1], say("b")), (&nodes[2], say("a"))];
     let said: Vec<String> = merged(found).into_iter().map(|finding| finding.what).collect();
     assert_eq!(said, ["h:1, h:3: a", "h:2: b"]);
-    assert_eq!(merged(vec![(&Node::Here, say("a"))]), [say("a")]);
+    assert_eq!(merged(vec![(&LockNode::Here, say("a"))]), [say("a")]);
 }
 
 #[test]
@@ -50,14 +57,14 @@ fn foreign_text_can_neither_paint_the_terminal_nor_run_in_a_shell() {
 }
 
 #[test]
-fn a_tally_has_three_examples() {
-    let mut tally = Tally::default();
-    tally.add("a".into());
-    assert_eq!(tally.text(), "1 (a)");
+fn three_examples_are_shown() {
+    let mut examples = Examples::default();
+    examples.add("a".into());
+    assert_eq!(examples.text(), "1 (a)");
     for more in ["b", "c", "d"] {
-        tally.add(more.into());
+        examples.add(more.into());
     }
-    assert_eq!(tally.text(), "4 (a, b, c, …)");
+    assert_eq!(examples.text(), "4 (a, b, c, …)");
 }
 
 /// One line of rights, in two places.
@@ -91,18 +98,20 @@ fn servers_that_keep_no_locks_are_named() {
     has(&judge(replica), Problem, "replica of 10.0.0.1:7000");
     has(&judge("redis_mode:sentinel\r\n"), Problem, "redis-sentinel://");
     has(&judge("role:master\r\ncluster_enabled:1\r\n"), Problem, "redis-cluster://");
-    let node = Server { is_node: true, ..Server::of("role:master\r\ncluster_enabled:1\r\n") };
-    assert_eq!(judged(&node, &terms(GuardMode::Off, 30)), []);
+    let mut node = NodeReport::of("role:master\r\ncluster_enabled:1\r\n", terms(GuardMode::Off, 30));
+    node.is_node = true;
+    assert_eq!(judged(&node), []);
     assert_eq!(judge("role:master\r\ncluster_enabled:0\r\n"), []);
 }
 
-/// A6: half of max_ttl is the end of the promise; one second is worth a word. The way of the question is no skew.
+/// A6: half of max_ttl is the end of the promise; one second is worth a word. The way of the question is no
+/// skew.
 #[test]
 fn clocks_are_judged_by_what_the_way_does_not_explain() {
     let judge_in = |mode, theirs_ms: u64, way_ms: u64, max_ttl: u64| {
         let ms = Duration::from_millis;
-        let clock = Clock::compare(ms(theirs_ms), ms(100_000), ms(way_ms));
-        judged(&Server { clock, ..Server::default() }, &terms(mode, max_ttl))
+        let clock = ServerClock::compare(ms(theirs_ms), ms(100_000), ms(way_ms));
+        judged(&NodeReport { clock, ..NodeReport::of("", terms(mode, max_ttl)) })
     };
     let judge = |theirs_ms, way_ms, max_ttl| judge_in(GuardMode::On, theirs_ms, way_ms, max_ttl);
     assert_eq!(judge(100_999, 0, 30), []);
@@ -117,7 +126,7 @@ fn clocks_are_judged_by_what_the_way_does_not_explain() {
 
 #[test]
 fn a_backlog_that_is_forgotten_too_early_is_a_warning_and_an_unknown_one_a_note() {
-    let judge = |ttl: &str, terms| judged(&with(Server::default(), "repl-backlog-ttl", ttl), &terms);
+    let judge = |ttl: &str, terms| judged(&with(NodeReport::of("", terms), "repl-backlog-ttl", ttl));
     let on = |seconds| terms(GuardMode::On, seconds);
     assert_eq!(judge("3600", on(30)), []);
     assert_eq!(judge("0", on(30)), []);
@@ -125,8 +134,8 @@ fn a_backlog_that_is_forgotten_too_early_is_a_warning_and_an_unknown_one_a_note(
     has(&judge("31", on(30)), Warning, "repl-backlog-ttl is 31s, less than 32s");
     has(&judge("31", on(30)), Warning, "every restart costs 40s");
     assert_eq!(judge("1", terms(GuardMode::Off, 86_400)), []);
-    let server = Server { refusal: Some("NOPERM".into()), user: Some("app".into()), ..Server::default() };
-    let found = &server.findings(&on(30))[0];
+    let server = NodeReport { refusal: Some("NOPERM".into()), user: Some("app".into()), ..server("") };
+    let found = &server.weaknesses()[0];
     assert!(
         found.severity == Note && found.what.contains("waits as a promoted one does, for 40s"),
         "{found:?}"
@@ -156,26 +165,24 @@ fn memory_is_nearly_full_above_90_percent() {
 
 #[test]
 fn locks_that_a_restart_forgets_are_noted() {
-    let server = |aof: &str, save: &str, fsync: &str| {
-        let server = with(Server::of(&format!("aof_enabled:{aof}\r\n")), "save", save);
-        with(server, "appendfsync", fsync)
+    let judge_as = |mode, aof: &str, save: &str, fsync: &str| {
+        let server = NodeReport::of(&format!("aof_enabled:{aof}\r\n"), terms(mode, 30));
+        judged(&with(with(server, "save", save), "appendfsync", fsync))
     };
-    let judge = |aof, save, fsync| judged(&server(aof, save, fsync), &terms(GuardMode::On, 30));
+    let judge = |aof, save, fsync| judge_as(GuardMode::On, aof, save, fsync);
     assert_eq!(judge("1", "", "always"), []);
     has(&judge("1", "", "everysec"), Note, "appendfsync everysec");
     has(&judge("0", "", "always"), Note, "nothing is saved: a restart forgets all locks; that is safe");
     has(&judge("0", "", "always"), Note, "grants nothing for 30s");
     has(&judge("0", "3600 1", "everysec"), Note, "only snapshots");
-    let unguarded = judged(&server("0", "", "always"), &terms(GuardMode::Off, 30));
+    let unguarded = judge_as(GuardMode::Off, "0", "", "always");
     has(&unguarded, Note, "two clients may hold");
 }
 
 #[test]
 fn a_failed_save_is_a_warning_where_saving_is_wanted() {
-    let judge = |info: &str, save: &str| {
-        let server = with(with(Server::of(info), "save", save), "appendfsync", "always");
-        judged(&server, &terms(GuardMode::On, 30))
-    };
+    let judge =
+        |info: &str, save: &str| judged(&with(with(server(info), "save", save), "appendfsync", "always"));
     has(&judge("rdb_last_bgsave_status:err\r\n", "3600 1"), Warning, "last snapshot failed");
     assert_eq!(judge("rdb_last_bgsave_status:err\r\n", ""), []);
     assert_eq!(judge("aof_last_write_status:err\r\n", ""), []);
@@ -214,7 +221,7 @@ fn a_mismatch_says_what_to_put_into_the_url() {
 #[test]
 fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
     let seconds = Duration::from_secs;
-    let facts = Facts {
+    let facts = ServerFacts {
         run_id: "r".into(),
         replid: "h".into(),
         is_master: true,
@@ -227,7 +234,7 @@ fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
         moved: None,
         now: seconds(1000),
     };
-    let record = |is_open| Record {
+    let record = |is_open| ServerRecord {
         run_id: "r".into(),
         replid: "h".into(),
         ready: seconds(1030),
@@ -244,7 +251,7 @@ fn a_counter_may_be_ahead_by_the_wait_that_it_was_floored_with() {
     let wait = Decision::Wait { why: Why::Waiting, wait: seconds(30) };
     assert_eq!(judge(1030, false, &wait), None);
     assert!(judge(4600, false, &wait).unwrap().contains("59m 28s behind"));
-    let refused = Decision::Refuse(Refusal::NotMaster);
+    let refused = Decision::Refuse(ClientRefusal::NotMaster);
     assert_eq!(judge(1031, false, &refused), None);
 }
 

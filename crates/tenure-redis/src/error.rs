@@ -11,7 +11,7 @@ use tenure_core::{
 
 /// What a failed request means for the connection it came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum AfterError {
     /// It goes on.
     Keep,
     /// It is dropped: the next request makes another one and looks at the server anew (H4.3).
@@ -19,14 +19,14 @@ pub(crate) enum Fate {
 }
 
 /// A request that failed after it may have been sent.
-pub(crate) fn asked(place: &str, error: RedisError) -> (Fate, BackendError) {
-    let (fate, kind, outcome, message) = judge(&error);
-    (fate, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
+pub(crate) fn asked(place: &str, error: RedisError) -> (AfterError, BackendError) {
+    let (then, kind, outcome, message) = classify(&error);
+    (then, BackendError::new(kind, outcome, message).with("redis", place).caused_by(error))
 }
 
 /// A connection that could not be made: nothing was asked.
 pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
-    let (_, kind, _, message) = judge(&error);
+    let (_, kind, _, message) = classify(&error);
     let (kind, message) = match error.kind() {
         redis::ErrorKind::Io if error.to_string().contains("certificate") => {
             (Denied, "the certificate of the Redis server is not trusted; name the file of its CA with ca=")
@@ -52,7 +52,7 @@ pub(crate) fn no_answer(place: &str) -> BackendError {
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("redis", place)
 }
 
-/// Whoever was to send it is gone or stands still, and may have sent it.
+/// The task that was to send it has ended or stands still, and may have sent it.
 pub(crate) fn unsent(place: &str) -> BackendError {
     let message = "the runtime that speaks with the Redis server has ended, or stands still";
     BackendError::new(Unavailable, Outcome::Unknown, message).with("redis", place)
@@ -63,38 +63,48 @@ pub(crate) fn unreadable(place: &str, what: &str) -> BackendError {
     BackendError::new(Corrupt, Outcome::Unknown, message).with("redis", place)
 }
 
-type Verdict = (Fate, ErrorKind, Outcome, &'static str);
+type ErrorClass = (AfterError, ErrorKind, Outcome, &'static str);
 
 /// The code of an error that a script met after its first write (end.lua, L9); that error follows it.
 const MIDWAY: &str = "MIDWAY";
 
-/// What a server's code means. What the server refuses as a whole, it refuses before the first write of a script, and so is a script's own
-/// error without [`MIDWAY`]: nothing was done.
-const CODES: &[(&str, Fate, ErrorKind, &str)] = &[
-    ("READONLY", Fate::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
-    ("LOADING", Fate::Drop, Unavailable, "the Redis server is still loading its data"),
-    ("MASTERDOWN", Fate::Drop, Unavailable, "the Redis server has lost its master"),
-    ("BUSY", Fate::Keep, Unavailable, "the Redis server is busy with a script"),
-    ("OOM", Fate::Keep, Unavailable, "the memory of the Redis server is full; give it more, or free some"),
-    ("MISCONF", Fate::Keep, Unavailable, "the Redis server refuses writes because it cannot save its data"),
-    ("NOREPLICAS", Fate::Keep, Unavailable, "the Redis server has too few replicas to take writes"),
-    ("CLUSTERDOWN", Fate::Drop, Unavailable, "the Redis Cluster is down"),
-    ("TRYAGAIN", Fate::Keep, Unavailable, "the Redis Cluster is moving this lock to another node"),
-    ("MOVED", Fate::Drop, Invalid, NOT_ALONE),
-    ("ASK", Fate::Drop, Invalid, NOT_ALONE),
-    ("CROSSSLOT", Fate::Keep, Invalid, NOT_ALONE),
-    ("NOAUTH", Fate::Drop, Denied, "the Redis server wants a password"),
-    ("WRONGPASS", Fate::Drop, Denied, NOT_YOU),
+/// What a server's code means. What the server refuses as a whole, it refuses before the first write of a
+/// script, and so is a script's own error without [`MIDWAY`]: nothing was done.
+const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
+    ("READONLY", AfterError::Drop, Unavailable, "the Redis server is a replica and takes no writes"),
+    ("LOADING", AfterError::Drop, Unavailable, "the Redis server is still loading its data"),
+    ("MASTERDOWN", AfterError::Drop, Unavailable, "the Redis server has lost its master"),
+    ("BUSY", AfterError::Keep, Unavailable, "the Redis server is busy with a script"),
+    (
+        "OOM",
+        AfterError::Keep,
+        Unavailable,
+        "the memory of the Redis server is full; give it more, or free some",
+    ),
+    (
+        "MISCONF",
+        AfterError::Keep,
+        Unavailable,
+        "the Redis server refuses writes because it cannot save its data",
+    ),
+    ("NOREPLICAS", AfterError::Keep, Unavailable, "the Redis server has too few replicas to take writes"),
+    ("CLUSTERDOWN", AfterError::Drop, Unavailable, "the Redis Cluster is down"),
+    ("TRYAGAIN", AfterError::Keep, Unavailable, "the Redis Cluster is moving this lock to another node"),
+    ("MOVED", AfterError::Drop, Invalid, NOT_ALONE),
+    ("ASK", AfterError::Drop, Invalid, NOT_ALONE),
+    ("CROSSSLOT", AfterError::Keep, Invalid, NOT_ALONE),
+    ("NOAUTH", AfterError::Drop, Denied, "the Redis server wants a password"),
+    ("WRONGPASS", AfterError::Drop, Denied, NOT_YOU),
     (
         "NOPERM",
-        Fate::Keep,
+        AfterError::Keep,
         Denied,
         "this Redis user lacks a right; the README of tenure-redis has the line that gives it",
     ),
-    ("SPENT", Fate::Keep, Corrupt, SPENT),
+    ("SPENT", AfterError::Keep, Corrupt, SPENT),
     (
         "WRONGTYPE",
-        Fate::Keep,
+        AfterError::Keep,
         Corrupt,
         "the key of the lock holds data that is not a lock; use another name or ?key= template",
     ),
@@ -107,12 +117,12 @@ const NOT_ALONE: &str =
 const REFUSED: &str = "the Redis server refuses the request";
 const NOT_YOU: &str = "the Redis server refuses this user or password";
 
-fn by_code(code: &str) -> Option<Verdict> {
+fn by_code(code: &str) -> Option<ErrorClass> {
     let found = CODES.iter().find(|(known, ..)| *known == code);
-    found.map(|&(_, fate, kind, message)| (fate, kind, Outcome::NotApplied, message))
+    found.map(|&(_, then, kind, message)| (then, kind, Outcome::NotApplied, message))
 }
 
-fn judge(error: &RedisError) -> Verdict {
+fn classify(error: &RedisError) -> ErrorClass {
     // An error inside a script may come with the code in its text.
     let text = error.detail().unwrap_or_default();
     // Redis 7.0 has no code for what a user may not do inside a script.
@@ -122,31 +132,34 @@ fn judge(error: &RedisError) -> Verdict {
     let unsaid = is_denied.then_some("NOPERM").or_else(|| is_no_count.then_some("SPENT"));
     let nested = || text.split([' ', ':']).find_map(by_code).or_else(|| by_code(unsaid?));
     if error.code() == Some(MIDWAY) {
-        let refused = (Fate::Keep, Invalid, Outcome::Unknown, REFUSED);
-        return nested().map_or(refused, |(fate, kind, _, message)| (fate, kind, Outcome::Unknown, message));
+        let refused = (AfterError::Keep, Invalid, Outcome::Unknown, REFUSED);
+        return nested().map_or(refused, |(then, kind, _, message)| (then, kind, Outcome::Unknown, message));
     }
-    if let Some(verdict) = error.code().and_then(by_code).or_else(nested) {
-        return verdict;
+    if let Some(class) = error.code().and_then(by_code).or_else(nested) {
+        return class;
     }
     match error.kind() {
-        redis::ErrorKind::AuthenticationFailed => (Fate::Drop, Denied, Outcome::NotApplied, NOT_YOU),
+        redis::ErrorKind::AuthenticationFailed => (AfterError::Drop, Denied, Outcome::NotApplied, NOT_YOU),
         redis::ErrorKind::Server(ServerErrorKind::ResponseError) => {
-            (Fate::Keep, Invalid, Outcome::NotApplied, REFUSED)
+            (AfterError::Keep, Invalid, Outcome::NotApplied, REFUSED)
         }
         redis::ErrorKind::RESP3NotSupported => {
             let message = "the Redis server does not know RESP3; add protocol=2 to the URL";
-            (Fate::Drop, Invalid, Outcome::NotApplied, message)
+            (AfterError::Drop, Invalid, Outcome::NotApplied, message)
         }
-        redis::ErrorKind::InvalidClientConfig => {
-            (Fate::Drop, Invalid, Outcome::NotApplied, "the connection cannot be set up as the URL says")
-        }
+        redis::ErrorKind::InvalidClientConfig => (
+            AfterError::Drop,
+            Invalid,
+            Outcome::NotApplied,
+            "the connection cannot be set up as the URL says",
+        ),
         redis::ErrorKind::ClusterConnectionNotFound => {
-            (Fate::Drop, Unavailable, Outcome::Unknown, "no node of the Redis Cluster can be reached")
+            (AfterError::Drop, Unavailable, Outcome::Unknown, "no node of the Redis Cluster can be reached")
         }
         _ if error.is_timeout() => {
-            (Fate::Drop, TimedOut, Outcome::Unknown, "the Redis server did not answer in time")
+            (AfterError::Drop, TimedOut, Outcome::Unknown, "the Redis server did not answer in time")
         }
-        _ => (Fate::Drop, Unavailable, Outcome::Unknown, "the connection to the Redis server broke"),
+        _ => (AfterError::Drop, Unavailable, Outcome::Unknown, "the connection to the Redis server broke"),
     }
 }
 
@@ -166,10 +179,10 @@ mod tests {
             let (code, detail) = behind.split_once(' ').unwrap();
             let before = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
             let after = redis::make_extension_error(MIDWAY.to_owned(), Some(behind.to_owned()));
-            let [(_, before), (fate, after)] = [before, after].map(|error| asked("here", error));
+            let [(_, before), (then, after)] = [before, after].map(|error| asked("here", error));
             assert_eq!(
-                (fate, after.kind(), after.outcome()),
-                (Fate::Keep, kind, Outcome::Unknown),
+                (then, after.kind(), after.outcome()),
+                (AfterError::Keep, kind, Outcome::Unknown),
                 "{behind}"
             );
             assert!(

@@ -1,15 +1,16 @@
 //! The restart and fail-over guard: from what a server says of itself and its record to whether it may grant.
 //!
-//! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that it may
-//! have forgotten is over. The rule is the pure function [`decide`]; the scripts that read the facts and write the
-//! record, if the facts are still the same, are `check.lua` and `judge.lua`. Every shortcut below, taken wrongly, lets two in:
-//! `guard_world_tests.rs`.
+//! A server that restarted or was promoted may have forgotten locks. It grants nothing until every lease that
+//! it may have forgotten has expired. The rule is the pure function [`decide`]; the scripts that read the
+//! facts and write the record, if the facts are still the same, are `check.lua` and `judge.lua`. Every
+//! shortcut below, taken wrongly, grants to two: `guard_world_tests.rs`.
 //!
 //! No wait counts from before the check. Up-time proves that a process ran, not that it served this address
-//! (`docs/decisions/0019-up-time-proves-nothing.md`).
+//! (`docs/decisions/redis-restart-guard.md`).
 //!
-//! A master that was replaced may not know it yet, and grants. It stops by itself: who had replicas grants nothing once none
-//! has acknowledged for [`GRACE`]. The server in its place waits for [`LINGER`] more than the longest lease:
+//! A master that was replaced may not know it yet, and grants. It stops by itself: a master that had replicas
+//! grants nothing once none has acknowledged for [`GRACE`]. The server in its place waits for [`LINGER`] more
+//! than the longest lease:
 //!
 //! ```text
 //! last acknowledgement + 1.1 s (lag counts whole seconds) + GRACE + LOOK + max_ttl ≤ promotion + max_ttl + LINGER
@@ -22,14 +23,15 @@ use crate::config::{Config, GuardMode};
 /// Beyond `max_ttl`: for how long a promotion must be remembered.
 pub(crate) const SLACK: Duration = Duration::from_secs(2);
 
-/// How long a master that had replicas goes on without an acknowledgement of any: a replica that reboots costs nothing.
+/// How long a master that had replicas goes on without an acknowledgement of any: a replica that reboots
+/// costs nothing.
 pub const GRACE: Duration = Duration::from_secs(7);
 
 /// How long a client believes what it saw of the replicas, from before it asked.
 pub const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a master may go on granting after another one was promoted: `GRACE`, `LOOK`, and what a lag in whole seconds
-/// hides, with 0.9 s to spare for clocks that run at different rates (A1).
+/// How long a master may go on granting after another one was promoted: `GRACE`, `LOOK`, and what a lag in
+/// whole seconds hides, with 0.9 s to spare for clocks that run at different rates (A1).
 pub const LINGER: Duration = Duration::from_secs(10);
 
 /// The settings that all clients of one server must share.
@@ -47,7 +49,7 @@ pub struct Terms {
 
 /// What a server says of itself, read in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ServerFacts {
     /// Of this process of the server.
     pub run_id: String,
     /// Of this history of data.
@@ -56,7 +58,8 @@ pub struct Facts {
     pub is_master: bool,
     /// It was a replica before, or has loaded the data of one: `second_repl_offset` is not -1.
     pub is_promoted: bool,
-    /// How long this process has been running. It spares no wait: the process may have served another address.
+    /// How long this process has been running. It spares no wait: the process may have served another
+    /// address.
     pub up: Duration,
     /// Data was flushed, swapped or evicted since it started.
     pub is_lossy: bool,
@@ -66,7 +69,8 @@ pub struct Facts {
     pub acked: Option<Duration>,
     /// What becomes of the master before this one.
     pub predecessor: Predecessor,
-    /// This client was let through by another process at the same address, and first saw this one so long ago.
+    /// How long ago this client first saw this server process, if it found another one fit at the same
+    /// address before.
     pub moved: Option<Duration>,
     /// The server's wall clock, since the Unix epoch.
     pub now: Duration,
@@ -86,7 +90,7 @@ pub enum Predecessor {
 
 /// What is kept in the server beside its locks, lost with them or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ServerRecord {
     /// The process and the history that it was written for.
     pub run_id: String,
     /// See `run_id`.
@@ -141,8 +145,8 @@ pub enum Decision {
         /// Until then.
         wait: Duration,
     },
-    /// Write the record; the gate opens if there is nothing to wait for. The counter is floored in any case: a wait ends
-    /// on the largest of the old counter, now, and the end of the wait.
+    /// Write the record; the gate opens if there is nothing to wait for. The counter is floored in any case:
+    /// a wait ends on the largest of the old counter, now, and the end of the wait.
     Write {
         /// The reason.
         why: Why,
@@ -152,19 +156,20 @@ pub enum Decision {
         settings: String,
         /// The settings to adopt afterwards.
         next: Option<String>,
-        /// See [`Record::acked`].
+        /// See [`ServerRecord::acked`].
         acked: Option<Duration>,
     },
     /// This client must not be granted anything here.
-    Refuse(Refusal),
+    Refuse(ClientRefusal),
 }
 
 /// Why a client is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ClientRefusal {
     /// The server is a replica.
     NotMaster,
-    /// It had replicas, and none has acknowledged for [`GRACE`]: another server may have been promoted in its place.
+    /// It had replicas, and none has acknowledged for [`GRACE`]: another server may have been promoted in its
+    /// place.
     Alone,
     /// Others use other settings.
     Mismatch {
@@ -177,7 +182,7 @@ pub enum Refusal {
 
 impl Terms {
     pub(crate) fn of(config: &Config) -> Self {
-        Self { mode: config.guard, max_ttl: config.max_ttl, db: config.db, quorum: config.quorum }
+        Self { mode: config.guard, max_ttl: config.max_ttl(), db: config.db, quorum: config.quorum }
     }
 
     /// True if leases of these terms cannot be told from a promotion that was forgotten too early.
@@ -185,13 +190,15 @@ impl Terms {
         backlog_ttl.is_some_and(|ttl| ttl.is_zero() || ttl >= self.memory())
     }
 
-    /// For how long a promotion must be remembered: what waits for `max_ttl` after it covers the master before as well.
+    /// For how long a promotion must be remembered: what waits for `max_ttl` after it covers the master
+    /// before as well.
     pub(crate) fn memory(&self) -> Duration {
         (self.max_ttl + SLACK).max(LINGER)
     }
 }
 
-/// `guard=on max_ttl=30s`, `quorum=5 guard=on max_ttl=30s`: what a record says, and what people read when two disagree.
+/// `guard=on max_ttl=30s`, `quorum=5 guard=on max_ttl=30s`: what a record says, and what people read when two
+/// disagree.
 impl fmt::Display for Terms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(nodes) = self.quorum {
@@ -214,20 +221,20 @@ fn max_ttl_of(settings: &str) -> Duration {
 }
 
 /// The longest lease that there may be.
-fn longest_lease(terms: &Terms, record: Option<&Record>) -> Duration {
+fn longest_lease(terms: &Terms, record: Option<&ServerRecord>) -> Duration {
     record.map_or(terms.max_ttl, |record| terms.max_ttl.max(max_ttl_of(&record.settings)))
 }
 
 /// Whether a server may grant, from its facts and its record.
-pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+pub fn decide(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     if !facts.is_master {
-        return Decision::Refuse(Refusal::NotMaster);
+        return Decision::Refuse(ClientRefusal::NotMaster);
     }
     let ours = terms.to_string();
     if let Some(record) = record {
         let theirs = record.next.as_ref().unwrap_or(&record.settings);
         if *theirs != ours {
-            return Decision::Refuse(Refusal::Mismatch { theirs: theirs.clone(), ours });
+            return Decision::Refuse(ClientRefusal::Mismatch { theirs: theirs.clone(), ours });
         }
     }
     if terms.mode == GuardMode::Off {
@@ -241,7 +248,8 @@ pub fn decide(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision
     held_back(terms, facts, record, decision)
 }
 
-/// True if the server had replicas and none has acknowledged for [`GRACE`]. From what is seen now and what was seen before.
+/// True if the server had replicas and none has acknowledged for [`GRACE`]. From what is seen now and what
+/// was seen before.
 pub fn is_alone(now: Duration, acked: Option<Duration>, before: Option<Duration>) -> bool {
     // After a step back of the clock nothing is known from before.
     let last = acked.max(before.filter(|at| *at <= now));
@@ -252,23 +260,23 @@ fn write(why: Why, wait: Duration, settings: String) -> Decision {
     Decision::Write { why, wait, settings, next: None, acked: None }
 }
 
-pub(crate) fn is_of_this_history(record: &Record, facts: &Facts) -> bool {
+pub(crate) fn is_of_this_history(record: &ServerRecord, facts: &ServerFacts) -> bool {
     record.run_id == facts.run_id && record.replid == facts.replid
 }
 
-/// The wait of a server in whose place another one may have granted until now. Who does not show a promotion and forgets too
-/// early may have been promoted all the same.
-fn in_full(terms: &Terms, facts: &Facts, longest: Duration) -> Duration {
+/// The wait of a server in whose place another one may have granted until now. A server that forgets its
+/// backlog too early may have been promoted without showing it.
+fn in_full(terms: &Terms, facts: &ServerFacts, longest: Duration) -> Duration {
     let is_first = !facts.is_promoted && terms.trusts(facts.backlog_ttl);
     let is_over = is_first || facts.predecessor == Predecessor::Demoted;
     if is_over { longest } else { longest + LINGER }
 }
 
-fn without_record(terms: &Terms, facts: &Facts, ours: String) -> Decision {
+fn without_record(terms: &Terms, facts: &ServerFacts, ours: String) -> Decision {
     write(Why::Missing, in_full(terms, facts, terms.max_ttl), ours)
 }
 
-fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> Decision {
+fn with_record(terms: &Terms, facts: &ServerFacts, record: &ServerRecord, ours: String) -> Decision {
     // While settings are being adopted there may be leases of the old ones.
     let longest = longest_lease(terms, Some(record));
     // After a step back of the clock no more is left than the longest wait there is.
@@ -304,7 +312,12 @@ fn with_record(terms: &Terms, facts: &Facts, record: &Record, ours: String) -> D
 }
 
 /// What opens the gate opens it only for those who may pass; and what was known of the replicas is kept.
-fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: Decision) -> Decision {
+fn held_back(
+    terms: &Terms,
+    facts: &ServerFacts,
+    record: Option<&ServerRecord>,
+    decision: Decision,
+) -> Decision {
     let before = record.and_then(|record| record.acked);
     let opens = match &decision {
         Decision::Open => true,
@@ -312,7 +325,7 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
         _ => false,
     };
     if opens && is_alone(facts.now, facts.acked, before) {
-        return Decision::Refuse(Refusal::Alone);
+        return Decision::Refuse(ClientRefusal::Alone);
     }
     let left = facts.moved.map_or(Duration::ZERO, |ago| terms.max_ttl.saturating_sub(ago));
     if opens && !left.is_zero() {
@@ -320,8 +333,9 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
     }
     match decision {
         Decision::Write { why, wait, settings, next, .. } => {
-            // The replicas that a promoted server knows of were those of the master before it: nobody can be promoted in
-            // the place of a server that never had one. One that was started since may be that master itself, with its data loaded.
+            // The replicas that a promoted server knows of were those of the master before it: no server can
+            // be promoted in the place of one that never had a replica. One that was started since may be
+            // that master itself, with its data loaded.
             let ran = |at: Duration| at >= facts.now.saturating_sub(facts.up);
             let is_heir = facts.is_promoted && why == Why::Promoted && before.is_some_and(ran);
             let acked = facts.acked.or_else(|| before.filter(|_| !is_heir));
@@ -331,15 +345,22 @@ fn held_back(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: De
     }
 }
 
-/// For how long renewals are refused, by what was decided from these facts; then the server is looked at again.
+/// For how long renewals are refused, by what was decided from these facts; then the server is looked at
+/// again.
 ///
-/// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there: its copy of the lease ends
-/// there, and lets the next one in while the holder believes us (L1). So nothing is renewed until it has stopped: for as long as the
-/// wait of the gate is longer than the longest lease.
+/// The master before a promoted server may go on for [`LINGER`]. What is renewed here is not renewed there:
+/// its copy of the lease ends there, and lets the next one in while the holder believes us (L1). So nothing
+/// is renewed until it has stopped: for as long as the wait of the gate is longer than the longest lease.
 ///
-/// Who is still connected to the old master renews there. Once that follows the new one, it grants nothing, and whoever it let
-/// in came after the end of a lease that its holder did not believe in any more: then renewals go on at once.
-pub fn renewals_wait(terms: &Terms, facts: &Facts, record: Option<&Record>, decision: &Decision) -> Duration {
+/// A client that is still connected to the old master renews there. Once the old master follows the new one,
+/// it grants nothing, and what it granted before came after the end of a lease that its holder did not
+/// believe any more: then renewals go on immediately.
+pub fn renewals_wait(
+    terms: &Terms,
+    facts: &ServerFacts,
+    record: Option<&ServerRecord>,
+    decision: &Decision,
+) -> Duration {
     let (Decision::Wait { why, wait } | Decision::Write { why, wait, .. }) = decision else {
         return Duration::ZERO;
     };
@@ -353,22 +374,22 @@ pub fn renewals_wait(terms: &Terms, facts: &Facts, record: Option<&Record>, deci
     }
 }
 
-/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes the replicas
-/// that are there for all there are.
-pub(crate) fn adopt(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+/// What `doctor --adopt` does: closes the gate for as long as a lease of the old settings may last, and takes
+/// the replicas that are there for all there are.
+pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     let is_alone = is_alone(facts.now, facts.acked, record.and_then(|record| record.acked));
-    let settings_of = |record: &Record| record.settings.clone();
+    let settings_of = |record: &ServerRecord| record.settings.clone();
     match decide(terms, facts, record) {
         // Without a guard nobody waits for anything.
-        Decision::Refuse(Refusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
+        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) if terms.mode == GuardMode::Off => {
             write(Why::Unguarded, Duration::ZERO, ours)
         }
-        Decision::Refuse(Refusal::Mismatch { ours, .. }) => {
+        Decision::Refuse(ClientRefusal::Mismatch { ours, .. }) => {
             let settings = record.map_or_else(|| ours.clone(), settings_of);
             let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));
             Decision::Write { why: Why::Adopting, wait, settings, next: Some(ours), acked: facts.acked }
         }
-        refused @ Decision::Refuse(Refusal::NotMaster) => refused,
+        refused @ Decision::Refuse(ClientRefusal::NotMaster) => refused,
         _ if is_alone && terms.mode == GuardMode::On => {
             let settings = record.map_or_else(|| terms.to_string(), settings_of);
             let wait = in_full(terms, facts, terms.max_ttl.max(max_ttl_of(&settings)));

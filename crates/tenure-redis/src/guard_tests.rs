@@ -9,8 +9,8 @@ fn terms(mode: GuardMode) -> Terms {
     Terms { mode, max_ttl: MAX, db: 0, quorum: None }
 }
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> ServerFacts {
+    ServerFacts {
         run_id: "run".into(),
         replid: "history".into(),
         is_master: true,
@@ -25,13 +25,13 @@ fn facts() -> Facts {
     }
 }
 
-fn record() -> Record {
+fn record() -> ServerRecord {
     let (run_id, replid, settings) = ("run".into(), "history".into(), terms(GuardMode::On).to_string());
-    Record { run_id, replid, ready: Duration::ZERO, settings, next: None, acked: None, is_open: true }
+    ServerRecord { run_id, replid, ready: Duration::ZERO, settings, next: None, acked: None, is_open: true }
 }
 
 #[track_caller]
-fn waits(mode: GuardMode, facts: &Facts, record: Option<&Record>, expected: (Why, Duration)) {
+fn waits(mode: GuardMode, facts: &ServerFacts, record: Option<&ServerRecord>, expected: (Why, Duration)) {
     match decide(&terms(mode), facts, record) {
         Decision::Write { why, wait, .. } => assert_eq!((why, wait), expected),
         other => panic!("{other:?}"),
@@ -45,48 +45,49 @@ fn an_open_gate_of_this_process_and_history_stays_open() {
     assert_eq!(decide(&terms(GuardMode::On), &facts(), Some(&record())), Decision::Open);
 }
 
-/// L1, A3, H4.3, hazard 21. A backup that was restored, or a server that had idled behind the same name, had been up for
-/// long when it was asked first, and granted at once what the server before it had granted a moment ago.
+/// L1, A3, H4.3, hazard 21. A backup that was restored, or a server that had idled behind the same name, had
+/// been up for long when it was asked first, and granted immediately what the server before it had granted a
+/// moment ago.
 #[test]
 fn a_server_with_the_record_of_another_process_waits_from_the_check() {
-    let other = Record { run_id: "before".into(), ..record() };
+    let other = ServerRecord { run_id: "before".into(), ..record() };
     for up in [0, 5, 9999] {
-        let facts = Facts { up: Duration::from_secs(up), ..facts() };
+        let facts = ServerFacts { up: Duration::from_secs(up), ..facts() };
         waits(GuardMode::On, &facts, Some(&other), (Why::Restarted, MAX));
     }
-    let begun = Record { ready: NOW + MAX + SLACK, is_open: false, ..other };
+    let begun = ServerRecord { ready: NOW + MAX + SLACK, is_open: false, ..other };
     waits(GuardMode::On, &facts(), Some(&begun), (Why::Restarted, MAX + SLACK));
 }
 
-/// Hazard 8, mutant `uptime_for_promoted`: it may have been a replica for days. And the master before it grants
-/// until it knows.
+/// Hazard 8, mutant `uptime_for_promoted`: it may have been a replica for days. And the master before it
+/// grants until it knows.
 #[test]
 fn a_promoted_server_waits_in_full_however_long_it_has_been_up() {
-    let promoted = Facts { is_promoted: true, ..facts() };
+    let promoted = ServerFacts { is_promoted: true, ..facts() };
     for record in [
-        Record { run_id: "before".into(), ..record() },
-        Record { replid: "before".into(), ..record() },
-        Record { run_id: "before".into(), replid: "before".into(), ..record() },
+        ServerRecord { run_id: "before".into(), ..record() },
+        ServerRecord { replid: "before".into(), ..record() },
+        ServerRecord { run_id: "before".into(), replid: "before".into(), ..record() },
     ] {
         waits(GuardMode::On, &promoted, Some(&record), (Why::Promoted, MAX + LINGER));
     }
     waits(GuardMode::On, &promoted, None, (Why::Missing, MAX + LINGER));
 }
 
-/// L1. `SENTINEL FAILOVER` promotes, and demotes the old master some 10 s later; until then it granted leases that outlived
-/// the new master's wait.
+/// L1. `SENTINEL FAILOVER` promotes, and demotes the old master some 10 s later; until then it granted leases
+/// that outlived the new master's wait.
 #[test]
 fn the_wait_of_a_promoted_server_counts_from_the_demotion_of_the_one_before() {
-    let other = Record { run_id: "before".into(), ..record() };
-    let promoted = |predecessor| Facts { is_promoted: true, predecessor, ..facts() };
+    let other = ServerRecord { run_id: "before".into(), ..record() };
+    let promoted = |predecessor| ServerFacts { is_promoted: true, predecessor, ..facts() };
     let serving = promoted(Predecessor::Serving);
     waits(GuardMode::On, &promoted(Predecessor::Demoted), Some(&other), (Why::Promoted, MAX));
     waits(GuardMode::On, &serving, Some(&other), (Why::Promoted, MAX + LINGER));
-    let over = Record { ready: NOW, is_open: false, ..record() };
+    let over = ServerRecord { ready: NOW, is_open: false, ..record() };
     waits(GuardMode::On, &serving, Some(&over), (Why::Overlapping, MAX));
     waits(GuardMode::On, &promoted(Predecessor::Demoted), Some(&over), (Why::Waiting, NONE));
     waits(GuardMode::On, &promoted(Predecessor::Unknown), Some(&over), (Why::Waiting, NONE));
-    let long = Record { ready: NOW + MAX + Duration::from_secs(3), ..over };
+    let long = ServerRecord { ready: NOW + MAX + Duration::from_secs(3), ..over };
     let goes_on = Decision::Wait { why: Why::Waiting, wait: MAX + Duration::from_secs(3) };
     assert_eq!(decide(&terms(GuardMode::On), &serving, Some(&long)), goes_on);
     assert_eq!(
@@ -100,17 +101,18 @@ fn the_wait_of_a_promoted_server_counts_from_the_demotion_of_the_one_before() {
 #[test]
 fn a_master_that_lost_its_replicas_grants_nothing_once_the_grace_is_over() {
     let ago = |ms| Some(NOW - Duration::from_millis(ms));
-    let now = |acked| Facts { acked, ..facts() };
-    let before = |acked| Record { acked, ..record() };
-    let judge = |facts: &Facts, record: &Record| decide(&terms(GuardMode::On), facts, Some(record));
-    let alone = Decision::Refuse(Refusal::Alone);
+    let now = |acked| ServerFacts { acked, ..facts() };
+    let before = |acked| ServerRecord { acked, ..record() };
+    let judge =
+        |facts: &ServerFacts, record: &ServerRecord| decide(&terms(GuardMode::On), facts, Some(record));
+    let alone = Decision::Refuse(ClientRefusal::Alone);
     assert_eq!(judge(&now(None), &before(None)), Decision::Open, "it never had one");
     assert_eq!(judge(&now(ago(0)), &before(ago(99_000))), Decision::Open, "one is back");
     assert_eq!(judge(&now(None), &before(ago(7_000))), Decision::Open, "it reboots");
     assert_eq!(judge(&now(None), &before(ago(7_001))), alone);
     assert_eq!(judge(&now(ago(8_000)), &before(None)), alone, "it is connected and silent");
     assert_eq!(judge(&now(None), &before(Some(NOW + SLACK))), alone, "the clock was set back");
-    let over = Record { ready: NOW, is_open: false, ..before(ago(99_000)) };
+    let over = ServerRecord { ready: NOW, is_open: false, ..before(ago(99_000)) };
     assert_eq!(judge(&now(None), &over), alone, "a gate is not opened either");
 }
 
@@ -118,72 +120,79 @@ fn a_master_that_lost_its_replicas_grants_nothing_once_the_grace_is_over() {
 #[test]
 fn what_is_known_of_the_replicas_is_kept_by_all_but_a_promoted_server() {
     let ago = |seconds| Some(NOW - Duration::from_secs(seconds));
-    let known = |facts: &Facts| {
-        let record = Record { run_id: "before".into(), acked: ago(60), ..record() };
+    let known = |facts: &ServerFacts| {
+        let record = ServerRecord { run_id: "before".into(), acked: ago(60), ..record() };
         match decide(&terms(GuardMode::On), facts, Some(&record)) {
             Decision::Write { acked, .. } => acked,
             other => panic!("{other:?}"),
         }
     };
     assert_eq!(known(&facts()), ago(60));
-    assert_eq!(known(&Facts { acked: ago(1), ..facts() }), ago(1));
-    assert_eq!(known(&Facts { is_promoted: true, ..facts() }), None);
-    assert_eq!(known(&Facts { is_promoted: true, acked: ago(1), ..facts() }), ago(1));
+    assert_eq!(known(&ServerFacts { acked: ago(1), ..facts() }), ago(1));
+    assert_eq!(known(&ServerFacts { is_promoted: true, ..facts() }), None);
+    assert_eq!(known(&ServerFacts { is_promoted: true, acked: ago(1), ..facts() }), ago(1));
 }
 
 /// The way out for a server that is to stand alone: `doctor --adopt`.
 #[test]
 fn adopting_takes_the_replicas_that_are_there_for_all_there_are() {
-    let lonely = Record { acked: Some(NOW - MAX), ..record() };
+    let lonely = ServerRecord { acked: Some(NOW - MAX), ..record() };
     let settings = terms(GuardMode::On).to_string();
     let adopted = Decision::Write { why: Why::Adopting, wait: MAX, settings, next: None, acked: None };
     assert_eq!(adopt(&terms(GuardMode::On), &facts(), Some(&lonely)), adopted);
-    let with_one = Facts { acked: Some(NOW), ..facts() };
+    let with_one = ServerFacts { acked: Some(NOW), ..facts() };
     assert_eq!(adopt(&terms(GuardMode::On), &with_one, Some(&lonely)), Decision::Open);
 }
 
-/// L1, A3: an address that leads to another server, which others have used and which may grant by its own record.
+/// L1, A3: an address that leads to another server, which others have used and which may grant by its own
+/// record.
 #[test]
 fn who_saw_another_process_at_this_address_is_not_let_through_for_as_long_as_a_lease_may_last() {
-    let moved = |seconds| Facts { moved: Some(Duration::from_secs(seconds)), ..facts() };
-    let judge = |facts: &Facts, record: &Record| decide(&terms(GuardMode::On), facts, Some(record));
+    let moved = |seconds| ServerFacts { moved: Some(Duration::from_secs(seconds)), ..facts() };
+    let judge =
+        |facts: &ServerFacts, record: &ServerRecord| decide(&terms(GuardMode::On), facts, Some(record));
     for (ago, left) in [(0, 30), (29, 1)] {
         let wait = Decision::Wait { why: Why::Moved, wait: Duration::from_secs(left) };
         assert_eq!(judge(&moved(ago), &record()), wait);
     }
     assert_eq!(judge(&moved(30), &record()), Decision::Open);
-    let other = Record { run_id: "before".into(), ..record() };
+    let other = ServerRecord { run_id: "before".into(), ..record() };
     waits(GuardMode::On, &moved(5), Some(&other), (Why::Restarted, MAX));
 }
 
 /// Model `guard.backlog_rule_clears_a_wait`, `guard.backlog_ttl_below_max_ttl`.
 #[test]
 fn a_history_that_was_forgotten_keeps_a_wait_that_had_begun() {
-    let old =
-        Record { replid: "before".into(), ready: NOW + Duration::from_secs(7), is_open: false, ..record() };
+    let old = ServerRecord {
+        replid: "before".into(),
+        ready: NOW + Duration::from_secs(7),
+        is_open: false,
+        ..record()
+    };
     waits(GuardMode::On, &facts(), Some(&old), (Why::BacklogOver, Duration::from_secs(7)));
-    let done = Record { ready: NONE, ..old.clone() };
+    let done = ServerRecord { ready: NONE, ..old.clone() };
     waits(GuardMode::On, &facts(), Some(&done), (Why::BacklogOver, NONE));
     for backlog_ttl in [None, Some(Duration::from_secs(31))] {
-        let facts = Facts { backlog_ttl, ..facts() };
+        let facts = ServerFacts { backlog_ttl, ..facts() };
         waits(GuardMode::On, &facts, Some(&done), (Why::Promoted, MAX + LINGER));
-        let restarted = Record { run_id: "before".into(), ..record() };
+        let restarted = ServerRecord { run_id: "before".into(), ..record() };
         waits(GuardMode::On, &facts, Some(&restarted), (Why::Promoted, MAX + LINGER));
     }
-    let for_ever = Facts { backlog_ttl: Some(NONE), ..facts() };
+    let for_ever = ServerFacts { backlog_ttl: Some(NONE), ..facts() };
     waits(GuardMode::On, &for_ever, Some(&done), (Why::BacklogOver, NONE));
 }
 
-/// L1. With a `max_ttl` of 2 s a server forgot 4 s after its promotion that it was promoted, and waited 10 s too short while
-/// the master before it still granted. It must remember that for as long as that master may go on.
+/// L1. With a `max_ttl` of 2 s a server forgot 4 s after its promotion that it was promoted, and waited 10 s
+/// too short while the master before it still granted. It must remember that for as long as that master may
+/// go on.
 #[test]
 fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
     let short = Terms { max_ttl: Duration::from_secs(2), ..terms(GuardMode::On) };
-    let other = Record { run_id: "before".into(), settings: short.to_string(), ..record() };
+    let other = ServerRecord { run_id: "before".into(), settings: short.to_string(), ..record() };
     for (backlog_ttl, expected) in
         [(4, short.max_ttl + LINGER), (9, short.max_ttl + LINGER), (10, short.max_ttl)]
     {
-        let facts = Facts { backlog_ttl: Some(Duration::from_secs(backlog_ttl)), ..facts() };
+        let facts = ServerFacts { backlog_ttl: Some(Duration::from_secs(backlog_ttl)), ..facts() };
         let Decision::Write { wait, .. } = decide(&short, &facts, Some(&other)) else {
             panic!("it must wait")
         };
@@ -191,32 +200,33 @@ fn a_promotion_is_remembered_for_as_long_as_the_old_master_goes_on() {
     }
 }
 
-/// L1. A replica that never received the record was promoted and forgot that within seconds, as `repl-backlog-ttl` had it. Taken
-/// for a new server, it did not wait for the master before it, which still granted.
+/// L1. A replica that never received the record was promoted and forgot that within seconds, as
+/// `repl-backlog-ttl` had it. Taken for a new server, it did not wait for the master before it, which still
+/// granted.
 #[test]
 fn without_a_record_a_server_that_forgets_too_early_may_have_been_promoted() {
     for backlog_ttl in [None, Some(Duration::from_secs(31))] {
-        let facts = Facts { backlog_ttl, ..facts() };
+        let facts = ServerFacts { backlog_ttl, ..facts() };
         waits(GuardMode::On, &facts, None, (Why::Missing, MAX + LINGER));
-        waits(GuardMode::On, &Facts { is_promoted: true, ..facts }, None, (Why::Missing, MAX + LINGER));
+        waits(GuardMode::On, &ServerFacts { is_promoted: true, ..facts }, None, (Why::Missing, MAX + LINGER));
     }
     for backlog_ttl in [NONE, MAX + SLACK] {
-        let facts = Facts { backlog_ttl: Some(backlog_ttl), ..facts() };
+        let facts = ServerFacts { backlog_ttl: Some(backlog_ttl), ..facts() };
         waits(GuardMode::On, &facts, None, (Why::Missing, MAX));
     }
 }
 
-/// L1. Whoever had new settings adopted right after a fail-over ended the wait for the master before it: the wait of an adoption
-/// was the longest lease alone.
+/// L1. A client that had new settings adopted right after a fail-over ended the wait for the master before it: the
+/// wait of an adoption was the longest lease alone.
 #[test]
 fn adopting_on_a_promoted_server_waits_for_the_master_before_it_too() {
-    let theirs = Record { run_id: "before".into(), settings: "guard=on max_ttl=1m".into(), ..record() };
+    let theirs = ServerRecord { run_id: "before".into(), settings: "guard=on max_ttl=1m".into(), ..record() };
     for (promoted, backlog_ttl, wait) in [
         (false, Some(NONE), Duration::from_secs(60)),
         (true, Some(NONE), Duration::from_secs(60) + LINGER),
         (false, None, Duration::from_secs(60) + LINGER),
     ] {
-        let facts = Facts { is_promoted: promoted, backlog_ttl, ..facts() };
+        let facts = ServerFacts { is_promoted: promoted, backlog_ttl, ..facts() };
         match adopt(&terms(GuardMode::On), &facts, Some(&theirs)) {
             Decision::Write { why: Why::Adopting, wait: found, .. } => assert_eq!(found, wait),
             other => panic!("{other:?}"),
@@ -224,17 +234,18 @@ fn adopting_on_a_promoted_server_waits_for_the_master_before_it_too() {
     }
 }
 
-/// A promoted server that forgot its promotion before anybody asked cannot be told from an old master that restarted without
-/// its replicas: it is refused (L1), until a replica comes or a person says that it stands alone.
+/// A promoted server that forgot its promotion before anybody asked cannot be told from an old master that
+/// restarted without its replicas: it is refused (L1), until a replica comes or a person says that it stands
+/// alone.
 #[test]
 fn a_promotion_that_was_forgotten_looks_like_a_master_that_lost_its_replicas() {
-    let of_the_old_one = Record { run_id: "before".into(), acked: Some(NOW - MAX), ..record() };
-    let forgot = Facts { backlog_ttl: Some(Duration::from_secs(4)), ..facts() };
+    let of_the_old_one = ServerRecord { run_id: "before".into(), acked: Some(NOW - MAX), ..record() };
+    let forgot = ServerFacts { backlog_ttl: Some(Duration::from_secs(4)), ..facts() };
     let on = terms(GuardMode::On);
     waits(GuardMode::On, &forgot, Some(&of_the_old_one), (Why::Promoted, MAX + LINGER));
-    let over = Record { run_id: "run".into(), ready: NOW, is_open: false, ..of_the_old_one };
-    assert_eq!(decide(&on, &forgot, Some(&over)), Decision::Refuse(Refusal::Alone));
-    let joined = Facts { acked: Some(NOW), ..forgot.clone() };
+    let over = ServerRecord { run_id: "run".into(), ready: NOW, is_open: false, ..of_the_old_one };
+    assert_eq!(decide(&on, &forgot, Some(&over)), Decision::Refuse(ClientRefusal::Alone));
+    let joined = ServerFacts { acked: Some(NOW), ..forgot.clone() };
     waits(GuardMode::On, &joined, Some(&over), (Why::Waiting, NONE));
     match adopt(&on, &forgot, Some(&over)) {
         Decision::Write { why, wait, acked, .. } => {
@@ -244,66 +255,73 @@ fn a_promotion_that_was_forgotten_looks_like_a_master_that_lost_its_replicas() {
     }
 }
 
-/// L1, A3, H4.1, H4.2, hazards 35 and 37; mutant `missing_is_unused`. A server
-/// without a record that had been up for long was taken for an unused one: a warm spare behind a virtual address let a
-/// second holder in 65 ms after the first.
+/// L1, A3, H4.1, H4.2, hazards 35 and 37; mutant `missing_is_unused`. A server without a record that had been
+/// up for long was taken for an unused one: a warm spare behind a virtual address let a second holder in 65
+/// ms after the first.
 #[test]
 fn without_a_record_every_server_waits_once() {
     for up in [0, 20, 99_999] {
-        waits(GuardMode::On, &Facts { up: Duration::from_secs(up), ..facts() }, None, (Why::Missing, MAX));
+        waits(
+            GuardMode::On,
+            &ServerFacts { up: Duration::from_secs(up), ..facts() },
+            None,
+            (Why::Missing, MAX),
+        );
     }
-    waits(GuardMode::On, &Facts { is_lossy: true, ..facts() }, None, (Why::Missing, MAX));
+    waits(GuardMode::On, &ServerFacts { is_lossy: true, ..facts() }, None, (Why::Missing, MAX));
 }
 
 #[test]
 fn a_wait_goes_on_where_it_is_and_its_end_does_not_move() {
-    let waiting = Record { ready: NOW + Duration::from_secs(9), is_open: false, ..record() };
+    let waiting = ServerRecord { ready: NOW + Duration::from_secs(9), is_open: false, ..record() };
     assert_eq!(
         decide(&terms(GuardMode::On), &facts(), Some(&waiting)),
         Decision::Wait { why: Why::Waiting, wait: Duration::from_secs(9) }
     );
-    let over = Record { ready: NOW, is_open: false, ..record() };
+    let over = ServerRecord { ready: NOW, is_open: false, ..record() };
     waits(GuardMode::On, &facts(), Some(&over), (Why::Waiting, NONE));
 }
 
 /// Hazard 19: a step back of the clock costs one wait, not the size of the step.
 #[test]
 fn a_step_back_of_the_clock_does_not_close_the_gate_for_long() {
-    let far = Record { ready: NOW + Duration::from_secs(86_400), is_open: false, ..record() };
+    let far = ServerRecord { ready: NOW + Duration::from_secs(86_400), is_open: false, ..record() };
     waits(GuardMode::On, &facts(), Some(&far), (Why::Waiting, MAX + LINGER));
 }
 
 /// H4.5.
 #[test]
 fn other_settings_are_refused_and_both_are_named() {
-    let theirs = Record { settings: "guard=on max_ttl=1m".into(), ..record() };
-    let Decision::Refuse(Refusal::Mismatch { theirs, ours }) =
+    let theirs = ServerRecord { settings: "guard=on max_ttl=1m".into(), ..record() };
+    let Decision::Refuse(ClientRefusal::Mismatch { theirs, ours }) =
         decide(&terms(GuardMode::On), &facts(), Some(&theirs))
     else {
         panic!("was not refused")
     };
     assert_eq!((theirs.as_str(), ours.as_str()), ("guard=on max_ttl=1m", "guard=on max_ttl=30s"));
     let unguarded = decide(&terms(GuardMode::Off), &facts(), Some(&record()));
-    assert!(matches!(unguarded, Decision::Refuse(Refusal::Mismatch { .. })), "{unguarded:?}");
-    let replica = decide(&terms(GuardMode::On), &Facts { is_master: false, ..facts() }, Some(&record()));
-    assert_eq!(replica, Decision::Refuse(Refusal::NotMaster));
+    assert!(matches!(unguarded, Decision::Refuse(ClientRefusal::Mismatch { .. })), "{unguarded:?}");
+    let replica =
+        decide(&terms(GuardMode::On), &ServerFacts { is_master: false, ..facts() }, Some(&record()));
+    assert_eq!(replica, Decision::Refuse(ClientRefusal::NotMaster));
 }
 
-/// H3.5: a client that counts a majority of other nodes is no member of this quorum, and the single server is none.
+/// H3.5: a client that counts a majority of other nodes is no member of this quorum, and the single server is
+/// none.
 #[test]
 fn a_quorum_of_another_size_is_refused_and_both_are_named() {
     let five = Terms { quorum: Some(5), ..terms(GuardMode::On) };
     assert_eq!(five.to_string(), "quorum=5 guard=on max_ttl=30s");
     assert_eq!(Terms { mode: GuardMode::Off, db: 2, ..five }.to_string(), "quorum=5 guard=off db=2");
-    let of_five = Record { settings: five.to_string(), ..record() };
+    let of_five = ServerRecord { settings: five.to_string(), ..record() };
     assert_eq!(decide(&five, &facts(), Some(&of_five)), Decision::Open);
     for quorum in [Some(3), None] {
         let other = Terms { quorum, ..five };
         let (theirs, ours) = (five.to_string(), other.to_string());
-        let refused = Decision::Refuse(Refusal::Mismatch { theirs, ours });
+        let refused = Decision::Refuse(ClientRefusal::Mismatch { theirs, ours });
         assert_eq!(decide(&other, &facts(), Some(&of_five)), refused);
     }
-    let longer = Record { settings: "quorum=5 guard=on max_ttl=1m 30s db=2".into(), ..record() };
+    let longer = ServerRecord { settings: "quorum=5 guard=on max_ttl=1m 30s db=2".into(), ..record() };
     match adopt(&five, &facts(), Some(&longer)) {
         Decision::Write { wait, .. } => {
             assert_eq!(wait, Duration::from_secs(90), "the longest lease of theirs")
@@ -315,7 +333,7 @@ fn a_quorum_of_another_size_is_refused_and_both_are_named() {
 /// Leases of the old settings are over before any is granted under the new ones.
 #[test]
 fn adopting_waits_for_the_longest_lease_of_either_settings() {
-    let theirs = Record { settings: "guard=on max_ttl=1m".into(), ..record() };
+    let theirs = ServerRecord { settings: "guard=on max_ttl=1m".into(), ..record() };
     let ours = terms(GuardMode::On).to_string();
     let minute = Duration::from_secs(60);
     let adopting = adopt(&terms(GuardMode::On), &facts(), Some(&theirs));
@@ -329,7 +347,7 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
             acked: None,
         }
     );
-    let under_way = Record {
+    let under_way = ServerRecord {
         ready: NOW + Duration::from_secs(20),
         next: Some(ours.clone()),
         is_open: false,
@@ -344,14 +362,14 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
         matches!(decide(&old, &facts(), Some(&under_way)), Decision::Refuse(_)),
         "the others are out already"
     );
-    let restarted = Facts { run_id: "new".into(), up: NONE, ..facts() };
+    let restarted = ServerFacts { run_id: "new".into(), up: NONE, ..facts() };
     match decide(&terms(GuardMode::On), &restarted, Some(&under_way)) {
         Decision::Write { wait, settings, next, .. } => {
             assert_eq!((wait, settings, next), (minute, theirs.settings.clone(), Some(ours.clone())));
         }
         other => panic!("{other:?}"),
     }
-    let over = Record { ready: NOW, ..under_way };
+    let over = ServerRecord { ready: NOW, ..under_way };
     match decide(&terms(GuardMode::On), &facts(), Some(&over)) {
         Decision::Write { wait, settings, next, .. } => {
             assert_eq!((wait, settings, next), (NONE, ours, None))
@@ -364,16 +382,16 @@ fn adopting_waits_for_the_longest_lease_of_either_settings() {
 fn without_a_guard_nothing_waits() {
     let settings = terms(GuardMode::Off).to_string();
     waits(GuardMode::Off, &facts(), None, (Why::Unguarded, NONE));
-    let other = Record { run_id: "before".into(), settings: settings.clone(), ..record() };
+    let other = ServerRecord { run_id: "before".into(), settings: settings.clone(), ..record() };
     waits(GuardMode::Off, &facts(), Some(&other), (Why::Unguarded, NONE));
-    let ours = Record { settings, ..record() };
+    let ours = ServerRecord { settings, ..record() };
     assert_eq!(decide(&terms(GuardMode::Off), &facts(), Some(&ours)), Decision::Open);
 }
 
 /// L1, H4.5: without a guard leases may be of any length, and adopting one waits for the longest.
 #[test]
 fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
-    let unguarded = Record { settings: terms(GuardMode::Off).to_string(), ..record() };
+    let unguarded = ServerRecord { settings: terms(GuardMode::Off).to_string(), ..record() };
     match adopt(&terms(GuardMode::On), &facts(), Some(&unguarded)) {
         Decision::Write { wait, .. } => assert_eq!(wait, tenure_core::Timing::MAX_TTL),
         other => panic!("{other:?}"),
@@ -386,15 +404,15 @@ fn adopting_a_guard_waits_for_the_longest_lease_there_may_be() {
     }
 }
 
-fn promoted(predecessor: Predecessor, now: u64) -> Facts {
-    Facts { is_promoted: true, predecessor, now: Duration::from_secs(now), ..facts() }
+fn promoted(predecessor: Predecessor, now: u64) -> ServerFacts {
+    ServerFacts { is_promoted: true, predecessor, now: Duration::from_secs(now), ..facts() }
 }
 
-fn written_for(run_id: &str, ready: u64) -> Record {
-    Record { run_id: run_id.into(), ready: Duration::from_secs(ready), is_open: false, ..record() }
+fn written_for(run_id: &str, ready: u64) -> ServerRecord {
+    ServerRecord { run_id: run_id.into(), ready: Duration::from_secs(ready), is_open: false, ..record() }
 }
 
-fn refused_for(facts: &Facts, record: Option<&Record>) -> Duration {
+fn refused_for(facts: &ServerFacts, record: Option<&ServerRecord>) -> Duration {
     let terms = terms(GuardMode::On);
     renewals_wait(&terms, facts, record, &decide(&terms, facts, record))
 }
@@ -419,8 +437,8 @@ fn a_promoted_server_renews_nothing_while_the_master_before_it_may_grant() {
 /// A restart, a new server and an open gate keep nobody from renewing: no other server grants.
 #[test]
 fn where_no_other_server_may_grant_renewals_go_on() {
-    let open = Record { is_open: true, ..written_for("run", 0) };
-    let facts = Facts { is_promoted: false, ..promoted(Predecessor::Unknown, 1000) };
+    let open = ServerRecord { is_open: true, ..written_for("run", 0) };
+    let facts = ServerFacts { is_promoted: false, ..promoted(Predecessor::Unknown, 1000) };
     for known in [None, Some(written_for("old", 0)), Some(written_for("run", 1020)), Some(open)] {
         assert_eq!(refused_for(&facts, known.as_ref()), Duration::ZERO, "{known:?}");
     }

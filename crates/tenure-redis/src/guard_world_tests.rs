@@ -1,8 +1,9 @@
-//! The rules of the guard against every history of a small world: one lock, two clients, ticks of five seconds. `max_ttl` is
-//! two ticks and every lease is that long. The server may restart empty or from its copy, be replaced by a copy that is
-//! older, be flushed, and forget its history. After a fail-over the old master may serve on, reached by either client, until
-//! it is demoted. The address may lead to another server, a new one or one that others have used.
-//! L1 is broken when a client is granted while another one believes.
+//! The rules of the guard against every history of a small world: one lock, two clients, ticks of five
+//! seconds. `max_ttl` is two ticks and every lease is that long. The server may restart empty or from its
+//! copy, be replaced by a copy that is older, be flushed, and forget its history. After a fail-over the old
+//! master may serve on, reached by either client, until it is demoted. The address may lead to another
+//! server, a new one or one that others have used. L1 is broken when a client is granted while another one
+//! believes.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -73,7 +74,7 @@ struct Client {
     claims: u8,
 }
 
-type Rule = fn(&Terms, &Facts, Option<&Record>) -> Decision;
+type Rule = fn(&Terms, &ServerFacts, Option<&ServerRecord>) -> Decision;
 
 struct Rules {
     decide: Rule,
@@ -105,8 +106,8 @@ impl Server {
         is_alone(NOW, self.acked(), before)
     }
 
-    fn facts(&self, predecessor: Predecessor, moved: Option<Duration>) -> Facts {
-        Facts {
+    fn facts(&self, predecessor: Predecessor, moved: Option<Duration>) -> ServerFacts {
+        ServerFacts {
             run_id: id(self.run),
             replid: id(self.replid),
             is_master: true,
@@ -121,8 +122,8 @@ impl Server {
         }
     }
 
-    fn record(&self, terms: &Terms) -> Option<Record> {
-        self.data.record.map(|it| Record {
+    fn record(&self, terms: &Terms) -> Option<ServerRecord> {
+        self.data.record.map(|it| ServerRecord {
             run_id: id(it.run),
             replid: id(it.replid),
             ready: NOW + TICK * u32::from(it.wait),
@@ -164,7 +165,7 @@ impl World {
         if is_beside { self.beside.as_mut() } else { Some(&mut self.main) }
     }
 
-    /// Whoever asks a Sentinel knows what became of the old master; others do not.
+    /// A client that asks a Sentinel knows what became of the old master; others do not.
     fn check(&self, rules: &Rules, who: usize, is_beside: bool, asks_sentinel: bool) -> Option<Self> {
         let max_ttl = TICK * u32::from(TICKS);
         let terms = Terms { mode: GuardMode::On, max_ttl, db: 0, quorum: None };
@@ -283,8 +284,8 @@ impl World {
             w.main.replid = w.ids;
             w.ids += 1;
         });
-        // As `SENTINEL FAILOVER` does. A server that lost its record and its replicas before anybody looked again does not know
-        // that it had any: only the demotion stops it, and that has no bound here.
+        // As `SENTINEL FAILOVER` does. A server that lost its record and its replicas before anybody looked
+        // again does not know that it had any: only the demotion stops it, and that has no bound here.
         let knows = self.main.data.record.is_some_and(|record| record.acked.is_some());
         if self.beside.is_none() && self.main.has_replica && knows {
             fault(&|w| {
@@ -377,12 +378,12 @@ fn no_history_of_two_faults_lets_two_in() {
 
 // The rules of the guard taken wrongly: each lets two in somewhere in the small world.
 
-fn promoted_is_restarted(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
-    decide(terms, &Facts { is_promoted: false, ..facts.clone() }, record)
+fn promoted_is_restarted(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
+    decide(terms, &ServerFacts { is_promoted: false, ..facts.clone() }, record)
 }
 
 /// The rule before: who has been up for longer than any lease has forgotten none.
-fn uptime_counts(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+fn uptime_counts(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
         Decision::Write { why: Why::Missing | Why::Restarted, wait, settings, .. } if !facts.is_promoted => {
             write(Why::Missing, wait.saturating_sub(facts.up), settings)
@@ -391,18 +392,18 @@ fn uptime_counts(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decis
     }
 }
 
-fn missing_is_unused(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+fn missing_is_unused(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
         Decision::Write { why: Why::Missing, settings, .. } => write(Why::Missing, NONE, settings),
         other => other,
     }
 }
 
-fn no_guard(terms: &Terms, facts: &Facts, _: Option<&Record>) -> Decision {
+fn no_guard(terms: &Terms, facts: &ServerFacts, _: Option<&ServerRecord>) -> Decision {
     decide(&Terms { mode: GuardMode::Off, ..*terms }, facts, None)
 }
 
-fn backlog_clears_a_wait(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+fn backlog_clears_a_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
         Decision::Write { why: Why::BacklogOver, settings, .. } => write(Why::BacklogOver, NONE, settings),
         other => other,
@@ -410,19 +411,19 @@ fn backlog_clears_a_wait(terms: &Terms, facts: &Facts, record: Option<&Record>) 
 }
 
 /// The rule before: the old master is over when the new one begins.
-fn no_demotion_wait(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
+fn no_demotion_wait(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
     match decide(terms, facts, record) {
         Decision::Write { why: Why::Promoted, settings, .. } => write(Why::Promoted, terms.max_ttl, settings),
         other => other,
     }
 }
 
-fn all_are_demoted(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
-    decide(terms, &Facts { predecessor: Predecessor::Demoted, ..facts.clone() }, record)
+fn all_are_demoted(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
+    decide(terms, &ServerFacts { predecessor: Predecessor::Demoted, ..facts.clone() }, record)
 }
 
-fn nobody_moved(terms: &Terms, facts: &Facts, record: Option<&Record>) -> Decision {
-    decide(terms, &Facts { moved: None, ..facts.clone() }, record)
+fn nobody_moved(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRecord>) -> Decision {
+    decide(terms, &ServerFacts { moved: None, ..facts.clone() }, record)
 }
 
 /// The model bites: each of these rules, taken wrongly, breaks L1.

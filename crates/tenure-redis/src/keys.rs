@@ -68,7 +68,7 @@ impl Keys {
         self.side("queue")
     }
 
-    /// The third key of every script: the record with the one counter, or this lock's own counter.
+    /// The third key of each script that may grant: the record with the one counter, or this lock's own counter.
     pub(crate) fn counter(&self) -> Cow<'static, str> {
         match self.counting {
             Counting::One => ONE.into(),

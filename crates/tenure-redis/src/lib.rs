@@ -1,13 +1,14 @@
 #![doc = include_str!("../README.md")]
 
 mod backend;
-mod check;
+mod batch;
 mod client;
 mod config;
 mod connection;
 mod diagnose;
 mod error;
 mod guard;
+mod health;
 mod keys;
 mod scan;
 mod script;
@@ -15,11 +16,10 @@ mod sentinel;
 mod session;
 mod shared;
 mod value;
-mod wire;
 
 pub use backend::Redis;
-pub use config::{Config, ConfigError, GuardMode};
+pub use config::{Config, ConfigError, GuardMode, Topology};
 pub use guard::{
-    Decision, Facts, GRACE, LINGER, LOOK, Predecessor, Record, Refusal, Terms, Why, decide, is_alone,
-    renewals_wait,
+    ClientRefusal, Decision, GRACE, LINGER, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why, decide,
+    is_alone, renewals_wait,
 };

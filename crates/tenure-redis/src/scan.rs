@@ -2,7 +2,7 @@
 
 use redis::RedisResult;
 
-use crate::wire::{Node, Wire};
+use crate::connection::{LockNode, Wire};
 
 /// Keys that one step looks at.
 pub(crate) const STEP: usize = 500;
@@ -10,7 +10,7 @@ pub(crate) const STEP: usize = 500;
 /// A walk over the keys that match a pattern.
 pub(crate) struct Scan {
     wire: Wire,
-    nodes: Vec<Node>,
+    nodes: Vec<LockNode>,
     pattern: String,
     only_texts: bool,
     /// Steps on one server, and keys in all, after which it ends.
@@ -24,7 +24,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    pub(crate) fn new(wire: &Wire, nodes: &[Node], pattern: String) -> Self {
+    pub(crate) fn new(wire: &Wire, nodes: &[LockNode], pattern: String) -> Self {
         let (wire, nodes, most) = (wire.clone(), nodes.to_vec(), (usize::MAX, usize::MAX));
         Self { wire, nodes, pattern, only_texts: false, most, cursor: 0, steps: 0, seen: 0, is_cut: false }
     }

@@ -1,10 +1,12 @@
-//! The scripts: called by hash, and by their text where the server has forgotten them (hazard 29); and reading their replies.
+//! The scripts: called by hash, and by their text where the server has forgotten them (hazard 29); and
+//! reading their replies.
 
 use std::{sync::OnceLock, time::Duration};
 
 use redis::{Arg, Cmd, Value};
+use tenure_core::{ClaimAnswer, FencingToken, HolderView};
 
-use crate::keys::Counting;
+use crate::{keys::Counting, value};
 
 /// A script: its text and its hash.
 pub(crate) struct Script {
@@ -71,7 +73,8 @@ impl Scripts {
         // An error of a script without these comes before its first write.
         let (begin, end) = (include_str!("scripts/begin.lua"), include_str!("scripts/end.lua"));
         let (facts, replicas) = (include_str!("scripts/facts.lua"), include_str!("scripts/replicas.lua"));
-        // A function that a script makes costs it a third of a command: those that hand on have no parts but these.
+        // A function that a script makes costs it a third of a command: those that hand on have no parts but
+        // these.
         let handing = |parts: &[&str], verb| {
             Script::new(&[&[gate], parts, &[lock, begin, sides, handoff, verb, end]].concat())
         };
@@ -108,17 +111,19 @@ impl Script {
 
     /// A call with these keys; arguments are added to it.
     pub(crate) fn call(&self, keys: &[&str]) -> Cmd {
-        let mut cmd = self.begin(keys.len(), 9);
+        let mut cmd = self.begin(keys.len(), ARGUMENTS);
         for key in keys {
             cmd.arg(key.as_bytes());
         }
         cmd
     }
 
-    /// A call to which so many keys are added, and then some arguments.
+    /// A call to which this many keys are added, and then about this many arguments.
     pub(crate) fn begin(&self, keys: usize, arguments: usize) -> Cmd {
-        // With room from the start: a request that grows while it is written costs as much as a small command.
-        let mut cmd = Cmd::with_capacity(3 + keys + arguments, 96 * (keys + 6).max(keys + arguments / 2));
+        // With room from the start: a request that grows while it is written costs as much as a small
+        // command. A key and two arguments have some 96 bytes; the head and a label are as long as six keys.
+        let bytes = BYTES * (keys + 6).max(keys + arguments / 2);
+        let mut cmd = Cmd::with_capacity(3 + keys + arguments, bytes);
         cmd.arg("EVALSHA").arg(self.hash().as_bytes()).arg(keys);
         cmd
     }
@@ -134,6 +139,83 @@ impl Script {
         }
         cmd
     }
+}
+
+/// What a script says to a claim, on the plain path or on the one that sees everything.
+#[derive(Debug)]
+pub(crate) enum ClaimReply {
+    /// With `block` tokens, of which `first` is the first.
+    Granted { first: FencingToken, block: u32 },
+    /// Another owner holds the lock, or waits before this one.
+    NotGranted(ClaimAnswer),
+    /// Nothing was done: this claim is not as plain as that.
+    NotPlain,
+    /// The number of owners that wait already.
+    QueueIsFull(u64),
+    /// This server may not grant by what this client knows of it.
+    GateClosed,
+    /// The counter of the server is behind what it granted to this client: it was put back to an earlier
+    /// state.
+    RolledBack,
+}
+
+impl ClaimReply {
+    /// See the contract of `acquire.lua`.
+    pub(crate) fn of_plain(answer: Value) -> Option<Self> {
+        match number(&answer) {
+            Some(last) => Some(Self::plain(last, 1)),
+            None => {
+                Reply::new(answer).and_then(|mut reply| Some(Self::plain(reply.number()?, reply.count()?)))
+            }
+        }
+    }
+
+    /// The last token and their count, or what it says instead.
+    pub(crate) fn plain(last: i64, count: u64) -> Self {
+        match last {
+            -2 => Self::RolledBack,
+            -1 => Self::GateClosed,
+            0 => Self::NotPlain,
+            _ => Self::granted(last.saturating_add(1).saturating_sub_unsigned(count), count),
+        }
+    }
+
+    /// See the contract of `claim.lua`.
+    pub(crate) fn of_full(answer: Value) -> Option<Self> {
+        let mut reply = Reply::new(answer)?;
+        let kind = reply.number()?;
+        Some(match kind {
+            0 => Self::GateClosed,
+            1 => Self::granted(reply.number()?, reply.count()?),
+            4 => Self::QueueIsFull(reply.count()?),
+            5 => Self::RolledBack,
+            _ => {
+                let (ahead, retry_after) = (usize::try_from(reply.count()?).ok()?, reply.millis()?);
+                let holder = holder_of(&mut reply);
+                Self::NotGranted(if kind == 3 {
+                    ClaimAnswer::Busy { retry_after, holder }
+                } else {
+                    ClaimAnswer::Queued { ahead, retry_after, holder }
+                })
+            }
+        })
+    }
+
+    fn granted(first: i64, count: u64) -> Self {
+        let block = u32::try_from(count).unwrap_or(1);
+        Self::Granted { first: FencingToken::new(first.unsigned_abs()), block }
+    }
+}
+
+/// `value, ms left`, or for shared holders `SHARED, ms left, owner, details`.
+fn holder_of(reply: &mut Reply) -> Option<HolderView> {
+    let (value, left) = (reply.bytes()?, reply.millis());
+    if value == value::SHARED.as_bytes()
+        && let (Some(owner), Some(details)) = (reply.text(), reply.text())
+    {
+        return value::shared_holder(&owner, &details, left.unwrap_or_default());
+    }
+    Some(value::sole_holder(&value, left))
 }
 
 /// A list that is read from the front; what is not there reads as `None`.
@@ -188,6 +270,11 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
         _ => None,
     }
 }
+
+/// Arguments of the longest call for one lock.
+const ARGUMENTS: usize = 9;
+/// Of a key, or of two arguments, in a request.
+const BYTES: usize = 96;
 
 #[cfg(test)]
 mod tests {

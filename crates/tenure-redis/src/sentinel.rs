@@ -1,8 +1,9 @@
-//! Asking the Sentinels: where the master is by the newest configuration, and what became of the one before it.
+//! Asking the Sentinels: where the master is by the newest configuration, and what became of the one before
+//! it.
 //!
-//! All are asked, and the one with the largest configuration epoch is believed: while a fail-over goes round, the others
-//! still name the old master. A process does not go back behind the largest epoch that it has seen, unless a majority keeps
-//! to a smaller one for [`RESET`].
+//! All are asked, and the one with the largest configuration epoch is believed: while a fail-over goes round,
+//! the others still name the old master. A process does not go back behind the largest epoch that it has
+//! seen, unless a majority keeps to a smaller one for [`RESET`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,46 +12,48 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, RedisResult,
 use tenure_core::{BackendError, ErrorKind, Host, Moment, Outcome};
 
 use crate::{
-    client::{Address, Way, connector, logged_in},
-    config::{Config, Place},
+    client::{ServerAddress, ServerRoute, connector, logged_in},
+    config::{Config, Topology},
     error,
-    guard::{Facts, Predecessor, Record},
+    guard::{Predecessor, ServerFacts, ServerRecord},
 };
 
 /// How long the others may take once a majority has answered.
 const STRAGGLERS: Duration = Duration::from_millis(200);
 
-/// For how long a majority must name a smaller epoch before it is believed: `SENTINEL REMOVE` and `MONITOR` begin at zero again.
+/// For how long a majority must name a smaller epoch before it is believed: `SENTINEL REMOVE` and `MONITOR`
+/// begin at zero again.
 ///
-/// No fail-over lasts so long: Sentinels tell each other every 2 s, and wait 30 s in TILT mode. If one did, L1 holds all the
-/// same: what is known here is of this process alone, others believe the Sentinels as they are. A master that was replaced
-/// stops by itself ([`crate::guard::GRACE`]), and who meets another process waits ([`Facts::moved`]).
+/// No fail-over lasts that long: Sentinels tell each other every 2 s, and wait 30 s in TILT mode. If one did,
+/// L1 holds all the same: what is known here is of this process alone, others believe the Sentinels as they
+/// are. A master that was replaced stops by itself ([`crate::guard::GRACE`]), and a client that meets another
+/// process waits ([`ServerFacts::moved`]).
 const RESET: Duration = Duration::from_secs(60);
 
 /// Where the master is, and by which configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct MasterAddress {
     epoch: u64,
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
 /// What one Sentinel says.
-struct Word {
-    seat: Seat,
+struct SentinelReply {
+    master: MasterAddress,
     /// Every server that it watches but the master.
-    others: Vec<Entry>,
+    others: Vec<SentinelEntry>,
 }
 
-type Entry = HashMap<String, String>;
+type SentinelEntry = HashMap<String, String>;
 
 /// Nothing where the Sentinel knows none.
-type Named = Option<(String, u16)>;
+type NamedMaster = Option<(String, u16)>;
 
 /// What all Sentinels say that have the newest configuration.
 pub(crate) struct Survey {
-    pub(crate) seat: Seat,
-    others: Vec<Entry>,
+    pub(crate) master: MasterAddress,
+    others: Vec<SentinelEntry>,
     /// Most of those that were named have answered.
     is_majority: bool,
 }
@@ -58,7 +61,7 @@ pub(crate) struct Survey {
 /// The newest master that a Sentinel named.
 #[derive(Debug, Default)]
 pub(crate) struct Newest {
-    seat: Option<Seat>,
+    master: Option<MasterAddress>,
     /// Since when a majority names none but older ones.
     behind: Option<Moment>,
 }
@@ -68,12 +71,12 @@ pub(crate) struct Newest {
 /// # Errors
 /// `Unavailable`, if no Sentinel answers or none knows the master.
 pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Survey, BackendError> {
-    let Place::Sentinel { sentinels, master } = &config.place else {
+    let Topology::Sentinel { sentinels, master } = &config.topology else {
         unreachable!("BUG: there is no Sentinel to ask")
     };
     let tls = connector(config)?;
-    let way = |(name, port): &(String, u16)| Way {
-        address: Address::Host(name.clone(), *port),
+    let way = |(name, port): &(String, u16)| ServerRoute {
+        address: ServerAddress::Host(name.clone(), *port),
         tls: tls.clone(),
         login: logged_in(RedisConnectionInfo::default(), &config.sentinel_login),
         host: host.clone(),
@@ -81,7 +84,7 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
         response_timeout: config.response_timeout,
     };
     let mut asked: FuturesUnordered<_> = sentinels.iter().map(|name| ask(way(name), master)).collect();
-    let (mut words, mut failed, mut answers) = (Vec::new(), None, 0);
+    let (mut replies, mut failed, mut answers) = (Vec::new(), None, 0);
     let mut until = host.now() + config.connect_timeout * 2;
     loop {
         let late = host.sleep_until(until);
@@ -91,8 +94,8 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
             () = late => None,
         };
         match answer {
-            Some(Ok(word)) => {
-                words.extend(word);
+            Some(Ok(reply)) => {
+                replies.extend(reply);
                 answers += 1;
                 if answers == sentinels.len() / 2 + 1 {
                     until = host.now() + STRAGGLERS;
@@ -102,8 +105,8 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
             None => break,
         }
     }
-    let is_majority = words.len() > sentinels.len() / 2;
-    newest(words, is_majority).ok_or_else(|| {
+    let is_majority = replies.len() > sentinels.len() / 2;
+    newest(replies, is_majority).ok_or_else(|| {
         let place = config.place_name();
         match failed {
             Some(error) if answers == 0 => error::connecting(&place, error),
@@ -116,49 +119,50 @@ pub(crate) async fn survey(config: &Config, host: &Arc<dyn Host>) -> Result<Surv
     })
 }
 
-fn newest(words: Vec<Word>, is_majority: bool) -> Option<Survey> {
-    let seat = words.iter().map(|word| &word.seat).max_by_key(|seat| seat.epoch)?.clone();
-    let others = words.into_iter().filter(|word| word.seat == seat).flat_map(|word| word.others);
-    Some(Survey { others: others.collect(), seat, is_majority })
+fn newest(replies: Vec<SentinelReply>, is_majority: bool) -> Option<Survey> {
+    let master = replies.iter().map(|reply| &reply.master).max_by_key(|master| master.epoch)?.clone();
+    let others = replies.into_iter().filter(|reply| reply.master == master).flat_map(|reply| reply.others);
+    Some(Survey { others: others.collect(), master, is_majority })
 }
 
 impl Newest {
     /// The newer one of what is known and what was found.
-    pub(crate) fn of(&mut self, now: Moment, found: Survey) -> Seat {
-        if let Some(known) = self.seat.as_ref().filter(|known| known.epoch > found.seat.epoch) {
+    pub(crate) fn of(&mut self, now: Moment, found: Survey) -> MasterAddress {
+        if let Some(known) = self.master.as_ref().filter(|known| known.epoch > found.master.epoch) {
             let since = if found.is_majority { *self.behind.get_or_insert(now) } else { now };
             if since.elapsed(now) < RESET {
                 return known.clone();
             }
             tracing::warn!(
                 known = known.epoch,
-                now = found.seat.epoch,
+                now = found.master.epoch,
                 "the Sentinels count their fail-overs anew"
             );
         }
         self.behind = None;
-        self.seat.insert(found.seat).clone()
+        self.master.insert(found.master).clone()
     }
 }
 
 impl Survey {
     /// What became of the master that the record was written for.
-    pub(crate) fn predecessor(&self, facts: &Facts, record: Option<&Record>) -> Predecessor {
-        let field = |entry: &Entry, name: &str| entry.get(name).cloned().unwrap_or_default();
-        let is_down = |entry: &Entry| {
+    pub(crate) fn predecessor(&self, facts: &ServerFacts, record: Option<&ServerRecord>) -> Predecessor {
+        let field = |entry: &SentinelEntry, name: &str| entry.get(name).cloned().unwrap_or_default();
+        let is_down = |entry: &SentinelEntry| {
             field(entry, "flags").split(',').any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"))
         };
         let mut others = self.others.iter().filter(|entry| field(entry, "runid") != facts.run_id);
         if others.clone().any(|entry| field(entry, "role-reported") == "master" && !is_down(entry)) {
             return Predecessor::Serving;
         }
-        // A Sentinel takes a server for a replica before it has asked it: only the name of its master proves it.
-        let follows = |entry: &Entry| {
+        // A Sentinel takes a server for a replica before it has asked it: only the name of its master proves
+        // it.
+        let follows = |entry: &SentinelEntry| {
             field(entry, "role-reported") == "slave"
-                && field(entry, "master-host") == self.seat.host
-                && field(entry, "master-port") == self.seat.port.to_string()
+                && field(entry, "master-host") == self.master.host
+                && field(entry, "master-port") == self.master.port.to_string()
         };
-        let is_former = |entry: &&Entry| record.is_some_and(|it| field(entry, "runid") == it.run_id);
+        let is_former = |entry: &&SentinelEntry| record.is_some_and(|it| field(entry, "runid") == it.run_id);
         let knows_it = others.clone().any(|entry| is_former(&entry));
         if knows_it && others.all(|entry| follows(entry) && !is_down(entry)) {
             Predecessor::Demoted
@@ -169,7 +173,7 @@ impl Survey {
 }
 
 /// What one Sentinel says; nothing if it does not know the master.
-async fn ask(way: Way, master: &str) -> RedisResult<Option<Word>> {
+async fn ask(way: ServerRoute, master: &str) -> RedisResult<Option<SentinelReply>> {
     let (mut connection, _) = way.connect(AsyncConnectionConfig::new()).await?;
     let sentinel = |verb: &str| {
         let mut cmd = redis::cmd("SENTINEL");
@@ -180,27 +184,28 @@ async fn ask(way: Way, master: &str) -> RedisResult<Option<Word>> {
     let mut together = redis::pipe();
     together.add_command(sentinel("MASTER")).add_command(sentinel("GET-MASTER-ADDR-BY-NAME"));
     together.add_command(sentinel("MASTER"));
-    let answers: RedisResult<(Entry, Named, Entry)> = together.query_async(&mut connection).await;
+    let answers: RedisResult<(SentinelEntry, NamedMaster, SentinelEntry)> =
+        together.query_async(&mut connection).await;
     let (before, address, after) = match answers {
         Ok(answers) => answers,
         Err(error) if is_unknown(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    let epoch = |entry: &Entry| entry.get("config-epoch").and_then(|text| text.parse().ok());
+    let epoch = |entry: &SentinelEntry| entry.get("config-epoch").and_then(|text| text.parse().ok());
     let (Some((host, port)), Some(epoch)) = (address, epoch(&before).filter(|e| Some(*e) == epoch(&after)))
     else {
         return Ok(None);
     };
     // Sentinels before Redis 5 have another word for it; then nothing is known of the others.
     let answer: RedisResult<Value> = sentinel("REPLICAS").query_async(&mut connection).await;
-    let mut others: Vec<Entry> =
+    let mut others: Vec<SentinelEntry> =
         answer.ok().and_then(|it| redis::from_redis_value(it).ok()).unwrap_or_default();
     let is_at = |name: &str, value: &str| after.get(name).is_some_and(|text| text == value);
     if !(is_at("ip", &host) && is_at("port", &port.to_string())) {
         // The switch is under way: the master by this entry is the old one.
         others.push(after);
     }
-    Ok(Some(Word { seat: Seat { epoch, host, port }, others }))
+    Ok(Some(SentinelReply { master: MasterAddress { epoch, host, port }, others }))
 }
 
 fn is_unknown(error: &RedisError) -> bool {
@@ -211,21 +216,21 @@ fn is_unknown(error: &RedisError) -> bool {
 mod tests {
     use super::*;
 
-    fn word(epoch: u64, port: u16, others: Vec<Entry>) -> Word {
-        Word { seat: Seat { epoch, host: "h".into(), port }, others }
+    fn reply(epoch: u64, port: u16, others: Vec<SentinelEntry>) -> SentinelReply {
+        SentinelReply { master: MasterAddress { epoch, host: "h".into(), port }, others }
     }
 
-    fn entry(fields: &[(&str, &str)]) -> Entry {
+    fn entry(fields: &[(&str, &str)]) -> SentinelEntry {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
 
     /// L1: while a fail-over goes round, most Sentinels still name the old master.
     #[test]
     fn the_largest_epoch_is_believed_and_nobody_goes_back_behind_it() {
-        let words =
-            vec![word(4, 1, vec![]), word(5, 2, vec![entry(&[("flags", "slave")])]), word(4, 1, vec![])];
-        let survey = newest(words, true).unwrap();
-        assert_eq!((survey.seat.port, survey.others.len()), (2, 1));
+        let replies =
+            vec![reply(4, 1, vec![]), reply(5, 2, vec![entry(&[("flags", "slave")])]), reply(4, 1, vec![])];
+        let survey = newest(replies, true).unwrap();
+        assert_eq!((survey.master.port, survey.others.len()), (2, 1));
         let mut known = Newest::default();
         assert_eq!(known.of(at(0), survey).port, 2);
         assert_eq!(known.of(at(0), named(4, 1, true)).port, 2, "led back");
@@ -238,11 +243,11 @@ mod tests {
     }
 
     fn named(epoch: u64, port: u16, is_majority: bool) -> Survey {
-        newest(vec![word(epoch, port, vec![])], is_majority).unwrap()
+        newest(vec![reply(epoch, port, vec![])], is_majority).unwrap()
     }
 
-    /// L6: after `SENTINEL REMOVE` and `MONITOR`, which begin to count at zero, a process went to the master that it knew for as long
-    /// as it lived, wherever the Sentinels led all others.
+    /// L6: after `SENTINEL REMOVE` and `MONITOR`, which begin to count at zero, a process went to the master
+    /// that it knew for as long as it lived, wherever the Sentinels led all others.
     #[test]
     fn a_smaller_epoch_is_believed_once_a_majority_has_kept_to_it() {
         let mut known = Newest::default();
@@ -263,10 +268,10 @@ mod tests {
     /// Of the master `old-run` before this one, by what a Sentinel says of the others.
     fn judge(others: &[&[(&str, &str)]]) -> Predecessor {
         let (old, run) = ("old-run", "new-run");
-        let survey = newest(vec![word(1, 7, others.iter().map(|it| entry(it)).collect())], true).unwrap();
+        let survey = newest(vec![reply(1, 7, others.iter().map(|it| entry(it)).collect())], true).unwrap();
         let (run_id, replid, settings) = (run.to_owned(), String::new(), String::new());
         let zero = Duration::ZERO;
-        let facts = Facts {
+        let facts = ServerFacts {
             run_id,
             replid: replid.clone(),
             is_master: true,
@@ -279,7 +284,7 @@ mod tests {
             moved: None,
             now: zero,
         };
-        let record = Record {
+        let record = ServerRecord {
             run_id: old.into(),
             replid,
             ready: zero,

@@ -1,4 +1,4 @@
-//! `Shared`: what all handles of one process share, and what it has learnt of the server at its address.
+//! `RedisShared`: what all handles of one process share, and what it has learnt of the server at its address.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,28 +10,28 @@ use tenure_core::{Host, Moment, locked};
 use crate::{config::Config, keys::Counting, script::Scripts, sentinel::Newest};
 
 /// What all handles of one process share.
-pub(crate) struct Shared {
+pub(crate) struct RedisShared {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) scripts: Scripts,
-    pub(crate) seen: Mutex<Seen>,
-    pub(crate) known: Known,
+    pub(crate) history: Mutex<ServerHistory>,
+    pub(crate) watermark: TokenWatermark,
     /// The newest master that a Sentinel named.
     pub(crate) newest: Mutex<Newest>,
 }
 
-impl Shared {
+impl RedisShared {
     /// How far the server has counted for us. Where each lock has its own counter, nothing is known of all.
     pub(crate) fn known_through(&self, gate: &str) -> u64 {
-        if self.config.counting() == Counting::One { self.known.through(gate) } else { 0 }
+        if self.config.counting() == Counting::One { self.watermark.through(gate) } else { 0 }
     }
 }
 
 /// The largest token that all handles of this process were granted through one gate.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<(Arc<str>, u64)>);
+pub(crate) struct TokenWatermark(Mutex<(Arc<str>, u64)>);
 
-impl Known {
+impl TokenWatermark {
     /// Zero for another gate: another run or history counts for itself.
     fn through(&self, gate: &str) -> u64 {
         let known = locked(&self.0);
@@ -50,22 +50,22 @@ impl Known {
 
 /// Which processes of the server this process of ours has met at its address.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    /// The one that let us through last.
-    passed: String,
+pub(crate) struct ServerHistory {
+    /// The one that was found fit last.
+    fit: String,
     /// Another one that answered later, and since when.
     later: Option<(String, Moment)>,
 }
 
-impl Seen {
-    pub(crate) fn pass(&mut self, run_id: &str) {
-        run_id.clone_into(&mut self.passed);
+impl ServerHistory {
+    pub(crate) fn found_fit(&mut self, run_id: &str) {
+        run_id.clone_into(&mut self.fit);
         self.later = None;
     }
 
-    /// See [`Facts::moved`].
-    pub(crate) fn see(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
-        if self.passed.is_empty() || self.passed == run_id {
+    /// See [`ServerFacts::moved`](crate::ServerFacts::moved).
+    pub(crate) fn met(&mut self, run_id: &str, now: Moment) -> Option<Duration> {
+        if self.fit.is_empty() || self.fit == run_id {
             return None;
         }
         match &self.later {
@@ -85,12 +85,12 @@ mod tests {
     /// L1: what one run granted says nothing of another one, and a smaller token takes nothing back.
     #[test]
     fn what_is_known_belongs_to_one_gate_and_grows() {
-        let known = Known::default();
-        let mut seen = vec![known.through("a")];
+        let known = TokenWatermark::default();
+        let mut through = vec![known.through("a")];
         for (gate, last) in [("a", 7), ("a", 5), ("b", 3)] {
             known.learn(gate, last);
-            seen.push(known.through(gate));
+            through.push(known.through(gate));
         }
-        assert_eq!((seen, known.through("a")), (vec![0, 7, 7, 3], 0));
+        assert_eq!((through, known.through("a")), (vec![0, 7, 7, 3], 0));
     }
 }

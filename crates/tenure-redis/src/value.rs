@@ -1,5 +1,5 @@
-//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII; and those beside it: shared holders,
-//! waiters, memos.
+//! The text in which a holder stands in its lock: `owner:token:since:label`, printable ASCII; and those
+//! beside it: shared holders, waiters, memos.
 
 use std::{fmt::Write, time::Duration};
 
@@ -12,7 +12,7 @@ pub(crate) const SHARED: &str = "tenure:shared";
 /// Our separators, the flag `+`, and what is not printable.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b':').add(b',').add(b'+').add(b' ');
 
-/// Behind a label: the holder wants to hear of waiters. Whoever does not know of that reads on as ever.
+/// Behind a label: the holder wants to hear of waiters. A client that does not know of that reads on as ever.
 const IDLES: &str = ",idles";
 
 /// `host,pid,user,command`, and `,idles` where that is so; without a colon and without a plus.
@@ -31,7 +31,7 @@ fn decode_label(text: &str) -> Option<Label> {
     let (host, pid, user, command) =
         (parts.next()?, parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
     let idles = parts.next().is_some_and(|part| part == IDLES[1..]);
-    Some(Label { idles, ..Label::new(&host, pid, &user, &command) })
+    Some(Label::new(&host, pid, &user, &command).idling(idles))
 }
 
 /// The owner at the front of a value of ours; foreign values have none.
@@ -41,26 +41,26 @@ pub(crate) fn owner_of(value: &str) -> Option<OwnerId> {
 }
 
 /// `token:since:label`; token 0 is a holder that was handed the lock and has not entered.
-struct Held {
+struct HolderText {
     token: Option<FencingToken>,
     since: Duration,
     label: Option<Label>,
 }
 
-fn held(text: &str) -> Option<Held> {
+fn holder_text(text: &str) -> Option<HolderText> {
     let mut parts = text.splitn(3, ':');
     let token: u64 = parts.next()?.parse().ok()?;
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let label = decode_label(parts.next()?.trim_end_matches('+'));
-    Some(Held { token: (token > 0).then(|| FencingToken::new(token)), since, label })
+    Some(HolderText { token: (token > 0).then(|| FencingToken::new(token)), since, label })
 }
 
 /// The holder that stands in the lock itself. `None` for the time left is a lock that never ends by itself.
 pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderView {
     let text = std::str::from_utf8(value).unwrap_or("");
-    let ours = owner_of(text).zip(text.get(49..).and_then(held));
+    let ours = owner_of(text).zip(text.get(49..).and_then(holder_text));
     match ours {
-        Some((owner, held)) => held.view(owner.to_string(), Mode::Exclusive, expires_in),
+        Some((owner, holder_text)) => holder_text.view(owner.to_string(), Mode::Exclusive, expires_in),
         None => {
             let owner: String = String::from_utf8_lossy(value).chars().take(200).collect();
             let mut foreign = HolderView::new(owner, Mode::Exclusive);
@@ -70,7 +70,7 @@ pub(crate) fn sole_holder(value: &[u8], expires_in: Option<Duration>) -> HolderV
     }
 }
 
-impl Held {
+impl HolderText {
     fn view(self, owner: String, mode: Mode, expires_in: Option<Duration>) -> HolderView {
         let mut holder = HolderView::new(owner, mode);
         (holder.token, holder.label) = (self.token, self.label);
@@ -99,7 +99,7 @@ fn decode_mode(code: &str) -> Option<Mode> {
 /// A holder beside the lock, from its owner and `mode:token:since:label`.
 pub(crate) fn shared_holder(owner: &str, details: &str, left: Duration) -> Option<HolderView> {
     let (mode, rest) = details.split_once(':')?;
-    Some(held(rest)?.view(owner.to_owned(), decode_mode(mode)?, Some(left)))
+    Some(holder_text(rest)?.view(owner.to_owned(), decode_mode(mode)?, Some(left)))
 }
 
 /// A waiter, from its owner and `mode:wait:since:label`.
@@ -139,7 +139,7 @@ mod tests {
         );
         let view = waiter(&owner, &format!("3:t:1000:{text}"), Duration::from_secs(3)).unwrap();
         assert_eq!((view.label, view.waiting), (Some(label.clone()), Duration::from_secs(2)));
-        let (idle, mut text) = (Label { idles: true, ..label }, String::new());
+        let (idle, mut text) = (label.idling(true), String::new());
         encode_label(&idle, &mut text);
         assert_eq!(decode_label(&text), Some(idle));
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure_core::{BackendError, ErrorKind, LockName, Outcome, Wait};
+use tenure_core::{BackendError, ErrorKind, LockName, Outcome, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{eventually, slowness},
@@ -19,7 +19,7 @@ use crate::stage::{entry::refusal, redis};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn claimant(url: &str) -> Player {
-    Player::new(redis(url), "job").waiting(Wait::No)
+    Player::new(redis(url), "job").waiting(WaitMode::No)
 }
 
 /// The whole chain, as the command prints it.
@@ -167,7 +167,7 @@ async fn a_full_memory_refuses_claims_and_lets_holders_go() {
     let read = reader.enter().await;
     waiter.queue_behind(0).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let newcomer = Player::new(redis(&url), "other").waiting(Wait::No);
+    let newcomer = Player::new(redis(&url), "other").waiting(WaitMode::No);
     is(&refusal(&newcomer).await, ErrorKind::Unavailable, "the memory of the Redis server is full");
     assert_eq!(server.command(&["EXISTS", "other"]).int(), 0, "no orphan");
     holder.renew(&grant).await;

@@ -6,7 +6,7 @@ use std::{sync::Arc, task::Context, time::Duration};
 use futures_util::{FutureExt, future::join_all, task::noop_waker};
 use tenure_core::{
     BackendError, BackendHandle, ClaimAnswer, ErrorKind, FencingToken, LockName, Outcome, OwnerId, Released,
-    Wait,
+    WaitMode,
 };
 use tenure_testkit::{
     clock::Clock,
@@ -34,7 +34,7 @@ fn handles(server: &RedisServer) -> [BackendHandle; 2] {
 
 /// Over one connection, each for a lock of its own.
 fn crowd(backend: &BackendHandle, prefix: &str) -> Vec<Player> {
-    let player = |n| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(Wait::No);
+    let player = |n| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(WaitMode::No);
     (0..MANY).map(player).collect()
 }
 
@@ -101,7 +101,7 @@ async fn each_is_answered_as_if_it_had_gone_alone() {
         let (held, waited_for) = (other(10), other(20));
         held.enter().await;
         waited_for.enter().await;
-        let waiter = other(20).waiting(Wait::Wake);
+        let waiter = other(20).waiting(WaitMode::Wake);
         waiter.queue_behind(0).await;
         server.command(&["SET", &format!("{prefix}/30"), "somebody else's"]);
         let before = scripts(&server);
@@ -157,7 +157,7 @@ async fn of_many_who_want_the_same_lock_one_is_let_in() {
     let server = RedisServer::start();
     for backend in handles(&server) {
         let players: Vec<Player> =
-            (0..MANY).map(|_| Player::new(backend.clone(), "same").waiting(Wait::No)).collect();
+            (0..MANY).map(|_| Player::new(backend.clone(), "same").waiting(WaitMode::No)).collect();
         let mut last = None;
         for _ in 0..3 {
             let answers = claim_at_once(&players).await;
@@ -293,7 +293,7 @@ async fn a_right_that_is_missing_for_one_lock_harms_no_other() {
     server.command(&[&["ACL", "SETUSER", "narrow"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
     let backend = redis(&format!("redis://narrow:pw@127.0.0.1:{}/{UNGUARDED}", server.port()));
     let mut players = crowd(&backend, "app");
-    players[33] = Player::new(backend.clone(), "other").waiting(Wait::No);
+    players[33] = Player::new(backend.clone(), "other").waiting(WaitMode::No);
     for is_first in [true, false] {
         let before = scripts(&server);
         for (n, answer) in claim_at_once(&players).await.into_iter().enumerate() {
@@ -363,7 +363,7 @@ fn runtime() -> Runtime {
 async fn who_asked_first_is_answered_while_others_keep_asking() {
     let server = RedisServer::start();
     for (backend, prefix) in handles(&server).into_iter().zip(["alone", "node"]) {
-        let player = |n: usize| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(Wait::No);
+        let player = |n: usize| Player::new(backend.clone(), &format!("{prefix}/{n}")).waiting(WaitMode::No);
         player(0).enter().await;
         let claim = |n: usize| {
             let player = player(n);
@@ -399,7 +399,7 @@ fn a_runtime_that_stands_still_keeps_nobody_for_long() {
         }
     });
     goes_on.block_on(async {
-        let other = Player::new(backend.clone(), "other").waiting(Wait::No);
+        let other = Player::new(backend.clone(), "other").waiting(WaitMode::No);
         until("it is let in", PATIENCE, async || {
             // With a time of its own, as the engine gives to each request.
             let asked = tokio::time::timeout(Duration::from_millis(300), other.backend.claim(&other.claim));

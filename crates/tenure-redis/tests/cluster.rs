@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{Audience, ClaimAnswer, Renewal, Wait, Wake};
+use tenure_core::{Audience, ClaimAnswer, Renewal, WaitMode, WakeEvent};
 use tenure_testkit::{
     conformance::player::Player,
     patience::{in_time, slowness},
@@ -49,7 +49,7 @@ async fn a_waiter_is_woken_wherever_it_listens() {
         waiter.queue_behind(0).await;
         holder.leave().await;
         let woken = async {
-            while !matches!(stream.next().await, Wake::Owner(owner) if owner == waiter.claim.owner) {}
+            while !matches!(stream.next().await, WakeEvent::Owner(owner) if owner == waiter.claim.owner) {}
         };
         in_time("a hint comes", Duration::from_secs(5), woken).await;
         waiter.enter().await;
@@ -79,7 +79,7 @@ async fn tokens_grow_over_a_fail_over_that_loses_the_lock() {
     let url = url(&cluster);
     let first = Player::new(redis(&url), "job").enter().await;
     cluster.kill_owner_of("job");
-    let second = Player::new(redis(&url), "job").waiting(Wait::No);
+    let second = Player::new(redis(&url), "job").waiting(WaitMode::No);
     let began = Instant::now();
     loop {
         match second.backend.claim(&second.claim).await {

@@ -6,7 +6,7 @@ use tenure_core::{
     BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding, Grant, Label, LockName, Mode,
     OwnerId, ProcessId, Severity,
     Severity::{Note, Problem, Warning},
-    Wait,
+    WaitMode,
 };
 use tenure_testkit::{
     clock::Clock,
@@ -56,7 +56,7 @@ async fn look(server: &RedisServer, query: &str) -> Seen {
     see(&redis(&server.url(query))).await
 }
 
-fn claim(name: &str, wait: Wait) -> Claim {
+fn claim(name: &str, wait: WaitMode) -> Claim {
     Claim {
         name: LockName::new(name).unwrap(),
         owner: OwnerId::from_random(ProcessId::from_random([7; 8]), [7; 16]),
@@ -72,7 +72,7 @@ fn claim(name: &str, wait: Wait) -> Claim {
 /// A handle to a server that grants, as its clients know it.
 async fn granting(url: &str) -> BackendHandle {
     let locks = redis(url);
-    let claim = claim("first", Wait::No);
+    let claim = claim("first", WaitMode::No);
     let is_granted = async || matches!(locks.claim(&claim).await, Ok(ClaimAnswer::Granted(_)));
     patience::until("it is granted", PATIENCE, is_granted).await;
     locks.release(&claim.name, claim.owner).await.unwrap();
@@ -89,6 +89,18 @@ fn started(recipe: Recipe) -> RedisServer {
 async fn healthy(query: &str) -> (RedisServer, BackendHandle) {
     let server = started(Recipe::new());
     let locks = granting(&server.url(query)).await;
+    (server, locks)
+}
+
+/// A server whose only replica is killed once it is in step.
+async fn without_its_replica() -> (RedisServer, BackendHandle) {
+    let (server, locks) = healthy("?max_ttl=1s").await;
+    let replica = Recipe::new().replica_of(server.port()).start();
+    until("the replica is in step", || {
+        server.command(&["INFO", "replication"]).text().contains("state=online")
+    });
+    see(&locks).await.has_grave(0);
+    replica.kill();
     (server, locks)
 }
 
@@ -258,14 +270,8 @@ async fn replicas_are_noted_and_one_that_is_behind_is_a_warning() {
 /// on, and goes on when told.
 #[tokio::test]
 async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_alone() {
-    let (server, locks) = healthy("?max_ttl=1s").await;
-    let replica = Recipe::new().replica_of(server.port()).start();
-    until("the replica is in step", || {
-        server.command(&["INFO", "replication"]).text().contains("state=online")
-    });
-    see(&locks).await.has_grave(0);
-    replica.kill();
-    let claim = claim("first", Wait::No);
+    let (server, locks) = without_its_replica().await;
+    let claim = claim("first", WaitMode::No);
     let error = refusal(&locks, &claim).await;
     assert!(error.contains("none of them acknowledges") && error.contains("doctor --adopt"), "{error}");
     let grant = Grant {
@@ -379,7 +385,7 @@ async fn foreign_holders_that_ours_wait_for_are_noted_and_endless_ones_a_warning
     server.command(&["SET", "c", "nobody waits for it"]);
     see(&locks).await.has_grave(0).lacks("foreign");
     for name in ["a", "b"] {
-        let answer = locks.claim(&claim(name, Wait::Turn)).await.unwrap();
+        let answer = locks.claim(&claim(name, WaitMode::Turn)).await.unwrap();
         assert!(matches!(answer, ClaimAnswer::Queued { .. }), "{answer:?}");
     }
     let seen = see(&locks).await;
@@ -482,4 +488,33 @@ async fn behind_sentinels_the_master_is_looked_at() {
                 safe: the server grants nothing for 11s after a promotion";
     see(&locks).await.has(Note, what, "a shorter ?max_ttl=");
     look(first, "").await.has_grave(1).has(Problem, "this server is a Sentinel", "redis-sentinel://");
+}
+
+/// L1: a renewal on a master that lost its replicas would outlast what its successor waits for. A claim's check of the server, which
+/// goes on at the same time, is no look at the replicas.
+#[tokio::test]
+async fn a_master_that_stands_alone_renews_nothing_beside_the_check_of_a_claim() {
+    let (server, locks) = without_its_replica().await;
+    let why = refusal(&locks, &claim("first", WaitMode::No)).await;
+    assert!(why.contains("replica"), "{why}");
+    let held = claim("held", WaitMode::No);
+    let grant = Grant {
+        name: held.name.clone(),
+        owner: held.owner,
+        token: FencingToken::new(5),
+        block: 1,
+        ttl: held.ttl,
+    };
+    // A connection that finds it alone when it is made, and is to check it again after a second.
+    let again = redis(&server.url("?max_ttl=1s"));
+    let other = claim("other", WaitMode::No);
+    for _ in 0..4 {
+        let text = format!("{}:5:0:", held.owner);
+        server.command(&["SET", "held", &text, "PX", "1500"]);
+        let grants = std::slice::from_ref(&grant);
+        let (claimed, renewed) = tokio::join!(again.claim(&other), again.renew(grants));
+        assert!(claimed.is_err());
+        assert!(renewed[0].is_err(), "{renewed:?}");
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
 }

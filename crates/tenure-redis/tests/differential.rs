@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{
     BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, Label,
-    LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, Wait,
+    LockName, LockView, Mode, Moment, Outcome, OwnerId, ProcessId, QuorumNode, WaitMode,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_redis::Redis;
@@ -294,8 +294,8 @@ impl Pair {
         let (owner, mode) = self.owner(name);
         let ttl = Duration::from_millis(self.chance.of(&TTLS));
         let wait = match name {
-            "woken" => self.chance.of(&[Wait::Wake, Wait::Wake, Wait::No]),
-            _ => self.chance.of(&[Wait::Turn, Wait::Turn, Wait::No]),
+            "woken" => self.chance.of(&[WaitMode::Wake, WaitMode::Wake, WaitMode::No]),
+            _ => self.chance.of(&[WaitMode::Turn, WaitMode::Turn, WaitMode::No]),
         };
         let (label, lock) = (Arc::new(Label::new("host", 1, "user", "test")), LockName::new(name).unwrap());
         let block = if self.is_node { self.chance.of(&[1, 1, 2, 1000, 30_000]) } else { 1 };

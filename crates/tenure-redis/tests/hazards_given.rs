@@ -1,8 +1,8 @@
-//! Hazards of what a server is given: keys that are taken, names, ttls, numbers, and no memory. Numbers: `docs/hazards.md`.
+//! Hazards of what a server is given: keys that are taken, names, ttls, numbers, and no memory. Numbers: `docs/evidence/schedules.toml`.
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ErrorKind, Grant, Outcome, Released, Renewal, Wait};
+use tenure_core::{BackendError, ErrorKind, Grant, Outcome, Released, Renewal, WaitMode};
 use tenure_testkit::{conformance::player::Player, redis::Recipe};
 
 use crate::stage::{
@@ -76,7 +76,7 @@ async fn a_release_or_break_that_fails_in_the_middle_does_not_deny_what_it_did()
     let [mut raw, ..] = stage.naive();
     for is_break in [false, true] {
         let name = if is_break { "broken" } else { "released" };
-        let (holder, waiter) = (stage.player(name), stage.player(name).waiting(Wait::Turn));
+        let (holder, waiter) = (stage.player(name), stage.player(name).waiting(WaitMode::Turn));
         let Grant { name: lock, owner, .. } = holder.enter().await;
         waiter.queue_behind(0).await;
         raw.ask(&["SET", &beside("who", name), "no such thing"]);
@@ -99,7 +99,7 @@ async fn a_full_memory_refuses_a_claim_but_no_renewal_and_no_release() {
     let hand_on =
         "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], 'next', 'PX', 500) end";
     assert!(a.set_new(NAIVE, "a", MINUTE_MS));
-    let (holder, waiter) = (stage.player(OURS), stage.player(OURS).waiting(Wait::Turn));
+    let (holder, waiter) = (stage.player(OURS), stage.player(OURS).waiting(WaitMode::Turn));
     let grant = holder.enter().await;
     waiter.queue_behind(0).await;
 

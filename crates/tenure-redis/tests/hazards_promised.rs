@@ -1,4 +1,4 @@
-//! Hazards that no lock on one Redis survives: what is promised instead, and that it holds. Numbers: `docs/hazards.md`.
+//! Hazards that no lock on one Redis survives: what is promised instead, and that it holds. Numbers: `docs/evidence/schedules.toml`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Hazards of the recipe: what a client does wrong step by step, and ours in the same place. Numbers: `docs/hazards.md`.
+//! Hazards of the recipe: what a client does wrong step by step, and ours in the same place. Numbers: `docs/evidence/schedules.toml`.
 
 use std::time::Duration;
 

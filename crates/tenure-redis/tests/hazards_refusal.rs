@@ -1,4 +1,4 @@
-//! Hazards of a server that cannot serve for a while: stopped, loading, busy, demoted, stepped back. Numbers: `docs/hazards.md`.
+//! Hazards of a server that cannot serve for a while: stopped, loading, busy, demoted, stepped back. Numbers: `docs/evidence/schedules.toml`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: `docs/hazards.md`.
+//! Hazards of a server that forgets: restarts, flushes, fail-overs. Numbers: `docs/evidence/schedules.toml`.
 
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Audience, Label, Wait};
+use tenure_core::{Audience, Label, WaitMode};
 use tenure_testkit::{conformance::player::Player, redis::RedisServer};
 
 use crate::stage::{hint, hints, redis};
 
 fn holder(url: &str, idles: bool) -> Player {
     let mut holder = Player::new(redis(url), "job");
-    holder.claim.label = Arc::new(Label { idles, ..Label::new("host", 1, "user", "command") });
+    holder.claim.label = Arc::new(Label::new("host", 1, "user", "command").idling(idles));
     holder
 }
 
@@ -22,7 +22,7 @@ async fn who_comes_first_behind_an_idle_holder_tells_it_before_it_queues() {
     let holder = holder(&url, true);
     let mut stream = holder.backend.wakes(holder.claim.owner.process(), Audience::Holders);
     holder.enter().await;
-    assert!(!Player::new(redis(&url), "job").waiting(Wait::No).try_enter().await, "held");
+    assert!(!Player::new(redis(&url), "job").waiting(WaitMode::No).try_enter().await, "held");
     hint(&mut stream, holder.claim.owner).await;
     assert_eq!(hints(&server), 1, "who does not wait tells it as well");
     Player::new(redis(&url), "job").queue_behind(0).await;
@@ -38,7 +38,7 @@ async fn who_queues_at_once_behind_an_idle_holder_tells_it_with_that_request() {
     let url = server.url("?guard=off");
     let (holder, elsewhere) = (holder(&url, true), redis(&url));
     holder.enter().await;
-    assert!(!Player::new(elsewhere.clone(), "job").waiting(Wait::No).try_enter().await, "held");
+    assert!(!Player::new(elsewhere.clone(), "job").waiting(WaitMode::No).try_enter().await, "held");
     let before = hints(&server);
     Player::new(elsewhere, "job").queue_behind(0).await;
     assert_eq!(hints(&server), before + 1);

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use tenure_core::{ClaimAnswer, OwnerId, ProcessId, Wait};
+use tenure_core::{ClaimAnswer, OwnerId, ProcessId, WaitMode};
 use tenure_testkit::{
     conformance::player::Player,
     redis::{Raw, RedisServer},
@@ -74,7 +74,7 @@ async fn who_is_not_heard_is_passed_and_keeps_its_place() {
     assert_eq!(view.queue.iter().map(|w| w.owner.clone()).collect::<Vec<_>>(), [owner(&cut)]);
     second.enter().await;
     second.leave().await;
-    let newcomer = Player::new(redis(&url), "job").waiting(Wait::No);
+    let newcomer = Player::new(redis(&url), "job").waiting(WaitMode::No);
     assert!(matches!(newcomer.ask().await, ClaimAnswer::Busy { .. }), "nobody barges");
     cut.enter().await;
 }

@@ -13,7 +13,7 @@ use std::{
 use futures_util::future::join_all;
 use tenure_core::{
     Audience, Backend, BackendError, Claim, ClaimAnswer, FencingToken, Grant, Label, LockName, Memo, Mode,
-    Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, Wait,
+    Noted, Outcome, OwnerId, QuorumNode, Raised, Released, Renewal, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -180,7 +180,7 @@ impl Way {
 #[derive(Clone, Debug)]
 enum Verb {
     /// With this many tokens at most.
-    Claim(Mode, Wait, u32),
+    Claim(Mode, WaitMode, u32),
     Renew,
     Release,
     Tell,
@@ -276,9 +276,9 @@ impl Cast {
         let player = self.players.entry(name.to_owned()).or_insert_with(|| Player::new(handle(), &self.lock));
         let claim = &mut player.claim;
         (claim.mode, claim.ttl) = (mode_of(code), Duration::from_millis(ttl.parse().unwrap()));
-        claim.wait = if code == "w" { Wait::Wake } else { Wait::Turn };
+        claim.wait = if code == "w" { WaitMode::Wake } else { WaitMode::Turn };
         if code == "i" {
-            claim.label = Arc::new(Label { idles: true, ..Label::new("h", 1, "u", "idle") });
+            claim.label = Arc::new(Label::new("h", 1, "u", "idle").idling(true));
         }
         player.ask().await;
         if is_gone {
@@ -392,11 +392,11 @@ impl Sweep {
         let waits = scene.shelf.waits(&scene.image, &scene.me.owner.to_string(), self.now());
         let mut verbs = vec![Verb::Renew, Verb::Release, Verb::Note, Verb::Break];
         for mode in modes {
-            let waiting = if scene.name.contains("woken") { Wait::Wake } else { Wait::Turn };
+            let waiting = if scene.name.contains("woken") { WaitMode::Wake } else { WaitMode::Turn };
             verbs.push(Verb::Claim(mode, waiting, 1));
             // An owner that has a place keeps it by asking.
             if !waits {
-                verbs.push(Verb::Claim(mode, Wait::No, if mode == Mode::Exclusive { 8 } else { 1 }));
+                verbs.push(Verb::Claim(mode, WaitMode::No, if mode == Mode::Exclusive { 8 } else { 1 }));
             }
         }
         verbs.extend((self.way == Way::Quorum).then_some(Verb::Raise));
@@ -466,7 +466,7 @@ impl Sweep {
     /// The handle believes from here on that there are waiters, or none.
     async fn learn(&mut self, lock: &str, is_warm: bool) {
         Image::default().write(&mut self.raw, self.way.record());
-        let stranger = Player::new(self.poor.clone(), lock).waiting(Wait::No);
+        let stranger = Player::new(self.poor.clone(), lock).waiting(WaitMode::No);
         if is_warm {
             self.raw.command(&["SET", lock, "foreign"]);
             assert!(!stranger.try_enter().await);
@@ -698,8 +698,8 @@ impl Sweep {
             scenes.push(self.scene(&format!("job/{n}"), *story).await);
         }
         scenes[0].image = Image::read(&mut self.raw);
-        let claims =
-            [(Wait::No, 8), (Wait::Turn, 1)].map(|(wait, block)| Verb::Claim(Mode::Exclusive, wait, block));
+        let claims = [(WaitMode::No, 8), (WaitMode::Turn, 1)]
+            .map(|(wait, block)| Verb::Claim(Mode::Exclusive, wait, block));
         for verb in claims.into_iter().chain([Verb::Release, Verb::Renew]) {
             let alone = self.attempt_all(&scenes, &verb, &Fault::None, false).await;
             let together = self.attempt_all(&scenes, &verb, &Fault::None, true).await;

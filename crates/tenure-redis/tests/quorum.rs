@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, Wait,
+    Audience, Backend, ErrorKind, FencingToken, Outcome, QuorumNode, Raised, Released, Severity, WaitMode,
 };
 use tenure_redis::Redis;
 use tenure_testkit::{
@@ -27,7 +27,7 @@ struct Candidate {
 impl Candidate {
     fn new(url: &str) -> Self {
         let node = node(url, 3);
-        let mut player = Player::new(node.clone(), "job").waiting(Wait::Wake);
+        let mut player = Player::new(node.clone(), "job").waiting(WaitMode::Wake);
         player.claim.ttl = LEASE;
         Self { node, player }
     }
@@ -107,7 +107,7 @@ async fn a_waiter_that_was_handed_the_lock_is_not_raised() {
     let (server, clock) = aged();
     clock.freeze();
     let (holder, mut heir) = (Candidate::at(&server), Candidate::at(&server));
-    heir.player.claim.wait = Wait::Turn;
+    heir.player.claim.wait = WaitMode::Turn;
     let token = holder.player.enter().await.token;
     heir.waits().await;
     holder.player.leave().await;
@@ -151,7 +151,7 @@ async fn clients_that_count_other_majorities_are_refused_and_both_are_named() {
     let of_three = Candidate::at(&server);
     let grant = of_three.player.enter().await;
     let five = node(&server.url(SHORT), 5);
-    let mut of_five = Player::new(five.clone(), "other").waiting(Wait::Wake);
+    let mut of_five = Player::new(five.clone(), "other").waiting(WaitMode::Wake);
     of_five.claim.ttl = LEASE;
     let names_both = |error: String| {
         error.contains("quorum=3 guard=on max_ttl=1s") && error.contains("quorum=5 guard=on max_ttl=1s")
@@ -330,7 +330,7 @@ async fn a_node_says_which_server_it_is_for_as_long_as_it_answers() {
 
     let alone = Redis::new(
         tenure_redis::Config::from_url(&two.url("?guard=off")).unwrap(),
-        Arc::new(tenure::TokioHost),
+        Arc::new(tenure::backend::TokioHost),
     );
     let player = claimant(&two.url("?guard=off"), "job");
     let token = player.enter().await.token;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Audience, ErrorKind, Outcome, Renewal, Wait};
+use tenure_core::{Audience, ErrorKind, Outcome, Renewal, WaitMode};
 use tenure_redis::{LINGER, LOOK};
 use tenure_testkit::{
     clock::Clock,
@@ -143,7 +143,7 @@ fn copy_record(from: &RedisServer, to: &RedisServer) {
 #[tokio::test]
 async fn no_lease_is_longer_than_the_guard_waits_for() {
     let server = RedisServer::start();
-    let mut player = Player::new(redis(&server.url("?max_ttl=1s")), "job").waiting(Wait::No);
+    let mut player = Player::new(redis(&server.url("?max_ttl=1s")), "job").waiting(WaitMode::No);
     let too_long = player.backend.claim(&player.claim).await.unwrap_err();
     assert_eq!((too_long.kind(), too_long.outcome()), (ErrorKind::Invalid, Outcome::NotApplied));
     player.claim.ttl = Duration::from_secs(1);
@@ -174,7 +174,7 @@ async fn a_server_that_became_a_replica_is_left_also_if_the_lock_is_held() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let proxy = Proxy::to(old.port(), 1);
     let url = format!("redis://127.0.0.1:{}/?max_ttl=1s", proxy.port());
-    let mut player = Player::new(redis(&url), "job").waiting(Wait::No);
+    let mut player = Player::new(redis(&url), "job").waiting(WaitMode::No);
     player.claim.ttl = Duration::from_secs(1);
     let_in(&player).await;
     player.leave().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, Wait};
+use tenure_core::{BackendHandle, ErrorKind, FencingToken, Outcome, Renewal, WaitMode};
 use tenure_testkit::{
     clock::Clock,
     conformance::player::Player,
@@ -54,7 +54,7 @@ async fn a_server_that_was_put_back_repeats_no_token() {
 #[tokio::test]
 async fn a_node_that_was_put_back_repeats_no_token() {
     let Clocked { clock, server } = Clocked::with(with_debug());
-    let claimant = || Player::new(node(&server.url(UNGUARDED), 3), "job").waiting(Wait::Wake);
+    let claimant = || Player::new(node(&server.url(UNGUARDED), 3), "job").waiting(WaitMode::Wake);
     let began = Duration::from_millis(1_800_000_000_000);
     clock.freeze_at(began);
     let first = claimant();
@@ -78,7 +78,7 @@ async fn who_knows_a_larger_token_closes_the_gate() {
         let server = with_debug().start();
         let url = server.url("?max_ttl=3s");
         let claimant = |handle: &BackendHandle, name: &str| {
-            let mut player = Player::new(handle.clone(), name).waiting(Wait::No);
+            let mut player = Player::new(handle.clone(), name).waiting(WaitMode::No);
             player.claim.ttl = Duration::from_secs(3);
             player
         };
@@ -119,7 +119,7 @@ async fn a_server_that_was_not_put_back_closes_nothing() {
     let mut last = FencingToken::new(0);
     for round in 0..20 {
         let backend = if round % 3 == 0 { &a } else { &b };
-        let mut player = Player::new(backend.clone(), "job").waiting(Wait::No);
+        let mut player = Player::new(backend.clone(), "job").waiting(WaitMode::No);
         player.claim.block = 1 + round % 2 * 50;
         let grant = player.enter().await;
         assert!(grant.token > last, "{last} and then {}", grant.token);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tenure_core::Wait;
+use tenure_core::WaitMode;
 use tenure_testkit::{
     conformance::player::Player,
     patience::{eventually, slowness, stretch},
@@ -23,7 +23,7 @@ fn url(all: &Sentinels, query: &str) -> String {
 }
 
 fn claimant(url: &str, ttl: Duration) -> Player {
-    let mut player = Player::new(redis(url), "job").waiting(Wait::No);
+    let mut player = Player::new(redis(url), "job").waiting(WaitMode::No);
     player.claim.ttl = ttl;
     player
 }

@@ -1,5 +1,5 @@
-//! `Redlock`: the verbs by quorum. A claim, a renewal, a release and a memo run in a task of their own, which a dropped
-//! caller does not stop.
+//! `Redlock`: the verbs by quorum. A claim, a renewal, a release and a memo run in a task of their own, which
+//! answers the caller as soon as the nodes have decided, and goes on with those that are slower.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -9,81 +9,82 @@ use tenure_core::{
     Absent, Adoption, Asker, Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer,
     ErrorKind, FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Minting, Mode,
     Moment, Noted, Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Released, Renewal, Restart,
-    Severity, Sharing, Wait, Wakes,
+    Severity, Sharing, WaitMode, WakeStream,
 };
-use tokio::sync::oneshot;
 
 use crate::{
-    ballot::{Ballot, Event, Nodes, Outcomes, Step},
-    config::ConfigError,
+    ballot::{Ballot, BallotOutcome, NodeAnswer, NodeRequest, Nodes},
+    config::QuorumError,
     error,
-    memory::{Late, Memory, Ticket},
-    quorum::{Member, Quorum, node_timeout},
-    slots::{SLOTS_MAX, Slots, Trail, slot},
+    memory::{AwaitedNodes, InFlightClaim, OwnerAtLock, QuorumMemory, SLOTS_MAX, SlotSearch, slot},
+    quorum::{FirstReply, Quorum, QuorumMember, node_timeout},
     view,
-    wake::Gathered,
+    wake::GatheredHints,
 };
 
 /// One lock on the quorum of independent nodes.
 pub struct Redlock<N> {
     quorum: Arc<Quorum<N>>,
-    slots: Arc<Slots>,
 }
 
 impl<N: QuorumNode> Redlock<N> {
     /// On these nodes, each with a name for people. All clients must have the same ones.
     ///
     /// # Errors
-    /// [`ConfigError`] for fewer than three, an even number, or one that is listed twice.
-    pub fn new(nodes: Vec<(String, Arc<N>)>, host: Arc<dyn Host>) -> Result<Self, ConfigError> {
+    /// [`QuorumError`] for fewer than three, an even number, or one that is listed twice.
+    pub fn new(nodes: Vec<(String, Arc<N>)>, host: Arc<dyn Host>) -> Result<Self, QuorumError> {
         let places: Vec<&str> = nodes.iter().map(|(place, _)| place.as_str()).collect();
-        ConfigError::of(&places)?;
-        let members = nodes.into_iter().map(|(place, node)| Arc::new(Member::new(place, node))).collect();
-        let quorum = Arc::new(Quorum { members, host, memory: Arc::new(Memory::default()) });
-        Ok(Self { quorum, slots: Arc::default() })
+        QuorumError::of(&places)?;
+        let members =
+            nodes.into_iter().map(|(place, node)| Arc::new(QuorumMember::new(place, node))).collect();
+        let quorum = Arc::new(Quorum { members, host, memory: Arc::new(QuorumMemory::default()) });
+        Ok(Self { quorum })
     }
 
-    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last one, and
-    /// goes on behind it when it asks again.
+    /// Tries the slots of a semaphore, beginning with any, for as long as there is time; waits at the last
+    /// one, and goes on behind it when it asks again.
     async fn claim_slot(&self, claim: &Claim, slots: NonZeroU32) -> Result<ClaimAnswer, BackendError> {
+        let (quorum, memory) = (&self.quorum, &self.quorum.memory);
         let mut bits = [0; 4];
-        self.quorum.host.random(&mut bits);
-        let Claim { name, owner, .. } = claim;
-        let mut trail = self.slots.begin(name, *owner, slots, u32::from_be_bytes(bits) % slots);
-        let over = self.quorum.host.now() + claim.ttl / 6;
+        quorum.host.random(&mut bits);
+        let key = (claim.owner, claim.name.clone());
+        let mut search = memory.begin_search(&key, slots, u32::from_be_bytes(bits) % slots);
+        let over = quorum.host.now() + claim.ttl / 6;
         let (mut soonest, mut is_split) = (None::<Duration>, false);
         for asked in 1..=slots.get() {
-            let is_last = asked == slots.get() || over.is_over(self.quorum.host.now());
-            // No slot was granted so far. Its release may have come by now, and knows of those that were asked before.
+            let is_last = asked == slots.get() || over.is_over(quorum.host.now());
+            // No slot was granted so far. Its release may have come by now, and knows of those that were
+            // asked before.
             if let Err(gone) = claim.asker.must_be_there() {
-                self.leave_place(claim, trail, None);
+                self.leave_place(claim, search, None);
                 // A minority of the nodes may have granted a slot that was asked before.
                 return Err(if asked == 1 { gone } else { gone.of_unknown_outcome() });
             }
-            let number = trail.step();
+            let number = search.step();
             // Before anything is sent: dropped half way, it must be released there too.
-            self.slots.set(name, *owner, trail);
-            // What is given back at one slot must not be asked for again by this owner, wherever it waits.
-            let wait = if is_last && !is_split { claim.wait } else { Wait::No };
-            let one = Claim { name: slot(name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
-            let answer = claim_everywhere(&self.quorum, &one).await;
+            memory.set_search(&key, search);
+            // What is released at one slot must not be asked for again by this owner, wherever it waits.
+            let wait = if is_last && !is_split { claim.wait } else { WaitMode::No };
+            let one =
+                Claim { name: slot(&claim.name, number)?, wait, mode: Mode::Exclusive, ..claim.clone() };
+            let answer = claim_everywhere(quorum, &one).await;
             let sooner = |wait: Duration| soonest.map_or(wait, |known| known.min(wait));
             match answer? {
                 ClaimAnswer::Granted(grant) => {
                     // It is released by the name of its slot from here on.
-                    self.leave_place(claim, trail, Some(number));
-                    self.slots.forget(name, *owner);
+                    self.leave_place(claim, search, Some(number));
+                    memory.end_search(&key);
                     return Ok(ClaimAnswer::Granted(grant));
                 }
                 ClaimAnswer::Split { .. } => is_split = true,
                 ClaimAnswer::Busy { retry_after, .. } if !is_last => soonest = Some(sooner(retry_after)),
                 ClaimAnswer::Queued { ahead, retry_after, holder } => {
-                    self.leave_place(claim, trail, Some(number));
-                    self.slots.set(name, *owner, Trail { place: Some(number), ..trail });
+                    self.leave_place(claim, search, Some(number));
+                    memory.set_search(&key, SlotSearch { place: Some(number), ..search });
                     return Ok(ClaimAnswer::Queued { ahead, retry_after: sooner(retry_after), holder });
                 }
                 ClaimAnswer::Busy { retry_after, holder } if !is_split => {
-                    self.slots.forget(name, *owner);
+                    memory.end_search(&key);
                     return Ok(ClaimAnswer::Busy { retry_after: sooner(retry_after), holder });
                 }
                 ClaimAnswer::Busy { .. } => {}
@@ -92,30 +93,18 @@ impl<N: QuorumNode> Redlock<N> {
                 break;
             }
         }
-        self.leave_place(claim, trail, None);
-        self.slots.forget(name, *owner);
+        self.leave_place(claim, search, None);
+        memory.end_search(&key);
         Ok(ClaimAnswer::Split { retry_after: SLOTS_PAUSE, holder: None })
     }
 
     /// Leaves the place at the slot where it waited before, in the background, unless it is this one.
-    fn leave_place(&self, claim: &Claim, trail: Trail, but: Option<u32>) {
-        if let Some(place) = trail.place.filter(|place| Some(*place) != but)
+    fn leave_place(&self, claim: &Claim, search: SlotSearch, but: Option<u32>) {
+        if let Some(place) = search.place.filter(|place| Some(*place) != but)
             && let Ok(name) = slot(&claim.name, place)
         {
-            let (quorum, owner) = (self.quorum.clone(), claim.owner);
-            let (tell, _) = oneshot::channel();
-            let late = quorum.memory.withdraw(&(owner, name.clone()));
-            self.quorum.spawn(Box::pin(release_everywhere(quorum, name, owner, late, tell)));
+            drop(release(&self.quorum, (claim.owner, name)));
         }
-    }
-
-    async fn release_one(&self, name: LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let quorum = self.quorum.clone();
-        let late = quorum.memory.withdraw(&(owner, name.clone()));
-        let task = move |tell| -> BoxFuture<'static, ()> {
-            Box::pin(release_everywhere(quorum, name, owner, late, tell))
-        };
-        self.quorum.detached(task).await
     }
 
     /// The answers of a quorum to a question that changes nothing.
@@ -160,7 +149,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let members = members.collect::<Result<_, _>>()?;
         let (host, memory) = (self.quorum.host.clone(), self.quorum.memory.clone());
         let quorum = Arc::new(Quorum { members, host, memory });
-        Ok(Arc::new(Self { quorum, slots: self.slots.clone() }))
+        Ok(Arc::new(Self { quorum }))
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
@@ -177,8 +166,8 @@ impl<N: QuorumNode> Backend for Redlock<N> {
             }
         };
         match answer? {
-            // Who does not wait does not ask again.
-            ClaimAnswer::Split { retry_after, holder } if claim.wait == Wait::No => {
+            // A claim that does not wait is not repeated.
+            ClaimAnswer::Split { retry_after, holder } if claim.wait == WaitMode::No => {
                 Ok(ClaimAnswer::Busy { retry_after, holder })
             }
             answer => Ok(answer),
@@ -186,8 +175,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
-        let (quorum, all): (_, Arc<[Grant]>) = (self.quorum.clone(), grants.into());
-        let task = move |tell| -> BoxFuture<'static, ()> { Box::pin(renew_everywhere(quorum, all, tell)) };
+        let task = |reply| renew_everywhere(self.quorum.clone(), grants.into(), reply);
         match self.quorum.detached(task).await {
             Ok(renewals) => renewals,
             Err(error) => grants.iter().map(|_| Err(error.clone())).collect(),
@@ -195,20 +183,19 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 
     async fn release(&self, name: &LockName, owner: OwnerId) -> Result<Released, BackendError> {
-        let Some(trail) = self.slots.get(name, owner) else {
-            return self.release_one(name.clone(), owner).await;
-        };
-        let names: Result<Vec<_>, _> = trail.asked().map(|number| slot(name, number)).collect();
-        let releases = names?.into_iter().map(|name| self.release_one(name, owner));
+        let key = (owner, name.clone());
+        let Some(search) = self.quorum.memory.search(&key) else { return release(&self.quorum, key).await };
+        let names: Result<Vec<_>, _> = search.asked().map(|number| slot(name, number)).collect();
+        let releases = names?.into_iter().map(|name| release(&self.quorum, (owner, name)));
         let answers: Result<Vec<_>, _> = join_all(releases).await.into_iter().collect();
         let held = answers?.contains(&Released::Released);
         // Only now: tried again, it must reach all slots again.
-        self.slots.forget(name, owner);
+        self.quorum.memory.end_search(&key);
         Ok(if held { Released::Released } else { Released::WasGone })
     }
 
     async fn tell(&self, name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
-        // In the background: a node that hangs keeps nobody from waiting.
+        // In the background: a node that hangs delays no waiter.
         let (quorum, name) = (self.quorum.clone(), name.clone());
         self.quorum.spawn(Box::pin(async move {
             let tell = |node: Arc<N>| {
@@ -228,18 +215,15 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         memo: &Memo,
     ) -> Result<Noted, BackendError> {
         let (quorum, name, memo) = (self.quorum.clone(), name.clone(), memo.clone());
-        let task = move |tell| -> BoxFuture<'static, ()> {
-            Box::pin(note_everywhere(quorum, name, (owner, token), memo, tell))
-        };
-        self.quorum.detached(task).await
+        self.quorum.detached(|reply| note_everywhere(quorum, name, (owner, token), memo, reply)).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         let members = self.quorum.members.iter();
         let streams = members.map(|member| member.node.wakes(process, audience)).collect();
-        // Who was robbed asks at once, and so does who looks on.
+        // A holder that lost its lock asks immediately, and so does an observer.
         let quorum = if audience == Audience::Waiters { self.quorum.size() } else { 1 };
-        Box::new(Gathered::new(streams, quorum, self.quorum.host.clone()))
+        Box::new(GatheredHints::new(streams, quorum, self.quorum.host.clone()))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
@@ -279,11 +263,11 @@ impl<N: QuorumNode> Backend for Redlock<N> {
                     "bring it back: every node that is down is one failure less that the quorum survives",
                 )),
             }
-            // Not known before it has been asked once; errors have been told above.
+            // Not known before it has been asked once; errors are findings already.
             let _ = member.within(&*self.quorum.host, QUESTION, member.identify()).await;
         }
-        findings.extend(self.quorum.twins().map(|twins| {
-            Finding::new(Severity::Problem, twins.to_string(), "list every server once, in all clients")
+        findings.extend(self.quorum.duplicate_server().map(|duplicate| {
+            Finding::new(Severity::Problem, duplicate.to_string(), "list every server once, in all clients")
         }));
         Ok(findings)
     }
@@ -292,7 +276,7 @@ impl<N: QuorumNode> Backend for Redlock<N> {
         let answers = self.quorum.ask_all(QUESTION, |node| async move { node.adopt().await }, |_| {}).await;
         let (done, failed): (Vec<_>, Vec<_>) = answers.into_iter().flatten().partition(Result::is_ok);
         let done: Vec<Adoption> = done.into_iter().filter_map(Result::ok).collect();
-        // A node that keeps the old settings refuses everybody who has the new ones.
+        // A node that keeps the old settings refuses every client with the new ones.
         if !failed.is_empty() {
             let errors: Vec<_> = failed.into_iter().filter_map(Result::err).collect();
             return Err(error::not_adopted(self.quorum.members.len(), &errors));
@@ -303,36 +287,41 @@ impl<N: QuorumNode> Backend for Redlock<N> {
     }
 }
 
-/// Asks the nodes, answers the caller, and continues until every unwanted grant is released.
-async fn claim_everywhere<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim) -> Answer {
+/// Asks the nodes, answers the caller, and continues until all have answered.
+async fn claim_everywhere<N: QuorumNode>(quorum: &Arc<Quorum<N>>, claim: &Claim) -> NodeClaim {
     quorum.identify().await;
-    if let Some(twins) = quorum.twins() {
-        return Err(twins);
+    if let Some(duplicate) = quorum.duplicate_server() {
+        return Err(duplicate);
     }
     quorum.probe_silent();
-    let Some(ticket) = quorum.memory.begin((claim.owner, claim.name.clone())) else {
+    let Some(in_flight) = quorum.memory.begin((claim.owner, claim.name.clone())).await else {
         return Ok(ClaimAnswer::Split { retry_after: Duration::from_millis(1), holder: None });
     };
-    let (quorum_there, claim) = (quorum.clone(), claim.clone());
-    quorum.detached(move |tell| Box::pin(Poll::new(quorum_there, claim, ticket, tell).run())).await
+    quorum.detached(|reply| ClaimTask::new(quorum.clone(), claim.clone(), in_flight, reply).run()).await
 }
 
-/// One ballot under way.
-struct Poll<N> {
+/// One claim, from the first request until every node has answered.
+struct ClaimTask<N> {
     quorum: Arc<Quorum<N>>,
     claim: Arc<Claim>,
     ballot: Ballot,
     began: Moment,
     timeout: Duration,
-    ticket: Ticket,
-    tell: Option<oneshot::Sender<Answer>>,
+    in_flight: InFlightClaim,
+    reply: FirstReply<ClaimAnswer>,
 }
 
-impl<N: QuorumNode> Poll<N> {
-    fn new(quorum: Arc<Quorum<N>>, mut claim: Claim, ticket: Ticket, tell: oneshot::Sender<Answer>) -> Self {
-        // Woken but never made holder: a lock that is handed on by one node is handed on by one node only (S3.3 g).
-        if claim.wait == Wait::Turn {
-            claim.wait = Wait::Wake;
+impl<N: QuorumNode> ClaimTask<N> {
+    fn new(
+        quorum: Arc<Quorum<N>>,
+        mut claim: Claim,
+        in_flight: InFlightClaim,
+        reply: FirstReply<ClaimAnswer>,
+    ) -> Self {
+        // Woken but never made holder: a lock that is handed on by one node is handed on by one node only
+        // (S3.3 g).
+        if claim.wait == WaitMode::Turn {
+            claim.wait = WaitMode::Wake;
         }
         // A node that does not ask says nothing of itself.
         claim.asker = Asker::default();
@@ -342,130 +331,103 @@ impl<N: QuorumNode> Poll<N> {
         let silent = if nodes - silent.len() >= quorum.size() { silent } else { Nodes::default() };
         let ballot = Ballot::new(nodes, silent, quorum.memory.held(&claim.name));
         let (began, timeout) = (quorum.host.now(), node_timeout(claim.ttl));
-        Self { quorum, claim: Arc::new(claim), ballot, began, timeout, ticket, tell: Some(tell) }
+        Self { quorum, claim: Arc::new(claim), ballot, began, timeout, in_flight, reply }
     }
 
     async fn run(mut self) {
         let quorum = self.quorum.clone();
         // Those that are asked first have one timer; most ballots ask for nothing else.
         let (mut votes, mut under_way) = (quorum.round(self.timeout), FuturesUnordered::new());
-        for step in self.steps() {
-            match step {
-                Step::Claim(node) => votes.ask(node, vote(quorum.clone(), self.claim.clone(), node)),
-                step => under_way.push(self.carry_out(step)),
+        for request in self.requests() {
+            match request {
+                NodeRequest::Claim(node) => votes.ask(node, vote(quorum.clone(), self.claim.clone(), node)),
+                request => under_way.push(self.send(request)),
             }
         }
         loop {
-            if self.tell() {
-                under_way.extend(self.go_on());
+            if let Some(answer) = self.answer() {
+                self.reply.send(answer);
             }
-            let event = tokio::select! {
+            let answer = tokio::select! {
                 biased;
-                Some((node, answer)) = quorum.next_of(&mut votes) => Event::Vote(node, answer),
-                Some(event) = under_way.next() => event,
+                Some((node, answer)) = quorum.next_of(&mut votes) => NodeAnswer::Vote(node, answer),
+                Some(answer) = under_way.next() => answer,
                 else => break,
             };
-            self.ballot.on_event(event);
-            under_way.extend(self.go_on());
+            let answered = if let NodeAnswer::Vote(node, _) = answer { Some(node) } else { None };
+            self.ballot.on_answer(answer);
+            under_way.extend(self.requests().into_iter().map(|request| self.send(request)));
+            if let Some(node) = answered.filter(|&node| self.in_flight.is_to_be_released_again(node)) {
+                quorum.release_later(node, self.claim.name.clone(), self.claim.owner);
+            }
         }
-        quorum.memory.end(&self.ticket);
     }
 
-    fn go_on(&mut self) -> Vec<BoxFuture<'static, Event>> {
-        self.steps().into_iter().map(|step| self.carry_out(step)).collect()
+    fn requests(&mut self) -> Vec<NodeRequest> {
+        let requests = self.ballot.requests();
+        if *self.ballot.outcome() == BallotOutcome::Released {
+            self.release();
+        }
+        if self.in_flight.set_unanswered(self.ballot.unanswered()) {
+            return requests;
+        }
+        self.ballot.release();
+        Vec::new()
     }
 
-    fn steps(&mut self) -> Vec<Step> {
-        let mut steps = self.ballot.steps();
-        let refused = self.ballot.refused();
-        if self.claim.wait != Wait::No && !refused.is_empty() {
-            self.quorum.memory.on_places(&self.ticket, refused);
+    /// Releases the owner everywhere, in the background, unless that is done already.
+    fn release(&self) {
+        if !self.in_flight.is_released() {
+            drop(release(&self.quorum, (self.claim.owner, self.claim.name.clone())));
         }
-        if let Some(left) = self.quorum.memory.set_pending(&self.ticket, self.ballot.pending()) {
-            self.ballot.withdraw(left);
-            steps.retain(|step| matches!(step, Step::Release(_)));
-            steps.extend(self.ballot.steps());
-        }
-        let gives_back = steps.iter().any(|step| matches!(step, Step::Release(_)));
-        // Spent before the first release leaves.
-        if gives_back && !self.quorum.memory.spend(&self.ticket) {
-            self.ballot.stop();
-            steps.retain(|step| !matches!(step, Step::Release(_)));
-        }
-        steps
     }
 
-    fn carry_out(&self, step: Step) -> BoxFuture<'static, Event> {
+    fn send(&self, request: NodeRequest) -> BoxFuture<'static, NodeAnswer> {
         let (quorum, claim, timeout) = (self.quorum.clone(), self.claim.clone(), self.timeout);
-        match step {
-            Step::Claim(node) => Box::pin(async move {
+        match request {
+            NodeRequest::Claim(node) => Box::pin(async move {
                 let asked = async { vote(quorum.clone(), claim, node).await.1 };
-                Event::Vote(node, quorum.members[node].within(&*quorum.host, timeout, asked).await)
+                NodeAnswer::Vote(node, quorum.members[node].within(&*quorum.host, timeout, asked).await)
             }),
-            Step::Raise(node, to) => Box::pin(async move {
+            NodeRequest::Raise(node, to) => Box::pin(async move {
                 let member = &quorum.members[node];
                 let raised = member.node.raise(&claim.name, claim.owner, FencingToken::new(to));
-                Event::Raised(node, to, member.within(&*quorum.host, timeout, raised).await)
-            }),
-            Step::Release(node) => Box::pin(async move {
-                give_back(&quorum, node, &claim.name, claim.owner).await;
-                Event::Released
+                NodeAnswer::Raised(node, to, member.within(&*quorum.host, timeout, raised).await)
             }),
         }
     }
 
-    /// Answers the caller once it is decided; releases everything if the caller has gone. True if there may be more to send.
-    fn tell(&mut self) -> bool {
-        let Some(tell) = self.tell.take() else { return false };
-        if tell.is_closed() {
-            self.abandon();
-        } else if let Some(answer) = self.answer() {
-            if tell.send(answer).is_err() {
-                self.abandon();
-            }
-        } else {
-            self.tell = Some(tell);
-            return false;
-        }
-        true
-    }
-
-    /// The caller has gone: the grants are released, unless the same attempt continues in another ballot.
-    fn abandon(&mut self) {
-        if self.quorum.memory.spend(&self.ticket) {
-            self.ballot.abandon();
-        } else {
-            self.ballot.stop();
-        }
-    }
-
-    fn answer(&mut self) -> Option<Answer> {
-        if matches!(self.ballot.outcome(), Outcomes::Open | Outcomes::Stopped) {
+    /// Once, when it is decided.
+    fn answer(&mut self) -> Option<NodeClaim> {
+        if self.reply.is_sent() || *self.ballot.outcome() == BallotOutcome::Open {
             return None;
         }
-        if let Some(twins) = self.quorum.twins() {
-            self.abandon();
-            return Some(Err(twins));
+        if let Some(duplicate) = self.quorum.duplicate_server() {
+            self.ballot.release();
+            self.release();
+            return Some(Err(duplicate));
         }
         let memory = &self.quorum.memory;
-        let (retry_after, holder) = self.ballot.tally().refusal();
+        let (retry_after, holder) = self.ballot.votes().refusal();
         let retry_after = retry_after.unwrap_or(PAUSE_MAX);
         Some(Ok(match self.ballot.outcome() {
-            Outcomes::Kept(tokens) => {
+            BallotOutcome::Kept(tokens) => {
                 memory.agreed();
                 memory.set_held(&self.claim.name, None);
                 let Claim { name, owner, ttl, .. } = &*self.claim;
                 let (name, token) = (name.clone(), tokens.first());
                 ClaimAnswer::Granted(Grant { name, owner: *owner, token, block: tokens.block, ttl: *ttl })
             }
-            Outcomes::Failed => {
+            BallotOutcome::Failed => {
                 let is_untouched = !self.ballot.has_reached_any();
                 return Some(Err(self.quorum.too_few(is_untouched, self.ballot.errors())));
             }
-            Outcomes::Open | Outcomes::Stopped => return None,
-            Outcomes::Refused if self.claim.wait == Wait::No => ClaimAnswer::Busy { retry_after, holder },
-            Outcomes::Refused => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
-            Outcomes::GivenBack => {
+            BallotOutcome::Open => return None,
+            BallotOutcome::Refused if self.claim.wait == WaitMode::No => {
+                ClaimAnswer::Busy { retry_after, holder }
+            }
+            BallotOutcome::Refused => ClaimAnswer::Queued { ahead: 0, retry_after, holder },
+            BallotOutcome::Released => {
                 let held = self.ballot.held_elsewhere();
                 let retry_after = match held {
                     // Asked again, only those who refuse are, and a place is kept there.
@@ -478,7 +440,8 @@ impl<N: QuorumNode> Poll<N> {
         }))
     }
 
-    /// A random part of a round, doubled with every split vote in a row: whoever is alone then gets a quorum (S3.3 f).
+    /// A random part of a round, doubled with every split vote in a row: the one that is alone then gets a
+    /// quorum (S3.3 f).
     fn pause(&self) -> Duration {
         let round = self.began.elapsed(self.quorum.host.now()).max(Duration::from_millis(1));
         let longest = round * (1 << self.quorum.memory.split().min(SPLITS_MAX));
@@ -490,30 +453,30 @@ impl<N: QuorumNode> Poll<N> {
 }
 
 /// What a node says to a claim, and which one it is.
-async fn vote<N: QuorumNode>(quorum: Arc<Quorum<N>>, claim: Arc<Claim>, node: usize) -> (usize, Answer) {
+async fn vote<N: QuorumNode>(quorum: Arc<Quorum<N>>, claim: Arc<Claim>, node: usize) -> (usize, NodeClaim) {
     let member = &quorum.members[node];
     let answer = async {
         if member.identify().await?
-            && let Some(twins) = quorum.twins()
+            && let Some(duplicate) = quorum.duplicate_server()
         {
-            return Err(twins);
+            return Err(duplicate);
         }
         member.node.claim(&claim).await
     };
     (node, answer.await)
 }
 
-type Answer = Result<ClaimAnswer, BackendError>;
+type NodeClaim = Result<ClaimAnswer, BackendError>;
 
-/// Extends leases on all nodes. Answers as soon as a quorum has answered for each lease, and continues with the other
-/// nodes: a node that is not renewed is one failure less that the lease survives.
+/// Extends leases on all nodes. Answers as soon as a quorum has answered for each lease, and continues with
+/// the other nodes: a node that is not renewed is one failure less that the lease survives.
 async fn renew_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     grants: Arc<[Grant]>,
-    tell: oneshot::Sender<Result<Renewals, BackendError>>,
+    mut reply: FirstReply<NodeRenewals>,
 ) {
     let timeout = node_timeout(grants.iter().map(|grant| grant.ttl).min().unwrap_or_default());
-    let (size, mut tell) = (quorum.size(), Some(tell));
+    let size = quorum.size();
     let ask = |node: Arc<N>| {
         let grants = grants.clone();
         async move {
@@ -527,24 +490,25 @@ async fn renew_everywhere<N: QuorumNode>(
     };
     let all = 0..grants.len();
     let on_answer = |answers: &[_]| {
-        let known: Option<Renewals> = all.clone().map(|at| renewal(at, answers, size).map(Ok)).collect();
-        if let Some((renewals, tell)) = known.and_then(|renewals| Some((renewals, tell.take()?))) {
-            // OK because whoever does not listen any more needs no answer.
-            let _ = tell.send(Ok(renewals));
+        let known: Option<NodeRenewals> = all.clone().map(|at| renewal(at, answers, size).map(Ok)).collect();
+        if let Some(renewals) = known {
+            reply.send(Ok(renewals));
         }
     };
     let answers = quorum.ask_all(timeout, ask, on_answer).await;
-    let Some(tell) = tell else { return };
     let failure = || {
         let errors = answers.iter().flatten().filter_map(|answer| answer.as_ref().err()).cloned();
         quorum.too_few(answers.iter().flatten().all(Result::is_err), errors)
     };
-    // OK as above.
-    let _ = tell.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
+    reply.send(Ok(all.map(|at| renewal(at, &answers, size).ok_or_else(failure)).collect()));
 }
 
 /// The answer of a quorum about one lease; `None` while it is undecided.
-fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: usize) -> Option<Renewal> {
+fn renewal(
+    at: usize,
+    answers: &[Option<Result<NodeRenewals, BackendError>>],
+    size: usize,
+) -> Option<Renewal> {
     let of = |answer: &Option<Result<Vec<_>, _>>| match answer {
         Some(Ok(renewals)) => {
             renewals.get(at).and_then(|renewal: &Result<_, _>| renewal.as_ref().ok().copied())
@@ -562,30 +526,35 @@ fn renewal(at: usize, answers: &[Option<Result<Renewals, BackendError>>], size: 
 }
 
 /// The answers of one node, a lease each.
-type Renewals = Vec<Result<Renewal, BackendError>>;
+type NodeRenewals = Vec<Result<Renewal, BackendError>>;
 
-/// Has an owner leave all nodes. Tells as soon as it is known whether a quorum of them held for it, and goes on with
-/// those that did not answer, and with those where its claim comes later.
+/// Starts to release an owner at all nodes. It is spent immediately, before a claim of it can begin again.
+fn release<N: QuorumNode>(
+    quorum: &Arc<Quorum<N>>,
+    key: OwnerAtLock,
+) -> impl Future<Output = Result<Released, BackendError>> + use<N> {
+    let unanswered = quorum.memory.on_release(&key);
+    let quorum_there = quorum.clone();
+    quorum.detached(|reply| release_everywhere(quorum_there, key, unanswered, reply))
+}
+
+/// Releases an owner at all nodes. Answers as soon as it is known whether a quorum of them held for it, and
+/// goes on with those that did not answer.
 async fn release_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
-    name: LockName,
-    owner: OwnerId,
-    late: Late,
-    tell: oneshot::Sender<Result<Released, BackendError>>,
+    key: OwnerAtLock,
+    unanswered: Option<AwaitedNodes>,
+    mut reply: FirstReply<Released>,
 ) {
     let (all, size) = (quorum.members.len(), quorum.size());
     let mut round = quorum.round(RELEASE);
-    for (node, member) in quorum.members.iter().enumerate() {
-        let released = member.node.release(&name, owner);
-        round.ask(node, async move { (node, released.await) });
+    for node in 0..all {
+        let unanswered = unanswered.clone().filter(|nodes| nodes.contains(node));
+        round.ask(node, release_at(&quorum, node, &key, unanswered));
     }
-    let (mut tell, mut released, mut gone) = (Some(tell), 0, 0);
+    let (mut released, mut gone) = (0, 0);
     let (mut errors, mut again) = (Vec::new(), Vec::new());
     while let Some((node, answer)) = quorum.next_of(&mut round).await {
-        let is_released = matches!(answer, Ok(Released::Released));
-        if late.may_come(node, is_released) && !quorum.memory.leave_to_ballot(&(owner, name.clone()), node) {
-            again.push(node);
-        }
         match answer {
             Ok(Released::Released) => released += 1,
             Ok(Released::WasGone) => gone += 1,
@@ -596,48 +565,49 @@ async fn release_everywhere<N: QuorumNode>(
                 errors.push(error);
             }
         }
-        let verdict = if released >= size {
-            Some(Ok(Released::Released))
+        if released >= size {
+            reply.send(Ok(Released::Released));
         } else if gone > all - size {
-            // Held by fewer than a quorum: it was lost, whoever has it now.
-            Some(Ok(Released::WasGone))
+            // Held by fewer than a quorum: it was lost, and may have another holder.
+            reply.send(Ok(Released::WasGone));
         } else if released + gone + errors.len() == all {
-            Some(Err(quorum.too_few(released == 0, errors.clone())))
-        } else {
-            None
-        };
-        if let Some((verdict, tell)) = verdict.and_then(|verdict| Some((verdict, tell.take()?))) {
-            // OK because whoever does not listen any more needs no answer.
-            let _ = tell.send(verdict);
+            reply.send(Err(quorum.too_few(released == 0, errors.clone())));
         }
     }
     for node in again {
-        quorum.owe(node, name.clone(), owner);
+        quorum.release_later(node, key.1.clone(), key.0);
     }
 }
 
-/// Has this owner leave a node. Where it does not answer, it is owed.
-async fn give_back<N: QuorumNode>(quorum: &Quorum<N>, node: usize, name: &LockName, owner: OwnerId) {
-    let (host, member) = (&*quorum.host, &quorum.members[node]);
-    if !member.is_silent() {
-        let Err(error) = member.within(host, RELEASE, member.node.release(name, owner)).await else { return };
-        if !error.kind().is_transient() {
-            tracing::debug!(lock = %name, %error, "not given back; its ttl ends it");
-            return;
+/// Releases an owner at one node, behind its claim: see [`QuorumMemory`].
+async fn release_at<N: QuorumNode>(
+    quorum: &Quorum<N>,
+    node: usize,
+    key: &OwnerAtLock,
+    unanswered: Option<AwaitedNodes>,
+) -> (usize, Result<Released, BackendError>) {
+    if let Some(nodes) = unanswered {
+        tokio::select! {
+            biased;
+            () = nodes.until(|nodes| !nodes.contains(node)) => {}
+            () = quorum.host.sleep_until(quorum.host.now() + ANSWER) => {
+                quorum.memory.release_again_when_answered(key, node);
+            }
         }
     }
-    quorum.owe(node, name.clone(), owner);
+    (node, quorum.members[node].node.release(&key.1, key.0).await)
 }
 
-/// Writes a memo on all nodes. Tells as soon as a majority has, or cannot any more, and goes on with the others.
+/// Writes a memo on all nodes. Tells as soon as a majority has, or cannot any more, and goes on with the
+/// others.
 async fn note_everywhere<N: QuorumNode>(
     quorum: Arc<Quorum<N>>,
     name: LockName,
     (owner, token): (OwnerId, FencingToken),
     memo: Memo,
-    tell: oneshot::Sender<Result<Noted, BackendError>>,
+    mut reply: FirstReply<Noted>,
 ) {
-    let (size, mut tell) = (quorum.size(), Some(tell));
+    let size = quorum.size();
     let ask = |node: Arc<N>| {
         let (name, memo) = (name.clone(), memo.clone());
         async move { node.note(&name, owner, token, &memo).await }
@@ -645,24 +615,16 @@ async fn note_everywhere<N: QuorumNode>(
     let on_answer = |answers: &[Option<Result<Noted, BackendError>>]| {
         let said =
             |wanted: Noted| answers.iter().flatten().filter(|a| a.as_ref().ok() == Some(&wanted)).count();
-        let verdict = if said(Noted::Noted) >= size {
-            Noted::Noted
+        if said(Noted::Noted) >= size {
+            reply.send(Ok(Noted::Noted));
         } else if said(Noted::Gone) > answers.len() - size {
-            Noted::Gone
-        } else {
-            return;
-        };
-        if let Some(tell) = tell.take() {
-            // OK because whoever does not listen any more needs no answer.
-            let _ = tell.send(Ok(verdict));
+            reply.send(Ok(Noted::Gone));
         }
     };
     let answers = quorum.ask_all(NOTE, ask, on_answer).await;
-    let Some(tell) = tell else { return };
     let is_untouched = !answers.iter().flatten().any(|answer| matches!(answer, Ok(Noted::Noted)));
     let errors = answers.into_iter().flatten().filter_map(Result::err);
-    // OK as above.
-    let _ = tell.send(Err(quorum.too_few(is_untouched, errors)));
+    reply.send(Err(quorum.too_few(is_untouched, errors)));
 }
 
 /// How long a node may take for a question: 2 s.
@@ -677,5 +639,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const SPLITS_MAX: u32 = 6;
 /// How long a node may take for a release: 500 ms.
 const RELEASE: Duration = Duration::from_millis(500);
+/// How long a release waits at a node for the answer to the claim: 250 ms, so that it has as much time
+/// itself.
+const ANSWER: Duration = Duration::from_millis(250);
 /// How long a node may take to write one: 500 ms.
 const NOTE: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
-//! `Ballot`: one claim to all nodes, from the first request until all is settled or released; `Tally`: the votes on it, and
-//! their result. Pure: no I/O, no clock.
+//! `Ballot`: one claim to all nodes, from the first request until all is settled or released; `VoteCount`:
+//! the votes on it, and their result. Pure: no I/O, no clock.
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
@@ -7,56 +7,51 @@ use tenure_core::{BackendError, ClaimAnswer, FencingToken, HolderView, Outcome, 
 
 /// One claim under way.
 pub(crate) struct Ballot {
-    tally: Tally,
+    votes: VoteCount,
     /// The nodes that are asked first; the others are asked only once one of these grants.
     first: Nodes,
     asked: Nodes,
     /// Asked and not answered.
-    pending: Nodes,
+    unanswered: Nodes,
     raising: Vec<u64>,
-    released: Nodes,
     /// Something of ours may be there although the vote does not say so.
     may_be_there: Nodes,
     errors: Vec<Option<BackendError>>,
     holders: BTreeMap<String, Nodes>,
-    /// The nodes to release here, if the owner has left all nodes.
-    left: Option<Nodes>,
-    outcome: Outcomes,
+    outcome: BallotOutcome,
 }
 
 impl Ballot {
     /// A ballot among so many nodes. `silent` nodes are not asked; `held` nodes are known to refuse.
     pub(crate) fn new(nodes: usize, silent: Nodes, held: Option<Nodes>) -> Self {
-        let mut tally = Tally::new(nodes);
+        let mut votes = VoteCount::new(nodes);
         let mut all = Nodes::first(nodes);
         for node in silent.iter() {
-            tally.vote(node, Vote::Failed);
+            votes.vote(node, Vote::Failed);
             all.remove(node);
         }
         // Only if their refusals alone decide it.
         let held = held.map(|held| held.and(all));
-        let first = held.filter(|held| held.len() > nodes - tally.quorum()).unwrap_or(all);
+        let first = held.filter(|held| held.len() > nodes - votes.quorum()).unwrap_or(all);
         Self {
-            tally,
+            votes,
             first,
             asked: Nodes::default(),
-            pending: Nodes::default(),
+            unanswered: Nodes::default(),
             raising: vec![0; nodes],
-            released: Nodes::default(),
             may_be_there: Nodes::default(),
             errors: vec![None; nodes],
             holders: BTreeMap::new(),
-            left: None,
-            outcome: Outcomes::Open,
+            outcome: BallotOutcome::Open,
         }
     }
 
-    pub(crate) fn outcome(&self) -> &Outcomes {
+    pub(crate) fn outcome(&self) -> &BallotOutcome {
         &self.outcome
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
-        &self.tally
+    pub(crate) fn votes(&self) -> &VoteCount {
+        &self.votes
     }
 
     /// The errors of the nodes that failed.
@@ -66,56 +61,39 @@ impl Ballot {
 
     /// The nodes on which one other owner holds a quorum.
     pub(crate) fn held_elsewhere(&self) -> Option<Nodes> {
-        self.holders.values().find(|nodes| nodes.len() >= self.tally.quorum()).copied()
+        self.holders.values().find(|nodes| nodes.len() >= self.votes.quorum()).copied()
     }
 
-    /// The caller has gone: grants are to be released.
-    pub(crate) fn abandon(&mut self) {
-        self.outcome = Outcomes::GivenBack;
-    }
-
-    /// The owner has left all nodes; these are to be left once more, when they have answered.
-    pub(crate) fn withdraw(&mut self, left: Nodes) {
-        self.left = Some(left);
-        self.outcome = Outcomes::GivenBack;
+    /// The owner is released at all nodes.
+    pub(crate) fn release(&mut self) {
+        self.outcome = BallotOutcome::Released;
     }
 
     /// Asked and not answered.
-    pub(crate) fn pending(&self) -> Nodes {
-        self.pending
-    }
-
-    /// Those that have refused.
-    pub(crate) fn refused(&self) -> Nodes {
-        self.nodes().filter(|&node| self.tally.has_refused(node)).collect()
-    }
-
-    /// All is done: nothing to send, and nothing to release.
-    pub(crate) fn stop(&mut self) {
-        self.outcome = Outcomes::Stopped;
+    pub(crate) fn unanswered(&self) -> Nodes {
+        self.unanswered
     }
 
     /// A node has answered, or may have done something all the same.
     pub(crate) fn has_reached_any(&self) -> bool {
-        self.has_left_something() || self.nodes().any(|node| self.tally.has_refused(node))
+        self.has_left_something() || self.nodes().any(|node| self.votes.has_refused(node))
     }
 
-    pub(crate) fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Vote(node, answer) => self.on_vote(node, answer),
-            Event::Raised(node, to, Ok(Raised::Raised)) => self.tally.raised(node, to),
-            Event::Raised(node, _, Ok(Raised::Gone)) => self.tally.lost(node),
-            Event::Raised(node, _, Err(error)) => {
-                self.tally.lost(node);
+    pub(crate) fn on_answer(&mut self, answer: NodeAnswer) {
+        match answer {
+            NodeAnswer::Vote(node, answer) => self.on_vote(node, answer),
+            NodeAnswer::Raised(node, to, Ok(Raised::Raised)) => self.votes.raised(node, to),
+            NodeAnswer::Raised(node, _, Ok(Raised::Gone)) => self.votes.lost(node),
+            NodeAnswer::Raised(node, _, Err(error)) => {
+                self.votes.lost(node);
                 self.may_be_there.insert(node);
                 self.errors[node] = Some(error);
             }
-            Event::Released => {}
         }
     }
 
     fn on_vote(&mut self, node: usize, answer: Result<ClaimAnswer, BackendError>) {
-        self.pending.remove(node);
+        self.unanswered.remove(node);
         let vote = match answer {
             Ok(ClaimAnswer::Granted(grant)) => Vote::Granted { first: grant.token, block: grant.block },
             Ok(
@@ -134,7 +112,7 @@ impl Ballot {
                 Vote::Failed
             }
         };
-        self.tally.vote(node, vote);
+        self.votes.vote(node, vote);
     }
 
     fn note_holder(&mut self, node: usize, holder: Option<&HolderView>) {
@@ -143,36 +121,31 @@ impl Ballot {
         }
     }
 
-    /// The requests to send now; none if there was no event since the last call.
-    pub(crate) fn steps(&mut self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        if self.outcome == Outcomes::Open {
-            match self.tally.verdict() {
-                Verdict::Open => self.ask(&mut steps),
-                Verdict::Raise { to, nodes } => {
-                    self.ask(&mut steps);
-                    self.raise(to, nodes, &mut steps);
+    /// The requests to send now; none if there was no answer since the last call.
+    pub(crate) fn requests(&mut self) -> Vec<NodeRequest> {
+        let mut requests = Vec::new();
+        if self.outcome == BallotOutcome::Open {
+            match self.votes.result() {
+                VoteResult::Open => self.ask(&mut requests),
+                VoteResult::Raise { to, nodes } => {
+                    self.ask(&mut requests);
+                    self.raise(to, nodes, &mut requests);
                 }
-                Verdict::Granted(tokens) => self.outcome = Outcomes::Kept(tokens),
-                // The last answer says whether something is to be given back, or places can be kept.
-                Verdict::Refused if !self.pending.is_empty() => {}
-                Verdict::Refused if self.has_left_something() => self.outcome = Outcomes::GivenBack,
-                Verdict::Refused => self.outcome = Outcomes::Refused,
-                Verdict::Failed => self.outcome = Outcomes::Failed,
+                VoteResult::Granted(tokens) => self.outcome = BallotOutcome::Kept(tokens),
+                // The last answer says whether something is to be released, or places can be kept.
+                VoteResult::Refused if !self.unanswered.is_empty() => {}
+                VoteResult::Refused if self.has_left_something() => self.outcome = BallotOutcome::Released,
+                VoteResult::Refused => self.outcome = BallotOutcome::Refused,
+                VoteResult::Failed => self.outcome = BallotOutcome::Failed,
             }
         }
-        match self.outcome {
-            Outcomes::Kept(tokens) => {
-                // Late grants are ours as well; raised, all nodes count alike and the next claim needs one round.
-                let behind =
-                    self.tally.granted().filter(|&node| self.tally.count_of(node) < Some(tokens.end));
-                let behind = behind.collect();
-                self.raise(tokens.end, behind, &mut steps);
-            }
-            Outcomes::GivenBack => self.release(&mut steps),
-            _ => {}
+        if let BallotOutcome::Kept(tokens) = self.outcome {
+            // Late grants are ours as well; raised, all nodes count alike and the next claim needs one round.
+            let behind = self.votes.granted().filter(|&node| self.votes.count_of(node) < Some(tokens.end));
+            let behind = behind.collect();
+            self.raise(tokens.end, behind, &mut requests);
         }
-        steps
+        requests
     }
 
     fn nodes(&self) -> Range<usize> {
@@ -181,39 +154,26 @@ impl Ballot {
 
     /// Nodes that granted, have not answered, or answered with an error of unknown outcome.
     fn has_left_something(&self) -> bool {
-        !self.pending.is_empty() || !self.may_be_there.is_empty() || self.tally.granted().next().is_some()
+        !self.unanswered.is_empty() || !self.may_be_there.is_empty() || self.votes.granted().next().is_some()
     }
 
-    fn ask(&mut self, steps: &mut Vec<Step>) {
-        let is_wanted = self.tally.granted().next().is_some();
+    fn ask(&mut self, requests: &mut Vec<NodeRequest>) {
+        let is_wanted = self.votes.granted().next().is_some();
         for node in self.nodes() {
-            let is_new = !self.asked.contains(node) && !self.tally.has_voted(node);
+            let is_new = !self.asked.contains(node) && !self.votes.has_voted(node);
             if is_new && (is_wanted || self.first.contains(node)) {
                 self.asked.insert(node);
-                self.pending.insert(node);
-                steps.push(Step::Claim(node));
+                self.unanswered.insert(node);
+                requests.push(NodeRequest::Claim(node));
             }
         }
     }
 
-    fn raise(&mut self, to: u64, nodes: Vec<usize>, steps: &mut Vec<Step>) {
+    fn raise(&mut self, to: u64, nodes: Vec<usize>, requests: &mut Vec<NodeRequest>) {
         for node in nodes {
             if self.raising[node] < to {
                 self.raising[node] = to;
-                steps.push(Step::Raise(node, to));
-            }
-        }
-    }
-
-    /// All nodes, also those that refused, where a place is left, and those that were not asked now, but perhaps in an
-    /// earlier ballot of the same attempt. An answer that is not here yet is waited for, so that the release does not
-    /// come first.
-    fn release(&mut self, steps: &mut Vec<Step>) {
-        for node in self.nodes() {
-            let is_ours = self.left.is_none_or(|left| left.contains(node));
-            if is_ours && !self.pending.contains(node) && !self.released.contains(node) {
-                self.released.insert(node);
-                steps.push(Step::Release(node));
+                requests.push(NodeRequest::Raise(node, to));
             }
         }
     }
@@ -221,52 +181,49 @@ impl Ballot {
 
 /// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum NodeRequest {
     Claim(usize),
     Raise(usize, u64),
-    Release(usize),
 }
 
 /// The answer of a node.
-pub(crate) enum Event {
+pub(crate) enum NodeAnswer {
     Vote(usize, Result<ClaimAnswer, BackendError>),
     Raised(usize, u64, Result<Raised, BackendError>),
-    Released,
 }
 
 /// How it ended for the caller.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcomes {
+pub(crate) enum BallotOutcome {
     /// Not yet.
     Open,
     /// The lock is ours with these tokens.
     Kept(Tokens),
     /// Another owner holds the lock; ours has only places in queues.
     Refused,
-    /// A split vote: some nodes granted, but no quorum. Their grants are being released.
-    GivenBack,
+    /// A split vote: some nodes granted, but no quorum; or the owner was released meanwhile. It is to be
+    /// released at all nodes, also at those that refused, where a place is left, and at those that were not
+    /// asked now, but perhaps for an earlier claim.
+    Released,
     /// Too many nodes failed. Grants stay: the same owner may claim again, and must release.
     Failed,
-    /// Another ballot of the same attempt continues with the grants that there are.
-    Stopped,
 }
 
 /// The votes on one claim, one per node; the first of a node counts (hazard 48).
 ///
 /// # Why a quorum of these tokens is larger than every earlier one (S3.3)
-/// Every earlier grant ended on a token T that a quorum of nodes counted up to, by minting or by a raise that was
-/// refused to anybody but the holder. Of two quorums one node is in both, and it minted for us after T; ours is no
-/// smaller
-/// than what any counted node minted for us. A block is as long as the shortest that one of them granted: its first
-/// token lies above what each of them had before.
+/// Every earlier grant ended on a token T that a quorum of nodes counted up to, by minting or by a raise that
+/// was refused to every owner but the holder. Of two quorums one node is in both, and it minted for us after
+/// T; ours is no smaller than what any counted node minted for us. A block is as long as the shortest that
+/// one of them granted: its first token lies above what each of them had before.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct VoteCount {
     votes: Vec<Option<Vote>>,
     /// Counts up to there: by its own mint, or since it was raised.
     counts: Vec<u64>,
 }
 
-impl Tally {
+impl VoteCount {
     fn new(nodes: usize) -> Self {
         Self { votes: vec![None; nodes], counts: vec![0; nodes] }
     }
@@ -276,8 +233,8 @@ impl Tally {
         quorum_of(self.votes.len())
     }
 
-    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts beyond what
-    /// can be counted has failed: the others would be raised to where none can count on (L2).
+    /// Counts the first vote of a node; a later one of the same node counts for nothing. A node that counts
+    /// beyond what can be counted has failed: the others would be raised to where none can count on (L2).
     fn vote(&mut self, node: usize, vote: Vote) {
         if self.votes[node].is_some() {
             return;
@@ -323,7 +280,7 @@ impl Tally {
     }
 
     /// The result of the votes so far.
-    fn verdict(&self) -> Verdict {
+    fn result(&self) -> VoteResult {
         let quorum = self.quorum();
         let granted: Vec<usize> = self.granted().collect();
         if granted.len() >= quorum {
@@ -333,25 +290,26 @@ impl Tally {
         let failed = of(|vote| matches!(vote, Vote::Failed));
         let refused = of(|vote| matches!(vote, Vote::Refused { .. }));
         if self.votes.len() - failed - refused >= quorum {
-            Verdict::Open
+            VoteResult::Open
         } else if self.votes.len() - failed < quorum {
-            Verdict::Failed
+            VoteResult::Failed
         } else {
-            Verdict::Refused
+            VoteResult::Refused
         }
     }
 
-    /// The largest token that any of them minted is ours, if so many count up to it: nobody who counts minted a larger
-    /// one for us, else another attempt may have been granted what lies between (H3.3).
-    fn of_quorum(&self, granted: &[usize], quorum: usize) -> Verdict {
+    /// The largest token that any of them minted is ours, if a quorum of them counts up to it: no node that
+    /// counts minted a larger one for us, else another attempt may have been granted what lies between
+    /// (H3.3).
+    fn of_quorum(&self, granted: &[usize], quorum: usize) -> VoteResult {
         let end = granted.iter().filter_map(|&node| self.minted(node)).max().unwrap_or(0);
         let block = granted.iter().filter_map(|&node| self.block_of(node)).min().unwrap_or(1);
         let tokens = Tokens { end, block };
         let nodes: Vec<usize> = granted.iter().copied().filter(|&node| self.counts[node] < end).collect();
         if granted.len() - nodes.len() >= quorum {
-            Verdict::Granted(tokens)
+            VoteResult::Granted(tokens)
         } else {
-            Verdict::Raise { to: end, nodes }
+            VoteResult::Raise { to: end, nodes }
         }
     }
 
@@ -389,7 +347,7 @@ impl Tally {
 /// The answer of one node in the first round.
 #[derive(Clone, Debug, PartialEq)]
 enum Vote {
-    /// It let us in and minted `block` tokens from `first` on.
+    /// It granted, and minted `block` tokens from `first` on.
     Granted { first: FencingToken, block: u32 },
     /// Another owner holds it there.
     Refused { retry_after: Duration, holder: Option<HolderView> },
@@ -399,7 +357,7 @@ enum Vote {
 
 /// The result of the votes.
 #[derive(Clone, Debug, PartialEq)]
-enum Verdict {
+enum VoteResult {
     /// Not decided yet.
     Open,
     /// A quorum granted, and its counters are at `tokens.end` already, so that no node need be raised.
@@ -471,11 +429,7 @@ impl Nodes {
         (0..=MOST).filter(move |&node| self.contains(node))
     }
 
-    pub(crate) fn add(&mut self, others: Self) {
-        self.0 |= others.0;
-    }
-
-    fn and(self, others: Self) -> Self {
+    pub(crate) fn and(self, others: Self) -> Self {
         Self(self.0 & others.0)
     }
 }
@@ -517,7 +471,8 @@ mod tests {
         ]
     }
 
-    /// What arrives, in order: a vote of a node, that it was raised to so much, or that it was raised in vain.
+    /// What arrives, in order: a vote of a node, that it was raised to so much, or that it was raised in
+    /// vain.
     #[derive(Clone, Debug)]
     enum Arrival {
         Vote(usize, Vote),
@@ -533,11 +488,11 @@ mod tests {
         ]
     }
 
-    fn apply(tally: &mut Tally, arrival: &Arrival) {
+    fn apply(count: &mut VoteCount, arrival: &Arrival) {
         match arrival {
-            Arrival::Vote(node, vote) => tally.vote(*node, vote.clone()),
-            Arrival::Raised(node, to) => tally.raised(*node, *to),
-            Arrival::Lost(node) if tally.has_granted(*node) => tally.lost(*node),
+            Arrival::Vote(node, vote) => count.vote(*node, vote.clone()),
+            Arrival::Raised(node, to) => count.raised(*node, *to),
+            Arrival::Lost(node) if count.has_granted(*node) => count.lost(*node),
             Arrival::Lost(_) => {}
         }
     }
@@ -548,19 +503,19 @@ mod tests {
     }
 
     proptest! {
-        /// S3.3, hazard 48: whatever arrives, granted is a quorum of different nodes, each of which counts up to the end of
-        /// the block and minted nothing in it before.
+        /// S3.3, hazard 48: whatever arrives, granted is a quorum of different nodes, each of which counts up
+        /// to the end of the block and minted nothing in it before.
         #[test]
         fn granted_is_a_quorum_that_counts_up_to_the_end((nodes, arrivals) in arrivals()) {
-            let mut tally = Tally::new(nodes);
+            let mut count = VoteCount::new(nodes);
             let mut votes: Vec<Option<Vote>> = vec![None; nodes];
             for arrival in &arrivals {
-                apply(&mut tally, arrival);
+                apply(&mut count, arrival);
                 if let Arrival::Vote(node, vote) = arrival {
                     votes[*node].get_or_insert_with(|| vote.clone());
                 }
-                let Verdict::Granted(tokens) = tally.verdict() else { continue };
-                let counted: Vec<usize> = tally.granted().filter(|&node| tally.count_of(node) >= Some(tokens.end)).collect();
+                let VoteResult::Granted(tokens) = count.result() else { continue };
+                let counted: Vec<usize> = count.granted().filter(|&node| count.count_of(node) >= Some(tokens.end)).collect();
                 prop_assert!(counted.len() >= quorum_of(nodes), "{counted:?} of {nodes}");
                 prop_assert!(tokens.block >= 1);
                 for node in counted {
@@ -571,38 +526,39 @@ mod tests {
             }
         }
 
-        /// A vote that comes twice, or a second vote of a node, counts for nothing; neither does the order of refusals.
+        /// A vote that comes twice, or a second vote of a node, counts for nothing; neither does the order of
+        /// refusals.
         #[test]
         fn the_first_vote_of_a_node_counts((nodes, arrivals) in arrivals(), again in any::<prop::sample::Index>()) {
-            let (mut once, mut twice) = (Tally::new(nodes), Tally::new(nodes));
+            let (mut once, mut twice) = (VoteCount::new(nodes), VoteCount::new(nodes));
             let votes: Vec<&Arrival> = arrivals.iter().filter(|arrival| matches!(arrival, Arrival::Vote(..))).collect();
             for (at, arrival) in votes.iter().enumerate() {
                 apply(&mut once, arrival);
                 apply(&mut twice, arrival);
                 apply(&mut twice, votes[again.index(at + 1)]);
-                prop_assert_eq!(once.verdict(), twice.verdict());
+                prop_assert_eq!(once.result(), twice.result());
             }
         }
 
         /// Nobody is told that it cannot be had while it still can, and a quorum that cannot be had stays so.
         #[test]
         fn a_refusal_is_final_and_never_early(votes in prop::collection::vec(any_vote(), 5)) {
-            let mut tally = Tally::new(5);
+            let mut count = VoteCount::new(5);
             let mut hopeless = false;
             for (node, vote) in votes.iter().enumerate() {
-                tally.vote(node, vote.clone());
+                count.vote(node, vote.clone());
                 let against = votes[..=node].iter().filter(|vote| !matches!(vote, Vote::Granted { .. })).count();
-                let is_refused = matches!(tally.verdict(), Verdict::Refused | Verdict::Failed);
+                let is_refused = matches!(count.result(), VoteResult::Refused | VoteResult::Failed);
                 prop_assert_eq!(is_refused, against > 2);
                 prop_assert!(is_refused || !hopeless);
                 hopeless = is_refused;
             }
             let failed = votes.iter().filter(|vote| matches!(vote, Vote::Failed)).count();
-            prop_assert_eq!(tally.verdict() == Verdict::Failed, failed > 2);
+            prop_assert_eq!(count.result() == VoteResult::Failed, failed > 2);
         }
 
-        /// L2 by S3.3: attempts one after another, each of which reaches only some nodes, in any order, whose raises may be
-        /// lost; the tokens of those that complete grow, block by block.
+        /// L2 by S3.3: attempts one after another, each of which reaches only some nodes, in any order, whose
+        /// raises may be lost; the tokens of those that complete grow, block by block.
         #[test]
         fn the_tokens_of_completed_attempts_grow(
             nodes in prop_oneof![Just(3usize), Just(5)],
@@ -612,25 +568,25 @@ mod tests {
             let mut counters = start;
             let mut last = 0;
             for (reaches, order) in attempts {
-                let mut tally = Tally::new(nodes);
+                let mut count = VoteCount::new(nodes);
                 let mut all: Vec<usize> = (0..nodes).collect();
                 all.rotate_left(usize::try_from(order % nodes as u64).unwrap());
                 for &node in &all {
                     let (is_reached, block, _) = reaches[node];
                     if is_reached {
                         counters[node] += u64::from(block);
-                        tally.vote(node, granted(counters[node] - u64::from(block) + 1, block));
+                        count.vote(node, granted(counters[node] - u64::from(block) + 1, block));
                     } else {
-                        tally.vote(node, Vote::Failed);
+                        count.vote(node, Vote::Failed);
                     }
-                    if let Verdict::Raise { to, nodes } = tally.verdict() {
+                    if let VoteResult::Raise { to, nodes } = count.result() {
                         for raised in nodes.into_iter().filter(|&raised| reaches[raised].2) {
                             counters[raised] = counters[raised].max(to);
-                            tally.raised(raised, to);
+                            count.raised(raised, to);
                         }
                     }
                 }
-                if let Verdict::Granted(tokens) = tally.verdict() {
+                if let VoteResult::Granted(tokens) = count.result() {
                     prop_assert!(tokens.first().get() > last, "{} after {last}", tokens.first().get());
                     last = tokens.end;
                 }
@@ -638,66 +594,69 @@ mod tests {
         }
     }
 
-    /// S3.3, H3.3; mutant `no_second_round`: where nodes count differently, those behind are raised before anybody enters.
+    /// S3.3, H3.3; mutant `no_second_round`: where nodes count differently, those behind are raised before
+    /// anybody enters.
     #[test]
     fn nodes_that_are_behind_are_raised_first() {
-        let mut tally = Tally::new(3);
-        tally.vote(0, granted(7, 1));
-        assert_eq!(tally.verdict(), Verdict::Open);
-        tally.vote(2, granted(4, 1));
-        assert_eq!(tally.verdict(), Verdict::Raise { to: 7, nodes: vec![2] });
-        tally.raised(2, 7);
-        assert_eq!(tally.verdict(), Verdict::Granted(Tokens { end: 7, block: 1 }));
+        let mut count = VoteCount::new(3);
+        count.vote(0, granted(7, 1));
+        assert_eq!(count.result(), VoteResult::Open);
+        count.vote(2, granted(4, 1));
+        assert_eq!(count.result(), VoteResult::Raise { to: 7, nodes: vec![2] });
+        count.raised(2, 7);
+        assert_eq!(count.result(), VoteResult::Granted(Tokens { end: 7, block: 1 }));
     }
 
-    /// H3.3: a late grant with a larger token is no acknowledgement of a smaller one. In between another attempt may have been
-    /// granted it: that one took node 1 from us, was raised there, and had node 2 before us.
+    /// H3.3: a late grant with a larger token is no acknowledgement of a smaller one. In between another
+    /// attempt may have been granted it: that one took node 1 from us, was raised there, and had node 2
+    /// before us.
     #[test]
     fn nobody_who_counts_minted_a_larger_token() {
-        let mut tally = Tally::new(3);
-        tally.vote(0, granted(7, 1));
-        tally.vote(1, granted(4, 1));
-        tally.lost(1);
-        tally.vote(2, granted(8, 1));
-        assert_eq!(tally.verdict(), Verdict::Raise { to: 8, nodes: vec![0] });
-        tally.raised(0, 8);
-        assert_eq!(tally.verdict(), Verdict::Granted(Tokens { end: 8, block: 1 }));
+        let mut count = VoteCount::new(3);
+        count.vote(0, granted(7, 1));
+        count.vote(1, granted(4, 1));
+        count.lost(1);
+        count.vote(2, granted(8, 1));
+        assert_eq!(count.result(), VoteResult::Raise { to: 8, nodes: vec![0] });
+        count.raised(0, 8);
+        assert_eq!(count.result(), VoteResult::Granted(Tokens { end: 8, block: 1 }));
     }
 
     /// H3.6: the end of a block is what the quorum counts up to, and the block is as long as the shortest.
     #[test]
     fn a_block_is_raised_to_its_end() {
-        let mut tally = Tally::new(3);
-        tally.vote(0, granted(1, 2));
-        tally.vote(1, granted(3, 3));
-        assert_eq!(tally.verdict(), Verdict::Raise { to: 5, nodes: vec![0] });
-        tally.raised(0, 5);
-        let Verdict::Granted(tokens) = tally.verdict() else { panic!("{:?}", tally.verdict()) };
+        let mut count = VoteCount::new(3);
+        count.vote(0, granted(1, 2));
+        count.vote(1, granted(3, 3));
+        assert_eq!(count.result(), VoteResult::Raise { to: 5, nodes: vec![0] });
+        count.raised(0, 5);
+        let VoteResult::Granted(tokens) = count.result() else { panic!("{:?}", count.result()) };
         assert_eq!((tokens.first().get(), tokens.end, tokens.block), (4, 5, 2));
     }
 
     /// H3.3: a node that was raised in vain holds for somebody else and is out.
     #[test]
     fn a_node_that_lost_us_does_not_count() {
-        let mut tally = Tally::new(3);
-        tally.vote(0, granted(7, 1));
-        tally.vote(1, granted(4, 1));
-        tally.lost(1);
-        assert_eq!(tally.verdict(), Verdict::Open);
-        tally.vote(2, refused());
-        assert_eq!(tally.verdict(), Verdict::Refused);
+        let mut count = VoteCount::new(3);
+        count.vote(0, granted(7, 1));
+        count.vote(1, granted(4, 1));
+        count.lost(1);
+        assert_eq!(count.result(), VoteResult::Open);
+        count.vote(2, refused());
+        assert_eq!(count.result(), VoteResult::Refused);
     }
 
-    /// L2: a node that had counted beyond 2^53 - 1 would have all others raised to where each counts the same number again.
+    /// L2: a node that had counted beyond 2^53 - 1 would have all others raised to where each counts the same
+    /// number again.
     #[test]
     fn a_node_that_counts_beyond_the_end_has_failed() {
         let max = FencingToken::MAX.get();
-        let mut tally = Tally::new(3);
-        tally.vote(0, Vote::Granted { first: FencingToken::new(max), block: 2 });
-        assert!(!tally.has_granted(0));
-        tally.vote(1, Vote::Granted { first: FencingToken::new(7), block: 1 });
-        tally.vote(2, Vote::Granted { first: FencingToken::new(7), block: 1 });
-        assert_eq!(tally.verdict(), Verdict::Granted(Tokens { end: 7, block: 1 }));
+        let mut count = VoteCount::new(3);
+        count.vote(0, Vote::Granted { first: FencingToken::new(max), block: 2 });
+        assert!(!count.has_granted(0));
+        count.vote(1, Vote::Granted { first: FencingToken::new(7), block: 1 });
+        count.vote(2, Vote::Granted { first: FencingToken::new(7), block: 1 });
+        assert_eq!(count.result(), VoteResult::Granted(Tokens { end: 7, block: 1 }));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ pub struct Config {
 /// Why a list of nodes is no quorum.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum QuorumError {
     /// An even number, fewer than three, or more than 63.
     #[error("a quorum needs an odd number of nodes, 3 to {MOST}; the URL names {nodes}: {why}")]
     Nodes {
@@ -32,7 +32,7 @@ pub enum ConfigError {
     Url(String),
 }
 
-impl ConfigError {
+impl QuorumError {
     /// Whether these places are a quorum.
     pub(crate) fn of(places: &[&str]) -> Result<(), Self> {
         let nodes = places.len();
@@ -59,8 +59,8 @@ impl Config {
     /// From `redlock:URL,URL,URL?parameters`; the parameters apply to every node.
     ///
     /// # Errors
-    /// [`ConfigError`] if this is not a list of nodes. The URL of each node is checked by its backend.
-    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+    /// [`QuorumError`] if this is not a list of nodes. The URL of each node is checked by its backend.
+    pub fn from_url(url: &str) -> Result<Self, QuorumError> {
         let list = url.strip_prefix("redlock:").unwrap_or_default();
         let (list, parameters) = match list.split_once('?') {
             Some((list, parameters)) => (list, Some(parameters)),
@@ -70,7 +70,7 @@ impl Config {
         if list.is_empty() || nodes.iter().any(|node| node.is_empty()) {
             let what = "redlock: needs the URLs of its nodes, separated by commas, as in \
                         redlock:redis://a,redis://b,redis://c";
-            return Err(ConfigError::Url(what.into()));
+            return Err(QuorumError::Url(what.into()));
         }
         let whole = |node: &&str| match parameters {
             Some(parameters) => format!("{node}?{parameters}"),
@@ -99,16 +99,16 @@ mod tests {
     /// H3.5, hazard 43: what tolerates no failure, an even number, and a node that is listed twice.
     #[test]
     fn what_is_no_quorum_is_refused_with_the_reason() {
-        let refused = |places: &[&str]| ConfigError::of(places).unwrap_err().to_string();
+        let refused = |places: &[&str]| QuorumError::of(places).unwrap_err().to_string();
         assert!(refused(&["a"]).contains("none may fail"));
         assert!(refused(&["a", "b"]).contains("none may fail"));
         assert!(refused(&["a", "b", "c", "d"]).contains("no more failures than one node less"));
         let many: Vec<String> = (0..MOST + 2).map(|node| node.to_string()).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(refused(&many).contains("wait for the answers of half"));
-        assert_eq!(ConfigError::of(&many[..MOST]), Ok(()));
+        assert_eq!(QuorumError::of(&many[..MOST]), Ok(()));
         assert!(refused(&["a", "b", "a"]).contains("the node a is listed twice"));
-        assert_eq!(ConfigError::of(&["a", "b", "c"]), Ok(()));
+        assert_eq!(QuorumError::of(&["a", "b", "c"]), Ok(()));
         for url in ["redlock:", "redlock:redis://a,,redis://b", "redlock:?x=1"] {
             assert!(Config::from_url(url).is_err(), "{url}");
         }

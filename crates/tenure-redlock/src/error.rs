@@ -19,7 +19,7 @@ pub(crate) fn ended() -> BackendError {
 }
 
 /// Two members are one server (A5, H3.5).
-pub(crate) fn twins(one: &str, other: &str) -> BackendError {
+pub(crate) fn duplicate_server(one: &str, other: &str) -> BackendError {
     let message = format!(
         "{one} and {other} are one server under two names; list every server once, or it would vote twice"
     );
@@ -38,7 +38,8 @@ pub(crate) fn not_adopted(all: usize, errors: &[BackendError]) -> BackendError {
     BackendError::new(kind, Outcome::Unknown, message)
 }
 
-/// So many of `all` nodes failed that the others are no quorum. `is_untouched`: those have changed nothing (L9).
+/// So many of `all` nodes failed that the others are no quorum. `is_untouched`: those have changed nothing
+/// (L9).
 pub(crate) fn too_few(all: usize, is_untouched: bool, errors: &[BackendError]) -> BackendError {
     let (failed, size) = (errors.len(), quorum_of(all));
     let is_untouched = is_untouched && errors.iter().all(|error| error.outcome() == Outcome::NotApplied);

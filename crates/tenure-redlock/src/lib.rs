@@ -6,9 +6,8 @@ mod config;
 mod error;
 mod memory;
 mod quorum;
-mod slots;
 mod view;
 mod wake;
 
 pub use backend::Redlock;
-pub use config::{Config, ConfigError};
+pub use config::{Config, QuorumError};

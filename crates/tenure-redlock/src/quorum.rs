@@ -1,10 +1,10 @@
-//! `Quorum`: the nodes, and asking all of them at once; `Member`: one of them, its identity, whether it answers, and a timeout
-//! on every request.
+//! `Quorum`: the nodes, and asking all of them at the same time; `QuorumMember`: one of them, its identity,
+//! whether it answers, and a timeout on every request.
 
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 use crate::{
     ballot::{Nodes, quorum_of},
     error,
-    memory::{Memory, UnderWay},
+    memory::QuorumMemory,
 };
 
 /// The nodes of one configuration, for one handle.
 pub(crate) struct Quorum<N> {
-    pub(crate) members: Vec<Arc<Member<N>>>,
+    pub(crate) members: Vec<Arc<QuorumMember<N>>>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<QuorumMemory>,
 }
 
 impl<N: QuorumNode> Quorum<N> {
@@ -32,27 +32,33 @@ impl<N: QuorumNode> Quorum<N> {
         quorum_of(self.members.len())
     }
 
-    /// Runs a task that a dropped caller does not stop, and waits for its answer.
-    pub(crate) async fn detached<A: Send + 'static>(
+    /// Starts a task that a dropped caller does not stop; then waits for its answer.
+    pub(crate) fn detached<A, F, T>(
         &self,
-        task: impl FnOnce(oneshot::Sender<Result<A, BackendError>>) -> BoxFuture<'static, ()>,
-    ) -> Result<A, BackendError> {
-        let (tell, told) = oneshot::channel();
-        self.spawn(task(tell));
-        told.await.unwrap_or_else(|_| Err(error::ended()))
+        task: T,
+    ) -> impl Future<Output = Result<A, BackendError>> + use<A, F, N, T>
+    where
+        A: Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+        T: FnOnce(FirstReply<A>) -> F,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.spawn(task(FirstReply(Some(reply))));
+        async { answer.await.unwrap_or_else(|_| Err(error::ended())) }
     }
 
-    /// Starts a task for which [`Memory::drained`] waits.
-    pub(crate) fn spawn(&self, task: BoxFuture<'static, ()>) {
-        let under_way = UnderWay::new(self.memory.clone());
+    /// Starts a task for which [`QuorumMemory::drained`] waits.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let running = self.memory.on_task();
         self.host.spawn(Box::pin(async move {
             task.await;
-            drop(under_way);
+            drop(running);
         }));
     }
 
-    /// Asks all nodes for their identities at the first claim of a process, so that one server under two names never
-    /// votes twice. A node that does not answer at once is not asked until it answers a probe.
+    /// Asks all nodes for their identities at the first claim of a process, so that one server under two
+    /// names never votes twice. A node that does not answer immediately is not asked until it answers a
+    /// probe.
     pub(crate) async fn identify(&self) {
         if self.members.iter().all(|member| member.is_known() || member.is_silent()) {
             return;
@@ -70,16 +76,19 @@ impl<N: QuorumNode> Quorum<N> {
     }
 
     /// Begins a round of requests that have so much time from now on.
-    pub(crate) fn round<F>(&self, timeout: Duration) -> Round<F> {
+    pub(crate) fn round<F>(&self, timeout: Duration) -> RequestRound<F> {
         let over = self.host.sleep_until(self.host.now() + timeout);
-        Round { asked: FuturesUnordered::new(), open: Nodes::default(), timeout, over }
+        RequestRound { asked: FuturesUnordered::new(), open: Nodes::default(), timeout, over }
     }
 
     /// The next answer of a round; of a node that is late, that it is silent. Nothing when all have answered.
     ///
     /// # Cancel safety
     /// No answer is lost.
-    pub(crate) async fn next_of<A, F>(&self, round: &mut Round<F>) -> Option<(usize, Result<A, BackendError>)>
+    pub(crate) async fn next_of<A, F>(
+        &self,
+        round: &mut RequestRound<F>,
+    ) -> Option<(usize, Result<A, BackendError>)>
     where
         F: Future<Output = (usize, Result<A, BackendError>)>,
     {
@@ -99,7 +108,8 @@ impl<N: QuorumNode> Quorum<N> {
         Some((node, self.members[node].judged(round.timeout, answer)))
     }
 
-    /// Asks every node at once, each within its time-out, and shows the answers so far at each one that comes.
+    /// Asks all nodes at the same time, each within its time-out, and shows the answers so far at each one
+    /// that comes.
     pub(crate) async fn ask_all<A, F>(
         &self,
         timeout: Duration,
@@ -123,21 +133,27 @@ impl<N: QuorumNode> Quorum<N> {
     }
 
     /// Two members that are one server (A5, H3.5). Every claim looks, and more than once: it copies nothing.
-    pub(crate) fn twins(&self) -> Option<BackendError> {
+    pub(crate) fn duplicate_server(&self) -> Option<BackendError> {
         let known: Vec<_> = self.members.iter().map(|member| member.identity()).collect();
-        let twin = |at: usize| known[..at].iter().position(|other| *other == known[at]);
+        let same = |at: usize| known[..at].iter().position(|other| *other == known[at]);
         let is_known = (0..known.len()).filter(|&at| known[at].is_some());
-        let (other, one) = is_known.filter_map(|at| Some((twin(at)?, at))).next()?;
-        Some(error::twins(&self.members[other].place, &self.members[one].place))
+        let (other, one) = is_known.filter_map(|at| Some((same(at)?, at))).next()?;
+        Some(error::duplicate_server(&self.members[other].place, &self.members[one].place))
     }
 
-    /// Has an owner leave a node that does not answer once it does, as long as there can be a lease of its.
-    pub(crate) fn owe(&self, node: usize, name: LockName, owner: OwnerId) {
+    /// Releases an owner at a node that does not answer now, as soon as it does, while there can be a lease
+    /// of its.
+    pub(crate) fn release_later(&self, node: usize, name: LockName, owner: OwnerId) {
         let member = self.members[node].clone();
         let until = self.host.now() + member.node.promises().max_ttl;
-        if member.owe(Debt { name, owner, until }) {
+        let pending = NodeRelease { name, owner, until };
+        let sender = locked(&member.state.releases).add(pending);
+        if let Some(sender) = sender {
             let host = self.host.clone();
-            self.host.spawn(Box::pin(async move { member.pay(&*host).await }));
+            self.host.spawn(Box::pin(async move {
+                member.send_releases(&*host).await;
+                drop(sender);
+            }));
         }
     }
 
@@ -161,7 +177,7 @@ impl<N: QuorumNode> Quorum<N> {
 }
 
 /// Requests to nodes that are sent at the same time and have as much time each: one timer serves all.
-pub(crate) struct Round<F> {
+pub(crate) struct RequestRound<F> {
     asked: FuturesUnordered<F>,
     /// Those that have not answered.
     open: Nodes,
@@ -169,7 +185,7 @@ pub(crate) struct Round<F> {
     over: BoxFuture<'static, ()>,
 }
 
-impl<F: Future> Round<F> {
+impl<F: Future> RequestRound<F> {
     /// One more; `answer` says which node it is.
     pub(crate) fn ask(&mut self, node: usize, answer: F) {
         self.asked.push(answer);
@@ -177,55 +193,56 @@ impl<F: Future> Round<F> {
     }
 }
 
-/// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and the engine's
-/// own request time-out fit; 50 to 500 ms.
+/// How long one node may take for one request of a lease of this length: a twelfth, so that two rounds and
+/// the engine's own request time-out fit; 50 to 500 ms.
 pub(crate) fn node_timeout(ttl: Duration) -> Duration {
     (ttl / 12).clamp(Duration::from_millis(50), Duration::from_millis(500))
 }
 
 /// One node, and the knowledge of this process about it.
-pub(crate) struct Member<N> {
+pub(crate) struct QuorumMember<N> {
     pub(crate) place: String,
     pub(crate) node: Arc<N>,
-    known: Arc<Known>,
+    state: Arc<MemberState>,
 }
 
-impl<N: QuorumNode> Member<N> {
+impl<N: QuorumNode> QuorumMember<N> {
     pub(crate) fn new(place: String, node: Arc<N>) -> Self {
-        Self { place, node, known: Arc::default() }
+        Self { place, node, state: Arc::default() }
     }
 
     /// The same member through another handle.
     pub(crate) async fn another(&self) -> Result<Self, BackendError> {
         let node = Arc::new(self.node.another().await?);
-        Ok(Self { place: self.place.clone(), node, known: self.known.clone() })
+        Ok(Self { place: self.place.clone(), node, state: self.state.clone() })
     }
 
     pub(crate) fn is_silent(&self) -> bool {
-        self.known.is_silent.load(Ordering::Relaxed)
+        self.state.is_silent.load(Ordering::Relaxed)
     }
 
     fn set_silent(&self) {
-        self.known.is_silent.store(true, Ordering::Relaxed);
+        self.state.is_silent.store(true, Ordering::Relaxed);
     }
 
     fn is_known(&self) -> bool {
-        locked(&self.known.identity).is_some()
+        locked(&self.state.identity).is_some()
     }
 
     /// Its last known identity.
     fn identity(&self) -> Option<Arc<str>> {
-        locked(&self.known.identity).clone()
+        locked(&self.state.identity).clone()
     }
 
-    /// Asks for its identity, unless it has answered every request since it last said so. True if it was asked.
+    /// Asks for its identity, unless it has answered every request since it last said so. True if it was
+    /// asked.
     pub(crate) async fn identify(&self) -> Result<bool, BackendError> {
-        if self.known.is_identified.load(Ordering::Relaxed) {
+        if self.state.is_identified.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let identity = self.node.identity().await?;
-        *locked(&self.known.identity) = Some(identity.into());
-        self.known.is_identified.store(true, Ordering::Relaxed);
+        *locked(&self.state.identity) = Some(identity.into());
+        self.state.is_identified.store(true, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -253,7 +270,7 @@ impl<N: QuorumNode> Member<N> {
     }
 
     fn note<A>(&self, timeout: Duration, answer: &Result<A, BackendError>) {
-        let Err(error) = answer else { return self.known.is_silent.store(false, Ordering::Relaxed) };
+        let Err(error) = answer else { return self.state.is_silent.store(false, Ordering::Relaxed) };
         // It answers, even if it will not serve: a closed gate opens without a probe.
         let answers = error.retry_hint().is_some();
         // Asked with so little patience, it may only be far away.
@@ -261,53 +278,23 @@ impl<N: QuorumNode> Member<N> {
             return;
         }
         let failed = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable);
-        // Who comes back, or will not serve, may be another one than before (A5).
+        // One that comes back, or will not serve, may be another server than before (A5).
         if failed {
-            self.known.is_identified.store(false, Ordering::Relaxed);
+            self.state.is_identified.store(false, Ordering::Relaxed);
         }
-        self.known.is_silent.store(failed && !answers, Ordering::Relaxed);
+        self.state.is_silent.store(failed && !answers, Ordering::Relaxed);
     }
 
-    /// Adds a release to send; true if no task is sending them yet.
-    fn owe(&self, debt: Debt) -> bool {
-        let mut debts = locked(&self.known.debts);
-        if debts.open.len() < DEBTS_MAX {
-            debts.open.push_back(debt);
-        }
-        !std::mem::replace(&mut debts.is_being_paid, true)
-    }
-
-    /// The first release that is still useful; if there is none, the task that sends them ends.
-    fn next_debt(&self, now: Moment) -> Option<Debt> {
-        let mut debts = locked(&self.known.debts);
-        while let Some(debt) = debts.open.pop_front() {
-            if !debt.until.is_over(now) {
-                return Some(debt);
-            }
-        }
-        debts.is_being_paid = false;
-        None
-    }
-
-    /// Sends the releases one by one, and waits while the node does not answer.
-    ///
-    /// # Dropping
-    /// As when a runtime ends: the next release that is owed has all of them sent.
-    async fn pay(&self, host: &dyn Host) {
-        let mut paying = Paying { debts: &self.known.debts, in_hand: None };
-        while let Some(debt) = self.next_debt(host.now()) {
-            let debt = paying.in_hand.insert(debt);
-            let released = self.node.release(&debt.name, debt.owner);
+    /// Sends the pending releases one by one, and waits while the node does not answer.
+    async fn send_releases(&self, host: &dyn Host) {
+        let next = || locked(&self.state.releases).next(host.now());
+        while let Some(NodeRelease { name, owner, .. }) = next() {
+            let released = self.node.release(&name, owner);
             match self.within(host, PROBE_TIMEOUT, released).await {
-                Err(error) if error.kind().is_transient() => {
-                    host.sleep_until(host.now() + PROBE_EVERY).await;
-                    paying.put_back();
-                }
-                _ => paying.in_hand = None,
+                Err(error) if error.kind().is_transient() => host.sleep_until(host.now() + PROBE_EVERY).await,
+                _ => locked(&self.state.releases).on_answer(),
             }
         }
-        // Whoever owes now has begun another task.
-        std::mem::forget(paying);
     }
 
     /// True if it is time to look whether a silent member answers again; says so once per period.
@@ -315,7 +302,7 @@ impl<N: QuorumNode> Member<N> {
         if !self.is_silent() {
             return false;
         }
-        let mut last = locked(&self.known.last_probe);
+        let mut last = locked(&self.state.last_probe);
         let is_due = last.is_none_or(|last| last.elapsed(now) >= PROBE_EVERY);
         if is_due {
             *last = Some(now);
@@ -334,7 +321,7 @@ impl<N: QuorumNode> Member<N> {
 
 /// The knowledge of a process about a node, shared by all handles.
 #[derive(Default)]
-struct Known {
+struct MemberState {
     /// Did not answer in time when it was asked last: not asked for new locks until a probe is answered.
     is_silent: AtomicBool,
     last_probe: Mutex<Option<Moment>>,
@@ -342,42 +329,67 @@ struct Known {
     identity: Mutex<Option<Arc<str>>>,
     /// It has not failed since it said so.
     is_identified: AtomicBool,
-    debts: Mutex<Debts>,
+    releases: Mutex<PendingReleases>,
 }
 
-/// An owner that is to leave a node which does not answer.
-struct Debt {
+/// An owner that is to be released at a node which does not answer.
+#[derive(Clone)]
+struct NodeRelease {
     name: LockName,
     owner: OwnerId,
-    /// Any lease of its is over then.
+    /// Any lease of its has expired then.
     until: Moment,
 }
 
-/// Releases that a node has not confirmed yet, oldest first.
+/// Releases that a node has not answered yet, oldest first.
 #[derive(Default)]
-struct Debts {
-    open: VecDeque<Debt>,
-    is_being_paid: bool,
+struct PendingReleases {
+    open: VecDeque<NodeRelease>,
+    /// The task that sends them; when it is dropped with its runtime, the next release starts another one.
+    sender: Weak<()>,
 }
 
-/// The task that sends them. When it is dropped, nothing is forgotten, and another one may be begun.
-struct Paying<'a> {
-    debts: &'a Mutex<Debts>,
-    in_hand: Option<Debt>,
-}
-
-impl Paying<'_> {
-    fn put_back(&mut self) {
-        if let Some(debt) = self.in_hand.take() {
-            locked(self.debts).open.push_front(debt);
+impl PendingReleases {
+    /// With what the task is to keep that sends them, if there is none.
+    fn add(&mut self, release: NodeRelease) -> Option<Arc<()>> {
+        if self.open.len() < PENDING_MAX {
+            self.open.push_back(release);
         }
+        let is_sent = self.sender.strong_count() > 0;
+        (!is_sent).then(|| {
+            let sender = Arc::new(());
+            self.sender = Arc::downgrade(&sender);
+            sender
+        })
+    }
+
+    /// The first one that is still useful, which stays until it is answered; if there is none, the task ends.
+    fn next(&mut self, now: Moment) -> Option<NodeRelease> {
+        while self.open.pop_front_if(|release| release.until.is_over(now)).is_some() {}
+        if self.open.is_empty() {
+            self.sender = Weak::new();
+        }
+        self.open.front().cloned()
+    }
+
+    fn on_answer(&mut self) {
+        self.open.pop_front();
     }
 }
 
-impl Drop for Paying<'_> {
-    fn drop(&mut self) {
-        self.put_back();
-        locked(self.debts).is_being_paid = false;
+/// Takes the answer of a task to its caller, which need not wait for it any more. The first answer counts.
+pub(crate) struct FirstReply<A>(Option<oneshot::Sender<Result<A, BackendError>>>);
+
+impl<A> FirstReply<A> {
+    pub(crate) fn is_sent(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn send(&mut self, answer: Result<A, BackendError>) {
+        if let Some(reply) = self.0.take() {
+            // OK because a caller that does not listen any more needs no answer.
+            let _ = reply.send(answer);
+        }
     }
 }
 
@@ -387,8 +399,10 @@ const INTRODUCTION: Duration = Duration::from_millis(100);
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// Not to have answered for so long is to be silent: 50 ms, many round trips in one place.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that answers.
+/// How long a probe may take: 2 s, more than a claim waits, so that a slow node is found to be one that
+/// answers.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Releases that one member may be owed; more, and the ttl ends what is there. The first are kept: they are of before it fell silent.
-/// After that it was asked for nothing, and is owed a release all the same.
-const DEBTS_MAX: usize = 1024;
+/// Releases that may be pending at one member; more, and the ttl ends what is there. The first are kept: they
+/// are of before it fell silent. After that it was asked for nothing, and its release is pending all the
+/// same.
+const PENDING_MAX: usize = 1024;

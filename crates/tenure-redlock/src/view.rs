@@ -4,8 +4,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use tenure_core::{FencingToken, HolderView, LockName, LockView, MemoView, WaiterView};
 
-/// One view from those of the nodes that answered. An owner that holds fewer than `quorum` of them does not hold the
-/// lock.
+/// One view from those of the nodes that answered. An owner that holds fewer than `quorum` of them does not
+/// hold the lock.
 pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockView {
     let mut holders: BTreeMap<&str, Vec<&HolderView>> = BTreeMap::new();
     let mut queue: BTreeMap<&str, &WaiterView> = BTreeMap::new();
@@ -24,7 +24,8 @@ pub(crate) fn merge(name: LockName, views: &[LockView], quorum: usize) -> LockVi
     let holders = of_quorum.map(|seen| holder(seen, quorum)).collect();
     let mut queue: Vec<WaiterView> = queue.into_values().cloned().collect();
     queue.sort_by_key(|waiter| Reverse(waiter.waiting));
-    // Every token that was granted is counted by a quorum; so is this many, and the next token will be larger.
+    // Every token that was granted is counted by a quorum; so is this many, and the next token will be
+    // larger.
     let mut fences: Vec<FencingToken> = views.iter().map(|view| view.fence).collect();
     fences.sort_unstable();
     let fence = fences.get(quorum - 1).or_else(|| fences.last()).copied().unwrap_or(FencingToken::new(0));
@@ -45,8 +46,8 @@ pub(crate) fn merge_all(lists: Vec<Vec<LockView>>, quorum: usize) -> Vec<LockVie
     merged
 }
 
-/// It holds for as long as a quorum of nodes says so, with the token that a quorum of them has reached: a node that
-/// granted late may be ahead.
+/// It holds for as long as a quorum of nodes says so, with the token that a quorum of them has reached: a
+/// node that granted late may be ahead.
 fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
     let mut ends: Vec<_> = seen.iter().map(|holder| holder.expires_in).collect();
     // A lock that never ends comes last.
@@ -63,13 +64,14 @@ fn holder(seen: &[&HolderView], quorum: usize) -> HolderView {
 /// The last memo that a majority has answered for, from the views of a majority.
 ///
 /// # Why it is the last one
-/// A memo is written on every node where its owner holds, and is there once a majority has written it. Whoever reads asks a
-/// majority as well, so at least one node of those has the last memo that was answered for. It is told from older ones by its
-/// token, which grows from holder to holder (L2) and which no node replaces by a smaller one; of two by one holder the younger
-/// one is the last, for a holder writes one after the other. A memo that fewer wrote is not answered for: it may be read, or not.
+/// A memo is written on every node where its owner holds, and is there once a majority has written it. A
+/// reader asks a majority as well, so at least one node of those has the last memo that was answered for. It
+/// is told from older ones by its token, which grows from holder to holder (L2) and which no node replaces by
+/// a smaller one; of two by one holder the younger one is the last, for a holder writes one after the other.
+/// A memo that fewer wrote is not answered for: it may be read, or not.
 ///
-/// Not promised: that an older memo is not read again, where a node has missed a younger one that was kept for less time. It ends
-/// by its own time.
+/// Not promised: that an older memo is not read again, where a node has missed a younger one that was kept
+/// for less time. It ends by its own time.
 fn latest(views: &[LockView]) -> Option<MemoView> {
     let memos = views.iter().filter_map(|view| view.memo.as_ref());
     memos.max_by_key(|memo| (memo.token, Reverse(memo.age))).cloned()
@@ -91,7 +93,8 @@ mod tests {
         LockView::new(name, vec![holder], Vec::new(), FencingToken::new(token))
     }
 
-    /// Somebody who holds two of five does not hold; who holds three does, until the first of those three ends.
+    /// An owner that holds two nodes of five does not hold; one with three does, until the first of those
+    /// three expires.
     #[test]
     fn who_holds_a_quorum_of_nodes_holds() {
         let views = [seen("x", 7, 9), seen("x", 9, 4), seen("y", 3, 9), seen("x", 8, 6), seen("y", 4, 9)];

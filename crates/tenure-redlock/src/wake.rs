@@ -1,4 +1,4 @@
-//! `Gathered`: the hints of all nodes as one stream.
+//! `GatheredHints`: the hints of all nodes as one stream.
 
 use std::{
     collections::BTreeMap,
@@ -11,28 +11,30 @@ use futures_util::{
     StreamExt,
     stream::{self, BoxStream, SelectAll},
 };
-use tenure_core::{Forward, Host, Moment, OwnerId, Wake, Wakes, locked};
+use tenure_core::{Forward, Host, Moment, OwnerId, WakeEvent, WakeStream, locked};
 use tokio::sync::Notify;
 
 use crate::ballot::Nodes;
 
-/// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would refuse.
+/// How long the hints of the other nodes are waited for: 20 ms. Asked at the first one, the others would
+/// refuse.
 const SPREAD: Duration = Duration::from_millis(20);
-/// Owners whose hints are counted at a time; more, and the oldest is told at once.
+/// Owners whose hints are counted at a time; more, and the oldest is passed on immediately.
 const COUNTED_MAX: usize = 1024;
 
-/// The hints of all nodes. A waiter is told once a quorum of them says so, or a little after the first one.
-pub(crate) struct Gathered {
+/// The hints of all nodes. A waiter is notified once a majority of them says so, or a little after the first
+/// one.
+pub(crate) struct GatheredHints {
     /// Each goes on listening between two calls: begun anew, one that cannot connect would try at every hint.
-    streams: SelectAll<BoxStream<'static, (usize, Wake)>>,
+    streams: SelectAll<BoxStream<'static, (usize, WakeEvent)>>,
     /// Until they are polled first.
-    begun: Vec<Box<dyn Wakes>>,
+    begun: Vec<Box<dyn WakeStream>>,
     host: Arc<dyn Host>,
-    tally: Arc<Tally>,
+    count: Arc<HintCount>,
 }
 
-/// Who was told by which nodes.
-struct Tally {
+/// Which nodes have notified an owner.
+struct HintCount {
     quorum: usize,
     host: Arc<dyn Host>,
     counted: Mutex<BTreeMap<OwnerId, (Moment, Nodes)>>,
@@ -40,26 +42,26 @@ struct Tally {
     added: Notify,
 }
 
-impl Gathered {
-    /// `quorum` of 1 tells at once.
-    pub(crate) fn new(streams: Vec<Box<dyn Wakes>>, quorum: usize, host: Arc<dyn Host>) -> Self {
-        let tally = Tally { quorum, host: host.clone(), counted: Mutex::default(), added: Notify::new() };
-        Self { streams: SelectAll::new(), begun: streams, host, tally: Arc::new(tally) }
+impl GatheredHints {
+    /// `quorum` of 1 passes each on immediately.
+    pub(crate) fn new(streams: Vec<Box<dyn WakeStream>>, quorum: usize, host: Arc<dyn Host>) -> Self {
+        let count = HintCount { quorum, host: host.clone(), counted: Mutex::default(), added: Notify::new() };
+        Self { streams: SelectAll::new(), begun: streams, host, count: Arc::new(count) }
     }
 
     fn begin(&mut self) {
         let numbered = self.begun.drain(..).enumerate().map(|(node, stream)| {
-            let next = |mut stream: Box<dyn Wakes>| async { Some((stream.next().await, stream)) };
+            let next = |mut stream: Box<dyn WakeStream>| async { Some((stream.next().await, stream)) };
             stream::unfold(stream, next).map(move |wake| (node, wake)).boxed()
         });
         self.streams.extend(numbered);
     }
 }
 
-impl Tally {
-    /// Counts a hint of a node; what is to be told now.
-    fn count(&self, node: usize, wake: Wake) -> Option<Wake> {
-        let Wake::Owner(owner) = wake else { return Some(wake) };
+impl HintCount {
+    /// Counts a hint of a node; the one to pass on now.
+    fn count(&self, node: usize, wake: WakeEvent) -> Option<WakeEvent> {
+        let WakeEvent::Owner(owner) = wake else { return Some(wake) };
         let now = self.host.now();
         let mut counted = locked(&self.counted);
         let (_, nodes) = counted.entry(owner).or_insert_with(|| (now, Nodes::default()));
@@ -82,32 +84,32 @@ impl Tally {
         first.map(|(&owner, &(since, _))| (since, owner))
     }
 
-    fn take_oldest(&self) -> Option<Wake> {
+    fn take_oldest(&self) -> Option<WakeEvent> {
         let (_, owner) = self.oldest()?;
         locked(&self.counted).remove(&owner);
-        Some(Wake::Owner(owner))
+        Some(WakeEvent::Owner(owner))
     }
 }
 
 #[async_trait]
-impl Wakes for Gathered {
-    async fn next(&mut self) -> Wake {
+impl WakeStream for GatheredHints {
+    async fn next(&mut self) -> WakeEvent {
         self.begin();
         loop {
-            let (host, tally) = (&self.host, &self.tally);
+            let (host, count) = (&self.host, &self.count);
             let timer = async {
-                match tally.oldest() {
+                match count.oldest() {
                     Some((since, _)) => host.sleep_until(since + SPREAD).await,
                     None => std::future::pending().await,
                 }
             };
-            let told = tokio::select! {
+            let hint = tokio::select! {
                 biased;
-                Some((node, wake)) = self.streams.next() => tally.count(node, wake),
-                () = tally.added.notified() => None,
-                () = timer => tally.take_oldest(),
+                Some((node, wake)) = self.streams.next() => count.count(node, wake),
+                () = count.added.notified() => None,
+                () = timer => count.take_oldest(),
             };
-            if let Some(wake) = told {
+            if let Some(wake) = hint {
                 return wake;
             }
         }
@@ -115,9 +117,9 @@ impl Wakes for Gathered {
 
     fn forward(&mut self, to: Forward) {
         for (node, stream) in self.begun.iter_mut().enumerate() {
-            let (tally, to) = (self.tally.clone(), to.clone());
+            let (count, to) = (self.count.clone(), to.clone());
             stream
-                .forward(Arc::new(move |wake| tally.count(node, wake).into_iter().for_each(|wake| to(wake))));
+                .forward(Arc::new(move |wake| count.count(node, wake).into_iter().for_each(|wake| to(wake))));
         }
     }
 }

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{Either, select};
 use tenure_core::{
-    BackendHandle, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId, Timing, Wait,
+    BackendHandle, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId, Timing,
+    WaitMode,
 };
 
 use crate::{
@@ -65,7 +66,7 @@ impl BlockProgram {
         self.host.random(&mut owner);
         let owner = OwnerId::from_random(ProcessId::from_random(process), owner);
         let name = LockName::new("a").expect("BUG: a good name");
-        let (mode, ttl, label, wait) = (Mode::Exclusive, self.ttl, Arc::<Label>::default(), Wait::No);
+        let (mode, ttl, label, wait) = (Mode::Exclusive, self.ttl, Arc::<Label>::default(), WaitMode::No);
         Claim { name, owner, mode, ttl, label, block, wait, asker: Default::default() }
     }
 

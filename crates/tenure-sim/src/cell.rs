@@ -7,12 +7,12 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Patience, Purpose, Reading, Stored,
-    TOLERANCE, Trouble, Write,
+    Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, NewCell, NewPlace,
+    Newcomer, OldPlace, Patience, PlacesBeside, ReadRequest, VerbError, WrittenCell, promises,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos, Minting,
-    Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes, locked,
+    Audience, BackendError, ErrorKind, Hint, Host, LockName, Outcome, ProcessId, Promises, Restart,
+    WakeStream, WakeSupport, locked,
 };
 use tenure_testkit::cells::words;
 
@@ -48,7 +48,7 @@ impl RemoteCells {
         if told.is_err() && locked(&self.connection).take_if(|known| Some(*known) == over).is_some() {
             // Hints may have been missed.
             for listener in locked(&self.listeners).iter() {
-                self.world.bells[SERVER].ring_all(*listener, Audience::Waiters);
+                self.world.notifier[SERVER].notify_all(*listener, Audience::Waiters);
             }
         }
         match told? {
@@ -57,8 +57,47 @@ impl RemoteCells {
         }
     }
 
-    async fn ask(&self, over: u64, ask: Ask) -> Result<Told, Failure> {
-        self.send(Some(over), ask).await.map_err(|failure| Failure::Broken(unanswered(failure)))
+    async fn ask(&self, over: u64, ask: Ask) -> Result<Told, CellError> {
+        self.send(Some(over), ask).await.map_err(|failure| CellError::Broken(unanswered(failure)))
+    }
+}
+
+#[async_trait]
+impl PlacesBeside<u64> for RemoteCells {
+    async fn put(
+        &self,
+        over: &u64,
+        name: &LockName,
+        place: &NewPlace<'_>,
+    ) -> Result<Option<String>, CellError> {
+        let NewPlace { key, owner, state, may_be_there, behind } = *place;
+        if let Some(key) = key {
+            let ask = Ask::Keep { key: key.to_owned(), state: state.to_owned() };
+            let told = self.ask(*over, ask).await?;
+            return Ok(matches!(told, Told::Done(true)).then(|| key.to_owned()));
+        }
+        let (name, state, behind) = (name.clone(), state.to_owned(), behind.to_owned());
+        match self.ask(*over, Ask::Append { name, owner, state, may_be_there, behind }).await? {
+            Told::Appended(key) => Ok(key),
+            other => unreachable!("BUG: {other:?} to a place"),
+        }
+    }
+
+    async fn remove(&self, over: &u64, name: &LockName, place: &OldPlace<'_>) -> Result<bool, CellError> {
+        let OldPlace { owner, key, may_have_another } = *place;
+        let ask = Ask::Remove { name: name.clone(), owner, key: key.to_owned(), may_have_another };
+        Ok(matches!(self.ask(*over, ask).await?, Told::Done(true)))
+    }
+
+    async fn all(&self, _over: &u64, _name: &LockName) -> Result<Vec<String>, CellError> {
+        Err(unsupported())
+    }
+}
+
+impl Clone for RemoteCells {
+    fn clone(&self) -> Self {
+        let (world, host, listeners) = (self.world.clone(), self.host.clone(), self.listeners.clone());
+        Self { world, host, listeners, connection: Mutex::default(), ..*self }
     }
 }
 
@@ -72,17 +111,17 @@ fn unanswered(failure: NoAnswer) -> BackendError {
 }
 
 /// What no program of a world asks for.
-fn unsupported() -> Failure {
+fn unsupported() -> CellError {
     let message = "not in a simulated world";
-    Failure::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message))
+    CellError::Refused(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message))
 }
 
-fn written(told: Told) -> Vec<Option<Stored>> {
+fn written(told: Told) -> Vec<Option<WrittenCell>> {
     let Told::Written(stored) = told else { unreachable!("BUG: {told:?} to a write") };
     stored
 }
 
-fn read(told: Told) -> Vec<Reading> {
+fn read(told: Told) -> Vec<CellReading> {
     let Told::Read(readings) = told else { unreachable!("BUG: {told:?} to a reading") };
     readings
 }
@@ -92,70 +131,62 @@ impl Cell for RemoteCells {
     type Connection = u64;
 
     fn promises(&self) -> Promises {
-        let mut promises = Promises::least("cells");
-        promises.sharing = Sharing::Counted;
-        promises.order = Order::Fifo;
-        promises.absent = Absent::Passed;
-        promises.minting = Minting::Entry;
+        let mut promises = promises("cells");
         promises.restart = Restart::Survives;
         promises.fail_over = Some(Restart::Lost);
         promises.reach = "one world";
-        promises.end = EndOfGrant::Ttl;
-        promises.wake = WakeUp::Pushed;
-        promises.memo = Memos::Kept;
+        promises.wake = WakeSupport::Pushed;
         promises.max_ttl = self.max_ttl;
-        promises.ttl_grain = TOLERANCE;
         promises
     }
 
-    async fn another(&self) -> Result<Self, BackendError> {
-        let handle = Self {
-            world: self.world.clone(),
-            host: self.host.clone(),
-            listeners: self.listeners.clone(),
-            connection: Mutex::default(),
-            ..*self
+    async fn connect(&self, _purpose: ConnectionPurpose) -> Result<Connected<u64>, BackendError> {
+        let known = *locked(&self.connection);
+        let over = match known {
+            Some(known) => known,
+            None => match self.send(None, Ask::Connect).await.map_err(unanswered)? {
+                Told::Connected(epoch) => *locked(&self.connection).insert(epoch),
+                other => unreachable!("BUG: {other:?} to a connection"),
+            },
         };
-        handle.connect(Purpose::Keep).await?;
-        Ok(handle)
+        Ok(Connected { over, is_notified: true })
     }
 
-    async fn connect(&self, _purpose: Purpose) -> Result<u64, BackendError> {
-        if let Some(known) = *locked(&self.connection) {
-            return Ok(known);
-        }
-        match self.send(None, Ask::Connect).await.map_err(unanswered)? {
-            Told::Connected(epoch) => Ok(*locked(&self.connection).insert(epoch)),
-            other => unreachable!("BUG: {other:?} to a connection"),
-        }
-    }
-
-    async fn read(&self, over: &u64, name: &LockName, look: &Look) -> Result<Reading, Failure> {
+    async fn read(&self, over: &u64, name: &LockName, look: &ReadRequest) -> Result<CellReading, CellError> {
         let ask = Ask::Read(vec![name.clone()], look.clone());
-        read(self.ask(*over, ask).await?).pop().ok_or(Failure::Overtaken)
+        read(self.ask(*over, ask).await?).pop().ok_or(CellError::Overtaken)
     }
 
-    async fn read_many(&self, over: &u64, names: &[&LockName]) -> Result<Vec<Option<Reading>>, Failure> {
+    async fn read_many(
+        &self,
+        over: &u64,
+        names: &[&LockName],
+    ) -> Result<Vec<Option<CellReading>>, CellError> {
         let names = names.iter().copied().cloned().collect();
-        let readings = read(self.ask(*over, Ask::Read(names, Look::default())).await?);
+        let readings = read(self.ask(*over, Ask::Read(names, ReadRequest::default())).await?);
         Ok(readings.into_iter().map(|reading| (reading.version != 0).then_some(reading)).collect())
     }
 
-    async fn make(&self, over: &u64, name: &LockName, state: &str) -> Result<Option<Made>, Failure> {
+    async fn make(&self, over: &u64, name: &LockName, state: &str) -> Result<Option<NewCell>, CellError> {
         match self.ask(*over, Ask::Make(name.clone(), state.to_owned())).await? {
             Told::Made(made) => Ok(made),
             other => unreachable!("BUG: {other:?} to a new cell"),
         }
     }
 
-    async fn write(&self, over: &u64, name: &LockName, write: &Write<'_>) -> Result<Option<Stored>, Failure> {
+    async fn write(
+        &self,
+        over: &u64,
+        name: &LockName,
+        write: &CellWrite<'_>,
+    ) -> Result<Option<WrittenCell>, CellError> {
         loop {
             let ask = Ask::Write(vec![(name.clone(), WriteAsk::of(write))]);
             match self.ask(*over, ask).await? {
                 Told::Locked(wait) if write.patience == Patience::Any => {
                     self.host.sleep_until(self.host.now() + wait).await;
                 }
-                Told::Locked(_) => return Err(Failure::Locked),
+                Told::Locked(_) => return Err(CellError::Locked),
                 told => return Ok(written(told).pop().flatten()),
             }
         }
@@ -166,65 +197,36 @@ impl Cell for RemoteCells {
         over: &u64,
         name: &LockName,
         place: &Newcomer<'_>,
-    ) -> Result<Option<Reading>, Failure> {
+    ) -> Result<Option<CellReading>, CellError> {
         match self.ask(*over, Ask::Enqueue(name.clone(), EnqueueAsk::of(place))).await? {
             Told::Enqueued(reading) => Ok(reading),
-            Told::Locked(_) => Err(Failure::Locked),
+            Told::Locked(_) => Err(CellError::Locked),
             other => unreachable!("BUG: {other:?} to a newcomer"),
         }
-    }
-
-    fn batch(&self) -> usize {
-        128
     }
 
     async fn write_many(
         &self,
         over: &u64,
-        writes: &[(&LockName, Write<'_>)],
-    ) -> Result<Vec<Option<Stored>>, Failure> {
+        writes: &[(&LockName, CellWrite<'_>)],
+    ) -> Result<Vec<Option<WrittenCell>>, CellError> {
         let writes = writes.iter().map(|(name, write)| ((*name).clone(), WriteAsk::of(write)));
         Ok(written(self.ask(*over, Ask::Write(writes.collect())).await?))
     }
 
-    async fn append_place(
-        &self,
-        over: &u64,
-        name: &LockName,
-        place: &NewPlace<'_>,
-    ) -> Result<Option<String>, Failure> {
-        let NewPlace { owner, state, may_be_there, behind } = *place;
-        let (name, state, behind) = (name.clone(), state.to_owned(), behind.to_owned());
-        match self.ask(*over, Ask::Append { name, owner, state, may_be_there, behind }).await? {
-            Told::Appended(key) => Ok(key),
-            other => unreachable!("BUG: {other:?} to a place"),
-        }
-    }
-
-    async fn keep_place(&self, over: &u64, key: &str, state: &str) -> Result<bool, Failure> {
-        let told = self.ask(*over, Ask::Keep { key: key.to_owned(), state: state.to_owned() }).await?;
-        Ok(matches!(told, Told::Done(true)))
-    }
-
-    async fn remove_place(&self, over: &u64, name: &LockName, place: &OldPlace<'_>) -> Result<bool, Failure> {
-        let OldPlace { owner, key, may_have_another } = *place;
-        let ask = Ask::Remove { name: name.clone(), owner, key: key.to_owned(), may_have_another };
-        Ok(matches!(self.ask(*over, ask).await?, Told::Done(true)))
-    }
-
-    async fn list(&self, _over: &u64, _prefix: &str) -> Result<Vec<Listed>, Failure> {
+    async fn list(&self, _over: &u64, _prefix: &str) -> Result<Vec<Listed>, CellError> {
         Err(unsupported())
     }
 
-    fn error(&self, trouble: Trouble) -> BackendError {
+    fn beside(&self) -> Option<&dyn PlacesBeside<u64>> {
+        Some(self)
+    }
+
+    fn error(&self, trouble: VerbError) -> BackendError {
         words(&trouble)
     }
 
-    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        Ok(Vec::new())
-    }
-
-    async fn tell(&self, over: &u64, hint: Hint) -> Result<(), Failure> {
+    async fn notify(&self, over: &u64, hint: Hint) -> Result<(), CellError> {
         self.ask(*over, Ask::Tell(hint)).await.map(drop)
     }
 
@@ -232,17 +234,17 @@ impl Cell for RemoteCells {
         locked(&self.listeners).contains(&hint.owner.process())
     }
 
-    fn ring(&self, hint: Hint) {
+    fn deliver(&self, hint: Hint) {
         if self.reaches(hint) {
-            self.world.bells[SERVER].ring(hint.audience, hint.owner);
+            self.world.notifier[SERVER].notify(hint.audience, hint.owner);
         }
     }
 
-    fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         let mut listeners = locked(&self.listeners);
         if !listeners.contains(&process) {
             listeners.push(process);
         }
-        Box::new(self.world.bells[SERVER].listen(process, audience))
+        Box::new(self.world.notifier[SERVER].subscribe(process, audience))
     }
 }

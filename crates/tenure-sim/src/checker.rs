@@ -27,10 +27,10 @@ mod progress;
 mod tokens;
 mod truth;
 
-/// The laws of docs/laws.md.
+/// The laws of docs/evidence/laws.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 #[value(rename_all = "verbatim")]
-#[expect(missing_docs, reason = "their names are in docs/laws.md")]
+#[expect(missing_docs, reason = "their names are in docs/evidence/laws.md")]
 pub enum Law {
     L1,
     L2,

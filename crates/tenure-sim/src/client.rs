@@ -132,13 +132,11 @@ impl Program {
         let (id, name) = (u16::from(letter) * 256, char::from(b'a' + letter).to_string());
         let mut keeps = false;
         let (lock, mode) = match self.habits.locks[at] {
-            Use::Mutex if self.chance.per_mille(100) => {
-                (self.locker.mutex(name).strict_order(), Mode::Exclusive)
-            }
+            Use::Mutex if self.chance.per_mille(100) => (self.locker.mutex(name).fifo(), Mode::Exclusive),
             Use::Mutex => {
                 keeps = self.habits.idle.is_some();
                 // Zero is not at all.
-                (self.locker.mutex(name).idle(self.habits.idle.unwrap_or_default()), Mode::Exclusive)
+                (self.locker.mutex(name).keep_idle(self.habits.idle.unwrap_or_default()), Mode::Exclusive)
             }
             Use::Write => (self.locker.rwlock(name).write(), Mode::Exclusive),
             Use::ReadWrite if self.chance.per_mille(400) => {
@@ -173,7 +171,7 @@ impl Program {
             match patience {
                 Patience::None => lock.try_acquire().await,
                 Patience::Endless => lock.acquire().await.map(Some),
-                Patience::Some(us) => lock.acquire_within(Duration::from_micros(us)).await.map(Some),
+                Patience::Some(us) => lock.within(Duration::from_micros(us)).acquire().await.map(Some),
             }
         });
         let answer = match gives_up_after {
@@ -186,7 +184,7 @@ impl Program {
         match answer {
             Ok(Some(guard)) => self.hold(mode, guard, asking, is_healed).await,
             Ok(None) | Err(AcquireError::TimedOut { .. }) => asking.failed(NotEntered::Busy),
-            Err(AcquireError::Backend(error)) => {
+            Err(AcquireError::Store(error)) => {
                 asking.failed(NotEntered::Failed(error.outcome() == Outcome::NotApplied));
             }
             Err(error) => unreachable!("BUG: a program asks in vain: {error}"),

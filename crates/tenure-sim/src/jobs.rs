@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure::{Locker, OnceOutcome};
+use tenure::{Locker, once::RunOutcome};
 
 use crate::{
     chance::Chance,
@@ -40,7 +40,7 @@ impl JobProgram {
 
     /// The job `a`, which takes a while and may fail.
     async fn once(&mut self) {
-        let once = self.locker.once("a").every(Duration::from_micros(INTERVAL));
+        let once = self.locker.once("a").interval(Duration::from_micros(INTERVAL));
         let ttl = self.ttl;
         let once = once.with(|lock| lock.ttl(ttl));
         let (takes, fails) = (self.chance.millis(0, 3000), self.chance.per_mille(200));
@@ -50,7 +50,7 @@ impl JobProgram {
             self.pause(takes).await;
             if fails { Err(()) } else { Ok(()) }
         });
-        if let Ok(OnceOutcome::Ran(Ok(()))) = done.await {
+        if let Ok(RunOutcome::Ran(Ok(()))) = done.await {
             self.world.note(What::JobCounted { run });
         }
     }
@@ -61,10 +61,10 @@ impl JobProgram {
         if self.chance.per_mille(300) {
             return self.look().await;
         }
-        let Ok(guard) = lock.acquire_within(Duration::from_secs(10)).await else { return };
+        let Ok(guard) = lock.within(Duration::from_secs(10)).acquire().await else { return };
         for _ in 0..self.chance.between(1, 3) {
             let (token, asked_at) = (guard.token().get(), self.world.now());
-            if guard.note(token.to_string(), Duration::from_micros(KEPT)).await.is_ok() {
+            if guard.set_memo(token.to_string(), Duration::from_micros(KEPT)).await.is_ok() {
                 // It was written no sooner than that, and clocks part by a hundredth at most (A1).
                 let until = asked_at + KEPT - KEPT / 100;
                 self.world.note(What::MemoLeft { lock: lock_id(guard.name()), token, until });

@@ -1,4 +1,4 @@
-//! Tenure in simulated worlds: one seed, one history, checked against the laws of docs/laws.md.
+//! Tenure in simulated worlds: one seed, one history, checked against the laws of docs/evidence/laws.md.
 //!
 //! The worlds run the product's own code: the machines, the engine, the ledger, the quorum of Redlock and the rule of the
 //! restart guard. What is simulated is below them: time, the network, servers that stop, forget and are replaced, and

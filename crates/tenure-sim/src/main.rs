@@ -17,13 +17,13 @@ use std::{
 };
 
 use clap::Parser;
-use tenure::TokioHost;
+use tenure::backend::TokioHost;
 use tenure_core::Host;
 use tenure_sim::{Law, PlanKind, WorldKind, run};
 
 use crate::report::{History, Report};
 
-/// Runs simulated worlds and holds their histories against the laws of docs/laws.md.
+/// Runs simulated worlds and holds their histories against the laws of docs/evidence/laws.md.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-sim", version)]
 struct Args {

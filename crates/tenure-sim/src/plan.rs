@@ -87,7 +87,7 @@ impl PlanKind {
         Self::Hot,
     ];
 
-    /// The assumption of docs/laws.md that it breaks on purpose.
+    /// The assumption of docs/evidence/laws.md that it breaks on purpose.
     pub fn breaks(self) -> Option<&'static str> {
         match self {
             Self::StepsForward | Self::Crossing => Some("A2"),

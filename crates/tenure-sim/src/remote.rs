@@ -10,7 +10,7 @@ use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
     Order, Outcome, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing,
-    WakeUp, Wakes, locked,
+    WakeStream, WakeSupport, locked,
 };
 use tenure_redis::LOOK;
 
@@ -198,7 +198,7 @@ impl Remote {
             *session = None;
             // Hints may have been missed.
             for listener in locked(&self.listeners).iter() {
-                self.world.bells[self.address].ring_all(*listener, Audience::Waiters);
+                self.world.notifier[self.address].notify_all(*listener, Audience::Waiters);
             }
         }
         let (kind, outcome, message) = match failure {
@@ -272,7 +272,7 @@ impl Backend for Remote {
         promises.fail_over = Some(Restart::WaitedFor);
         promises.reach = "one world";
         promises.end = EndOfGrant::Ttl;
-        promises.wake = WakeUp::Pushed;
+        promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.max_ttl = self.max_ttl;
         promises.ttl_grain = Duration::from_millis(1);
@@ -345,12 +345,12 @@ impl Backend for Remote {
         }
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         let mut listeners = locked(&self.listeners);
         if !listeners.contains(&process) {
             listeners.push(process);
         }
-        Box::new(self.world.bells[self.address].listen(process, audience))
+        Box::new(self.world.notifier[self.address].subscribe(process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {

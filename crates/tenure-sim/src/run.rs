@@ -250,7 +250,7 @@ impl Stage {
             let Some(locker) = seat.locker.take() else { continue };
             let drained = drained.clone();
             let drain = async move {
-                if locker.drain(Duration::from_micros(REST)).await {
+                if locker.flush(Duration::from_micros(REST)).await {
                     locked(&drained).insert(locker.new_owner().process());
                 }
             };
@@ -327,7 +327,7 @@ impl Stage {
             world.clockwork.spawn_main(process, Box::pin(program.run()));
             return;
         }
-        let locker = Locker::new(watched, host).labelled(Label::default());
+        let locker = Locker::new(watched, host).with_label(Label::default());
         seat.locker = Some(locker.clone());
         if self.plan_kind == PlanKind::Jobs {
             for _ in 0..seat.tasks {

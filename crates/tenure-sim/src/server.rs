@@ -7,7 +7,7 @@ use tenure_core::{
     Raised, Released, Renewal,
 };
 use tenure_ledger::{Change, Floor, Ledger, Rules};
-use tenure_redis::{Record, Terms};
+use tenure_redis::{ServerRecord, Terms};
 use tenure_testkit::cells::Cells;
 
 use crate::{
@@ -45,7 +45,7 @@ pub(crate) struct Data {
     pub(crate) cells: Cells,
     /// The single counter, or the floor of all counters.
     pub(crate) counter: u64,
-    pub(crate) record: Option<Record>,
+    pub(crate) record: Option<ServerRecord>,
     /// The name under which the gate is open.
     pub(crate) open: Option<Arc<str>>,
 }
@@ -295,7 +295,9 @@ impl Node {
                 }
                 Served::Granted { first, last }
             }
-            ClaimAnswer::Queued { .. } => Served::Queued { has_turn: claim.wait == tenure_core::Wait::Turn },
+            ClaimAnswer::Queued { .. } => {
+                Served::Queued { has_turn: claim.wait == tenure_core::WaitMode::Turn }
+            }
             ClaimAnswer::Busy { .. } | ClaimAnswer::Split { .. } => Served::Refused,
         };
         self.note(&claim.name, claim.owner, did, effects);

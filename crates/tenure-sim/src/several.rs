@@ -104,7 +104,7 @@ impl Program {
         match answer {
             Ok(guards) => self.hold_several(guards, asking, is_healed).await,
             Err(AcquireError::TimedOut { .. }) => asking.over(NotEntered::Busy),
-            Err(AcquireError::Backend(error)) => {
+            Err(AcquireError::Store(error)) => {
                 asking.over(NotEntered::Failed(error.outcome() == Outcome::NotApplied));
             }
             Err(error) => unreachable!("BUG: a program asks in vain: {error}"),
@@ -126,13 +126,13 @@ impl Program {
         if is_all {
             let all = self.locker.all(names).with(|lock| lock.ttl(ttl));
             return match budget {
-                Some(budget) => all.acquire_within(budget).await,
+                Some(budget) => all.within(budget).acquire().await,
                 None => all.acquire().await,
             };
         }
         let any = self.locker.any(names).with(|lock| lock.ttl(ttl));
         let guard = match budget {
-            Some(budget) => any.acquire_within(budget).await,
+            Some(budget) => any.within(budget).acquire().await,
             None => any.acquire().await,
         };
         guard.map(Guards::from)

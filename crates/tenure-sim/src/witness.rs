@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, FencingToken, Finding, Grant,
     HolderView, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises, Released, Renewal,
-    Wakes,
+    WakeStream,
 };
 
 use crate::{history::What, world::World};
@@ -108,7 +108,7 @@ impl Backend for Witness {
         self.inner.note(name, owner, token, memo).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         self.inner.wakes(process, audience)
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tenure::{Guard, Guards, Lease, Leases};
-use tenure_core::{Bells, Grant, OwnerId, ProcessId, locked};
+use tenure_core::{Grant, Notifier, OwnerId, ProcessId, locked};
 use tenure_redis::Predecessor;
 use tokio::sync::oneshot;
 
@@ -83,7 +83,7 @@ pub(crate) struct World {
     pub(crate) log: Log,
     pub(crate) nodes: Vec<Mutex<Node>>,
     /// One for each address.
-    pub(crate) bells: Vec<Bells>,
+    pub(crate) notifier: Vec<Notifier>,
     /// Where new connections of a machine are led, if not to the server that was at their address first.
     routes: Mutex<BTreeMap<Machine, NodeId>>,
     pub(crate) network: Mutex<Network>,
@@ -105,7 +105,7 @@ impl World {
         Arc::new(Self {
             clockwork,
             log: Log::default(),
-            bells: nodes.iter().map(|_| Bells::default()).collect(),
+            notifier: nodes.iter().map(|_| Notifier::default()).collect(),
             nodes: nodes.into_iter().map(Mutex::new).collect(),
             routes: Mutex::default(),
             network: Mutex::new(network),
@@ -264,7 +264,7 @@ impl World {
             let Some(at) = passage else { continue };
             let world = self.clone();
             self.clockwork.at(at, move || {
-                world.bells[address].ring(audience, owner);
+                world.notifier[address].notify(audience, owner);
             });
         }
         Ok(reply)

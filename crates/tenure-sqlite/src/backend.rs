@@ -7,10 +7,10 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_core::{
-    Absent, Audience, Backend, BackendError, BackendHandle, Bells, Claim, ClaimAnswer, EndOfGrant,
-    FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted,
-    Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeUp,
-    Wakes,
+    Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, FencingToken,
+    Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Moment, Noted, Notifier,
+    Order, OwnerId, ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Restart, Sharing, WakeStream,
+    WakeSupport,
 };
 use tenure_ledger::{Ledger, Rules};
 
@@ -19,27 +19,27 @@ use crate::{
     diagnosis,
     error::{self, RowError},
     front, sql,
-    store::{Haste, InUse, Store, Tx},
-    wake::Hints,
+    store::{FileStore, Haste, InUse, Tx},
+    wake::PolledHints,
 };
 
 /// Locks in one SQLite file. Nothing is opened before the first request.
 pub struct Sqlite {
     config: Config,
     host: Arc<dyn Host>,
-    bells: Bells,
-    store: Arc<Mutex<Store>>,
+    notifier: Notifier,
+    store: Arc<Mutex<FileStore>>,
 }
 
 impl Sqlite {
     /// A way to the file that `config` names; its leases are counted by `host`.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        Self::sharing(config, host, Bells::default())
+        Self::sharing(config.absolute(), host, Notifier::default())
     }
 
-    fn sharing(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
-        let store = Store::shared(config.clone(), host.clone(), bells.clone());
-        Self { config, host, bells, store }
+    fn sharing(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Self {
+        let store = FileStore::shared(config.clone(), host.clone(), notifier.clone());
+        Self { config, host, notifier, store }
     }
 
     fn store(&self) -> InUse<'_> {
@@ -77,7 +77,7 @@ impl Backend for Sqlite {
         promises.reach = "one host";
         promises.end = EndOfGrant::Ttl;
         promises.chosen_owner = true;
-        promises.wake = WakeUp::Polled(Duration::from_millis(25));
+        promises.wake = WakeSupport::Polled(Duration::from_millis(25));
         promises.memo = Memos::Kept;
         promises.ttl_grain = Duration::from_micros(1);
         promises
@@ -132,7 +132,7 @@ impl Backend for Sqlite {
     }
 
     async fn tell(&self, _name: &LockName, whom: Audience, owner: OwnerId) -> Result<(), BackendError> {
-        if whom != Audience::Observers && self.bells.ring(whom, owner) {
+        if whom != Audience::Observers && self.notifier.notify(whom, owner) {
             return Ok(());
         }
         let tell = |tx: &mut Tx<'_>| {
@@ -155,9 +155,9 @@ impl Backend for Sqlite {
         Ok(answer.unwrap_or(Noted::Gone))
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        let ringing = self.bells.listen(process, audience);
-        Box::new(Hints::new(self.store.clone(), ringing, process, audience))
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        let notifications = self.notifier.subscribe(process, audience);
+        Box::new(PolledHints::new(self.store.clone(), notifications, process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
@@ -199,7 +199,7 @@ impl QuorumNode for Sqlite {
     }
 
     async fn another(&self) -> Result<Self, BackendError> {
-        Ok(Self::sharing(self.config.clone(), self.host.clone(), self.bells.clone()))
+        Ok(Self::sharing(self.config.clone(), self.host.clone(), self.notifier.clone()))
     }
 
     async fn raise(&self, name: &LockName, owner: OwnerId, to: FencingToken) -> Result<Raised, BackendError> {

@@ -1,32 +1,31 @@
-//! `Config`: where the file is, from a URL.
+//! `Config`: where the file is, and how its queues behave.
 
 use std::path::{Path, PathBuf};
 
 use tenure_client::{
-    durations::CLAIM_TTL,
-    url::{bad, settings},
+    durations::{CLAIM_TTL, written},
+    url::{bad, path_text, settings},
 };
 use tenure_ledger::Rules;
 
 use crate::front::FAR;
 
-/// Why a URL is refused.
+/// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where the file is and how its queues behave.
+/// Where the file is and how its queues behave. A URL fills it, or a program does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) path: PathBuf,
-    pub(crate) rules: Rules,
+    /// The file. A relative path counts from where the program is when it makes a backend of it.
+    pub path: PathBuf,
+    /// The rules of its queues.
+    pub rules: Rules,
 }
 
 impl Config {
     /// The file at `path`, with defaults.
     pub fn new(path: impl AsRef<Path>) -> Self {
-        let path = path.as_ref();
-        // Absolute, because a program may change its directory later.
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        Self { path, rules: Rules { far: Some(FAR), ..Rules::default() } }
+        Self { path: path.as_ref().to_owned(), rules: Rules { far: Some(FAR), ..Rules::default() } }
     }
 
     /// Reads `sqlite:PATH`, with `?claim_ttl=DURATION` after it.
@@ -36,14 +35,41 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let rest = url.strip_prefix("sqlite:").ok_or_else(|| bad("not a sqlite: URL"))?;
         let (path, query) = rest.rsplit_once('?').unwrap_or((rest, ""));
-        if path.is_empty() || path == ":memory:" {
-            return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
-        }
         let mut config = Self::new(path);
         for (_, value) in settings(query, "sqlite", &[CLAIM_TTL.key])? {
             config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
         }
+        config.validate()?;
         Ok(config)
+    }
+
+    /// # Errors
+    /// [`ConfigError`] names the setting that is wrong.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.path.as_os_str().is_empty() || self.path == Path::new(":memory:") {
+            return Err(bad("sqlite: needs the path of a file, as in sqlite:/var/lib/app/locks.db"));
+        }
+        CLAIM_TTL.check(self.rules.claim_ttl)
+    }
+
+    /// The URL that says the same.
+    ///
+    /// # Errors
+    /// If the path is not UTF-8.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let path = path_text(&self.path)?;
+        let claim_ttl = self.rules.claim_ttl;
+        // The path is not encoded, and ends at the last question mark.
+        Ok(match claim_ttl == Rules::default().claim_ttl {
+            false => format!("sqlite:{path}?claim_ttl={}", written(claim_ttl)),
+            true if path.contains('?') => format!("sqlite:{path}?"),
+            true => format!("sqlite:{path}"),
+        })
+    }
+
+    /// The same with an absolute path, because a program may change its directory later.
+    pub(crate) fn absolute(self) -> Self {
+        Self { path: std::path::absolute(&self.path).unwrap_or(self.path), ..self }
     }
 }
 
@@ -60,7 +86,10 @@ mod tests {
             (config.path.as_path(), config.rules.claim_ttl),
             (Path::new("/a/b.db"), Duration::from_millis(200))
         );
-        assert!(Config::from_url("sqlite:b.db").unwrap().path.is_absolute());
+        assert!(Config::from_url("sqlite:b.db").unwrap().absolute().path.is_absolute());
+        for url in ["sqlite:b.db", "sqlite:/a?b?claim_ttl=60ms", "sqlite:a b?c?"] {
+            assert_eq!(Config::from_url(url).unwrap().to_url().unwrap(), url);
+        }
     }
 
     #[test]

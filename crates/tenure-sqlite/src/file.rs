@@ -19,7 +19,7 @@ pub(crate) struct FileId {
 }
 
 /// A file as it stands at its name.
-pub(crate) struct Facts {
+pub(crate) struct FileFacts {
     pub(crate) file: FileId,
     changed: Changed,
 }
@@ -30,7 +30,7 @@ type Changed = (i64, i64);
 impl FileId {
     /// The file at `path` now, if there is one.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
-        Ok(Facts::of(path)?.map(|is| is.file))
+        Ok(FileFacts::of(path)?.map(|is| is.file))
     }
 
     /// Both numbers, as bytes.
@@ -39,7 +39,7 @@ impl FileId {
     }
 }
 
-impl Facts {
+impl FileFacts {
     /// Of the file at `path` now, if there is one. Opens nothing: closing a database file drops this process's locks on it.
     pub(crate) fn of(path: &Path) -> Result<Option<Self>, BackendError> {
         match fs::metadata(path) {
@@ -50,7 +50,7 @@ impl Facts {
     }
 }
 
-impl From<&fs::Metadata> for Facts {
+impl From<&fs::Metadata> for FileFacts {
     fn from(is: &fs::Metadata) -> Self {
         let file = FileId { device: is.dev(), inode: is.ino() };
         Self { file, changed: (is.ctime(), is.ctime_nsec()) }
@@ -100,7 +100,7 @@ pub(crate) struct Names {
 
 /// What stands at the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum FileState {
     Ours,
     /// Another database, or none.
     OtherFile,
@@ -133,31 +133,31 @@ impl Names {
     /// changed, and that was known before the directory was looked at: so each change that is not in what was then read at
     /// the names has another time, unless the clock is set back to that very step. (A mount over a name changes no directory,
     /// but no process opens such a database.)
-    pub(crate) fn look(&mut self) -> Result<Standing, BackendError> {
-        let folder = Facts::of(&self.folder)?.map(|is| (is.file, is.changed));
+    pub(crate) fn look(&mut self) -> Result<FileState, BackendError> {
+        let folder = FileFacts::of(&self.folder)?.map(|is| (is.file, is.changed));
         if folder.is_some() && folder == self.seen {
-            return Ok(Standing::Ours);
+            return Ok(FileState::Ours);
         }
         self.seen = folder.filter(|(_, changed)| is_a_step_later(self.logged, *changed));
         let standing = self.compare();
-        self.seen = self.seen.filter(|_| matches!(standing, Ok(Standing::Ours)));
+        self.seen = self.seen.filter(|_| matches!(standing, Ok(FileState::Ours)));
         standing
     }
 
-    fn compare(&mut self) -> Result<Standing, BackendError> {
+    fn compare(&mut self) -> Result<FileState, BackendError> {
         if FileId::of(&self.database)? != Some(self.file) {
-            return Ok(Standing::OtherFile);
+            return Ok(FileState::OtherFile);
         }
-        let (log, memory) = (Facts::of(&self.log)?, FileId::of(&self.memory)?);
+        let (log, memory) = (FileFacts::of(&self.log)?, FileId::of(&self.memory)?);
         let ours = log.filter(|log| log.file == self.log_files.log);
         let Some(log) = ours.filter(|_| memory == Some(self.log_files.memory)) else {
-            return Ok(Standing::OtherLog);
+            return Ok(FileState::OtherLog);
         };
         self.logged = log.changed;
-        let remembered = Facts::of(&self.guard)?.map(|is| (is.file, is.changed));
+        let remembered = FileFacts::of(&self.guard)?.map(|is| (is.file, is.changed));
         self.is_unsure |= remembered != self.remembered;
         self.remembered = remembered;
-        Ok(Standing::Ours)
+        Ok(FileState::Ours)
     }
 }
 

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use tenure_core::{LockName, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place, Rules, Unseen};
 
-use crate::{clock::micros, error::RowError, sql};
+use crate::{clock::micros, error::RowError, sql, unsigned::Unsigned};
 
 /// So many places are read at first: the next holder, the one behind it, and two in case these are dead.
 pub(crate) const FIRST_LOOK: usize = 4;
@@ -16,7 +16,7 @@ const COUNTED: usize = 32;
 pub(crate) const FAR: usize = COUNTED;
 
 /// The rows that are read of a lock.
-pub(crate) struct Look<'a> {
+pub(crate) struct LockQuery<'a> {
     pub(crate) name: &'a LockName,
     /// The owner whose place is read too, wherever it is in the queue.
     pub(crate) owner: Option<OwnerId>,
@@ -58,7 +58,7 @@ struct PlaceRow {
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     /// Whether anybody holds or waits, and the holders and the fence, if that changed.
-    row: Option<(bool, Written)>,
+    row: Option<(bool, LedgerRow)>,
     /// The lock has no places afterwards.
     is_alone: bool,
     /// The lock has no row yet.
@@ -70,10 +70,10 @@ pub(crate) struct Edits {
 
 impl Front {
     /// Reads a lock, with the front of its queue. Several statements: one snapshot must hold them together.
-    pub(crate) fn read(conn: &Connection, look: &Look<'_>) -> Result<Self, RowError> {
+    pub(crate) fn read(conn: &Connection, look: &LockQuery<'_>) -> Result<Self, RowError> {
         let LockRow { ledger, row, has_places } = LockRow::read(conn, look.name)?;
         let mut front = match has_places {
-            true => read_places(conn, sql::READ_FRONT, (look.name.as_str(), look.places))?,
+            true => read_places(conn, sql::READ_FRONT, (look.name.as_str(), Unsigned(look.places)))?,
             false => Vec::new(),
         };
         let is_whole = front.len() < look.places;
@@ -124,7 +124,7 @@ impl Front {
             }
         }
         edits.added.extend(queue);
-        let row = Written::new(after);
+        let row = LedgerRow::new(after);
         let is_same = self.row.0 == is_busy && self.row.1 == row.state;
         edits.row = (!is_same).then_some((is_busy, row));
         edits
@@ -152,7 +152,8 @@ impl LockRow {
         Ok(match row {
             Some((row, has_places)) => Self { ledger: Ledger::decode(&row.1)?, row: Some(row), has_places },
             None => {
-                let floor = conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?;
+                let Unsigned(floor) =
+                    conn.prepare_cached(sql::READ_FLOOR)?.query_row([], |row| row.get(0))?;
                 Self { ledger: Ledger::new(floor), row: None, has_places: true }
             }
         })
@@ -165,13 +166,13 @@ impl Edits {
         let name = name.as_str();
         if let Some((is_busy, row)) = &self.row {
             let write = if self.is_new { sql::ADD_LOCK } else { sql::WRITE_LOCK };
-            conn.prepare_cached(write)?.execute((name, is_busy, now.wall.as_secs(), &row.state))?;
+            conn.prepare_cached(write)?.execute((name, is_busy, Unsigned(now.wall.as_secs()), &row.state))?;
         }
         for number in &self.removed {
             conn.prepare_cached(sql::REMOVE_PLACE)?.execute((name, number))?;
         }
         for (number, ends_us) in &self.kept {
-            conn.prepare_cached(sql::KEEP_PLACE)?.execute((name, number, ends_us))?;
+            conn.prepare_cached(sql::KEEP_PLACE)?.execute((name, number, Unsigned(*ends_us)))?;
         }
         for place in &self.added {
             add_place(conn, name, place)?;
@@ -180,7 +181,7 @@ impl Edits {
     }
 
     /// The row that they write, if the lock has no places afterwards.
-    pub(crate) fn alone(self) -> Option<Written> {
+    pub(crate) fn alone(self) -> Option<LedgerRow> {
         let (_, row) = self.row.filter(|_| self.is_alone)?;
         Some(row)
     }
@@ -188,14 +189,14 @@ impl Edits {
 
 /// The row of a lock.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct LedgerRow {
     /// Without its queue.
     pub(crate) ledger: Ledger,
     /// The same as text.
     pub(crate) state: String,
 }
 
-impl Written {
+impl LedgerRow {
     pub(crate) fn new(ledger: Ledger) -> Self {
         Self { state: ledger.encode(), ledger }
     }
@@ -204,7 +205,7 @@ impl Written {
 /// Puts a place at the end of the queue.
 pub(crate) fn add_place(conn: &Connection, name: &str, place: &Place) -> rusqlite::Result<()> {
     let owner = place.owner().to_string();
-    let row = (name, owner, place.waits_for_a_turn(), place.ends_us(), place.encode());
+    let row = (name, owner, place.waits_for_a_turn(), Unsigned(place.ends_us()), place.encode());
     conn.prepare_cached(sql::ADD_PLACE)?.execute(row).map(drop)
 }
 
@@ -224,14 +225,14 @@ fn read_places(
     let text = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?));
     let mut places = Vec::new();
     for row in read.query_map(parameters, text)? {
-        let (number, ends_us, state) = row?;
+        let (number, Unsigned(ends_us), state) = row?;
         places.push((number, Place::decode(&state, ends_us)?));
     }
     Ok(places)
 }
 
 /// The places between the last place of the front and the own one, or the end of the queue.
-fn unseen(conn: &Connection, look: &Look<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
+fn unseen(conn: &Connection, look: &LockQuery<'_>, last: i64, own: Option<i64>) -> rusqlite::Result<Unseen> {
     let name = look.name.as_str();
     let until = match own {
         Some(number) => number,
@@ -243,7 +244,9 @@ fn unseen(conn: &Connection, look: &Look<'_>, last: i64, own: Option<i64>) -> ru
     let now_us = micros(look.now.boot);
     let between = usize::try_from(until - last - 1).unwrap_or(usize::MAX);
     let count = |statement: &str, limit: usize| -> rusqlite::Result<usize> {
-        conn.prepare_cached(statement)?.query_row((name, last, until, now_us, limit), |row| row.get(0))
+        let parameters = (name, last, until, Unsigned(now_us), Unsigned(limit));
+        let Unsigned(count) = conn.prepare_cached(statement)?.query_row(parameters, |row| row.get(0))?;
+        Ok(count)
     };
     let counted = count(sql::COUNT_TURNS, COUNTED)?;
     let ahead = if counted < COUNTED { counted } else { between };

@@ -1,4 +1,4 @@
-//! `Guard`: a file beside the database, for the case that the database or its log vanishes.
+//! `GuardRecord`: a file beside the database, for the case that the database or its log vanishes.
 //!
 //! A log or a shared memory is lost if it was deleted or replaced beneath a process that has it open.
 //! Two processes would have two worlds in one file: two holders, and damage if both wrote into the file. So the file counts as
@@ -28,7 +28,7 @@ use crate::{
 
 /// The content of `.NAME.guard`: what a new database at this path must know to wait for the leases of the old one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Guard {
+pub(crate) struct GuardRecord {
     pub(crate) world: String,
     pub(crate) file: FileId,
     /// The longest ttl that was ever granted.
@@ -46,7 +46,7 @@ pub(crate) enum LostLog {
     WaitedFor { number: u64 },
 }
 
-impl Guard {
+impl GuardRecord {
     pub(crate) fn path(database: &Path) -> PathBuf {
         let mut name = OsString::from(".");
         name.push(database.file_name().unwrap_or_default());
@@ -112,7 +112,7 @@ impl Guard {
 
 /// What a newcomer has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Precaution {
     /// Nothing.
     Known,
     /// To forget one that was waited for: the log that stood there then has been tidied up since.
@@ -121,13 +121,13 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-pub(crate) fn judge(guard: &Guard, others: Others) -> Verdict {
+pub(crate) fn judge(guard: &GuardRecord, others: Others) -> Precaution {
     match guard.lost_log {
-        Some(LostLog::WaitedFor { number }) if others.number == Some(number) => Verdict::Known,
-        Some(LostLog::Seen { .. }) => Verdict::Lost,
-        _ if others.are_elsewhere => Verdict::Lost,
-        Some(_) => Verdict::Forget,
-        None => Verdict::Known,
+        Some(LostLog::WaitedFor { number }) if others.number == Some(number) => Precaution::Known,
+        Some(LostLog::Seen { .. }) => Precaution::Lost,
+        _ if others.are_elsewhere => Precaution::Lost,
+        Some(_) => Precaution::Forget,
+        None => Precaution::Known,
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn remember_lost_log(
     host: &dyn Host,
     clock: &LeaseClock,
 ) -> Result<(), BackendError> {
-    let Some(guard) = Guard::read(path)?.filter(|guard| guard.file == file) else { return Ok(()) };
+    let Some(guard) = GuardRecord::read(path)?.filter(|guard| guard.file == file) else { return Ok(()) };
     let number = LogFiles::of(path)?.map(LogFiles::number);
     let is_known = match &guard.lost_log {
         Some(LostLog::Seen { clock: id, .. }) => id == clock.id(),
@@ -155,12 +155,12 @@ pub(crate) fn remember_lost_log(
         return Ok(());
     }
     let seen = LostLog::Seen { clock: clock.id().to_owned(), at_us: micros(clock.now(host).boot) };
-    Guard { lost_log: Some(seen), ..guard }.write(path, host)
+    GuardRecord { lost_log: Some(seen), ..guard }.write(path, host)
 }
 
 /// Refuses while a process may be in the midst of a write to the lost log.
 pub(crate) fn must_be_settled(path: &Path, host: &dyn Host, clock: &LeaseClock) -> Result<(), BackendError> {
-    let seen = Guard::read(path)?.and_then(|guard| seen_at(&guard, clock));
+    let seen = GuardRecord::read(path)?.and_then(|guard| seen_at(&guard, clock));
     let left = seen.unwrap_or_default().saturating_add(SETTLED).saturating_sub(clock.now(host).boot);
     if left.is_zero() {
         return Ok(());
@@ -173,7 +173,7 @@ pub(crate) fn must_be_settled(path: &Path, host: &dyn Host, clock: &LeaseClock) 
 }
 
 /// When it was seen, by this clock.
-pub(crate) fn seen_at(guard: &Guard, clock: &LeaseClock) -> Option<Duration> {
+pub(crate) fn seen_at(guard: &GuardRecord, clock: &LeaseClock) -> Option<Duration> {
     match &guard.lost_log {
         Some(LostLog::Seen { clock: id, at_us }) if id == clock.id() => Some(Duration::from_micros(*at_us)),
         _ => None,

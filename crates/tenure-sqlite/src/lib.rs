@@ -13,6 +13,7 @@ mod schema;
 mod sql;
 mod store;
 mod touch;
+mod unsigned;
 mod wake;
 
 pub use backend::Sqlite;

@@ -1,4 +1,4 @@
-//! `Link`: a connection to the database, and what this process locks besides SQLite.
+//! `FileConnection`: a connection to the database, and what this process locks besides SQLite.
 //!
 //! `Anchor`: locks of this process on an open database that it loses by no close of another descriptor.
 //!
@@ -29,11 +29,11 @@ use tenure_core::{BackendError, ErrorKind, locked};
 
 use crate::{
     error,
-    file::{Facts, FileId, LogFiles, beside},
+    file::{FileFacts, FileId, LogFiles, beside},
 };
 
 /// A connection whose end cannot hurt another file of the same name, and which no close of another descriptor hurts.
-pub(crate) struct Link {
+pub(crate) struct FileConnection {
     conn: Connection,
     database: PathBuf,
     /// The log, to be locked by each transaction that writes.
@@ -45,7 +45,7 @@ pub(crate) struct Link {
     keeps_log: bool,
 }
 
-impl Link {
+impl FileConnection {
     pub(crate) fn new(conn: Connection, database: &Path, anchor: Anchor, lock: FolderLock) -> Self {
         let database = database.to_owned();
         Self { conn, database, log: None, anchor, lock: Some(lock), keeps_log: false }
@@ -85,7 +85,7 @@ impl Link {
     }
 }
 
-impl Deref for Link {
+impl Deref for FileConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -93,7 +93,7 @@ impl Deref for Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for FileConnection {
     /// The last connection moves its log into the database and deletes it, by name. Without the lock another file may have
     /// come to life under that name since SQLite looked, and another log may stand there already: then all is left as it is.
     fn drop(&mut self) {
@@ -133,7 +133,7 @@ impl Anchor {
         let mut all = locked(&ANCHORS);
         match all.iter_mut().find(|held| anchor.is(held)) {
             Some(held) => held.connections += 1,
-            None => all.push(Held {
+            None => all.push(OpenDatabase {
                 file,
                 process: anchor.process,
                 connections: 1,
@@ -207,11 +207,11 @@ impl Anchor {
         })
     }
 
-    fn is(&self, held: &Held) -> bool {
+    fn is(&self, held: &OpenDatabase) -> bool {
         (held.file, held.process) == (self.file, self.process)
     }
 
-    fn with<A>(&self, work: impl FnOnce(&mut Held) -> A) -> A {
+    fn with<A>(&self, work: impl FnOnce(&mut OpenDatabase) -> A) -> A {
         let mut all = locked(&ANCHORS);
         let held = all.iter_mut().find(|held| self.is(held));
         work(held.expect("BUG: an anchor lasts as long as its connection"))
@@ -240,7 +240,7 @@ pub(crate) struct Others {
 }
 
 /// What holds one database, for all connections of this process to it.
-struct Held {
+struct OpenDatabase {
     file: FileId,
     process: u32,
     connections: usize,
@@ -251,9 +251,9 @@ struct Held {
 }
 
 /// All databases that this process has open.
-static ANCHORS: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static ANCHORS: Mutex<Vec<OpenDatabase>> = Mutex::new(Vec::new());
 
-impl Held {
+impl OpenDatabase {
     /// The description that has the locks on the database; none where there are no such locks.
     fn database(&mut self, path: &Path) -> Result<Option<&File>, BackendError> {
         if self.database.is_none() && platform::ARE_THERE {
@@ -296,7 +296,7 @@ impl Held {
 fn open_again(path: &Path, file: FileId) -> Result<File, BackendError> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
-    let opened = opened.and_then(|opened| Ok((Facts::from(&opened.metadata()?).file, opened)));
+    let opened = opened.and_then(|opened| Ok((FileFacts::from(&opened.metadata()?).file, opened)));
     match opened {
         Ok((is, opened)) if is == file => Ok(opened),
         Ok(_) => Err(error::replaced_meanwhile(path)),

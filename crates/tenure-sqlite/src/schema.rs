@@ -14,16 +14,17 @@ use crate::{
         FileId, LogFiles, Names, create, has_log, is_blank, is_link, refuse_second_worlds, remove_leftovers,
     },
     front::add_place,
-    guard::{self, Guard, LostLog, Verdict},
-    link::{Anchor, FolderLock, Link},
+    guard::{self, GuardRecord, LostLog, Precaution},
+    link::{Anchor, FileConnection, FolderLock},
     sql,
+    unsigned::Unsigned,
 };
 
 /// An open file.
-pub(crate) struct Open {
-    pub(crate) conn: Link,
+pub(crate) struct OpenFile {
+    pub(crate) conn: FileConnection,
     pub(crate) names: Names,
-    pub(crate) guard: Guard,
+    pub(crate) guard: GuardRecord,
     /// Nothing is granted before this point on the lease clock.
     pub(crate) opens_us: u64,
 }
@@ -36,7 +37,7 @@ pub(crate) struct Meta {
 }
 
 /// The file that is being opened, and the settings of its client.
-struct Opening<'a> {
+struct FileOpening<'a> {
     path: &'a Path,
     file: FileId,
     /// Those at their names before SQLite opened any.
@@ -51,7 +52,7 @@ pub(crate) fn open(
     host: &dyn Host,
     clock: &LeaseClock,
     may_create: bool,
-) -> Result<Option<Open>, BackendError> {
+) -> Result<Option<OpenFile>, BackendError> {
     let path = config.path.as_path();
     if is_link(path) {
         let message = "the path of the database is a symbolic link, and the files beside its target would be missed; \
@@ -60,6 +61,9 @@ pub(crate) fn open(
     }
     if FileId::of(path)?.is_none() && !may_create {
         return Ok(None);
+    }
+    if let Some(refusal) = refusal_of(rusqlite::version_number()) {
+        return Err(error::refused(path, ErrorKind::Unsupported, refusal));
     }
     if let Some(refusal) = clock.refusal() {
         return Err(error::refused(path, ErrorKind::Unsupported, refusal));
@@ -75,9 +79,22 @@ pub(crate) fn open(
     open_beside_others()?.map(Some).ok_or_else(|| replaced_meanwhile(path))
 }
 
+/// What is wrong with the SQLite of this number, as `sqlite3_libversion_number` says it.
+fn refusal_of(linked: i32) -> Option<String> {
+    let said = |number: i32| format!("{}.{}.{}", number / 1_000_000, number / 1000 % 1000, number % 1000);
+    (linked < OLDEST_SQLITE).then(|| {
+        format!(
+            "this program is linked with SQLite {}, and tenure needs {} or later; upgrade the system's, or build without \
+             LIBSQLITE3_SYS_USE_PKG_CONFIG, with the one that is compiled in",
+            said(linked),
+            said(OLDEST_SQLITE)
+        )
+    })
+}
+
 /// A failure on a file that has vanished, or whose log has, is worth another attempt.
-fn unless_replaced<'a>(opening: &Opening<'a>) -> impl Fn(BackendError) -> BackendError + 'a {
-    let &Opening { path, file, log_files, .. } = opening;
+fn unless_replaced<'a>(opening: &FileOpening<'a>) -> impl Fn(BackendError) -> BackendError + 'a {
+    let &FileOpening { path, file, log_files, .. } = opening;
     move |error| match (FileId::of(path), LogFiles::of(path)) {
         (Ok(there), _) if there != Some(file) => replaced_meanwhile(path),
         (_, Ok(there)) if log_files.is_some() && there != log_files => replaced_meanwhile(path),
@@ -91,7 +108,7 @@ fn open_under(
     path: &Path,
     host: &dyn Host,
     clock: &LeaseClock,
-) -> Result<Option<Open>, BackendError> {
+) -> Result<Option<OpenFile>, BackendError> {
     if is_blank(path) {
         if !lock.is_exclusive() {
             return Ok(None);
@@ -99,10 +116,10 @@ fn open_under(
         create(path)?;
     }
     let Some(file) = FileId::of(path)? else { return Err(replaced_meanwhile(path)) };
-    let opening = Opening { path, file, log_files: LogFiles::of(path)?, host, clock };
+    let opening = FileOpening { path, file, log_files: LogFiles::of(path)?, host, clock };
     let anchor = Anchor::of(file);
     // Two files that both have this name, one after the other, would meet in one log: a stranger is opened alone.
-    let is_known = match Guard::read(path).ok().flatten().filter(|guard| guard.file == file) {
+    let is_known = match GuardRecord::read(path).ok().flatten().filter(|guard| guard.file == file) {
         Some(guard) => has_known_log(&guard, &anchor, &opening, lock.is_exclusive())?,
         None => false,
     };
@@ -117,7 +134,7 @@ fn open_under(
     )
     .map_err(|e| error::before_commit(path, e))
     .map_err(unless_replaced(&opening))?;
-    let mut conn = Link::new(conn, path, anchor, lock);
+    let mut conn = FileConnection::new(conn, path, anchor, lock);
     let settled = settle(&mut conn, &opening).map_err(unless_replaced(&opening))?;
     let Some((guard, log_files)) = settled else { return Ok(None) };
     // Only now has SQLite surely opened it: was it this file? And newcomers see which log it has: was it this one until now?
@@ -127,9 +144,9 @@ fn open_under(
     let meta = read_meta(&conn).map_err(|e| error::before_commit(path, e))?;
     conn.set_prepared_statement_cache_capacity(sql::STATEMENTS);
     conn.opened();
-    Ok(Some(Open {
+    Ok(Some(OpenFile {
         conn,
-        names: Names::new(path, Guard::path(path), file, log_files),
+        names: Names::new(path, GuardRecord::path(path), file, log_files),
         guard,
         opens_us: meta.opens_us,
     }))
@@ -138,31 +155,34 @@ fn open_under(
 /// Whether all processes that have this file open have the log that is at its name. If not, and we are alone, its loss is
 /// written down, and the file may be opened once no process can be writing to the lost log.
 fn has_known_log(
-    guard: &Guard,
+    guard: &GuardRecord,
     anchor: &Anchor,
-    opening: &Opening<'_>,
+    opening: &FileOpening<'_>,
     is_alone: bool,
 ) -> Result<bool, BackendError> {
-    let &Opening { path, file, host, clock, .. } = opening;
+    let &FileOpening { path, file, host, clock, .. } = opening;
     // SQLite would give this connection the shared memory that the others of this process have.
     if guard::is_other_log_open(path, file)? {
         return Err(replaced_meanwhile(path));
     }
     let others = anchor.others(path)?;
     let verdict = guard::judge(guard, others);
-    if verdict == Verdict::Lost && is_alone {
+    if verdict == Precaution::Lost && is_alone {
         guard::remember_lost_log(path, file, host, clock)?;
         if others.are_elsewhere {
             guard::must_be_settled(path, host, clock)?;
         }
     }
-    Ok(verdict == Verdict::Known)
+    Ok(verdict == Precaution::Known)
 }
 
 /// Makes the file ours if it is new, and compares it with what we remember. Answers `None` if something must be
 /// written, and we are not alone.
-fn settle(conn: &mut Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFiles)>, BackendError> {
-    let &Opening { path, file, clock, .. } = opening;
+fn settle(
+    conn: &mut FileConnection,
+    opening: &FileOpening<'_>,
+) -> Result<Option<(GuardRecord, LogFiles)>, BackendError> {
+    let &FileOpening { path, file, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
     conn.busy_timeout(Duration::ZERO).map_err(sqlite)?;
     // Plans do not depend on the values of parameters. Else a cached statement is parsed again for each new value: a
@@ -173,7 +193,7 @@ fn settle(conn: &mut Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFi
         |keep| conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map_err(sqlite);
     keep_log(has_log(path))?;
     // Before anything is read: reading in WAL mode makes files beside it.
-    if conn.is_readonly("main").map_err(sqlite)? {
+    if conn.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
         return Err(error::refused(
             path,
             ErrorKind::Denied,
@@ -200,10 +220,10 @@ fn settle(conn: &mut Link, opening: &Opening<'_>) -> Result<Option<(Guard, LogFi
     conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(sqlite)?;
     if !is_fresh {
         let meta = read_meta(conn).map_err(sqlite)?;
-        let is_known = |guard: &Guard| {
+        let is_known = |guard: &GuardRecord| {
             is_known(guard, &meta, file) && meta.clock == clock.id() && guard.knows_log(log_files.number())
         };
-        if let Some(guard) = Guard::read(path)?.filter(is_known) {
+        if let Some(guard) = GuardRecord::read(path)?.filter(is_known) {
             return Ok(Some((guard, log_files)));
         }
     }
@@ -242,7 +262,7 @@ fn journal_mode(conn: &Connection, pragma: &str) -> rusqlite::Result<String> {
     modes?.pop().ok_or(rusqlite::Error::QueryReturnedNoRows)
 }
 
-fn become_ours(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
+fn become_ours(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord, BackendError> {
     let path = opening.path;
     let guard = in_transaction(conn, path, || adopt(conn, opening))?;
     // In a transaction after that one: until it is remembered, whoever opens it finds the mismatch again, and waits
@@ -251,14 +271,14 @@ fn become_ours(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError
         if FileId::of(path)? != Some(opening.file) {
             return Err(replaced_meanwhile(path));
         }
-        let remembered = Guard::read(path)?.map_or(0, |guard| guard.max_ttl_ms);
-        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(remembered), ..guard };
+        let remembered = GuardRecord::read(path)?.map_or(0, |guard| guard.max_ttl_ms);
+        let guard = GuardRecord { max_ttl_ms: guard.max_ttl_ms.max(remembered), ..guard };
         guard.write(path, opening.host).map(|()| guard)
     })
 }
 
 fn in_transaction<A>(
-    conn: &Link,
+    conn: &FileConnection,
     path: &Path,
     work: impl FnOnce() -> Result<A, BackendError>,
 ) -> Result<A, BackendError> {
@@ -312,20 +332,21 @@ fn is_current(conn: &Connection) -> rusqlite::Result<bool> {
 
 pub(crate) fn read_meta(conn: &Connection) -> rusqlite::Result<Meta> {
     conn.query_row(sql::READ_META, [], |row| {
-        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us: row.get(2)? })
+        let Unsigned(opens_us) = row.get(2)?;
+        Ok(Meta { clock: row.get(0)?, world: row.get(1)?, opens_us })
     })
 }
 
-fn is_known(guard: &Guard, meta: &Meta, file: FileId) -> bool {
+fn is_known(guard: &GuardRecord, meta: &Meta, file: FileId) -> bool {
     guard.world == meta.world && guard.file == file
 }
 
 /// Inside a write transaction: makes the tables, ends the leases of another boot, and closes the doors if the file has
 /// taken another's place. Answers what to remember.
-fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
-    let &Opening { path, file, host, clock, .. } = opening;
+fn adopt(conn: &FileConnection, opening: &FileOpening<'_>) -> Result<GuardRecord, BackendError> {
+    let &FileOpening { path, file, host, clock, .. } = opening;
     let sqlite = |e| error::before_commit(path, e);
-    let remembered = Guard::read(path)?;
+    let remembered = GuardRecord::read(path)?;
     if check_ownership(conn, path)? {
         make(conn, host, clock).map_err(sqlite)?;
     } else {
@@ -336,7 +357,7 @@ fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
     if meta.clock != clock.id() {
         let furthest = now.boot + longest(remembered.as_ref());
         end_other_boots(conn, path, furthest)?;
-        conn.execute(sql::SET_CLOCK, (clock.id(), micros(furthest))).map_err(sqlite)?;
+        conn.execute(sql::SET_CLOCK, (clock.id(), Unsigned(micros(furthest)))).map_err(sqlite)?;
     }
     let max_ttl_ms = remembered.as_ref().map_or(0, |guard| guard.max_ttl_ms);
     // Since when nothing is granted in what is lost.
@@ -347,12 +368,12 @@ fn adopt(conn: &Link, opening: &Opening<'_>) -> Result<Guard, BackendError> {
     });
     if let Some(since) = since {
         let opens = since + Duration::from_millis(max_ttl_ms);
-        conn.execute(sql::SET_OPENS, [micros(opens)]).map_err(sqlite)?;
+        conn.execute(sql::SET_OPENS, [Unsigned(micros(opens))]).map_err(sqlite)?;
     }
     let others = conn.others()?;
     let number = others.number.filter(|_| others.are_elsewhere);
     let lost_log = number.map(|number| LostLog::WaitedFor { number });
-    Ok(Guard { world: meta.world, file, max_ttl_ms, lost_log })
+    Ok(GuardRecord { world: meta.world, file, max_ttl_ms, lost_log })
 }
 
 /// The schemas that `migrate` knows, besides ours.
@@ -399,7 +420,7 @@ fn make(conn: &Connection, host: &dyn Host, clock: &LeaseClock) -> rusqlite::Res
 }
 
 /// No lease or place of this boot ends later than that from now.
-fn longest(remembered: Option<&Guard>) -> Duration {
+fn longest(remembered: Option<&GuardRecord>) -> Duration {
     let ttl = remembered.map_or(Timing::MAX_TTL, |guard| Duration::from_millis(guard.max_ttl_ms));
     ttl.max(Rules::default().place_ttl)
 }
@@ -409,7 +430,7 @@ fn longest(remembered: Option<&Guard>) -> Duration {
 /// it ends: a container may have a boot id of its own. The wall clock proves nothing, for it is stepped. Fences stay.
 fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result<(), BackendError> {
     let sqlite = |e| error::before_commit(path, e);
-    conn.execute(sql::FORGET_PLACES, [micros(furthest)]).map_err(sqlite)?;
+    conn.execute(sql::FORGET_PLACES, [Unsigned(micros(furthest))]).map_err(sqlite)?;
     let mut all = conn.prepare(sql::ALL_BUSY).map_err(sqlite)?;
     let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).map_err(sqlite)?;
     let rows: Vec<(String, String)> = rows.collect::<rusqlite::Result<_>>().map_err(sqlite)?;
@@ -422,8 +443,31 @@ fn end_other_boots(conn: &Connection, path: &Path, furthest: Duration) -> Result
 }
 
 /// How long until the doors open.
-pub(crate) fn until_open(open: &Open, now: Moment) -> Option<Duration> {
+pub(crate) fn until_open(open: &OpenFile, now: Moment) -> Option<Duration> {
     Some(Duration::from_micros(open.opens_us.saturating_sub(micros(now.boot)))).filter(|left| !left.is_zero())
 }
 
 const WAL: &str = "wal";
+/// The oldest SQLite that the tests of this crate were run with, 3.40.1 (`docs/decisions/sqlite-driver.md`). `STRICT` alone needs 3.37.
+const OLDEST_SQLITE: i32 = 3_040_001;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_sqlite_that_is_older_than_the_tested_ones_is_refused_in_one_line() {
+        let refusal = refusal_of(3_037_002).unwrap();
+        for part in ["linked with SQLite 3.37.2,", "needs 3.40.1 or later;", "upgrade the system's"] {
+            assert!(refusal.contains(part) && refusal.lines().count() == 1, "{refusal}");
+        }
+        assert!(refusal_of(OLDEST_SQLITE - 1).is_some());
+    }
+
+    #[test]
+    fn a_tested_sqlite_and_a_newer_one_are_taken() {
+        for number in [OLDEST_SQLITE, 3_046_000, 4_000_000, rusqlite::version_number()] {
+            assert_eq!(refusal_of(number), None, "{number}");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! `Store`: one connection, and each verb on a lock: as a single statement, as a reading, or as a transaction.
+//! `FileStore`: one connection, and each verb on a lock: as a single statement, as a reading, or as a transaction.
 
 use std::{
     collections::HashMap,
@@ -10,8 +10,8 @@ use std::{
 
 use rusqlite::Connection;
 use tenure_core::{
-    Audience, BackendError, Bells, Claim, ClaimAnswer, ErrorKind, Host, LockName, Moment, OwnerId, Unstopped,
-    Wait, locked,
+    Audience, BackendError, Claim, ClaimAnswer, ErrorKind, Host, LockName, Moment, Notifier, OwnerId,
+    Unstopped, WaitMode, locked,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tokio::sync::Notify;
@@ -20,22 +20,23 @@ use crate::{
     clock::{LeaseClock, millis},
     config::Config,
     error::{self, RowError},
-    file::{FileId, Standing},
-    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, Look, Written},
-    guard::{self, Guard},
+    file::{FileId, FileState},
+    front::{self, FAR, FIRST_LOOK, Front, LOOK_FURTHER, LedgerRow, LockQuery},
+    guard::{self, GuardRecord},
     link::{FolderLock, WriteLock},
-    schema::{self, Open},
+    schema::{self, OpenFile},
     sql,
     touch::touch,
+    unsigned::Unsigned,
 };
 
 /// One way to the file; opened when first needed, and again when another file stands in its place.
-pub(crate) struct Store {
+pub(crate) struct FileStore {
     pub(crate) config: Config,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) clock: LeaseClock,
-    bells: Bells,
-    open: Option<Open>,
+    notifier: Notifier,
+    open: Option<OpenFile>,
     /// The number of times a file was opened: hints of another file do not count.
     pub(crate) generation: u64,
     /// The open file must be opened again.
@@ -50,8 +51,8 @@ pub(crate) struct Store {
     inserts: u8,
 }
 
-impl Store {
-    fn new(config: Config, host: Arc<dyn Host>, bells: Bells) -> Self {
+impl FileStore {
+    fn new(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Self {
         // By chance, so that processes which make a single row each pay their share of the sweeping.
         let mut chance = [0];
         host.random(&mut chance);
@@ -59,7 +60,7 @@ impl Store {
             config,
             host,
             clock: LeaseClock::new(),
-            bells,
+            notifier,
             open: None,
             generation: 0,
             stale: false,
@@ -72,9 +73,9 @@ impl Store {
     }
 
     /// The store of a handle.
-    pub(crate) fn shared(config: Config, host: Arc<dyn Host>, bells: Bells) -> Arc<Mutex<Self>> {
+    pub(crate) fn shared(config: Config, host: Arc<dyn Host>, notifier: Notifier) -> Arc<Mutex<Self>> {
         let path = config.path.clone();
-        let store = Arc::new(Mutex::new(Self::new(config, host, bells)));
+        let store = Arc::new(Mutex::new(Self::new(config, host, notifier)));
         let mut handles = locked(&HANDLES);
         handles.retain(|(_, handle)| handle.strong_count() > 0);
         handles.push((path, Arc::downgrade(&store)));
@@ -89,14 +90,19 @@ impl Store {
     /// The answer to a claim of an owner that waits, if it can be had by reading: its turn has not come, and its place
     /// lives for longer than it will sleep. If not, the claim must be made, in such haste.
     pub(crate) fn still_waits(&mut self, claim: &Claim) -> Result<ClaimAnswer, Haste> {
-        if claim.wait == Wait::No || !self.places.has(&claim.name, claim.owner) {
+        if claim.wait == WaitMode::No || !self.places.has(&claim.name, claim.owner) {
             return Err(Haste::Waiter);
         }
         let rules = self.config.rules;
         let keep = self.keeps_place_at(&rules);
         let seen = self.glance(|conn, now| {
-            let look =
-                Look { name: &claim.name, owner: Some(claim.owner), now, rules: &rules, places: FIRST_LOOK };
+            let look = LockQuery {
+                name: &claim.name,
+                owner: Some(claim.owner),
+                now,
+                rules: &rules,
+                places: FIRST_LOOK,
+            };
             let front = Front::read(conn, &look).ok()?;
             let mut after = front.ledger.clone();
             let answer = after.claim(now, &rules, claim).ok()?.answer;
@@ -117,14 +123,14 @@ impl Store {
     }
 
     /// A place is kept when it has no more than this left: half of its time less some, by chance, so that many waiters
-    /// do not write at once. It is more than a sleep between two claims.
+    /// do not write at the same time. It is more than a sleep between two claims.
     fn keeps_place_at(&self, rules: &Rules) -> Duration {
         let mut chance = [0];
         self.host.random(&mut chance);
         rules.place_ttl / 2 - rules.place_ttl * u32::from(chance[0]) / (8 * 256)
     }
 
-    /// Makes the claim, at once or in a transaction.
+    /// Makes the claim, immediately or in a transaction.
     pub(crate) fn claim(&mut self, claim: &Claim, haste: Haste) -> Result<ClaimAnswer, BackendError> {
         let verb = |ledger: &mut Ledger, now, rules: &Rules| ledger.claim(now, rules, claim);
         if let Some(answer) = self.at_once(&claim.name, Some(claim.ttl), verb)? {
@@ -132,7 +138,7 @@ impl Store {
         }
         let answer = self.transact(true, haste, |tx| {
             tx.must_be_open()?;
-            let owner = (claim.wait != Wait::No).then_some(claim.owner);
+            let owner = (claim.wait != WaitMode::No).then_some(claim.owner);
             let answer = tx.step(&claim.name, owner, verb)?;
             if matches!(answer, ClaimAnswer::Granted(_)) {
                 tx.remember_ttl(claim.ttl)?;
@@ -143,7 +149,7 @@ impl Store {
     }
 
     /// Runs a verb on the row as this handle wrote it last, and writes the change if the row is still that and nobody
-    /// waits. A single statement: nothing is read, and there is no transaction around it (decision 0074). `None` if it
+    /// waits. A single statement: nothing is read, and there is no transaction around it (`docs/decisions/sqlite-driver.md`). `None` if it
     /// has to be asked in a transaction. `grants` is the ttl of the lease that it grants.
     ///
     /// A row says all of its lock but the queue: its counter of tokens, and each lease. The clock is read before
@@ -155,7 +161,7 @@ impl Store {
         grants: Option<Duration>,
         verb: impl Fn(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
     ) -> Result<Option<A>, BackendError> {
-        let Some(Written { mut ledger, state: before }) = self.last.take(name) else { return Ok(None) };
+        let Some(LedgerRow { mut ledger, state: before }) = self.last.take(name) else { return Ok(None) };
         if !self.reach(false)? {
             return Ok(None);
         }
@@ -172,10 +178,11 @@ impl Store {
             return Ok(None);
         }
         let is_busy = !ledger.is_free();
-        let after = Written::new(ledger);
+        let after = LedgerRow::new(ledger);
         let Ok(mut write) = open.conn.prepare_cached(sql::WRITE_LOCK_AT_ONCE) else { return Ok(None) };
         let Some(lock) = open.conn.write_lock() else { return Ok(None) };
-        let written = write.execute((name.as_str(), is_busy, now.wall.as_secs(), &after.state, before));
+        let used = Unsigned(now.wall.as_secs());
+        let written = write.execute((name.as_str(), is_busy, used, &after.state, before));
         drop((write, lock));
         match written {
             Ok(0) => Ok(None),
@@ -251,7 +258,7 @@ impl Store {
             touch(&self.config.path);
         }
         for (audience, owner) in wakes {
-            self.bells.ring(audience, owner);
+            self.notifier.notify(audience, owner);
         }
         Ok(Some(answer))
     }
@@ -304,7 +311,7 @@ impl Store {
 
     /// Opens the file if it is not, or is no longer the one at the path. False if there is none and it may not be made.
     pub(crate) fn reach(&mut self, may_create: bool) -> Result<bool, BackendError> {
-        if self.standing()? == Some(Standing::Ours) && !self.stale {
+        if self.standing()? == Some(FileState::Ours) && !self.stale {
             return Ok(true);
         }
         self.leave_lost_log()?;
@@ -316,13 +323,13 @@ impl Store {
     }
 
     /// What stands at the names of the open file, if one is open.
-    fn standing(&mut self) -> Result<Option<Standing>, BackendError> {
+    fn standing(&mut self) -> Result<Option<FileState>, BackendError> {
         self.open.as_mut().map(|open| open.names.look()).transpose()
     }
 
     /// Whether the file at the path is the one that is open, beside its log.
     pub(crate) fn is_in_place(&mut self) -> bool {
-        self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == Standing::Ours))
+        self.standing().map_or(true, |standing| standing.is_none_or(|standing| standing == FileState::Ours))
     }
 
     /// Closes all connections of this process to the file if another log is beside it than theirs: with one of them left,
@@ -354,12 +361,12 @@ impl Store {
         self.open.as_ref().map(|open| &*open.conn)
     }
 
-    fn opened(&self) -> &Open {
+    fn opened(&self) -> &OpenFile {
         self.open.as_ref().expect("BUG: a transaction runs on an open file")
     }
 }
 
-impl Drop for Store {
+impl Drop for FileStore {
     fn drop(&mut self) {
         // Closing the last connection deletes the log.
         let _unstopped = Unstopped::begin();
@@ -369,19 +376,19 @@ impl Drop for Store {
 
 /// The file of a handle, while nobody else of this process has it, and while this process does not suspend itself.
 pub(crate) struct InUse<'a> {
-    store: MutexGuard<'a, Store>,
+    store: MutexGuard<'a, FileStore>,
     _unstopped: Unstopped,
 }
 
 impl<'a> InUse<'a> {
-    pub(crate) fn of(store: &'a Mutex<Store>) -> Self {
+    pub(crate) fn of(store: &'a Mutex<FileStore>) -> Self {
         let _unstopped = Unstopped::begin();
         // OK because a transaction that panics is rolled back when its connection is used or closed.
         Self { store: locked(store), _unstopped }
     }
 
     /// Not while another thread has it.
-    pub(crate) fn unless_busy(store: &'a Mutex<Store>) -> Option<Self> {
+    pub(crate) fn unless_busy(store: &'a Mutex<FileStore>) -> Option<Self> {
         let _unstopped = Unstopped::begin();
         let store = match store.try_lock() {
             Ok(store) => store,
@@ -394,15 +401,15 @@ impl<'a> InUse<'a> {
 }
 
 impl Deref for InUse<'_> {
-    type Target = Store;
+    type Target = FileStore;
 
-    fn deref(&self) -> &Store {
+    fn deref(&self) -> &FileStore {
         &self.store
     }
 }
 
 impl DerefMut for InUse<'_> {
-    fn deref_mut(&mut self) -> &mut Store {
+    fn deref_mut(&mut self) -> &mut FileStore {
         &mut self.store
     }
 }
@@ -419,7 +426,7 @@ pub(crate) enum Haste {
 /// A transaction under way.
 pub(crate) struct Tx<'a> {
     now: Moment,
-    store: &'a mut Store,
+    store: &'a mut FileStore,
     pub(crate) wakes: Vec<(Audience, OwnerId)>,
 }
 
@@ -432,7 +439,7 @@ impl Tx<'_> {
         verb: impl Fn(&mut Ledger, Moment, &Rules) -> Result<Change<A>, LedgerError>,
     ) -> Result<A, BackendError> {
         let rules = self.store.config.rules;
-        let mut look = Look { name, owner, now: self.now, rules: &rules, places: FIRST_LOOK };
+        let mut look = LockQuery { name, owner, now: self.now, rules: &rules, places: FIRST_LOOK };
         loop {
             let front = Front::read(self.conn(), &look).map_err(|e| self.row_failed(e))?;
             let mut after = front.ledger.clone();
@@ -477,14 +484,14 @@ impl Tx<'_> {
         // Under it no process remembers another file that has taken the place of this one.
         let _lock = FolderLock::exclusive(&path).map_err(|e| self.store.jittered(e, Haste::Waiter))?;
         self.must_stand()?;
-        let remembered = Guard::read(&path)?;
+        let remembered = GuardRecord::read(&path)?;
         let host = self.store.host.clone();
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
         if remembered.as_ref().is_some_and(|remembered| !remembered.is_of(&open.guard)) {
             return Err(self.must_reopen());
         }
-        let guard = remembered.unwrap_or_else(|| Guard { max_ttl_ms: 0, ..open.guard.clone() });
-        let guard = Guard { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
+        let guard = remembered.unwrap_or_else(|| GuardRecord { max_ttl_ms: 0, ..open.guard.clone() });
+        let guard = GuardRecord { max_ttl_ms: guard.max_ttl_ms.max(ttl_ms), ..guard };
         guard.write(&path, &*host)?;
         // Only what is written is known.
         open.guard = guard;
@@ -498,11 +505,11 @@ impl Tx<'_> {
         if !self.store.opened().names.is_unsure {
             return Ok(());
         }
-        let guard = Guard::read(self.path())?;
+        let guard = GuardRecord::read(self.path())?;
         let meta = schema::read_meta(self.conn()).map_err(|e| self.failed(e))?;
         let open = self.store.open.as_mut().expect("BUG: a transaction runs on an open file");
         let number = open.names.log_files.number();
-        let is_ours = |guard: &Guard| guard.is_of(&open.guard) && guard.knows_log(number);
+        let is_ours = |guard: &GuardRecord| guard.is_of(&open.guard) && guard.knows_log(number);
         if meta.world != open.guard.world || !guard.as_ref().is_none_or(is_ours) {
             return Err(self.must_reopen());
         }
@@ -513,7 +520,7 @@ impl Tx<'_> {
     }
 
     fn must_stand(&mut self) -> Result<(), BackendError> {
-        let is_ours = self.store.standing()? == Some(Standing::Ours);
+        let is_ours = self.store.standing()? == Some(FileState::Ours);
         if is_ours { Ok(()) } else { Err(self.must_reopen()) }
     }
 
@@ -538,7 +545,7 @@ impl Tx<'_> {
     fn leave_hints(&mut self) -> Result<bool, BackendError> {
         // Observers are everywhere; an owner is in one process.
         let is_elsewhere = |&(whom, owner): &(Audience, OwnerId)| {
-            whom == Audience::Observers || !self.store.bells.reach(whom, owner)
+            whom == Audience::Observers || !self.store.notifier.reaches(whom, owner)
         };
         let elsewhere: Vec<_> = self.wakes.iter().copied().filter(is_elsewhere).collect();
         if elsewhere.is_empty() {
@@ -576,10 +583,10 @@ fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
     let old = now.wall.saturating_sub(KEEP_FREE).as_secs();
     let mut next = conn.prepare_cached(sql::SWEEP_NEXT)?;
     let rows = next.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, u64)>>>()?;
+    let rows = rows.collect::<rusqlite::Result<Vec<(String, bool, Unsigned<u64>)>>>()?;
     let reached = if rows.len() < 256 { "" } else { rows.last().map_or("", |row| row.0.as_str()) };
     let mut floor = 0;
-    for (name, is_busy, _) in rows.iter().filter(|(_, _, used)| *used < old) {
+    for (name, is_busy, _) in rows.iter().filter(|(_, _, Unsigned(used))| *used < old) {
         let Ok(name) = LockName::new(name.as_str()) else { continue };
         let ledger = match front::whole(conn, &name) {
             Ok(ledger) => ledger,
@@ -597,17 +604,17 @@ fn sweep(conn: &Connection, now: Moment) -> Result<(), RowError> {
         conn.execute(sql::SWEEP_ONE, [name.as_str()])?;
         conn.execute(sql::SWEEP_PLACES, [name.as_str()])?;
     }
-    conn.execute(sql::SWEPT, (reached, floor))?;
+    conn.execute(sql::SWEPT, (reached, Unsigned(floor)))?;
     Ok(())
 }
 
 /// The rows of locks for which nobody waits. Only a memory: others may have written since, or this one was rolled back.
 #[derive(Default)]
-struct LastWritten(HashMap<LockName, Written>);
+struct LastWritten(HashMap<LockName, LedgerRow>);
 
 impl LastWritten {
     /// The row of the lock is this one now, or one that is not remembered.
-    fn remember(&mut self, name: &LockName, row: Option<Written>) {
+    fn remember(&mut self, name: &LockName, row: Option<LedgerRow>) {
         let Some(row) = row else { return drop(self.take(name)) };
         if self.0.len() >= MANY {
             self.0.clear();
@@ -615,15 +622,15 @@ impl LastWritten {
         self.0.insert(name.clone(), row);
     }
 
-    /// Forgets the row, too: whoever writes it says so.
-    fn take(&mut self, name: &LockName) -> Option<Written> {
+    /// Forgets the row, too: the caller that writes it says so.
+    fn take(&mut self, name: &LockName) -> Option<LedgerRow> {
         self.0.remove(name)
     }
 }
 
 /// The places of this process. Only a memory: it decides what is read first and how often, never who holds.
 pub(crate) struct Places {
-    places: HashMap<(LockName, OwnerId), Place>,
+    places: HashMap<(LockName, OwnerId), KnownPlace>,
     /// Answers since they were looked through, and how many are a reason to do it again.
     taken: usize,
     bound: usize,
@@ -631,7 +638,7 @@ pub(crate) struct Places {
     least: usize,
 }
 
-struct Place {
+struct KnownPlace {
     /// The number of places ahead at most: it was so when it was last read, and no place passes another.
     ahead: usize,
     /// The number of the place, if it was read.
@@ -659,11 +666,14 @@ impl Places {
         if self.taken >= self.bound.max(FEW) {
             self.forget_old(now);
         }
-        let place =
-            self.places.entry((name.clone(), owner)).or_insert(Place { ahead, number: None, until: now });
+        let place = self.places.entry((name.clone(), owner)).or_insert(KnownPlace {
+            ahead,
+            number: None,
+            until: now,
+        });
         // More are ahead only of a place that was lost and taken anew, under another number.
         let number = place.number.filter(|_| ahead <= place.ahead);
-        *place = Place { ahead, number, until: now + left };
+        *place = KnownPlace { ahead, number, until: now + left };
         ahead < self.least
     }
 
@@ -709,7 +719,7 @@ pub(crate) struct Foremost {
 }
 
 /// The handles of this process, with their paths.
-static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<Store>>)>> = Mutex::new(Vec::new());
+static HANDLES: Mutex<Vec<(PathBuf, Weak<Mutex<FileStore>>)>> = Mutex::new(Vec::new());
 
 /// So often a holder asks for the write lock in a row, before it lets its timer ask: a transaction takes some 50 µs, a try one.
 const HOLDERS_TRIES: u32 = 320;
@@ -752,7 +762,7 @@ mod tests {
     async fn a_transaction_has_a_lock_that_no_close_loses() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
-        let mut store = Store::new(Config::new(&path), PausedHost::new(1), Bells::default());
+        let mut store = FileStore::new(Config::new(&path), PausedHost::new(1), Notifier::default());
         let is_free = || File::open(beside(&path, "-wal")).unwrap().try_lock().is_ok();
         let written = store.transact(true, Haste::Waiter, |_| {
             drop(File::open(beside(&path, "-shm")).unwrap());
@@ -767,7 +777,7 @@ mod tests {
     async fn a_process_is_not_suspended_in_a_transaction() {
         let folder = tempfile::tempdir().unwrap();
         let config = Config::new(folder.path().join("locks.db"));
-        let store = Mutex::new(Store::new(config, PausedHost::new(1), Bells::default()));
+        let store = Mutex::new(FileStore::new(config, PausedHost::new(1), Notifier::default()));
         let (is_done, (began, begins)) = (AtomicBool::new(false), mpsc::channel());
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -787,7 +797,7 @@ mod tests {
     struct Stage {
         host: Arc<PausedHost>,
         claim: Claim,
-        store: Store,
+        store: FileStore,
         _folder: TempDir,
     }
 
@@ -796,7 +806,12 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let (config, host) = (Config::new(folder.path().join("locks.db")), PausedHost::new(1));
             let claim = Player::new(Arc::new(Sqlite::new(config.clone(), host.clone())), "one").claim;
-            Self { store: Store::new(config, host.clone(), Bells::default()), host, claim, _folder: folder }
+            Self {
+                store: FileStore::new(config, host.clone(), Notifier::default()),
+                host,
+                claim,
+                _folder: folder,
+            }
         }
 
         /// The claim for a lease of `ttl`, while so much time passes between the reading of the clock and the write.

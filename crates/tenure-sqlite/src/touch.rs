@@ -1,6 +1,6 @@
-//! A process that leaves hints in a file touches its log, and the others hear of that at once, where the platform can tell.
+//! A process that leaves hints in a file touches its log, and the others hear of that immediately, where the platform can tell.
 //!
-//! SQLite wakes nobody. So whoever has committed a hint for another process sets the times of the log (`-wal`) to now, and Linux tells
+//! SQLite wakes nobody. So a process that has committed a hint for another process sets the times of the log (`-wal`) to now, and Linux tells
 //! those who watch it (inotify). Nothing rests on that: the hint is in the file, and who hears nothing finds it by the poll. Nobody
 //! hears on other platforms, where a user has no watches left (`fs.inotify.max_user_instances`), and in a child of a fork.
 //!
@@ -47,9 +47,9 @@ mod linux {
     use crate::file::beside;
 
     /// One for all files of this process, with a thread that reads it.
-    static WATCHER: OnceLock<Option<Watcher>> = OnceLock::new();
+    static WATCHER: OnceLock<Option<LogWatcher>> = OnceLock::new();
 
-    struct Watcher {
+    struct LogWatcher {
         inotify: Inotify,
         process: u32,
         files: Mutex<HashMap<WatchDescriptor, File>>,
@@ -65,10 +65,10 @@ mod linux {
     pub(crate) struct Touches {
         log: WatchDescriptor,
         touched: watch::Receiver<()>,
-        watcher: &'static Watcher,
+        watcher: &'static LogWatcher,
     }
 
-    impl Watcher {
+    impl LogWatcher {
         fn get() -> Option<&'static Self> {
             let watcher = WATCHER.get_or_init(|| {
                 let (inotify, process) = (Inotify::init(InitFlags::IN_CLOEXEC).ok()?, std::process::id());
@@ -107,7 +107,7 @@ mod linux {
     impl Touches {
         /// None where they cannot be heard.
         pub(crate) fn of(file: &Path) -> Option<Self> {
-            let watcher = Watcher::get()?;
+            let watcher = LogWatcher::get()?;
             // OK beside open connections: this opens nothing that is closed again.
             let mut files = locked(&watcher.files);
             let log = watcher.inotify.add_watch(&beside(file, "-wal"), AddWatchFlags::IN_ATTRIB).ok()?;

@@ -1,4 +1,4 @@
-//! Hints: from this process at once, from others by a poll, which comes at once where the platform tells of them.
+//! Hints: from this process immediately, from others by a poll, which comes immediately where the platform tells of them.
 
 use std::{
     collections::VecDeque,
@@ -8,21 +8,23 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
-use tenure_core::{Audience, Forward, Host, LockName, Moment, ProcessId, Ringing, Wake, Wakes, locked};
+use tenure_core::{
+    Audience, Forward, Host, LockName, Moment, Notifications, ProcessId, WakeEvent, WakeStream, locked,
+};
 use tenure_ledger::Rules;
 use tokio::sync::Notify;
 
 use crate::{
     sql,
-    store::{Foremost, InUse, Store},
+    store::{FileStore, Foremost, InUse},
     touch::Touches,
 };
 
 /// The stream of hints. Polls only while there is a listener.
-pub(crate) struct Hints {
-    store: Arc<Mutex<Store>>,
+pub(crate) struct PolledHints {
+    store: Arc<Mutex<FileStore>>,
     host: Arc<dyn Host>,
-    ringing: Ringing,
+    notifications: Notifications,
     /// Notified when an owner of this process took a place.
     placed: Arc<Notify>,
     process: ProcessId,
@@ -31,7 +33,7 @@ pub(crate) struct Hints {
     last: Option<i64>,
     /// Of which file that was.
     generation: u64,
-    found: VecDeque<Wake>,
+    found: VecDeque<WakeEvent>,
     pauses: Pauses,
     /// The front of the queue when we last looked, and when that was.
     front: Option<(LockName, i64, Moment)>,
@@ -45,10 +47,10 @@ pub(crate) struct Hints {
     soonest: Moment,
 }
 
-impl Hints {
+impl PolledHints {
     pub(crate) fn new(
-        store: Arc<Mutex<Store>>,
-        ringing: Ringing,
+        store: Arc<Mutex<FileStore>>,
+        notifications: Notifications,
         process: ProcessId,
         audience: Audience,
     ) -> Self {
@@ -60,7 +62,7 @@ impl Hints {
         Self {
             store,
             host,
-            ringing,
+            notifications,
             placed,
             process,
             audience,
@@ -84,7 +86,7 @@ impl Hints {
         let Some(mut store) = InUse::unless_busy(&store) else { return self.pauses.begin() };
         if !store.is_in_place() {
             // Another world: everybody must ask again.
-            self.found.push_back(Wake::All);
+            self.found.push_back(WakeEvent::All);
             return self.pauses.begin();
         }
         if !store.reach(false).is_ok_and(|there| there) {
@@ -94,7 +96,7 @@ impl Hints {
             // The numbers of the old world mean nothing.
             (self.last, self.front) = (None, None);
             if self.generation != 0 {
-                self.found.push_back(Wake::All);
+                self.found.push_back(WakeEvent::All);
             }
             (self.generation, self.touches) = (store.generation, None);
         }
@@ -104,7 +106,7 @@ impl Hints {
         // Before it reads: nothing is left unheard in between.
         self.listen(&store, foremost.as_ref());
         let Some(conn) = store.conn() else { return self.pauses.lengthen(0) };
-        let seen = Seen::read(conn, foremost.as_mut());
+        let seen = PolledLock::read(conn, foremost.as_mut());
         let Ok(seen) = seen.and_then(|seen| self.read_hints(conn, &seen).map(|()| seen)) else {
             return self.pauses.lengthen(0);
         };
@@ -120,7 +122,7 @@ impl Hints {
     }
 
     /// Listens to touches while the turn of this place is near. True if it begins to.
-    fn listen(&mut self, store: &Store, foremost: Option<&Foremost>) -> bool {
+    fn listen(&mut self, store: &FileStore, foremost: Option<&Foremost>) -> bool {
         if foremost.is_none_or(|place| place.ahead > NEAR) {
             self.touches = None;
             return false;
@@ -144,8 +146,8 @@ impl Hints {
         pause
     }
 
-    fn read_hints(&mut self, conn: &Connection, seen: &Seen) -> rusqlite::Result<()> {
-        let Seen { newest, .. } = *seen;
+    fn read_hints(&mut self, conn: &Connection, seen: &PolledLock) -> rusqlite::Result<()> {
+        let PolledLock { newest, .. } = *seen;
         if self.last.is_none() && self.audience == Audience::Observers {
             // Their address is always the same: what is there was told to others.
             self.last = Some(newest);
@@ -156,12 +158,12 @@ impl Hints {
         let oldest: Option<i64> = conn.prepare_cached(sql::OLDEST_WAKE)?.query_row([], |row| row.get(0))?;
         if self.last.zip(oldest).is_some_and(|(last, oldest)| last + 1 < oldest) {
             // Some are gone that nobody here has read.
-            self.found.push_back(Wake::All);
+            self.found.push_back(WakeEvent::All);
         }
         let new = (self.last.unwrap_or(0), newest, self.process.to_string(), self.audience as u8);
         let mut hints = conn.prepare_cached(sql::READ_WAKES)?;
         for owner in hints.query_map(new, |row| row.get::<_, String>(0))? {
-            self.found.extend(owner?.parse().ok().map(Wake::Owner));
+            self.found.extend(owner?.parse().ok().map(WakeEvent::Owner));
         }
         self.last = Some(newest);
         Ok(())
@@ -191,8 +193,8 @@ impl Hints {
 }
 
 #[async_trait]
-impl Wakes for Hints {
-    async fn next(&mut self) -> Wake {
+impl WakeStream for PolledHints {
+    async fn next(&mut self) -> WakeEvent {
         loop {
             if let Some(wake) = self.found.pop_front() {
                 return wake;
@@ -203,7 +205,7 @@ impl Wakes for Hints {
             }
             let pause = tokio::select! {
                 biased;
-                wake = self.ringing.next() => return wake,
+                wake = self.notifications.next() => return wake,
                 () = self.placed.notified(), if self.audience == Audience::Waiters => {
                     self.hurry();
                     continue;
@@ -225,7 +227,7 @@ impl Wakes for Hints {
     }
 
     fn forward(&mut self, to: Forward) {
-        self.ringing.forward(to);
+        self.notifications.forward(to);
     }
 }
 
@@ -238,14 +240,14 @@ async fn touched(touches: &mut Option<Touches>) {
 
 /// What one statement reads: a poll takes one lock of SQLite's, reads a page or two of a table and of a queue, and
 /// gives the lock back.
-struct Seen {
+struct PolledLock {
     /// The last hint; zero if there was none yet.
     newest: i64,
     /// The first number of the queue.
     front: Option<i64>,
 }
 
-impl Seen {
+impl PolledLock {
     /// Also adjusts how many are ahead of the foremost one.
     fn read(conn: &Connection, foremost: Option<&mut Foremost>) -> rusqlite::Result<Self> {
         let name = foremost.as_ref().map_or("", |place| place.name.as_str());
@@ -343,7 +345,7 @@ impl Pauses {
     }
 }
 
-/// Who has so many ahead hears at once that others leave hints. Those behind are woken for nothing.
+/// Who has so many ahead hears immediately that others leave hints. Those behind are woken for nothing.
 const NEAR: usize = 4;
 /// Added to the longest pause for each place ahead: one that waits alone is told soon, and a thousand cost little.
 const PER_PLACE: Duration = Duration::from_millis(5);
@@ -364,7 +366,7 @@ mod tests {
         Pauses::of(Audience::Waiters, &Rules { far: Some(32), ..Rules::default() })
     }
 
-    /// L6: whoever is handed the lock has at least half of the time in which it must enter, when it finds that out.
+    /// L6: a waiter that is handed the lock has at least half of the time in which it must enter, when it finds that out.
     #[test]
     fn no_pause_is_longer_than_a_turn_can_wait() {
         let pauses = pauses();
@@ -375,7 +377,7 @@ mod tests {
         assert_eq!([0, 1, 10, 50, 4000].map(|ahead| pauses.longest(ahead)), [25, 30, 75, 275, 500].map(ms));
     }
 
-    /// L6: whoever has one ahead for each change that comes looks in time, and not for each change.
+    /// L6: a waiter with one ahead for each change that comes looks in time, and not for each change.
     #[test]
     fn a_queue_that_moves_is_looked_at_as_often_as_its_length_has_digits() {
         for per_change in [1, 2, 10] {

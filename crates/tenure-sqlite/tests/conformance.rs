@@ -47,7 +47,7 @@ tenure_testkit::conformance!(arena);
 /// A caller that asks for the next hint and gives up sooner than the poll's pause must not put the poll off for ever.
 #[tokio::test(start_paused = true)]
 async fn an_impatient_listener_hears_as_well() {
-    use tenure_core::{Audience, Wake};
+    use tenure_core::{Audience, WakeEvent};
     use tenure_testkit::conformance::player::Player;
     let arena = arena().await;
     let holder = Player::new(arena.here(), "one");
@@ -56,7 +56,7 @@ async fn an_impatient_listener_hears_as_well() {
     arena.elsewhere().await.break_lock(&holder.claim.name).await.expect("the store answers");
     for _ in 0..50 {
         if let Ok(wake) = tokio::time::timeout(Duration::from_millis(10), stream.next()).await {
-            assert_eq!(wake, Wake::Owner(holder.claim.owner));
+            assert_eq!(wake, WakeEvent::Owner(holder.claim.owner));
             return;
         }
     }

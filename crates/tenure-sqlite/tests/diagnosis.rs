@@ -119,13 +119,13 @@ async fn a_file_that_was_switched_from_wal_is_switched_back() {
 async fn a_damaged_page_is_a_problem() {
     let scene = Scene::used().await;
     let raw = scene.raw();
-    let number = |sql: &str| raw.query_row(sql, [], |row| row.get::<_, u64>(0)).unwrap();
+    let number = |sql: &str| raw.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap();
     let page = number("SELECT rootpage FROM sqlite_schema WHERE name = 'wake'");
     let size = number("PRAGMA page_size");
     raw.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(raw);
     let file = fs::OpenOptions::new().write(true).open(scene.path()).unwrap();
-    file.write_all_at(&[0xff; 64], (page - 1) * size).unwrap();
+    file.write_all_at(&[0xff; 64], u64::from((page - 1) * size)).unwrap();
     let (severity, what) = scene.finding().await;
     assert!(severity == Severity::Problem && what.contains("the database is damaged: "), "{what}");
 }

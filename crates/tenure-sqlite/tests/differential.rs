@@ -5,7 +5,8 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tenure_core::{
-    Backend, BackendError, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId, Wait,
+    Backend, BackendError, Claim, ClaimAnswer, Grant, Host, Label, LockName, Mode, OwnerId, ProcessId,
+    WaitMode,
 };
 use tenure_ledger::{Change, Ledger, LedgerError, Rules};
 use tenure_sqlite::{Config, Sqlite};
@@ -24,7 +25,7 @@ fn rules() -> Rules {
 enum Step {
     Claim {
         client: usize,
-        wait: Wait,
+        wait: WaitMode,
     },
     /// Many at once, so that queues become long, and die together.
     All,
@@ -42,7 +43,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Step> {
     let client = 0..CLIENTS;
-    let wait = prop_oneof![8 => Just(Wait::Turn), 4 => Just(Wait::No), 1 => Just(Wait::Wake)];
+    let wait = prop_oneof![8 => Just(WaitMode::Turn), 4 => Just(WaitMode::No), 1 => Just(WaitMode::Wake)];
     prop_oneof![
         8 => (client.clone(), wait).prop_map(|(client, wait)| Step::Claim { client, wait }),
         1 => Just(Step::All),
@@ -107,7 +108,7 @@ impl Twins {
             Step::Claim { client, wait } => self.claim(client, wait).await,
             Step::All => {
                 for client in 0..CLIENTS {
-                    self.claim(client, Wait::Turn).await;
+                    self.claim(client, WaitMode::Turn).await;
                 }
             }
             Step::Renew { client } => {
@@ -135,7 +136,7 @@ impl Twins {
         assert_eq!(rows, self.ledger.view(self.name.clone(), self.host.now()), "after {step:?}");
     }
 
-    async fn claim(&mut self, client: usize, wait: Wait) {
+    async fn claim(&mut self, client: usize, wait: WaitMode) {
         let (owner, mode) = self.owners[client];
         let label = Arc::new(Label::new("host", 1, "user", "command"));
         let claim = Claim {
@@ -149,7 +150,7 @@ impl Twins {
             asker: Default::default(),
         };
         let rows = match wait {
-            Wait::No => self.lasting.claim(&claim).await,
+            WaitMode::No => self.lasting.claim(&claim).await,
             _ => self.rows().claim(&claim).await,
         };
         let whole = self.ledger.claim(self.host.now(), &rules(), &claim);
@@ -205,7 +206,7 @@ proptest! {
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_takes_its_place_anew_does_not_hide_those_behind() {
     let mut twins = Twins::new(vec![Mode::Exclusive; CLIENTS]);
-    let claim = |client| Step::Claim { client, wait: Wait::Turn };
+    let claim = |client| Step::Claim { client, wait: WaitMode::Turn };
     let (first, last) = (Step::Pass { ms: 4000 }, Step::Pass { ms: 2000 });
     for step in [claim(1), claim(2), claim(3), claim(4), claim(0), first, claim(5), last, claim(0)] {
         twins.play(&step).await;

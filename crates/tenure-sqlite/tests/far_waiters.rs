@@ -11,7 +11,8 @@ use std::{
 
 use rusqlite::Connection;
 use tenure_core::{
-    Audience, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, Wake, Wakes,
+    Audience, BoxFuture, Claim, ClaimAnswer, Host, LockName, Moment, OwnerId, Released, Start, WakeEvent,
+    WakeStream,
 };
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
@@ -83,9 +84,9 @@ impl Stage {
     }
 }
 
-type Heard = (Wake, Box<dyn Wakes>);
+type Heard = (WakeEvent, Box<dyn WakeStream>);
 
-fn listen(mut hints: Box<dyn Wakes>) -> JoinHandle<Heard> {
+fn listen(mut hints: Box<dyn WakeStream>) -> JoinHandle<Heard> {
     tokio::spawn(async move { (hints.next().await, hints) })
 }
 
@@ -108,7 +109,7 @@ impl Far {
         }
     }
 
-    async fn hears_within(&mut self, bound: Duration) -> Wake {
+    async fn hears_within(&mut self, bound: Duration) -> WakeEvent {
         let heard = timeout(bound, &mut self.listening).await;
         heard.expect("it hears of its turn in time").unwrap().0
     }
@@ -133,7 +134,7 @@ async fn who_is_far_from_the_front_looks_rarely_while_the_queue_stands_and_while
     let moved = far.looks() - stood;
     assert!(moved <= 60, "{moved} looks while 200 others were served in a second");
     assert_eq!(holder.leave().await, Released::Released);
-    assert_eq!(far.hears_within(ms(30)).await, Wake::Owner(far.player.claim.owner));
+    assert_eq!(far.hears_within(ms(30)).await, WakeEvent::Owner(far.player.claim.owner));
     far.player.enter().await;
 }
 
@@ -151,7 +152,7 @@ async fn who_was_far_when_all_ahead_left_at_once_keeps_its_turn() {
         assert_eq!(waiter.leave().await, Released::Released);
     }
     assert_eq!(holder.leave().await, Released::Released);
-    assert_eq!(far.hears_within(ms(500)).await, Wake::Owner(far.player.claim.owner));
+    assert_eq!(far.hears_within(ms(500)).await, WakeEvent::Owner(far.player.claim.owner));
     pass(ms(450)).await;
     assert!(!behind.try_enter().await, "it is not its turn");
     far.player.enter().await;
@@ -173,7 +174,7 @@ async fn a_waiter_that_is_near_is_told_soon_though_another_one_of_its_process_is
     let answer = far.player.backend.claim(&claim).await.unwrap();
     assert!(matches!(answer, ClaimAnswer::Queued { ahead: 0, .. }), "{answer:?}");
     assert_eq!(other.leave().await, Released::Released);
-    assert_eq!(far.hears_within(ms(30)).await, Wake::Owner(owner));
+    assert_eq!(far.hears_within(ms(30)).await, WakeEvent::Owner(owner));
 }
 
 /// L6: the last thousand hints are kept, for all locks of a file. Whoever slept through more heard nothing of its turn, and lost
@@ -193,7 +194,7 @@ async fn who_slept_through_more_hints_than_are_kept_is_told_to_ask() {
          DELETE FROM wake WHERE seq <= (SELECT max(seq) FROM wake) - 1000",
     )
     .unwrap();
-    assert_eq!(far.hears_within(ms(100)).await, Wake::All);
+    assert_eq!(far.hears_within(ms(100)).await, WakeEvent::All);
 }
 
 /// L6: whoever is handed the lock stands in everybody's way until it has entered. It came back to a busy file ever later, as those

@@ -3,7 +3,7 @@
 use std::{fs, num::NonZeroU32, time::Duration};
 
 use rusqlite::Connection;
-use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Released, Wake};
+use tenure_core::{Audience, ClaimAnswer, ErrorKind, Outcome, Released, WakeEvent};
 use tenure_testkit::{conformance::player::Player, host::pass};
 
 use crate::stage::Stage;
@@ -137,7 +137,7 @@ async fn every_waiter_hears_of_its_turn_in_time_and_enters() {
     for (waiter, hints) in queue.into_iter().zip(&mut hints) {
         assert_eq!(holder.leave().await, Released::Released);
         let wake = tokio::time::timeout(Duration::from_millis(400), hints.next()).await;
-        assert_eq!(wake.unwrap(), Wake::Owner(waiter.claim.owner));
+        assert_eq!(wake.unwrap(), WakeEvent::Owner(waiter.claim.owner));
         waiter.enter().await;
         holder = waiter;
     }

@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{Audience, BackendHandle, BoxFuture, ClaimAnswer, Host, Moment, Released, Start, Wake};
+use tenure_core::{
+    Audience, BackendHandle, BoxFuture, ClaimAnswer, Host, Moment, Released, Start, WakeEvent,
+};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{conformance::player::Player, host::PausedHost, patience::in_time};
 
@@ -83,5 +85,5 @@ async fn the_next_one_hears_of_its_turn_without_a_poll() {
     .await;
     assert_eq!(holder.leave().await, Released::Released);
     let heard = in_time("it hears of its turn", PATIENCE, listening).await;
-    assert_eq!(heard.unwrap(), Wake::Owner(owner));
+    assert_eq!(heard.unwrap(), WakeEvent::Owner(owner));
 }

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duratio
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use tenure_core::{Audience, BackendHandle, ErrorKind, Grant, Outcome, Released, Renewal, Wake};
+use tenure_core::{Audience, BackendHandle, ErrorKind, Grant, Outcome, Released, Renewal, WakeEvent};
 use tenure_sqlite::{Config, Sqlite};
 use tenure_testkit::{
     conformance::player::{Player, TTL},
@@ -158,7 +158,7 @@ async fn a_vanished_file_rings_all_holders() {
     holder.enter().await;
     stage.delete("locks.db");
     let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-    assert_eq!(heard.unwrap(), Wake::All);
+    assert_eq!(heard.unwrap(), WakeEvent::All);
 }
 
 /// The id of the boot in the file is another one than ours.
@@ -478,7 +478,7 @@ async fn a_lost_log_rings_holders_and_waiters() {
         loss.befall(&stage);
         for stream in &mut streams {
             let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-            assert_eq!(heard.unwrap(), Wake::All, "{loss:?}");
+            assert_eq!(heard.unwrap(), WakeEvent::All, "{loss:?}");
         }
         holder.leave().await;
         pass(TTL).await;
@@ -542,7 +542,7 @@ async fn hints_of_a_new_file_are_heard_from_the_first() {
         holder.enter().await;
         stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
         let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-        assert_eq!(heard.unwrap(), Wake::Owner(holder.claim.owner));
+        assert_eq!(heard.unwrap(), WakeEvent::Owner(holder.claim.owner));
     }
     stage.delete("locks.db");
     assert_shut(&holder).await;
@@ -550,7 +550,7 @@ async fn hints_of_a_new_file_are_heard_from_the_first() {
     holder.enter().await;
     stage.open("locks.db").break_lock(&holder.claim.name).await.unwrap();
     let heard = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-    assert!(matches!(heard.unwrap(), Wake::All | Wake::Owner(_)), "L6");
+    assert!(matches!(heard.unwrap(), WakeEvent::All | WakeEvent::Owner(_)), "L6");
 }
 
 /// H6.4: rows of free locks are swept in time, and tokens do not go back when they are made anew.

@@ -34,6 +34,21 @@ pub(crate) fn started<T>(name: &str, tries: usize, mut start: impl FnMut() -> Re
     panic!("{name} does not start. The end of its log:\n{log}")
 }
 
+/// The words of a command that must succeed, without the end of the last line.
+///
+/// # Panics
+/// If it does not start, or fails; shows its errors.
+#[track_caller]
+pub(crate) fn checked(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!("cannot start {}: {error}; `cargo xtask test` installs it", command.get_program().display())
+    });
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {words}");
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
 /// One server's process, which dies with the test. Knows nothing of what it serves.
 #[derive(Debug, Default)]
 pub struct Daemon(Mutex<Run>);
@@ -65,7 +80,7 @@ impl Daemon {
         let log = log(folder, run.starts);
         let mut command = command(&log);
         let program = command.get_program().display().to_string();
-        // Kept at once, so that it is killed if we wait in vain.
+        // Kept immediately, so that it is killed even if it never answers.
         let child = run.child.insert(spawn(&mut command, &log));
         let is_up = eventually(&format!("{program} serves"), PATIENCE, || {
             let has_ended = child.try_wait().expect("a child can be asked").is_some();

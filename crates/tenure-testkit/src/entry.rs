@@ -84,3 +84,14 @@ pub fn passes(error: &BackendError, words: &str) {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotApplied), "{error:?}");
     assert!(error.to_string().contains(words), "{error}");
 }
+
+/// An error with everything behind it, as people and logs may see it: no secret may be in it.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("{error} {error:?}");
+    let mut source = error.source();
+    while let Some(next) = source {
+        text.push_str(&format!(": {next} {next:?}"));
+        source = next.source();
+    }
+    text
+}

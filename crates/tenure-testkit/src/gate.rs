@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, ErrorKind, FencingToken, Finding,
     Grant, HolderView, Host, LockName, LockView, Memo, Noted, Outcome, OwnerId, ProcessId, Promises,
-    Released, Renewal, Wakes,
+    Released, Renewal, WakeStream,
 };
 
 /// What happens to one request.
@@ -150,7 +150,7 @@ impl Backend for Gated {
         self.pass(Verb::Note, self.inner.note(name, owner, token, memo)).await?
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         self.inner.wakes(process, audience)
     }
 

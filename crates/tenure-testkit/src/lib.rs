@@ -15,6 +15,7 @@ pub mod etcd;
 mod folder;
 pub mod gate;
 pub mod host;
+pub mod mysql;
 pub mod patience;
 pub mod polls;
 pub mod ports;

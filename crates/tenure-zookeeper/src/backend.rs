@@ -1,7 +1,7 @@
 //! `ZooKeeper`: the verbs.
 //!
-//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that changes nothing
-//! and checks that all the nodes are there.
+//! Claiming makes a node once, and the queue tells whether it holds. Renewing is one quorum write that
+//! changes nothing and checks that all the nodes are there.
 
 use std::{
     pin::pin,
@@ -20,20 +20,20 @@ use futures_util::{
 use tenure_core::{
     Absent, Audience, Backend, BackendError, BackendHandle, Claim, ClaimAnswer, EndOfGrant, ErrorKind,
     FencingToken, Finding, Grant, HolderView, Host, LockName, LockView, Memo, Memos, Minting, Mode, Moment,
-    Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing, Wait,
-    WakeUp, Wakes,
+    Noted, Order, Outcome, OwnerId, ProcessId, Promises, Released, Renewal, Restart, Sharing, Timing,
+    WaitMode, WakeStream, WakeSupport,
 };
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
 use crate::{
     config::Config,
     diagnose, error, memo,
-    node::{Contender, Record, token},
-    own_nodes::{Entry, Leaver, Node, Part},
-    queue::{Queue, Standing},
-    session::{ANY_VERSION, Making, Session, Watch},
-    sessions::Sessions,
-    store::{Directories, Ensemble, KnownHolders, Store},
+    node::{Contender, NodeRecord, token},
+    own_nodes::{CreatedNode, LastAnswer, NodeDeletion, OwnNode},
+    queue::{NodeQueue, QueuePosition},
+    session::{ANY_VERSION, EnsembleSession, NodeWatch},
+    sessions::SessionPool,
+    store::{Directories, Ensemble, KnownHolders, SharedState},
     view,
 };
 
@@ -42,19 +42,19 @@ use crate::{
 /// # Dropping
 /// With the last clone its sessions end, and with them all that they hold.
 #[derive(Clone)]
-pub struct ZooKeeper(Arc<Store>);
+pub struct ZooKeeper(Arc<SharedState>);
 
 impl ZooKeeper {
     /// No request is sent: the first request connects.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        let sessions = Sessions::new(config, host);
+        let sessions = SessionPool::new(config, host);
         let (directories, known_holders) = (Directories::default(), KnownHolders::default());
         let (ensemble, newest) = (Ensemble::default(), AtomicI64::default());
-        Self(Arc::new(Store { sessions, directories, known_holders, ensemble, newest }))
+        Self(Arc::new(SharedState { sessions, directories, known_holders, ensemble, newest }))
     }
 
     #[cfg(test)]
-    pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn sessions(&self) -> Vec<Arc<EnsembleSession>> {
         self.0.sessions.living()
     }
 }
@@ -71,7 +71,7 @@ impl Backend for ZooKeeper {
         promises.fail_over = Some(Restart::Survives);
         promises.reach = "all clients of the ensemble";
         promises.end = EndOfGrant::Session;
-        promises.wake = WakeUp::Pushed;
+        promises.wake = WakeSupport::Pushed;
         promises.memo = Memos::Kept;
         promises.places = Some(8);
         // In the rounded session of one of many ttls a crash is noticed later: see the README.
@@ -85,14 +85,14 @@ impl Backend for ZooKeeper {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimAnswer, BackendError> {
-        if claim.wait == Wait::Wake {
+        if claim.wait == WaitMode::Wake {
             let message = "ZooKeeper cannot be a node of a quorum: its queue grants to every waiter in turn";
             return Err(BackendError::new(ErrorKind::Unsupported, Outcome::NotApplied, message));
         }
         let started = self.0.sessions.host.now();
         let session = self.0.sessions.of(claim.ttl, claim.owner).await?;
         let lock = self.0.directory_of(&claim.name);
-        let attempt = Attempt { store: &self.0, session, claim, lock, started };
+        let attempt = ClaimAttempt { store: &self.0, session, claim, lock, started };
         let asked = async {
             attempt.session.proven(started, claim.ttl).await?;
             attempt.run().await
@@ -103,12 +103,11 @@ impl Backend for ZooKeeper {
 
     /// One answer per grant, in order. Only the session of a node can renew it.
     ///
-    /// All sessions are asked at once. One that hangs withholds nobody else's answer: where there are others, it has an
-    /// eighth of
-    /// the shortest ttl, less than whoever asked waits for all.
+    /// All sessions are asked at the same time. One that hangs withholds no other one's answer: where there
+    /// are others, it has an eighth of the shortest ttl, less than the caller waits for all.
     async fn renew(&self, grants: &[Grant]) -> Vec<Result<Renewal, BackendError>> {
         let started = self.0.sessions.host.now();
-        let mut answers: Vec<Answer> = vec![Ok(Renewal::Gone); grants.len()];
+        let mut answers: Vec<RenewalResult> = vec![Ok(Renewal::Gone); grants.len()];
         let mut asked = Vec::new();
         for session in self.0.sessions.living() {
             let held = held(&session, grants, started, &mut answers);
@@ -143,8 +142,8 @@ impl Backend for ZooKeeper {
         memo::note(&self.0, name, (owner, token), memo).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(self.0.sessions.bells.listen(process, audience))
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        Box::new(self.0.sessions.notifier.subscribe(process, audience))
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockView, BackendError> {
@@ -170,7 +169,7 @@ impl Backend for ZooKeeper {
         let host = &self.0.sessions.host;
         let is_at_it = || {
             let now = host.now();
-            self.0.sessions.living().iter().any(|session| session.own_nodes().has_overdue(now))
+            self.0.sessions.living().iter().any(|session| session.own_nodes().has_expired(now))
         };
         while is_at_it() {
             host.sleep_until(host.now() + DRAINING).await;
@@ -180,14 +179,14 @@ impl Backend for ZooKeeper {
     async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
         let session = self.0.sessions.any().await?;
         session.connected().await?;
-        diagnose::diagnose(&session).await
+        diagnose::diagnose(self, &self.0, &session).await
     }
 }
 
 /// One claim, carried out.
-struct Attempt<'a> {
-    store: &'a Store,
-    session: Arc<Session>,
+struct ClaimAttempt<'a> {
+    store: &'a SharedState,
+    session: Arc<EnsembleSession>,
     claim: &'a Claim,
     /// The directory of the lock.
     lock: String,
@@ -195,7 +194,7 @@ struct Attempt<'a> {
 }
 
 /// The state of an owner's node in this session.
-enum Known {
+enum KnownNode {
     /// There is no node.
     Nothing,
     /// It may have been made.
@@ -204,7 +203,7 @@ enum Known {
     Node { name: String, may_hold: bool },
 }
 
-impl Attempt<'_> {
+impl ClaimAttempt<'_> {
     /// Keeps the place that the owner may have already, even if ZooKeeper does not answer.
     async fn keeping<T>(&self, asked: impl Future<Output = T>) -> T {
         let host = &self.session.host;
@@ -228,39 +227,41 @@ impl Attempt<'_> {
         for _ in 0..TRIES {
             self.claim.asker.must_be_there()?;
             let queue = match self.known()? {
-                Known::Node { name, may_hold } => self.look(&name, may_hold).await?,
-                Known::Perhaps => self.settle().await?,
-                Known::Nothing if self.claim.wait == Wait::No && !self.is_free().await? => {
+                KnownNode::Node { name, may_hold } => self.look(&name, may_hold).await?,
+                KnownNode::Perhaps => self.settle().await?,
+                KnownNode::Nothing if self.claim.wait == WaitMode::No && !self.is_free().await? => {
                     return self.busy().await;
                 }
-                Known::Nothing => self.take_place().await?,
+                KnownNode::Nothing => self.take_place().await?,
             };
             let Some((queue, name, is_proven)) = queue else { continue };
-            match queue.standing(&name) {
-                Some(Standing::Holds) if is_proven => return self.granted(&name),
-                Some(Standing::Holds) => {
+            match queue.position(&name) {
+                Some(QueuePosition::Holds) if is_proven => return self.granted(&name),
+                Some(QueuePosition::Holds) => {
                     // It was only looked at: the ensemble is asked now.
-                    self.session.with_entry(self.claim.owner, Entry::rung);
+                    self.session.with_entry(self.claim.owner, OwnNode::on_watched_change);
                 }
-                Some(Standing::Waits(_)) if self.claim.wait == Wait::No => return self.step_back().await,
-                Some(Standing::Waits(ahead)) => {
+                Some(QueuePosition::Waits(_)) if self.claim.wait == WaitMode::No => {
+                    return self.step_back().await;
+                }
+                Some(QueuePosition::Waits(ahead)) => {
                     if let Some(queued) = self.wait_behind(&queue, ahead).await? {
                         return Ok(queued);
                     }
                 }
-                // Somebody took it away.
+                // Another client deleted it.
                 None => drop(self.session.own_nodes().remove(self.claim.owner)),
             }
         }
         let holder = None;
         Ok(match self.claim.wait {
-            Wait::No => return self.step_back().await,
+            WaitMode::No => return self.step_back().await,
             _ => ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder },
         })
     }
 
     /// Keeps the place, if there is one.
-    fn known(&self) -> Result<Known, BackendError> {
+    fn known(&self) -> Result<KnownNode, BackendError> {
         let now = self.session.host.now();
         let known = self.session.with_entry(self.claim.owner, |entry| {
             if entry.is_leaving() {
@@ -270,18 +271,22 @@ impl Attempt<'_> {
             if entry.holds() {
                 entry.keep_until(self.started + self.claim.ttl);
             }
-            // It was there when somebody else may have looked.
+            // It was there when another client may have looked.
             entry.was_seen();
             Ok(match &entry.node {
-                Some(node) => Known::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
-                None => Known::Perhaps,
+                Some(node) => KnownNode::Node { name: node.name.clone(), may_hold: !entry.is_watching() },
+                None => KnownNode::Perhaps,
             })
         });
-        known.unwrap_or(Ok(Known::Nothing))
+        known.unwrap_or(Ok(KnownNode::Nothing))
     }
 
     /// The queue as it is now, and whether the ensemble has said so; `None` if the node is gone.
-    async fn look(&self, name: &str, may_hold: bool) -> Result<Option<(Queue, String, bool)>, BackendError> {
+    async fn look(
+        &self,
+        name: &str,
+        may_hold: bool,
+    ) -> Result<Option<(NodeQueue, String, bool)>, BackendError> {
         let looked = |error| error::looked(&self.session.place(), error);
         let children = if may_hold {
             let node = format!("{}/{name}", self.lock);
@@ -292,13 +297,12 @@ impl Attempt<'_> {
         if children.is_none() {
             self.session.own_nodes().remove(self.claim.owner);
         }
-        Ok(children.map(|children| (Queue::read(&children), name.to_owned(), may_hold)))
+        Ok(children.map(|children| (NodeQueue::read(&children), name.to_owned(), may_hold)))
     }
 
-    /// The reply to its creation was lost. The node exists under a name that has its owner, or it was never created
-    /// (H6.5,
-    /// hazard 57).
-    async fn settle(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
+    /// The reply to its creation was lost. The node exists under a name that has its owner, or it was never
+    /// created (H6.5, hazard 57).
+    async fn settle(&self) -> Result<Option<(NodeQueue, String, bool)>, BackendError> {
         let (owner, session) = (self.claim.owner, &self.session);
         let looked = |error| error::looked(&session.place(), error);
         let Some(found) = session.find(&self.lock, owner).await.map_err(looked)? else {
@@ -314,9 +318,9 @@ impl Attempt<'_> {
             // An earlier session of ours made it, and will not keep it.
             Some(stat) => {
                 let wrote = |error| error::wrote(&session.place(), error);
-                let leaver =
-                    Leaver { owner, lock: self.lock.clone(), node: Some(node_of(found.name, &stat)) };
-                session.delete(&leaver).await.map_err(wrote)?;
+                let deletion =
+                    NodeDeletion { owner, lock: self.lock.clone(), node: Some(node_of(found.name, &stat)) };
+                session.delete(&deletion).await.map_err(wrote)?;
             }
             None => {}
         }
@@ -324,38 +328,37 @@ impl Attempt<'_> {
     }
 
     /// Makes the node, and looks at the queue behind that.
-    async fn take_place(&self) -> Result<Option<(Queue, String, bool)>, BackendError> {
+    async fn take_place(&self) -> Result<Option<(NodeQueue, String, bool)>, BackendError> {
         let session = &self.session;
         self.store.directories.ready(session, &self.lock).await?;
         let owner = self.claim.owner;
-        // An earlier claim that ran out of time, and this one, which follows it, must not both make a node: one would wait for the other,
-        // and the session keeps both alive.
+        // An earlier claim that ran out of time, and this one, which follows it, must not both make a node:
+        // one would wait for the other, and the session keeps both alive.
         self.claim.asker.must_be_there()?;
         if session.with_entry(owner, |_| ()).is_some() {
             return Ok(None);
         }
-        let entry = Entry::new(self.claim, self.lock.clone(), session.host.now());
+        let entry = OwnNode::new(self.claim, self.lock.clone(), session.host.now());
         let data = entry.record.written();
-        // Before it is sent: if this is broken off, the session's thread finds the node and deletes it.
-        if !session.own_nodes().add(owner, entry) {
+        // Before it is sent: if this is dropped, the session's thread finds the node and deletes it.
+        if !session.own_nodes().begin(owner, entry, session.host.now()) {
             return Err(error::over(&session.place()));
         }
         let prefix = session.config.layout.prefix(owner, self.claim.mode);
         let path = format!("{}/{prefix}", self.lock);
         let options = CreateMode::EphemeralSequential.with_acls(session.acls());
         let newest = self.store.newest.load(Ordering::Acquire);
-        let making = Making::of(session, &self.lock, owner);
-        // Both are sent at once, in this order.
+        // Both are sent together, in this order.
         let create = session.client.create(&path, &data, &options);
         let (made, listed) = join!(create, session.client.get_children(&self.lock));
         let (stat, sequence) = match made {
             Ok(made) => made,
-            Err(error) => return self.not_made(making, error).map(|()| None),
+            Err(error) => return self.not_made(error).map(|()| None),
         };
-        making.answered();
+        session.own_nodes().in_flight.on_answer(&self.lock, owner);
         let name = format!("{prefix}{sequence}");
         let listed = listed.map_err(|error| error::wrote(&session.place(), error));
-        // Since it was made somebody came or went: it may have been seen in a queue that was longer.
+        // Since it was made another one came or went: it may have been seen in a queue that was longer.
         let was_seen = listed.as_ref().is_ok_and(|(_, directory)| directory.pzxid != stat.czxid);
         self.made(node_of(name.clone(), &stat), was_seen)?;
         if stat.czxid <= newest {
@@ -364,10 +367,10 @@ impl Attempt<'_> {
             return Err(error::put_back(&session.place()));
         }
         self.store.newest.fetch_max(stat.czxid, Ordering::AcqRel);
-        Ok(Some((Queue::read(&listed?.0), name, true)))
+        Ok(Some((NodeQueue::read(&listed?.0), name, true)))
     }
 
-    fn made(&self, node: Node, was_seen: bool) -> Result<(), BackendError> {
+    fn made(&self, node: CreatedNode, was_seen: bool) -> Result<(), BackendError> {
         let (owner, mut own_nodes) = (self.claim.owner, self.session.own_nodes());
         if let Some(entry) = own_nodes.get(owner) {
             entry.node = Some(node);
@@ -378,7 +381,7 @@ impl Attempt<'_> {
         }
         // It was given up before it was sent. The session's thread deletes it.
         let now = self.session.host.now();
-        let mut entry = Entry::new(self.claim, self.lock.clone(), now);
+        let mut entry = OwnNode::new(self.claim, self.lock.clone(), now);
         entry.node = Some(node);
         entry.leave(now);
         own_nodes.add(owner, entry);
@@ -386,12 +389,13 @@ impl Attempt<'_> {
     }
 
     /// Forgets the entry if the node was certainly not made (L9).
-    fn not_made(&self, making: Making, error: Error) -> Result<(), BackendError> {
+    fn not_made(&self, error: Error) -> Result<(), BackendError> {
         let vanished = error == Error::NoNode;
         let error = error::wrote(&self.session.place(), error);
         if error.outcome() == Outcome::NotApplied {
-            making.answered();
-            self.session.own_nodes().remove(self.claim.owner);
+            let (owner, mut own_nodes) = (self.claim.owner, self.session.own_nodes());
+            own_nodes.in_flight.on_answer(&self.lock, owner);
+            own_nodes.remove(owner);
         }
         if vanished {
             self.store.directories.forget(&self.lock);
@@ -403,11 +407,11 @@ impl Attempt<'_> {
     async fn is_free(&self) -> Result<bool, BackendError> {
         let children = self.session.seen_now(&self.lock).await;
         let children = children.map_err(|error| error::looked(&self.session.place(), error))?;
-        Ok(children.is_none_or(|children| Queue::read(&children).fits(self.claim.mode)))
+        Ok(children.is_none_or(|children| NodeQueue::read(&children).fits(self.claim.mode)))
     }
 
-    /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next waiter is
-    /// granted (L1, L5).
+    /// Grants the lock, unless its time ran out meanwhile: then its node is being deleted, and the next
+    /// waiter is granted (L1, L5).
     fn granted(&self, name: &str) -> Result<ClaimAnswer, BackendError> {
         let Claim { name: lock, owner, ttl, .. } = self.claim;
         let now = self.session.host.now();
@@ -424,17 +428,22 @@ impl Attempt<'_> {
             return Ok(ClaimAnswer::Queued { ahead: 0, retry_after: SOON, holder: None });
         };
         if let Some(record) = record {
-            // The next one may fit beside us. It is sent by this, and nobody waits for the answer: it is a hint.
-            let data = Record { entered: true, ..record }.written();
+            // The next one may fit beside us. This poll sends it, and no caller waits for the answer: it is a
+            // hint.
+            let data = NodeRecord { entered: true, ..record }.written();
             drop(self.session.client.set_data(&format!("{}/{name}", self.lock), &data, None));
         }
         Ok(ClaimAnswer::Granted(Grant { name: lock.clone(), owner: *owner, token, block: 1, ttl: *ttl }))
     }
 
     /// Watches the nodes whose deletion may make it the holder; `None` if the queue has changed meanwhile.
-    async fn wait_behind(&self, queue: &Queue, ahead: usize) -> Result<Option<ClaimAnswer>, BackendError> {
+    async fn wait_behind(
+        &self,
+        queue: &NodeQueue,
+        ahead: usize,
+    ) -> Result<Option<ClaimAnswer>, BackendError> {
         let is_kept = self.session.with_entry(self.claim.owner, |entry| {
-            entry.part = Part::Waits;
+            entry.last_answer = LastAnswer::Waits;
             !entry.is_leaving()
         });
         match is_kept {
@@ -450,17 +459,17 @@ impl Attempt<'_> {
             join!(self.watch(queue, ahead), holder)
         };
         if !is_watched? {
-            self.session.with_entry(self.claim.owner, Entry::rung);
+            self.session.with_entry(self.claim.owner, OwnNode::on_watched_change);
             return Ok(None);
         }
         Ok(Some(ClaimAnswer::Queued { ahead, retry_after: Timing::RETRY_MAX, holder }))
     }
 
-    /// Watches for a waiter with so many others ahead. False if a node to watch is gone already, or has become a
-    /// holder.
+    /// Watches for a waiter with `ahead` others before it. False if a node to watch is gone already, or has
+    /// become a holder.
     ///
     /// A watch is set by reading the node, so nothing is missed between the look and the watch.
-    async fn watch(&self, queue: &Queue, ahead: usize) -> Result<bool, BackendError> {
+    async fn watch(&self, queue: &NodeQueue, ahead: usize) -> Result<bool, BackendError> {
         let targets = queue.watched_by(ahead).into_iter().map(|node| self.watch_one(node, ahead > 0));
         let watched = try_join_all(targets).await?;
         Ok(watched.into_iter().all(|is_watched| is_watched))
@@ -477,15 +486,15 @@ impl Attempt<'_> {
             Err(Error::NoNode) => return Ok(false),
             Err(error) => return Err(error::looked(&session.place(), error)),
         };
-        // Whoever was seen waiting has entered since: what would have rung has happened.
-        if waits && Record::read(&data).is_some_and(|record| record.entered) {
+        // The waiter that was seen has entered since: the change that would have notified it has happened.
+        if waits && NodeRecord::read(&data).is_some_and(|record| record.entered) {
             return Ok(false);
         }
         if let Some(holder) = Contender::read(node).filter(|_| !waits) {
             self.store.known_holders.read(path, &holder, &data, &stat);
         }
         let Some(end) = session.with_entry(owner, |entry| entry.watch(node)) else { return Ok(false) };
-        if !session.watch(Watch { owner, audience: Audience::Waiters, watcher, end }) {
+        if !session.watch(NodeWatch { owner, audience: Audience::Waiters, watcher, end }) {
             // It asks again all the same, and then watches anew.
             session.with_entry(owner, |entry| entry.unwatch(node));
         }
@@ -503,7 +512,7 @@ impl Attempt<'_> {
             Err(Error::NoNode) => Vec::new(),
             children => children.map_err(looked)?,
         };
-        let holder = self.holder(Queue::read(&children).holders()).await;
+        let holder = self.holder(NodeQueue::read(&children).holders()).await;
         Ok(ClaimAnswer::Busy { retry_after: Timing::RETRY_MAX, holder })
     }
 
@@ -514,14 +523,14 @@ impl Attempt<'_> {
     }
 }
 
-fn node_of(name: String, stat: &Stat) -> Node {
-    Node { name, token: token(stat.czxid) }
+fn node_of(name: String, stat: &Stat) -> CreatedNode {
+    CreatedNode { name, token: token(stat.czxid) }
 }
 
-type Answer = Result<Renewal, BackendError>;
+type RenewalResult = Result<Renewal, BackendError>;
 
 /// A grant whose node this session has.
-struct Held<'a> {
+struct HeldNode<'a> {
     /// Where in the list of grants.
     at: usize,
     grant: &'a Grant,
@@ -529,14 +538,14 @@ struct Held<'a> {
     ttl: Duration,
 }
 
-/// Those of the grants that this session holds, each kept for its ttl from now on: what is asked for now is not deleted
-/// meanwhile.
+/// Those of the grants that this session holds, each kept for its ttl from now on: what is asked for now is
+/// not deleted meanwhile.
 fn held<'a>(
-    session: &Arc<Session>,
+    session: &Arc<EnsembleSession>,
     grants: &'a [Grant],
     now: Moment,
-    answers: &mut [Answer],
-) -> Vec<Held<'a>> {
+    answers: &mut [RenewalResult],
+) -> Vec<HeldNode<'a>> {
     let mut held = Vec::new();
     for (at, grant) in grants.iter().enumerate() {
         if let Err(error) = session.vouches_for(grant.ttl) {
@@ -551,18 +560,18 @@ fn held<'a>(
             entry.keep_until(now + grant.ttl);
             Some(path)
         });
-        held.extend(node.flatten().map(|node| Held { at, grant, node, ttl: grant.ttl }));
+        held.extend(node.flatten().map(|node| HeldNode { at, grant, node, ttl: grant.ttl }));
     }
     held
 }
 
 /// The answers for the grants of one session, with their positions in the list.
 async fn renew_in(
-    session: &Session,
-    held: &[Held<'_>],
+    session: &EnsembleSession,
+    held: &[HeldNode<'_>],
     started: Moment,
     deadline: Option<Moment>,
-) -> Vec<(usize, Answer)> {
+) -> Vec<(usize, RenewalResult)> {
     let longest = held.iter().map(|held| held.ttl).max().unwrap_or_default();
     let checked = async {
         session.proven(started, longest).await?;
@@ -575,7 +584,7 @@ async fn renew_in(
             Either::Right(_) => Err(error::unanswered(&session.place())),
         },
     };
-    let answer = |(index, held): (usize, &Held<'_>)| match &outcome {
+    let answer = |(index, held): (usize, &HeldNode<'_>)| match &outcome {
         Ok(gone) if gone.contains(&index) || !still_holds(session, held) => (held.at, Ok(Renewal::Gone)),
         Ok(_) => (held.at, Ok(Renewal::Renewed)),
         // Its node is kept for another ttl all the same (L9).
@@ -584,13 +593,13 @@ async fn renew_in(
     held.iter().enumerate().map(answer).collect()
 }
 
-/// It was not given back, and its time did not run out, while it was asked for.
-fn still_holds(session: &Session, held: &Held<'_>) -> bool {
+/// It was not released, and has not expired, while it was asked for.
+fn still_holds(session: &EnsembleSession, held: &HeldNode<'_>) -> bool {
     session.with_entry(held.grant.owner, |entry| entry.holds()) == Some(true)
 }
 
-/// Says which of them are gone. All batches are under way at once.
-async fn check_all(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
+/// Says which of them are gone. All batches are in flight at the same time.
+async fn check_all(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<Vec<usize>, BackendError> {
     let batches = held.chunks(BATCH).enumerate().map(|(number, batch)| async move {
         let gone = check(session, batch).await?;
         Ok::<_, BackendError>(gone.into_iter().map(move |index| number * BATCH + index))
@@ -599,7 +608,7 @@ async fn check_all(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, B
 }
 
 /// Says which of them are gone. All others were there at one time, with the session alive.
-async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, BackendError> {
+async fn check(session: &EnsembleSession, held: &[HeldNode<'_>]) -> Result<Vec<usize>, BackendError> {
     let mut gone = Vec::new();
     loop {
         let left: Vec<usize> = (0..held.len()).filter(|index| !gone.contains(index)).collect();
@@ -620,7 +629,7 @@ async fn check(session: &Session, held: &[Held<'_>]) -> Result<Vec<usize>, Backe
 }
 
 /// Leaves for an owner, whether it holds or waits.
-async fn release(session: &Session, lock: String, owner: OwnerId) -> Result<Released, BackendError> {
+async fn release(session: &EnsembleSession, lock: String, owner: OwnerId) -> Result<Released, BackendError> {
     session.connected().await?;
     let due = session.host.now() + GRACE;
     let node = session.with_entry(owner, |entry| {
@@ -628,8 +637,8 @@ async fn release(session: &Session, lock: String, owner: OwnerId) -> Result<Rele
         entry.leave(due);
         entry.node.clone()
     });
-    let leaver = Leaver { owner, lock, node: node.flatten() };
-    let released = session.delete(&leaver).await.map_err(|error| error::wrote(&session.place(), error))?;
+    let deletion = NodeDeletion { owner, lock, node: node.flatten() };
+    let released = session.delete(&deletion).await.map_err(|error| error::wrote(&session.place(), error))?;
     session.own_nodes().remove(owner);
     Ok(released)
 }

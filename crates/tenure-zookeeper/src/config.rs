@@ -1,37 +1,33 @@
-//! `Config`: which servers, under which path, and how nodes are named; from a URL.
+//! `Config`: which servers, under which path, and how nodes are named.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use tenure_client::{
-    Secret,
-    durations::{CONNECT_TIMEOUT, TICK},
-    url::{Address, Form, bad, shown},
+    Login,
+    durations::{CONNECT_TIMEOUT, Span, TICK},
+    url::{Form, HostPort, UrlWriter, Words, bad, check_ports, listed},
 };
 
-/// Why a URL is refused.
+/// Why settings are refused.
 pub use tenure_client::url::UrlError as ConfigError;
 
-/// Where ZooKeeper is and how its locks look there.
-///
-/// `Debug` shows no secret.
-#[derive(Clone, PartialEq, Eq)]
+/// Where ZooKeeper is and how its locks look there. A URL fills it, or a program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) hosts: Vec<Address>,
-    /// Where the locks are: an absolute path without a slash at its end.
-    pub(crate) base: String,
-    pub(crate) login: Option<Login>,
-    pub(crate) layout: Layout,
-    pub(crate) access: Access,
+    /// The members of the ensemble.
+    pub hosts: Vec<HostPort>,
+    /// Where the locks are: an absolute path without a slash at its end. See [`set_base`](Self::set_base).
+    pub base: String,
+    /// User and password for digest authentication; both, if any.
+    pub login: Option<Login>,
+    /// How nodes are named.
+    pub layout: Layout,
+    /// The access rights of our nodes; by default those of the user, if there is one.
+    pub access: Option<Access>,
     /// The servers' `tickTime`.
-    pub(crate) tick: Duration,
-    pub(crate) connect_timeout: Duration,
-}
-
-/// User and password for digest authentication.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: String,
-    pub(crate) password: Secret,
+    pub tick: Duration,
+    /// How long a session may take to open.
+    pub connect_timeout: Duration,
 }
 
 /// The library whose node names are used, so that its locks and ours exclude each other.
@@ -60,13 +56,30 @@ const FORM: Form = Form {
     example: "zookeeper://127.0.0.1:2181/tenure",
     settings: &["layout", "tick", "acl", "connect_timeout"],
 };
-const PORT: u16 = 2181;
+const LAYOUT: Words<Layout> = Words("layout", &[("curator", Layout::Curator), ("kazoo", Layout::Kazoo)]);
+const ACCESS: Words<Access> = Words("acl", &[("open", Access::Open), ("creator", Access::Creator)]);
 /// A server is asked again and again meanwhile.
-const LEAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+const CONNECT: Span = CONNECT_TIMEOUT.at_least(Duration::from_millis(250));
+const BASE: &str = "/tenure";
 
 impl Config {
     /// The schemes that [`from_url`](Self::from_url) reads.
     pub const SCHEMES: &[&str] = &["zookeeper"];
+    /// The default port of a server.
+    pub const PORT: u16 = 2181;
+
+    /// An ensemble, with defaults.
+    pub fn new(hosts: Vec<HostPort>) -> Self {
+        Self {
+            hosts,
+            base: BASE.into(),
+            login: None,
+            layout: Layout::Curator,
+            access: None,
+            tick: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(3),
+        }
+    }
 
     /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?parameters]`.
     ///
@@ -74,42 +87,77 @@ impl Config {
     /// [`ConfigError`] names the part that is wrong; never shows the password.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let url = FORM.read(url)?;
-        let login = url.login.clone().map(Login::of).transpose()?;
-        let mut config = Self {
-            hosts: url.hosts(PORT)?,
-            base: parse_base(&url.path()?)?,
-            access: if login.is_some() { Access::Creator } else { Access::Open },
-            login,
-            layout: Layout::Curator,
-            tick: Duration::from_secs(2),
-            connect_timeout: Duration::from_secs(3),
-        };
+        let mut config = Self::new(url.hosts(Self::PORT)?);
+        config.set_base(&url.path()?);
+        config.login = url.login;
         for (key, value) in url.settings {
-            config.set(key, &value)?;
+            match key {
+                "layout" => config.layout = LAYOUT.read(&value)?,
+                "acl" => config.access = Some(ACCESS.read(&value)?),
+                "tick" => config.tick = TICK.read(&value)?,
+                _ => config.connect_timeout = CONNECT.read(&value)?,
+            }
         }
+        config.validate()?;
         Ok(config)
     }
 
-    fn set(&mut self, key: &'static str, value: &str) -> Result<(), ConfigError> {
-        match (key, value) {
-            ("layout", "curator") => self.layout = Layout::Curator,
-            ("layout", "kazoo") => self.layout = Layout::Kazoo,
-            ("layout", _) => return Err(bad("layout= is curator or kazoo")),
-            ("acl", "open") => self.access = Access::Open,
-            ("acl", "creator") if self.login.is_some() => self.access = Access::Creator,
-            ("acl", "creator") => {
-                return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
-            }
-            ("acl", _) => return Err(bad("acl= is open or creator")),
-            ("tick", _) => self.tick = TICK.read(value)?,
-            _ => self.connect_timeout = CONNECT_TIMEOUT.at_least(LEAST_CONNECT_TIMEOUT).read(value)?,
+    /// Under which node the locks are, without its first slash; `/tenure`, if it is empty.
+    pub fn set_base(&mut self, path: &str) {
+        let path = path.trim_end_matches('/');
+        self.base = if path.is_empty() { BASE.into() } else { format!("/{path}") };
+    }
+
+    /// # Errors
+    /// [`ConfigError`] names the setting that is wrong; never shows the password.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        check_ports(self.hosts.iter().map(|(_, port)| *port))?;
+        let login = self.login.as_ref().map(Login::whole).transpose()?;
+        if login.is_some_and(|(user, _)| user.contains(':')) {
+            return Err(bad("the user has no colon: digest authentication knows none"));
         }
-        Ok(())
+        let mut parts = self.base.split('/').skip(1);
+        let is_bad = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
+        if parts.clone().any(is_bad) {
+            return Err(bad(
+                "this is not a path of ZooKeeper: a part of it is empty, is . or .., or has control characters",
+            ));
+        }
+        if parts.next() == Some("zookeeper") {
+            return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
+        }
+        if self.access == Some(Access::Creator) && login.is_none() {
+            return Err(bad("acl=creator needs a user: begin the URL with zookeeper://user:password@"));
+        }
+        TICK.check(self.tick)?;
+        CONNECT.check(self.connect_timeout)
+    }
+
+    /// The URL that says the same. **It holds the password.**
+    ///
+    /// # Errors
+    /// None: a URL can say all of it.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let plain = Self::new(Vec::new());
+        let path = if self.base == BASE { "" } else { self.base.trim_start_matches('/') };
+        UrlWriter::new("zookeeper", &self.login.clone().unwrap_or_default(), &listed(&self.hosts))
+            .path(path)
+            .set("layout", LAYOUT.word(self.layout).filter(|_| self.layout != plain.layout))
+            .set("acl", self.access.and_then(|access| ACCESS.word(access)))
+            .duration(TICK, self.tick, plain.tick)
+            .duration(CONNECT, self.connect_timeout, plain.connect_timeout)
+            .finish()
+    }
+
+    /// The access rights of our nodes.
+    pub(crate) fn access(&self) -> Access {
+        let default = || if self.login.is_some() { Access::Creator } else { Access::Open };
+        self.access.unwrap_or_else(default)
     }
 
     /// For people: which servers, without a secret.
     pub fn place_name(&self) -> String {
-        self.hosts.iter().map(shown).collect::<Vec<_>>().join(",")
+        listed(&self.hosts)
     }
 
     /// How much longer than its ttl a session is asked for: see [`Pulse`](crate::pulse::Pulse).
@@ -121,42 +169,6 @@ impl Config {
     pub(crate) fn beat(&self) -> Duration {
         self.tick / 4
     }
-}
-
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("place", &self.place_name())
-            .field("base", &self.base)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Login {
-    fn of(login: tenure_client::Login) -> Result<Self, ConfigError> {
-        let (user, password) = login.whole()?;
-        if user.contains(':') {
-            return Err(bad("the user has no colon: digest authentication knows none"));
-        }
-        Ok(Self { user, password })
-    }
-}
-
-fn parse_base(path: &str) -> Result<String, ConfigError> {
-    let path = path.trim_end_matches('/');
-    if path.is_empty() {
-        return Ok("/tenure".into());
-    }
-    let is_bad = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
-    if path.split('/').any(is_bad) {
-        return Err(bad(
-            "this is not a path of ZooKeeper: a part of it is empty, is . or .., or has control characters",
-        ));
-    }
-    if path.split('/').next() == Some("zookeeper") {
-        return Err(bad("/zookeeper belongs to ZooKeeper itself; choose another path"));
-    }
-    Ok(format!("/{path}"))
 }
 
 #[cfg(test)]
@@ -171,16 +183,17 @@ mod tests {
     fn a_url_names_servers_path_login_and_settings() {
         let c = read("zookeeper://app:p%40ss@a,b:5,[::1]:6/locks/mine/?layout=kazoo&tick=500ms");
         assert_eq!(c.place_name(), "a:2181,b:5,[::1]:6");
-        assert_eq!((c.base.as_str(), c.layout, c.access), ("/locks/mine", Layout::Kazoo, Access::Creator));
+        assert_eq!((c.base.as_str(), c.layout, c.access()), ("/locks/mine", Layout::Kazoo, Access::Creator));
         assert_eq!(c.tick, Duration::from_millis(500));
-        assert!(c.login == Some(Login { user: "app".into(), password: "p@ss".into() }));
+        assert_eq!(c.login, Some(Login { user: Some("app".into()), password: Some("p@ss".into()) }));
+        assert_eq!(read(&c.to_url().unwrap()), c);
         let plain = read("zookeeper://h");
         assert_eq!(
-            (plain.base.as_str(), plain.layout, plain.access),
+            (plain.base.as_str(), plain.layout, plain.access()),
             ("/tenure", Layout::Curator, Access::Open)
         );
         assert_eq!(plain.tick, Duration::from_secs(2), "ZooKeeper's own default");
-        assert_eq!(read("zookeeper://u:p@h/?acl=open").access, Access::Open);
+        assert_eq!(read("zookeeper://u:p@h/?acl=open").access(), Access::Open);
     }
 
     #[test]
@@ -193,8 +206,10 @@ mod tests {
             ("zookeeper://h:x", "a port is"),
             ("zookeeper://u@h", "needs a password"),
             ("zookeeper://:p@h", "needs a user"),
+            ("zookeeper://@h", "needs a user"),
             ("zookeeper://a%3Ab:p@h", "no colon"),
             ("zookeeper://h/a//b", "not a path"),
+            ("zookeeper://h//b", "not a path"),
             ("zookeeper://h/../b", "not a path"),
             ("zookeeper://h/zookeeper/x", "belongs to ZooKeeper"),
             ("zookeeper://h?nope=1", "does not know parameter 1"),

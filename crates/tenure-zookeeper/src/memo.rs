@@ -1,7 +1,7 @@
 //! Memos: a node apart from the directory of the lock, whose children are its queue and nothing else.
 //!
-//! The server removes it when its time is over, if it has TTL nodes (`extendedTypesEnabled`). Where it has none, who leaves a memo
-//! removes some that are over, so that they do not pile up.
+//! The server removes it when it has expired, if it has TTL nodes (`extendedTypesEnabled`). Where it has
+//! none, a client that leaves a memo removes some that have expired, so that they do not pile up.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Sta
 
 use crate::{
     error, node,
-    session::{ANY_VERSION, Session},
-    store::Store,
+    session::{ANY_VERSION, EnsembleSession},
+    store::SharedState,
 };
 
 /// The content of a memo's node. Its age is counted from when the node was made.
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct MemoContent {
     owner: String,
     token: u64,
     kept_ms: u64,
     text: String,
 }
 
-impl Content {
+impl MemoContent {
     fn view(self, stat: &Stat, now: Duration) -> Option<MemoView> {
         let age = now.saturating_sub(time(stat));
         let left = Duration::from_millis(self.kept_ms).checked_sub(age).filter(|left| !left.is_zero())?;
@@ -37,17 +37,17 @@ fn time(stat: &Stat) -> Duration {
 }
 
 /// Below the path of the locks; no lock has this name, for in theirs every `%` is written as `%25`.
-fn folder(session: &Session) -> String {
+fn folder(session: &EnsembleSession) -> String {
     format!("{}/%memos", session.config.base)
 }
 
-fn path(session: &Session, name: &LockName) -> String {
+fn path(session: &EnsembleSession, name: &LockName) -> String {
     format!("{}/{}", folder(session), node::encode(name))
 }
 
 /// Leaves a memo, in one transaction with a look at whether the owner's node is there.
 pub(crate) async fn note(
-    store: &Store,
+    store: &SharedState,
     name: &LockName,
     (owner, token): (OwnerId, FencingToken),
     memo: &Memo,
@@ -63,7 +63,7 @@ pub(crate) async fn note(
     let Some(held) = held.flatten() else { return Ok(Noted::Gone) };
     let kept_ms = u64::try_from(memo.kept().as_millis()).unwrap_or(u64::MAX);
     let content =
-        Content { owner: owner.to_string(), token: token.get(), kept_ms, text: memo.text().to_owned() };
+        MemoContent { owner: owner.to_string(), token: token.get(), kept_ms, text: memo.text().to_owned() };
     let writing = Writing { store, session: &session, held, path: path(&session, name), content };
     let wrote = |error| error::wrote(&session.place(), error);
     for _ in 0..TRIES {
@@ -76,12 +76,12 @@ pub(crate) async fn note(
 
 /// A memo on its way.
 struct Writing<'a> {
-    store: &'a Store,
-    session: &'a Session,
+    store: &'a SharedState,
+    session: &'a EnsembleSession,
     /// The node by which the owner holds.
     held: String,
     path: String,
-    content: Content,
+    content: MemoContent,
 }
 
 impl Writing<'_> {
@@ -89,7 +89,7 @@ impl Writing<'_> {
     async fn once(&self) -> Result<Option<Noted>, Error> {
         let (client, has_ttl) = (&self.session.client, has_ttl(self.store, self.session).await?);
         let there = there(self.session, &self.path).await?;
-        let is_late = |there: &(Option<Content>, Stat)| {
+        let is_late = |there: &(Option<MemoContent>, Stat)| {
             there.0.as_ref().is_some_and(|there| there.token > self.content.token)
         };
         if there.as_ref().is_some_and(is_late) {
@@ -107,7 +107,8 @@ impl Writing<'_> {
         let data =
             serde_json::to_vec(&self.content).expect("BUG: a memo of texts and numbers is always JSON");
         writer.add_create(&self.path, &data, &options)?;
-        // The answer to this says what the server's clock shows. That to the creation may not (ZOOKEEPER-4026).
+        // The answer to this says what the server's clock shows. That to the creation may not
+        // (ZOOKEEPER-4026).
         writer.add_set_data(&folder(self.session), &[], None)?;
         match writer.commit().await {
             Ok(results) => {
@@ -132,7 +133,7 @@ impl Writing<'_> {
 }
 
 /// What is at a memo's path; no content for what is no memo.
-async fn there(session: &Session, path: &str) -> Result<Option<(Option<Content>, Stat)>, Error> {
+async fn there(session: &EnsembleSession, path: &str) -> Result<Option<(Option<MemoContent>, Stat)>, Error> {
     match session.client.get_data(path).await {
         Ok((data, stat)) => Ok(Some((serde_json::from_slice(&data).ok(), stat))),
         Err(Error::NoNode) => Ok(None),
@@ -142,8 +143,8 @@ async fn there(session: &Session, path: &str) -> Result<Option<(Option<Content>,
 
 /// The memo of a lock, as the server knows it behind what was asked before.
 pub(crate) async fn read(
-    store: &Store,
-    session: &Session,
+    store: &SharedState,
+    session: &EnsembleSession,
     name: &LockName,
 ) -> Result<Option<MemoView>, Error> {
     let Some((Some(content), stat)) = there(session, &path(session, name)).await? else { return Ok(None) };
@@ -152,7 +153,7 @@ pub(crate) async fn read(
 }
 
 /// A time that the server's clock has reached. Read anew once a minute, by a write that changes nothing.
-async fn now(store: &Store, session: &Session) -> Result<Duration, Error> {
+async fn now(store: &SharedState, session: &EnsembleSession) -> Result<Duration, Error> {
     if let Some(now) = store.ensemble.now(session.host.now()) {
         return Ok(now);
     }
@@ -162,7 +163,7 @@ async fn now(store: &Store, session: &Session) -> Result<Duration, Error> {
 }
 
 /// Makes the folder if there is none, and asks whether the server has TTL nodes.
-async fn has_ttl(store: &Store, session: &Session) -> Result<bool, Error> {
+async fn has_ttl(store: &SharedState, session: &EnsembleSession) -> Result<bool, Error> {
     if let Some(known) = store.ensemble.has_ttl.get() {
         return Ok(*known);
     }
@@ -178,7 +179,7 @@ async fn has_ttl(store: &Store, session: &Session) -> Result<bool, Error> {
 }
 
 /// Removes some memos that are over; chance chooses where it begins.
-async fn sweep(store: &Store, session: &Session) {
+async fn sweep(store: &SharedState, session: &EnsembleSession) {
     let (client, folder) = (&session.client, folder(session));
     let Ok(children) = client.list_children(&folder).await else { return };
     let mut chance = [0; 4];

@@ -1,4 +1,5 @@
-//! A contender's node: its name, which says its owner's claim, its mode and its number in the queue; and its content.
+//! A contender's node: its name, which says its owner's claim, its mode and its number in the queue; and its
+//! content.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -18,9 +19,8 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says otherwise,
-    /// it
-    /// wants it alone.
+    /// Reads a name. Whatever ends in a number of ZooKeeper's may want the lock; unless it is ours and says
+    /// otherwise, it wants it alone.
     pub(crate) fn read(name: &str) -> Option<Self> {
         let (rest, sequence) = split(name)?;
         Some(Self { name: name.to_owned(), mode: shared(rest).unwrap_or(Mode::Exclusive), sequence })
@@ -28,8 +28,8 @@ impl Contender {
 }
 
 impl Layout {
-    /// What the name of an owner's node begins with: enough to find it when the reply to its making was lost (H6.5,
-    /// hazard 57).
+    /// What the name of an owner's node begins with: enough to find it when the reply to its making was lost
+    /// (H6.5, hazard 57).
     pub(crate) fn mark(self, owner: OwnerId) -> String {
         let hex = owner.hex();
         let claim: String = hex[16..].iter().copied().map(char::from).collect();
@@ -43,9 +43,8 @@ impl Layout {
         }
     }
 
-    /// The name of an owner's node up to its number. Modes that others do not know stand before what they look for, so
-    /// that
-    /// they count the node as one of theirs.
+    /// The name of an owner's node up to its number. Modes that others do not know stand before what they
+    /// look for, so that they count the node as one of theirs.
     pub(crate) fn prefix(self, owner: OwnerId, mode: Mode) -> String {
         let mark = self.mark(owner);
         match (self, mode) {
@@ -112,7 +111,7 @@ pub(crate) fn decode(element: &str) -> Option<LockName> {
 
 /// The data of a node of ours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct NodeRecord {
     pub(crate) owner: OwnerId,
     pub(crate) label: Label,
     /// When it took its place, since the Unix epoch.
@@ -123,7 +122,7 @@ pub(crate) struct Record {
     pub(crate) entered: bool,
 }
 
-impl Record {
+impl NodeRecord {
     pub(crate) fn new(claim: &Claim, now: Moment) -> Self {
         Self {
             owner: claim.owner,
@@ -174,9 +173,8 @@ mod tests {
         Mode::Shared { limit: NonZeroU32::new(limit) }
     }
 
-    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's `Lock` what
-    /// its
-    /// pattern `__lock__(-?\d{10})$` finds.
+    /// Interop: Curator's `InterProcessMutex` takes what follows the last `lock-` for the number, kazoo's
+    /// `Lock` what its pattern `__lock__(-?\d{10})$` finds.
     #[test]
     fn nodes_are_called_as_curator_and_kazoo_call_theirs() {
         let (curator, kazoo) = (Layout::Curator, Layout::Kazoo);
@@ -204,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Whoever may want the lock alone is taken to do so.
+    /// A client that may want the lock alone is taken to do so.
     #[test]
     fn strangers_that_end_in_a_number_contend_alone() {
         for name in [

@@ -1,31 +1,31 @@
 //! `OwnNodes`: the nodes of one session, and until when each one is wanted.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
 use tenure_core::{Audience, Claim, FencingToken, Mode, Moment, OwnerId, Timing};
 use tokio::sync::oneshot;
 
-use crate::node::Record;
+use crate::node::NodeRecord;
 
 /// A node that this session made, or may have made.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct OwnNode {
     /// The directory of its lock.
     pub(crate) lock: String,
     pub(crate) mode: Mode,
     /// The node; `None` until its creation is confirmed.
-    pub(crate) node: Option<Node>,
-    pub(crate) record: Record,
-    pub(crate) part: Part,
+    pub(crate) node: Option<CreatedNode>,
+    pub(crate) record: NodeRecord,
+    pub(crate) last_answer: LastAnswer,
     /// When it is not wanted any more, unless its owner claims or renews before.
     due: Moment,
     /// It is being deleted, and does not hold the lock.
     is_leaving: bool,
     /// The session's own thread deletes it now.
-    is_in_hand: bool,
+    is_deleted_now: bool,
     /// The nodes that it watches.
     watched: HashSet<String>,
     /// Ends the watches when the entry goes.
@@ -34,33 +34,33 @@ pub(crate) struct Entry {
 
 /// A node that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct CreatedNode {
     pub(crate) name: String,
     pub(crate) token: FencingToken,
 }
 
 /// The last answer to the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// It has not been told that it holds.
+pub(crate) enum LastAnswer {
+    /// Not yet that it holds.
     New,
-    /// It has been told that it waits, or may have been seen waiting.
+    /// That it waits, or it may have been seen waiting.
     Waits,
-    /// It has been told that it holds, at this time; whether its node is watched.
+    /// That it holds, since this time; whether its node is watched.
     Holds { since: Moment, is_watched: bool },
 }
 
-impl Entry {
+impl OwnNode {
     pub(crate) fn new(claim: &Claim, lock: String, now: Moment) -> Self {
         Self {
             lock,
             mode: claim.mode,
             node: None,
-            record: Record::new(claim, now),
-            part: Part::New,
+            record: NodeRecord::new(claim, now),
+            last_answer: LastAnswer::New,
             due: now + Timing::PLACE_TTL,
             is_leaving: false,
-            is_in_hand: false,
+            is_deleted_now: false,
             watched: HashSet::new(),
             watches: Vec::new(),
         }
@@ -71,7 +71,7 @@ impl Entry {
     }
 
     pub(crate) fn holds(&self) -> bool {
-        matches!(self.part, Part::Holds { .. }) && !self.is_leaving
+        matches!(self.last_answer, LastAnswer::Holds { .. }) && !self.is_leaving
     }
 
     pub(crate) fn audience(&self) -> Audience {
@@ -87,8 +87,8 @@ impl Entry {
 
     /// Others may have seen it in the queue before it held.
     pub(crate) fn was_seen(&mut self) {
-        if self.part == Part::New {
-            self.part = Part::Waits;
+        if self.last_answer == LastAnswer::New {
+            self.last_answer = LastAnswer::Waits;
         }
     }
 
@@ -103,10 +103,10 @@ impl Entry {
             self.keep_until(until);
             return false;
         }
-        let has_waited = self.part == Part::Waits;
-        self.part = Part::Holds { since: now, is_watched: false };
+        let has_waited = self.last_answer == LastAnswer::Waits;
+        self.last_answer = LastAnswer::Holds { since: now, is_watched: false };
         self.due = until;
-        self.rung();
+        self.on_watched_change();
         has_waited
     }
 
@@ -125,8 +125,8 @@ impl Entry {
         !self.watched.is_empty()
     }
 
-    /// Something happened to one of them: it looks again, and watches anew.
-    pub(crate) fn rung(&mut self) {
+    /// Something happened to a node that it watches: it looks again, and watches anew.
+    pub(crate) fn on_watched_change(&mut self) {
         self.watched.clear();
         self.watches.clear();
     }
@@ -138,7 +138,7 @@ impl Entry {
 
     /// Its own node has to be watched again.
     pub(crate) fn on_unwatched(&mut self) {
-        if let Part::Holds { is_watched, .. } = &mut self.part {
+        if let LastAnswer::Holds { is_watched, .. } = &mut self.last_answer {
             *is_watched = false;
         }
     }
@@ -156,32 +156,43 @@ impl Entry {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct OwnNodes {
-    entries: HashMap<OwnerId, Entry>,
+    entries: HashMap<OwnerId, OwnNode>,
+    pub(crate) in_flight: CreatesInFlight,
     is_closed: bool,
 }
 
 /// A node that is to be deleted.
 #[derive(Clone, Debug)]
-pub(crate) struct Leaver {
+pub(crate) struct NodeDeletion {
     pub(crate) owner: OwnerId,
     pub(crate) lock: String,
-    pub(crate) node: Option<Node>,
+    pub(crate) node: Option<CreatedNode>,
 }
 
 impl OwnNodes {
-    /// False if the session is over.
-    pub(crate) fn add(&mut self, owner: OwnerId, entry: Entry) -> bool {
+    /// Before the request is sent that creates the node. False if the session has ended.
+    pub(crate) fn begin(&mut self, owner: OwnerId, entry: OwnNode, now: Moment) -> bool {
+        let lock = entry.lock.clone();
+        let is_added = self.add(owner, entry);
+        if is_added {
+            self.in_flight.add(lock, owner, now);
+        }
+        is_added
+    }
+
+    /// False if the session has ended.
+    pub(crate) fn add(&mut self, owner: OwnerId, entry: OwnNode) -> bool {
         if !self.is_closed {
             self.entries.insert(owner, entry);
         }
         !self.is_closed
     }
 
-    pub(crate) fn get(&mut self, owner: OwnerId) -> Option<&mut Entry> {
+    pub(crate) fn get(&mut self, owner: OwnerId) -> Option<&mut OwnNode> {
         self.entries.get_mut(&owner)
     }
 
-    pub(crate) fn remove(&mut self, owner: OwnerId) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, owner: OwnerId) -> Option<OwnNode> {
         self.entries.remove(&owner)
     }
 
@@ -190,57 +201,57 @@ impl OwnNodes {
     }
 
     /// Accepts no new node; the present ones are released.
-    pub(crate) fn close(&mut self) -> HashMap<OwnerId, Entry> {
+    pub(crate) fn close(&mut self) -> HashMap<OwnerId, OwnNode> {
         self.is_closed = true;
         std::mem::take(&mut self.entries)
     }
 
-    /// The owners to wake after the session was disconnected for a while.
-    pub(crate) fn everybody(&self) -> Vec<(Audience, OwnerId)> {
+    /// The owners to notify after the session was disconnected for a while.
+    pub(crate) fn owners(&self) -> Vec<(Audience, OwnerId)> {
         self.entries.iter().map(|(owner, entry)| (entry.audience(), *owner)).collect()
     }
 
-    /// The nodes that are not wanted any more, for the caller to delete. They do not hold a lock from here on (L5).
-    pub(crate) fn take_overdue(&mut self, now: Moment) -> Vec<Leaver> {
-        let overdue =
-            self.entries.iter_mut().filter(|(_, entry)| !entry.is_in_hand && entry.due.is_over(now));
-        overdue
+    /// The nodes that are not wanted any more, for the caller to delete. They do not hold a lock from here on
+    /// (L5).
+    pub(crate) fn take_expired(&mut self, now: Moment) -> Vec<NodeDeletion> {
+        let expired =
+            self.entries.iter_mut().filter(|(_, entry)| !entry.is_deleted_now && entry.due.is_over(now));
+        expired
             .map(|(owner, entry)| {
-                (entry.is_leaving, entry.is_in_hand) = (true, true);
-                Leaver { owner: *owner, lock: entry.lock.clone(), node: entry.node.clone() }
+                (entry.is_leaving, entry.is_deleted_now) = (true, true);
+                NodeDeletion { owner: *owner, lock: entry.lock.clone(), node: entry.node.clone() }
             })
             .collect()
     }
 
     /// Whether there is an expired entry whose node may still exist.
-    pub(crate) fn has_overdue(&self, now: Moment) -> bool {
+    pub(crate) fn has_expired(&self, now: Moment) -> bool {
         self.entries.values().any(|entry| entry.is_leaving || entry.due.is_over(now))
     }
 
     /// The node of one that was handed out is gone, as far as was known of it then.
-    pub(crate) fn left(&mut self, leaver: &Leaver) {
-        match self.entries.get_mut(&leaver.owner) {
+    pub(crate) fn on_deleted(&mut self, deletion: &NodeDeletion) {
+        match self.entries.get_mut(&deletion.owner) {
             // Its making was answered meanwhile.
-            Some(entry) if entry.node != leaver.node => entry.is_in_hand = false,
-            _ => drop(self.entries.remove(&leaver.owner)),
+            Some(entry) if entry.node != deletion.node => entry.is_deleted_now = false,
+            _ => drop(self.entries.remove(&deletion.owner)),
         }
     }
 
     /// It could not be deleted yet.
-    pub(crate) fn put_back(&mut self, owner: OwnerId) {
+    pub(crate) fn not_deleted(&mut self, owner: OwnerId) {
         if let Some(entry) = self.entries.get_mut(&owner) {
-            entry.is_in_hand = false;
+            entry.is_deleted_now = false;
         }
     }
 
-    /// Those who hold for a while already and whose nodes nobody watches, to be watched by the caller: a short turn
-    /// does not
-    /// pay for it.
+    /// Owners whose nodes the caller should watch now: they have held for a while, and are not watched yet. A short
+    /// turn is not worth a watch.
     pub(crate) fn take_unwatched(&mut self, now: Moment) -> Vec<(OwnerId, String)> {
         let mut found = Vec::new();
         for (owner, entry) in &mut self.entries {
-            if let (Part::Holds { since, is_watched: is_watched @ false }, Some(node)) =
-                (&mut entry.part, &entry.node)
+            if let (LastAnswer::Holds { since, is_watched: is_watched @ false }, Some(node)) =
+                (&mut entry.last_answer, &entry.node)
                 && !entry.is_leaving
                 && since.elapsed(now) >= SHORT_TURN
             {
@@ -252,13 +263,100 @@ impl OwnNodes {
     }
 }
 
+/// The creates of one session that are not answered: entered before they are sent, and removed by what reads
+/// the answer. A caller that is dropped, and an answer that was lost with its connection, leave them here: a
+/// member that hung may carry one out after all.
+///
+/// Such a member has the request, and often one more to move the session back to it, from when its connection
+/// was tried again. If it goes on before its leader drops it, the session is its own for a moment, and what
+/// was asked of it before is carried out: after everything that was asked over the connection in between. The
+/// node that it makes belongs to a session that lives, so that nothing would end it (L8). But the next write
+/// over our connection breaks it, because the session moved away, and nothing old is carried out once it has
+/// moved back to us. So there is a write with each beat while creates are in flight, and a look behind each
+/// connection that is made again.
+///
+/// The engine repeats the release of such an owner for a ttl, which is less than such a member may take.
+#[derive(Debug, Default)]
+pub(crate) struct CreatesInFlight {
+    creates: BTreeMap<(String, OwnerId), UnansweredCreate>,
+    /// How often the session was connected again.
+    connection: u64,
+}
+
+#[derive(Debug)]
+struct UnansweredCreate {
+    requests: usize,
+    /// When the last of them was sent.
+    since: Moment,
+    /// The connection behind which there was nothing of it; at first the one over which it is asked for.
+    seen: u64,
+}
+
+impl CreatesInFlight {
+    pub(crate) fn add(&mut self, lock: String, owner: OwnerId, now: Moment) {
+        let first = UnansweredCreate { requests: 0, since: now, seen: self.connection };
+        let unanswered = self.creates.entry((lock, owner)).or_insert(first);
+        unanswered.requests += 1;
+        unanswered.since = now;
+    }
+
+    /// The answer was read. It says nothing of an earlier request.
+    pub(crate) fn on_answer(&mut self, lock: &str, owner: OwnerId) {
+        let key = (lock.to_owned(), owner);
+        if let Some(unanswered) = self.creates.get_mut(&key) {
+            unanswered.requests -= 1;
+            if unanswered.requests == 0 {
+                self.creates.remove(&key);
+            }
+        }
+    }
+
+    /// The session is connected again: all are looked for once more.
+    pub(crate) fn on_connected(&mut self) {
+        self.connection += 1;
+    }
+
+    /// Whether there are any, once the oldest are forgotten.
+    pub(crate) fn are_any(&mut self, now: Moment) -> bool {
+        self.creates.retain(|_, unanswered| unanswered.since.elapsed(now) <= OLD);
+        while self.creates.len() > MANY {
+            let oldest = self.creates.iter().min_by_key(|(_, unanswered)| unanswered.since.boot);
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else { break };
+            self.creates.remove(&oldest);
+        }
+        !self.creates.is_empty()
+    }
+
+    /// Whose nodes are to be looked for where, and the connection behind which that is.
+    pub(crate) fn due(&self) -> (u64, BTreeMap<String, Vec<OwnerId>>) {
+        let mut by_lock: BTreeMap<String, Vec<OwnerId>> = BTreeMap::new();
+        for ((lock, owner), _) in self.creates.iter().filter(|(_, create)| create.seen < self.connection) {
+            by_lock.entry(lock.clone()).or_default().push(*owner);
+        }
+        (self.connection, by_lock)
+    }
+
+    /// Behind this connection there is nothing of it.
+    pub(crate) fn on_seen(&mut self, connection: u64, lock: &str, owner: OwnerId) {
+        if let Some(unanswered) = self.creates.get_mut(&(lock.to_owned(), owner)) {
+            unanswered.seen = unanswered.seen.max(connection);
+        }
+    }
+}
+
+/// A leader drops a member that hangs after `syncLimit` ticks, ten seconds by default, and what that one has
+/// not sent by then is void.
+const OLD: Duration = Duration::from_secs(600);
+/// A look for each of these when the connection is made again.
+const MANY: usize = 1024;
+
 const SHORT_TURN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use tenure_core::{Label, LockName, ProcessId, Wait};
+    use tenure_core::{Label, LockName, ProcessId, WaitMode};
 
     use super::*;
 
@@ -274,14 +372,14 @@ mod tests {
             ttl: Duration::from_secs(10),
             label: Arc::new(Label::default()),
             block: 1,
-            wait: Wait::Turn,
+            wait: WaitMode::Turn,
             asker: Default::default(),
         }
     }
 
     fn with_one() -> (OwnNodes, OwnerId) {
         let (mut own_nodes, claim) = (OwnNodes::default(), claim(1));
-        assert!(own_nodes.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        assert!(own_nodes.add(claim.owner, OwnNode::new(&claim, "/t/a".into(), at(0))));
         (own_nodes, claim.owner)
     }
 
@@ -290,15 +388,15 @@ mod tests {
     fn who_is_overdue_holds_nothing_and_is_deleted_by_one() {
         let (mut own_nodes, owner) = with_one();
         own_nodes.get(owner).unwrap().enter(at(1), at(11));
-        assert!(own_nodes.take_overdue(at(10)).is_empty());
-        assert_eq!(own_nodes.take_overdue(at(11)).len(), 1);
+        assert!(own_nodes.take_expired(at(10)).is_empty());
+        assert_eq!(own_nodes.take_expired(at(11)).len(), 1);
         assert!(!own_nodes.get(owner).unwrap().holds());
-        assert!(own_nodes.take_overdue(at(12)).is_empty(), "it is in hand");
-        assert!(own_nodes.has_overdue(at(12)));
-        own_nodes.put_back(owner);
-        assert_eq!(own_nodes.take_overdue(at(12)).len(), 1, "until it is done");
+        assert!(own_nodes.take_expired(at(12)).is_empty(), "it is in hand");
+        assert!(own_nodes.has_expired(at(12)));
+        own_nodes.not_deleted(owner);
+        assert_eq!(own_nodes.take_expired(at(12)).len(), 1, "until it is done");
         own_nodes.remove(owner);
-        assert!(!own_nodes.has_overdue(at(12)));
+        assert!(!own_nodes.has_expired(at(12)));
     }
 
     /// H2.4.
@@ -309,14 +407,14 @@ mod tests {
         entry.enter(at(1), at(11));
         entry.keep_until(at(5));
         assert!(!entry.enter(at(2), at(6)), "it held already");
-        assert!(own_nodes.take_overdue(at(10)).is_empty());
+        assert!(own_nodes.take_expired(at(10)).is_empty());
     }
 
     #[test]
     fn a_holder_is_watched_once_and_not_at_once() {
         let (mut own_nodes, owner) = with_one();
         let entry = own_nodes.get(owner).unwrap();
-        entry.node = Some(Node { name: "n".into(), token: FencingToken::new(1) });
+        entry.node = Some(CreatedNode { name: "n".into(), token: FencingToken::new(1) });
         entry.enter(at(1), at(11));
         assert!(own_nodes.take_unwatched(at(1)).is_empty());
         assert_eq!(own_nodes.take_unwatched(at(2)), [(owner, "/t/a/n".to_owned())]);
@@ -330,24 +428,24 @@ mod tests {
     fn a_place_is_kept_by_asking_and_one_that_is_given_up_stays_so() {
         let (mut own_nodes, owner) = with_one();
         own_nodes.get(owner).unwrap().ask(at(5));
-        assert!(own_nodes.take_overdue(at(10)).is_empty());
-        assert_eq!(own_nodes.take_overdue(at(11)).len(), 1);
+        assert!(own_nodes.take_expired(at(10)).is_empty());
+        assert_eq!(own_nodes.take_expired(at(11)).len(), 1);
         own_nodes.get(owner).unwrap().ask(at(11));
         assert!(own_nodes.get(owner).unwrap().is_leaving());
-        assert!(own_nodes.has_overdue(at(11)));
+        assert!(own_nodes.has_expired(at(11)));
     }
 
     /// L8: its making was answered, or its owner came back, while what was known of it was deleted.
     #[test]
     fn who_left_is_forgotten_unless_there_is_another_node() {
         let (mut own_nodes, owner) = with_one();
-        let leaver = own_nodes.take_overdue(at(6)).remove(0);
-        let node = Node { name: "n".into(), token: FencingToken::new(1) };
+        let deletion = own_nodes.take_expired(at(6)).remove(0);
+        let node = CreatedNode { name: "n".into(), token: FencingToken::new(1) };
         own_nodes.get(owner).unwrap().node = Some(node);
-        own_nodes.left(&leaver);
-        let again = own_nodes.take_overdue(at(6)).remove(0);
+        own_nodes.on_deleted(&deletion);
+        let again = own_nodes.take_expired(at(6)).remove(0);
         assert!(again.node.is_some(), "it is deleted too");
-        own_nodes.left(&again);
+        own_nodes.on_deleted(&again);
         assert!(own_nodes.is_empty());
     }
 
@@ -367,7 +465,65 @@ mod tests {
         let (mut own_nodes, _) = with_one();
         assert_eq!(own_nodes.close().len(), 1);
         let claim = claim(2);
-        assert!(!own_nodes.add(claim.owner, Entry::new(&claim, "/t/a".into(), at(0))));
+        assert!(!own_nodes.add(claim.owner, OwnNode::new(&claim, "/t/a".into(), at(0))));
         assert!(own_nodes.is_empty());
+    }
+
+    fn owner(n: u8) -> OwnerId {
+        claim(n).owner
+    }
+
+    fn due(in_flight: &CreatesInFlight) -> Vec<(String, Vec<OwnerId>)> {
+        in_flight.due().1.into_iter().collect()
+    }
+
+    #[test]
+    fn a_create_is_in_flight_until_it_is_old_and_there_are_not_too_many() {
+        let mut in_flight = CreatesInFlight::default();
+        in_flight.add("/t/a".into(), owner(1), at(0));
+        in_flight.add("/t/a".into(), owner(2), at(500));
+        in_flight.on_connected();
+        assert!(in_flight.are_any(at(600)));
+        assert_eq!(due(&in_flight), [("/t/a".into(), vec![owner(1), owner(2)])]);
+        assert!(in_flight.are_any(at(601)));
+        assert_eq!(due(&in_flight), [("/t/a".into(), vec![owner(2)])]);
+        assert!(!in_flight.are_any(at(1101)));
+        for n in 0..=MANY {
+            in_flight.add(format!("/t/{n}"), owner(1), at(2000 + n as u64));
+        }
+        assert!(in_flight.are_any(at(2000)));
+        in_flight.on_connected();
+        assert_eq!(due(&in_flight).len(), MANY);
+        assert!(!in_flight.due().1.contains_key("/t/0"), "the oldest goes first");
+    }
+
+    /// Hazard 57: what was asked for over a connection happens after it broke, and a look that found it
+    /// unsettled counts not.
+    #[test]
+    fn each_is_looked_for_behind_every_connection_until_nothing_is_there() {
+        let mut in_flight = CreatesInFlight::default();
+        in_flight.add("/t/a".into(), owner(1), at(0));
+        assert_eq!(due(&in_flight), []);
+        in_flight.on_connected();
+        let (first, _) = in_flight.due();
+        in_flight.on_connected();
+        in_flight.on_seen(first, "/t/a", owner(1));
+        assert_eq!(due(&in_flight).len(), 1, "it may have happened when that connection broke");
+        let (second, _) = in_flight.due();
+        in_flight.on_seen(second, "/t/a", owner(1));
+        assert_eq!(due(&in_flight), []);
+        in_flight.on_connected();
+        assert_eq!(due(&in_flight).len(), 1);
+    }
+
+    #[test]
+    fn the_answer_to_the_second_says_nothing_of_the_first() {
+        let mut in_flight = CreatesInFlight::default();
+        in_flight.add("/t/a".into(), owner(1), at(0));
+        in_flight.add("/t/a".into(), owner(1), at(2));
+        in_flight.on_answer("/t/a", owner(1));
+        assert!(in_flight.are_any(at(2)));
+        in_flight.on_answer("/t/a", owner(1));
+        assert!(!in_flight.are_any(at(2)));
     }
 }

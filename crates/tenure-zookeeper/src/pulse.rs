@@ -4,49 +4,38 @@ use std::{collections::VecDeque, time::Duration};
 
 use tenure_core::Moment;
 
-/// The latest time at which the leader has provably heard of our session. It ends the session one timeout after it last
-/// heard of it.
+/// The latest time at which the leader has provably heard of our session. It ends the session one timeout
+/// after it last heard of it.
 ///
 /// # Why a write does not say it
-/// Only the leader ends sessions. A follower that serves us answers pings and reads by itself, and tells its leader of
-/// us
-/// only when that asks it, every half tick, in its stream of messages. Writes and `sync`s that it passes on tell the
-/// leader
-/// nothing. The stream may be held up, for as long as the leader bears with the follower (`syncLimit`): then a write is
-/// still carried out while the leader counts from what it heard before. So we do not assume how long that takes, but
-/// prove
-/// it from the order of messages.
+/// Only the leader ends sessions. A follower that serves us answers pings and reads by itself, and tells its
+/// leader of us only when that asks it, every half tick, in its stream of messages. Writes and `sync`s that
+/// it passes on tell the leader nothing. The stream may be held up, for as long as the leader bears with the
+/// follower (`syncLimit`): then a write is still carried out while the leader counts from what it heard
+/// before. So we do not assume how long that takes, but prove it from the order of messages.
 ///
 /// # Proof
-/// A *beat* is a `sync`: the follower notes us, passes it on to the leader, and answers when the leader's answer has
-/// come
-/// back. Let beat A be answered, then beat B be sent at least half a tick later, and then a write W be sent after the
-/// answer
-/// to B; all three succeed.
+/// A *beat* is a `sync`: the follower notes us, passes it on to the leader, and answers when the leader's
+/// answer has come back. Let beat A be answered, then beat B be sent at least half a tick later, and then a
+/// write W be sent after the answer to B; all three succeed.
 ///
-/// * **Over one connection**, a follower has one leader. Between its answers to A and B the leader has put a question
-///   into
-///   the stream to our follower, as it does so every half tick. The stream keeps order: the question arrived after the
-///   leader's answer to A, so when we had been noted for A, and before its answer to B. The follower answers it at
-///   once.
-///   W takes the same way to the leader behind that answer. So when W is carried out, the leader has heard of us after
-///   A
-///   was sent.
-/// * **If the connection changed in between**, the new one was accepted by asking the leader, which thereby heard of
-///   us,
-///   after A was answered.
+/// * **Over one connection**, a follower has one leader. Between its answers to A and B the leader has put a
+///   question into the stream to our follower, as it does so every half tick. The stream keeps order: the
+///   question arrived after the leader's answer to A, so when we had been noted for A, and before its answer
+///   to B. The follower answers it immediately. W takes the same way to the leader behind that answer. So when W
+///   is carried out, the leader has heard of us after A was sent.
+/// * **If the connection changed in between**, the new one was accepted by asking the leader, which thereby
+///   heard of us, after A was answered.
 ///
-/// Either way the leader that carried out W, with the session alive and a quorum behind it, lets it live for one
-/// time-out
-/// from when A was *sent* at least (it rounds up to a tick). One that is elected later starts all time-outs anew, and
-/// after
-/// W: it asks a quorum first, which has W. One that was deposed before cannot carry out W. The session itself was made
-/// by a
-/// leader after we began to connect, which counts as a first A.
+/// Either way the leader that carried out W, with the session alive and a quorum behind it, lets it live for
+/// one time-out from when A was *sent* at least (it rounds up to a tick). One that is elected later starts
+/// all time-outs anew, and after W: it asks a quorum first, which has W. One that was deposed before cannot
+/// carry out W. The session itself was made by a leader after we began to connect, which counts as a first A.
 ///
 /// # What is assumed
-/// The leader asks no more than an eighth of a tick late while it answers others, clocks run at the same rate (A1: the
-/// drift), and the tick of the URL is no shorter than the servers'. All members serve sessions of the same length.
+/// The leader asks no more than an eighth of a tick late while it answers others, clocks run at the same rate
+/// (A1: the drift), and the tick of the URL is no shorter than the servers'. All members serve sessions of
+/// the same length.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     /// When the last beat was sent of which the leader has heard.

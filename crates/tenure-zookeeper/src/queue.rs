@@ -1,19 +1,20 @@
-//! The queue of a lock: holders, waiters and the nodes that each one watches, from the names of the nodes alone.
+//! The queue of a lock: holders, waiters and the nodes that each one watches, from the names of the nodes
+//! alone.
 
 use tenure_core::Mode;
 
 use crate::node::Contender;
 
-/// All claims of a lock, in the order in which they came. All clients read the same queue and come to the same
-/// conclusion (L1).
+/// All claims of a lock, in the order in which they came. All clients read the same queue and come to the
+/// same conclusion (L1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct NodeQueue {
     contenders: Vec<Contender>,
     /// How many of them hold.
     leading: usize,
 }
 
-impl Queue {
+impl NodeQueue {
     /// From the children of a lock's directory, in any order.
     pub(crate) fn read<'a>(children: impl IntoIterator<Item = &'a String>) -> Self {
         let mut contenders: Vec<_> = children.into_iter().filter_map(|name| Contender::read(name)).collect();
@@ -36,15 +37,15 @@ impl Queue {
         &self.contenders[self.leading..]
     }
 
-    /// Whether one more in this mode would hold at once.
+    /// Whether one more in this mode would hold immediately.
     pub(crate) fn fits(&self, mode: Mode) -> bool {
         let queue = self.contenders.iter().map(|c| c.mode).chain([mode]);
         Mode::leading(queue) == self.contenders.len() + 1
     }
 
-    pub(crate) fn standing(&self, name: &str) -> Option<Standing> {
+    pub(crate) fn position(&self, name: &str) -> Option<QueuePosition> {
         let at = self.contenders.iter().position(|c| c.name == name)?;
-        Some(if at < self.leading { Standing::Holds } else { Standing::Waits(at - self.leading) })
+        Some(if at < self.leading { QueuePosition::Holds } else { QueuePosition::Waits(at - self.leading) })
     }
 
     /// The first node whose name starts with `mark`.
@@ -56,8 +57,8 @@ impl Queue {
         self.contenders.iter().filter(move |c| c.name.starts_with(mark))
     }
 
-    /// The nodes that a waiter with so many others ahead must watch: their change may make it a holder. A waiter
-    /// further back watches the one before it, so that one change wakes few.
+    /// The nodes that a waiter with `ahead` others before it must watch: their change may make it a holder. A
+    /// waiter further back watches the one before it, so that one change wakes few.
     pub(crate) fn watched_by(&self, ahead: usize) -> Vec<&str> {
         let Some(own) = self.waiters().get(ahead) else { return Vec::new() };
         match ahead.checked_sub(1) {
@@ -73,7 +74,7 @@ impl Queue {
 
 /// The position of a claim in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum QueuePosition {
     Holds,
     /// So many wait before it.
     Waits(usize),
@@ -88,9 +89,9 @@ const WATCHED: usize = 64;
 mod tests {
     use super::*;
 
-    fn queue(names: &[&str]) -> Queue {
+    fn queue(names: &[&str]) -> NodeQueue {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Queue::read(&names)
+        NodeQueue::read(&names)
     }
 
     fn shared(limit: u32, number: i32) -> String {
@@ -101,7 +102,7 @@ mod tests {
         format!("x-lock-{number:010}")
     }
 
-    fn order(queue: &Queue) -> Vec<i32> {
+    fn order(queue: &NodeQueue) -> Vec<i32> {
         queue.contenders.iter().map(|c| c.sequence).collect()
     }
 
@@ -109,16 +110,16 @@ mod tests {
     #[test]
     fn the_first_that_fit_together_hold_in_the_order_of_their_numbers() {
         let names = [shared(0, 12), alone(3), shared(0, 13), alone(20), "config".to_owned()];
-        let queue = Queue::read(&names);
+        let queue = NodeQueue::read(&names);
         assert_eq!(order(&queue), [3, 12, 13, 20]);
-        assert_eq!(queue.standing(&alone(3)), Some(Standing::Holds));
-        assert_eq!(queue.standing(&shared(0, 13)), Some(Standing::Waits(1)));
-        assert_eq!(queue.standing("gone"), None);
-        let queue = Queue::read(&names[2..]);
+        assert_eq!(queue.position(&alone(3)), Some(QueuePosition::Holds));
+        assert_eq!(queue.position(&shared(0, 13)), Some(QueuePosition::Waits(1)));
+        assert_eq!(queue.position("gone"), None);
+        let queue = NodeQueue::read(&names[2..]);
         assert_eq!(queue.holders().len(), 1);
         assert!(!queue.fits(Mode::READ), "a writer waits");
-        assert!(Queue::read(&[shared(0, 12)]).fits(Mode::READ));
-        assert!(!Queue::read(&[shared(1, 12)]).fits(Mode::READ));
+        assert!(NodeQueue::read(&[shared(0, 12)]).fits(Mode::READ));
+        assert!(!NodeQueue::read(&[shared(1, 12)]).fits(Mode::READ));
     }
 
     /// L1: the counter of a directory is 32 bits wide.
@@ -132,11 +133,11 @@ mod tests {
     #[test]
     fn who_waits_watches_the_one_before_it_or_those_who_hold() {
         let names = [shared(0, 1), shared(0, 2), alone(3), shared(0, 4)];
-        let queue = Queue::read(&names);
+        let queue = NodeQueue::read(&names);
         assert_eq!(queue.watched_by(0), [shared(0, 2)], "the last of the readers");
         assert_eq!(queue.watched_by(1), [alone(3)]);
         let slots = [shared(2, 1), shared(2, 2), shared(2, 3)];
-        assert_eq!(Queue::read(&slots).watched_by(0), [shared(2, 1), shared(2, 2)], "any of them");
+        assert_eq!(NodeQueue::read(&slots).watched_by(0), [shared(2, 1), shared(2, 2)], "any of them");
         assert!(queue.watched_by(9).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! `Sessions`: one session for each ttl, but not for too many, begun when it is first needed.
+//! `SessionPool`: one session for each ttl, but not for too many, begun when it is first needed.
 
 use std::{
     collections::HashMap,
@@ -11,37 +11,42 @@ use futures_util::{
     future::{Either, select},
     stream::FuturesUnordered,
 };
-use tenure_core::{BackendError, Bells, BoxFuture, Host, Moment, OwnerId, Timing, locked};
+use tenure_core::{BackendError, BoxFuture, Host, Moment, Notifier, OwnerId, Timing, locked};
 use tokio::sync::watch;
 use zookeeper_client::{Client, Connector, Error};
 
 use crate::{
     config::Config,
     error,
-    session::{self, Birth, Session},
+    session::{self, EnsembleSession, NewSession},
 };
 
-/// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds the locks.
-pub(crate) struct Sessions {
+/// The sessions of one [`ZooKeeper`](crate::ZooKeeper). All its handles share them: a session is what holds
+/// the locks.
+pub(crate) struct SessionPool {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<dyn Host>,
-    pub(crate) bells: Bells,
+    pub(crate) notifier: Notifier,
     slots: Mutex<HashMap<Duration, Slot>>,
 }
 
 /// A session that was begun; `None` until it is known what became of it. Its thread keeps it.
-type Slot = watch::Receiver<Option<Result<Weak<Session>, BackendError>>>;
+type Slot = watch::Receiver<Option<Result<Weak<EnsembleSession>, BackendError>>>;
 
-impl Sessions {
+impl SessionPool {
     pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Self {
-        Self { config: Arc::new(config), host, bells: Bells::default(), slots: Mutex::default() }
+        Self { config: Arc::new(config), host, notifier: Notifier::default(), slots: Mutex::default() }
     }
 
     /// The one in which leases of this ttl live; for an owner that has a node already, the one that has it.
     ///
     /// # Cancel safety
     /// The session is opened all the same, and used by the next request.
-    pub(crate) async fn of(&self, ttl: Duration, owner: OwnerId) -> Result<Arc<Session>, BackendError> {
+    pub(crate) async fn of(
+        &self,
+        ttl: Duration,
+        owner: OwnerId,
+    ) -> Result<Arc<EnsembleSession>, BackendError> {
         if let Some(session) = self.with(owner).filter(|session| ttl <= session.longest()) {
             return Ok(session);
         }
@@ -51,7 +56,7 @@ impl Sessions {
     }
 
     /// Any session, for a request without a ttl: the longest, which is the last to give a server up.
-    pub(crate) async fn any(&self) -> Result<Arc<Session>, BackendError> {
+    pub(crate) async fn any(&self) -> Result<Arc<EnsembleSession>, BackendError> {
         match self.living().into_iter().max_by_key(|session| session.longest()) {
             Some(session) => Ok(session),
             None => self.begun(Timing::DEFAULT_TTL).await,
@@ -59,18 +64,18 @@ impl Sessions {
     }
 
     /// The one that has this owner's node.
-    pub(crate) fn with(&self, owner: OwnerId) -> Option<Arc<Session>> {
+    pub(crate) fn with(&self, owner: OwnerId) -> Option<Arc<EnsembleSession>> {
         self.living().into_iter().find(|session| session.with_entry(owner, |_| ()).is_some())
     }
 
     /// The sessions that exist now.
-    pub(crate) fn living(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn living(&self) -> Vec<Arc<EnsembleSession>> {
         let slots = locked(&self.slots);
         let begun = slots.values().filter_map(|slot| slot.borrow().as_ref()?.as_ref().ok()?.upgrade());
         begun.filter(|session| !session.is_over()).collect()
     }
 
-    async fn begun(&self, ttl: Duration) -> Result<Arc<Session>, BackendError> {
+    async fn begun(&self, ttl: Duration) -> Result<Arc<EnsembleSession>, BackendError> {
         let mut slot = self.slot(ttl);
         let known = slot.wait_for(Option::is_some).await.ok().and_then(|known| known.clone());
         // Without a thread for it there is nobody who could say more.
@@ -88,12 +93,13 @@ impl Sessions {
     fn start(&self, ttl: Duration) -> Slot {
         let (result, slot) = watch::channel(None);
         let (failed, place) = (result.clone(), self.config.place_name());
-        let (config, host, bells) = (self.config.clone(), self.host.clone(), self.bells.clone());
+        let (config, host, notifier) = (self.config.clone(), self.host.clone(), self.notifier.clone());
         let start = move || -> BoxFuture<'static, ()> {
             Box::pin(async move {
                 match begin(&config, &*host, ttl).await {
                     Ok((client, opened)) => {
-                        let (session, orders) = Session::new(Birth { client, config, host, bells, opened });
+                        let (session, orders) =
+                            EnsembleSession::new(NewSession { client, config, host, notifier, opened });
                         if result.send(Some(Ok(Arc::downgrade(&session)))).is_err() {
                             session.end();
                         }
@@ -112,7 +118,7 @@ impl Sessions {
     }
 }
 
-impl Drop for Sessions {
+impl Drop for SessionPool {
     fn drop(&mut self) {
         for session in self.living() {
             session.end();
@@ -122,9 +128,8 @@ impl Drop for Sessions {
 
 /// Connects, and says when it began to: the first of several tries that succeeds.
 ///
-/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has just been
-/// started
-/// need not: where nothing is heard, another try begins beside the first.
+/// The driver tries the servers in an order of its own, and waits long for one that hangs. A program that has
+/// just been started need not: where nothing is heard, another try begins beside the first.
 async fn begin(config: &Config, host: &dyn Host, ttl: Duration) -> Result<(Client, Moment), Error> {
     let attempt = |began: Moment| async move { connect(config, ttl).await.map(|client| (client, began)) };
     let mut tries = FuturesUnordered::from_iter([attempt(host.now())]);
@@ -150,22 +155,23 @@ async fn begin(config: &Config, host: &dyn Host, ttl: Duration) -> Result<(Clien
 
 /// One round through all servers.
 async fn connect(config: &Config, ttl: Duration) -> Result<Client, Error> {
-    // A server that says nothing for so long is left for another one, early enough for a renewal to be tried again.
+    // A server that says nothing for this long is left for another one, early enough for a renewal to be
+    // tried again.
     let patience = (ttl / 4).clamp(LEAST_PATIENCE, config.connect_timeout);
     let mut connector = Client::connector()
         .with_session_timeout(ttl + config.slack())
         .with_connection_timeout(patience)
         .with_fail_eagerly();
-    if let Some(login) = &config.login {
-        let word = format!("{}:{}", login.user, login.password.expose());
+    if let Some((user, password)) = config.login.as_ref().and_then(|login| login.whole().ok()) {
+        let word = format!("{user}:{}", password.expose());
         connector = connector.with_auth("digest", word.as_bytes());
     }
     Connector::connect(connector, &config.place_name()).await
 }
 
-/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a connection
-/// of
-/// the 60 that a server allows each machine (`maxClientCnxns`), so that those that few programs use share.
+/// For which ttl the session of a ttl is begun, beside those that there are. A session costs a thread, and a
+/// connection of the 60 that a server allows each machine (`maxClientCnxns`), so that those that few programs
+/// use share.
 fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Duration {
     let (mut odd, mut is_begun) = (0, false);
     for &other in begun {
@@ -175,9 +181,9 @@ fn served_as<'a>(ttl: Duration, begun: impl Iterator<Item = &'a Duration>) -> Du
     if is_begun || odd < ODD { ttl } else { rounded(ttl) }
 }
 
-/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that does not
-/// allow a
-/// session of that length gives the longest that it allows, which serves if the ttl itself is allowed.
+/// The common one that is no shorter. It is less than twice as long, from a second to a minute. A server that
+/// does not allow a session of that length gives the longest that it allows, which serves if the ttl itself
+/// is allowed.
 fn rounded(ttl: Duration) -> Duration {
     let common = COMMON_MS.iter().map(|&ms| Duration::from_millis(ms));
     common.into_iter().find(|common| ttl <= *common).unwrap_or(ttl)
@@ -205,7 +211,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
-    use tenure::TokioHost;
+    use tenure::backend::TokioHost;
     use tenure_core::ProcessId;
     use tenure_testkit::zookeeper::ZooKeeperServer;
 
@@ -215,7 +221,8 @@ mod tests {
         secs.iter().map(|secs| Duration::from_secs_f64(*secs)).collect()
     }
 
-    /// Common ones and the first few others have sessions of exactly their length: a crash is noticed no later for it.
+    /// Common ones and the first few others have sessions of exactly their length: a crash is noticed no
+    /// later for it.
     #[test]
     fn few_ttls_are_served_exactly_and_many_share() {
         let mut begun = Vec::new();
@@ -235,7 +242,7 @@ mod tests {
     async fn a_request_without_a_ttl_takes_the_longest() {
         let server = ZooKeeperServer::start();
         for _ in 0..5 {
-            let sessions = Sessions::new(Config::from_url(&server.url("")).unwrap(), Arc::new(TokioHost));
+            let sessions = SessionPool::new(Config::from_url(&server.url("")).unwrap(), Arc::new(TokioHost));
             for ttl in secs(&[2.0, 30.0, 5.0, 10.0]) {
                 let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [1; 16]);
                 sessions.of(ttl, owner).await.unwrap();

@@ -1,4 +1,4 @@
-//! `Store`: the state that all handles share, and what it remembers of the locks and of the servers.
+//! `SharedState`: the state that all handles share, and what it remembers of the locks and of the servers.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,14 +11,14 @@ use zookeeper_client::{CreateMode, Error, Stat};
 
 use crate::{
     error,
-    node::{self, Contender, Record, token},
-    session::Session,
-    sessions::Sessions,
+    node::{self, Contender, NodeRecord, token},
+    session::EnsembleSession,
+    sessions::SessionPool,
 };
 
 /// The state that all handles share.
-pub(crate) struct Store {
-    pub(crate) sessions: Sessions,
+pub(crate) struct SharedState {
+    pub(crate) sessions: SessionPool,
     pub(crate) directories: Directories,
     pub(crate) known_holders: KnownHolders,
     pub(crate) ensemble: Ensemble,
@@ -26,7 +26,7 @@ pub(crate) struct Store {
     pub(crate) newest: AtomicI64,
 }
 
-impl Store {
+impl SharedState {
     /// The directory of the contenders of a lock.
     pub(crate) fn directory_of(&self, name: &LockName) -> String {
         format!("{}/{}", self.sessions.config.base, node::encode(name))
@@ -39,7 +39,7 @@ pub(crate) struct Directories(Mutex<HashSet<String>>);
 
 impl Directories {
     /// Makes the directory if there is none. If it is not known, first checks that it belongs to a lock.
-    pub(crate) async fn ready(&self, session: &Session, path: &str) -> Result<(), BackendError> {
+    pub(crate) async fn ready(&self, session: &EnsembleSession, path: &str) -> Result<(), BackendError> {
         if locked(&self.0).contains(path) {
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl Directories {
 ///
 /// # Errors
 /// `Invalid` if there is something else.
-async fn is_there(session: &Session, path: &str) -> Result<bool, BackendError> {
+async fn is_there(session: &EnsembleSession, path: &str) -> Result<bool, BackendError> {
     let (data, children) =
         futures_util::join!(session.client.get_data(path), session.client.list_children(path));
     let looked = |error| error::looked(&session.place(), error);
@@ -82,12 +82,10 @@ async fn is_there(session: &Session, path: &str) -> Result<bool, BackendError> {
     Err(error::no_lock(&session.place(), path))
 }
 
-/// With all directories above it that are missing: whoever may use them need not be able to make them. Where the server
-/// can, it
-/// removes the lowest one again when nobody has wanted the lock for a while; tokens grow all the same, for they are
-/// counted by
-/// the ensemble.
-pub(crate) async fn make_directory(session: &Session, path: &str) -> Result<(), Error> {
+/// With all directories above it that are missing: a user that may use them need not be able to make them.
+/// Where the server can, it removes the lowest one again when no client has wanted the lock for a while;
+/// tokens still grow, because the ensemble counts them.
+pub(crate) async fn make_directory(session: &EnsembleSession, path: &str) -> Result<(), Error> {
     match make_lowest(session, path).await {
         Err(Error::NoNode) => {}
         made => return made,
@@ -98,7 +96,7 @@ pub(crate) async fn make_directory(session: &Session, path: &str) -> Result<(), 
     make_lowest(session, path).await
 }
 
-async fn make_lowest(session: &Session, path: &str) -> Result<(), Error> {
+async fn make_lowest(session: &EnsembleSession, path: &str) -> Result<(), Error> {
     let client = &session.client;
     let permanent = CreateMode::Persistent.with_acls(session.acls());
     let made = client.create(path, DATA, &CreateMode::Container.with_acls(session.acls())).await;
@@ -120,7 +118,7 @@ impl KnownHolders {
     /// A holder for display; `None` if it is gone, or cannot be read.
     pub(crate) async fn first_holder(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         lock: &str,
         holder: &Contender,
     ) -> Option<HolderView> {
@@ -148,7 +146,7 @@ impl KnownHolders {
 }
 
 pub(crate) fn holder_view(node: &Contender, data: &[u8], stat: &Stat) -> HolderView {
-    let record = Record::read(data);
+    let record = NodeRecord::read(data);
     let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
     // Without an end: nobody can say when its process will not be heard of any more.
     let mut holder = HolderView::new(owner, node.mode);
@@ -186,5 +184,6 @@ const KNOWN: usize = 4096;
 
 const KEPT: usize = 1024;
 
-/// How long a reading of the leader's clock is used: 60 s, in which clocks part by less than the drift of a lease.
+/// How long a reading of the leader's clock is used: 60 s, in which clocks part by less than the drift of a
+/// lease.
 const FRESH: Duration = Duration::from_secs(60);

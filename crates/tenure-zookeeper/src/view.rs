@@ -8,14 +8,14 @@ use zookeeper_client::{Error, Stat};
 
 use crate::{
     error, memo,
-    node::{self, Contender, Record, token},
-    queue::Queue,
-    session::Session,
-    store::{DATA, Store, holder_view, make_directory},
+    node::{self, Contender, NodeRecord, token},
+    queue::NodeQueue,
+    session::EnsembleSession,
+    store::{DATA, SharedState, holder_view, make_directory},
 };
 
 fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> WaiterView {
-    let record = Record::read(data);
+    let record = NodeRecord::read(data);
     let made_ms = u64::try_from(stat.ctime).unwrap_or(0);
     let since = Duration::from_millis(record.as_ref().map_or(made_ms, |record| record.since_ms));
     let owner = record.as_ref().map_or_else(|| node.name.clone(), |record| record.owner.to_string());
@@ -25,8 +25,8 @@ fn waiter_view(node: &Contender, data: &[u8], stat: &Stat, now: Moment) -> Waite
 
 /// The state of one lock, none of it older than the question.
 pub(crate) async fn inspect(
-    store: &Store,
-    session: &Session,
+    store: &SharedState,
+    session: &EnsembleSession,
     name: &LockName,
 ) -> Result<LockView, BackendError> {
     // Sent at once, in this order.
@@ -40,7 +40,11 @@ pub(crate) async fn inspect(
 }
 
 /// The state of one lock, as the server knows it.
-async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockView, BackendError> {
+async fn look(
+    store: &SharedState,
+    session: &EnsembleSession,
+    name: &LockName,
+) -> Result<LockView, BackendError> {
     let lock = store.directory_of(name);
     let looked = |error| error::looked(&session.place(), error);
     let (children, stat) = match session.client.get_children(&lock).await {
@@ -50,7 +54,7 @@ async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockV
         }
         seen => seen.map_err(looked)?,
     };
-    let queue = Queue::read(&children);
+    let queue = NodeQueue::read(&children);
     let now = session.host.now();
     let holders = read_all(session, &lock, queue.holders()).await.map_err(looked)?;
     let waiters = read_all(session, &lock, queue.waiters()).await.map_err(looked)?;
@@ -61,15 +65,19 @@ async fn look(store: &Store, session: &Session, name: &LockName) -> Result<LockV
 }
 
 /// The directory was never there, or was removed when it was empty, which raised this.
-async fn fence_without_directory(session: &Session) -> Result<FencingToken, Error> {
+async fn fence_without_directory(session: &EnsembleSession) -> Result<FencingToken, Error> {
     let base = session.client.check_stat(&session.config.base).await?;
     Ok(token(base.map_or(0, |stat| stat.czxid.max(stat.pzxid))))
 }
 
-type Seen<'a> = (&'a Contender, Vec<u8>, Stat);
+type NodeRead<'a> = (&'a Contender, Vec<u8>, Stat);
 
 /// The nodes that still exist.
-async fn read_all<'a>(session: &Session, lock: &str, nodes: &'a [Contender]) -> Result<Vec<Seen<'a>>, Error> {
+async fn read_all<'a>(
+    session: &EnsembleSession,
+    lock: &str,
+    nodes: &'a [Contender],
+) -> Result<Vec<NodeRead<'a>>, Error> {
     let mut seen = Vec::new();
     for batch in nodes.chunks(BATCH) {
         let reads = batch.iter().map(|node| session.client.get_data(&format!("{lock}/{}", node.name)));
@@ -86,8 +94,8 @@ async fn read_all<'a>(session: &Session, lock: &str, nodes: &'a [Contender]) -> 
 
 /// The locks with a holder or a waiter, by name.
 pub(crate) async fn list(
-    store: &Store,
-    session: &Session,
+    store: &SharedState,
+    session: &EnsembleSession,
     prefix: &str,
 ) -> Result<Vec<LockView>, BackendError> {
     let children = session.seen_now(&session.config.base).await;
@@ -107,8 +115,8 @@ pub(crate) async fn list(
 
 /// Deletes the nodes of the holders, and raises the fence.
 pub(crate) async fn break_lock(
-    store: &Store,
-    session: &Session,
+    store: &SharedState,
+    session: &EnsembleSession,
     name: &LockName,
 ) -> Result<Vec<HolderView>, BackendError> {
     let lock = store.directory_of(name);
@@ -118,28 +126,28 @@ pub(crate) async fn break_lock(
         // It was empty, and removed just now.
         return raise(session, &lock).await.map(|()| Vec::new()).map_err(wrote);
     };
-    let queue = Queue::read(&children);
+    let queue = NodeQueue::read(&children);
     let held = read_all(session, &lock, queue.holders()).await.map_err(wrote)?;
     raise(session, &lock).await.map_err(wrote)?;
-    let mut robbed = Vec::new();
+    let mut broken = Vec::new();
     for (node, data, stat) in &held {
         match session.client.delete(&format!("{lock}/{}", node.name), None).await {
-            Ok(()) => robbed.push(holder_view(node, data, stat)),
+            Ok(()) => broken.push(holder_view(node, data, stat)),
             Err(Error::NoNode) => {}
             // What was taken before is taken.
             Err(error) => return Err(wrote(error).of_unknown_outcome()),
         }
     }
-    Ok(robbed)
+    Ok(broken)
 }
 
 /// A change of the directory is a transaction, whose number is larger than all before.
-async fn raise(session: &Session, lock: &str) -> Result<(), Error> {
+async fn raise(session: &EnsembleSession, lock: &str) -> Result<(), Error> {
     match session.client.set_data(lock, DATA, None).await {
         Err(Error::NoNode) => make_directory(session, lock).await,
         raised => raised.map(drop),
     }
 }
 
-/// Requests that are under way at once.
+/// Requests that are under way at the same time.
 const BATCH: usize = 64;

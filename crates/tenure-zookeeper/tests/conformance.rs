@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tenure_core::{BackendHandle, Host, Wait};
+use tenure_core::{BackendHandle, Host, WaitMode};
 use tenure_testkit::{
     conformance::{Arena, player::Player},
     patience::slowness,
@@ -55,7 +55,7 @@ impl OnePath {
         let handle: BackendHandle = Arc::new(ZooKeeper::new(config, self.host.clone()));
         self.handles.lock().unwrap().push(handle.clone());
         // By a claim of their ttl: a session for less gives a silent server up sooner, and a look takes any session that there is.
-        let any = Player::new(handle.clone(), "any").lasting(self.ttl()).waiting(Wait::No).claim;
+        let any = Player::new(handle.clone(), "any").lasting(self.ttl()).waiting(WaitMode::No).claim;
         // A member may need its time to begin a session on a busy machine.
         let deadline = self.host.now() + PATIENCE * slowness();
         while let Err(error) = handle.claim(&any).await {

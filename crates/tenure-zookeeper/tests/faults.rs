@@ -264,7 +264,7 @@ async fn a_break_wakes_the_robbed() {
     let guard = soon("it holds", a.mutex("job").ttl(ttl).acquire()).await.unwrap();
     sleep(Duration::from_millis(300)).await;
     let broken = Instant::now();
-    let robbed = b.break_lock("job").await.unwrap();
+    let robbed = b.force_release("job").await.unwrap();
     assert_eq!(robbed.len(), 1);
     assert_eq!(robbed[0].owner, guard.owner().to_string());
     soon("it is told", guard.lost()).await;
@@ -273,7 +273,7 @@ async fn a_break_wakes_the_robbed() {
     let next = soon("the next one enters", b.mutex("job").ttl(ttl).acquire()).await.unwrap();
     assert!(next.token() > guard.token());
     drop(guard);
-    assert!(a.drain(PATIENCE).await);
+    assert!(a.flush(PATIENCE).await);
     next.check().unwrap();
     soon("it leaves", next.release()).await.unwrap();
 }
@@ -315,12 +315,13 @@ async fn a_lease_that_nobody_renews_ends_with_its_ttl() {
     let guard = soon("it holds", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
     let held = Instant::now();
     // Nobody renews it from here on.
-    let (owner, token) = guard.detach();
+    let left = guard.detach();
+    let (owner, token) = (left.owner(), left.token().unwrap());
     let next = soon("the next one enters", locks.mutex("job").ttl(TTL).acquire()).await.unwrap();
     let took = held.elapsed();
     assert!(took > TTL / 2 && took < (TTL + TICK * 3) * slowness(), "{took:?}");
     assert!(next.token() > token);
-    assert_eq!(locks.release("job", owner).await.unwrap(), Released::WasGone);
+    assert_eq!(locks.detached("job", owner).unwrap().release().await.unwrap(), Released::WasGone);
 }
 
 /// Whoever ends leaves nothing behind, and does not make others wait for its session to run out.
@@ -360,7 +361,7 @@ async fn many_leases_are_renewed_and_the_robbed_one_is_found() {
     for n in 0..300 {
         guards.push(soon("it holds", locks.mutex(format!("many/{n}")).ttl(ttl).acquire()).await.unwrap());
     }
-    other.break_lock("many/200").await.unwrap();
+    other.force_release("many/200").await.unwrap();
     soon("it is told", guards[200].lost()).await;
     sleep(ttl).await;
     for (n, guard) in guards.iter().enumerate() {

@@ -2,7 +2,9 @@
 
 use std::{pin::pin, time::Duration};
 
-use tenure_core::{BackendError, BackendHandle, ClaimAnswer, ErrorKind, Released, Renewal, Severity, Wait};
+use tenure_core::{
+    BackendError, BackendHandle, ClaimAnswer, ErrorKind, Released, Renewal, Severity, WaitMode,
+};
 use tenure_testkit::{
     conformance::player::Player,
     patience::stretch,
@@ -64,7 +66,7 @@ async fn asked_of_one_that_is_behind<T>(
 async fn who_asks_after_a_release_is_not_told_that_it_is_held() {
     let ensemble = Ensemble::behind_proxies(3);
     let (ahead, behind, link) = leader_and_follower(&ensemble).await;
-    for wait in [Wait::Turn, Wait::No] {
+    for wait in [WaitMode::Turn, WaitMode::No] {
         let (holder, late) = (player(&ahead), player(&behind).waiting(wait));
         soon("it enters", holder.enter()).await;
         let answer = soon("it is answered", late.ask()).await;

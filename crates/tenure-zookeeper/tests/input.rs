@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{BackendError, ErrorKind, Outcome, Severity, Wait};
+use tenure_core::{BackendError, ErrorKind, Outcome, Severity, WaitMode};
 use tenure_testkit::{conformance::player::Player, patience::slowness, ports, zookeeper::ZooKeeperServer};
 use zookeeper_client::{Acls, CreateMode};
 
@@ -77,7 +77,7 @@ async fn who_is_not_who_made_the_nodes_is_denied() {
         assert!(findings.iter().any(|finding| finding.severity == Severity::Problem), "{findings:?}");
     }
     assert_eq!(holder.backend.inspect(&holder.claim.name).await.unwrap().holders.len(), 1);
-    let same = Player::new(zookeeper(&ours), "job").waiting(Wait::No);
+    let same = Player::new(zookeeper(&ours), "job").waiting(WaitMode::No);
     assert!(!same.try_enter().await);
 }
 

@@ -3,7 +3,8 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use tenure_core::{
-    Audience, BackendHandle, ClaimAnswer, ErrorKind, LockName, Outcome, Renewal, Wait, Wake, Wakes,
+    Audience, BackendHandle, ClaimAnswer, ErrorKind, LockName, Outcome, Renewal, WaitMode, WakeEvent,
+    WakeStream,
 };
 use tenure_testkit::{
     conformance::player::Player,
@@ -55,13 +56,13 @@ fn counted(server: &ZooKeeperServer, what: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {what} in {told}")).trim().parse().unwrap()
 }
 
-fn hints(player: &Player, audience: Audience) -> Box<dyn Wakes> {
+fn hints(player: &Player, audience: Audience) -> Box<dyn WakeStream> {
     player.backend.wakes(player.claim.owner.process(), audience)
 }
 
 /// Waits for a hint to this owner.
-async fn rung(what: &str, player: &Player, hints: &mut dyn Wakes) {
-    soon(what, async { while hints.next().await != Wake::Owner(player.claim.owner) {} }).await;
+async fn rung(what: &str, player: &Player, hints: &mut dyn WakeStream) {
+    soon(what, async { while hints.next().await != WakeEvent::Owner(player.claim.owner) {} }).await;
 }
 
 /// L1, L5. A process was paused while its claim was under way, and its session's thread, first to go on, gave the place up and
@@ -120,7 +121,7 @@ async fn an_error_behind_the_making_of_a_node_does_not_deny_it() {
     }
     waiter.leave().await;
     assert_eq!(contenders(&closed, JOB).await.len(), 1);
-    let answer = player(&backend).waiting(Wait::No).ask().await;
+    let answer = player(&backend).waiting(WaitMode::No).ask().await;
     assert!(matches!(answer, ClaimAnswer::Busy { .. }), "{answer:?}");
 }
 

@@ -1,8 +1,20 @@
-//! `connect`: from a URL to a `Locker`. The only file that names backends.
+//! `connect`: from a URL to a `Locker`; and from settings to a backend. The only file that names backends.
 
 use std::sync::Arc;
 
 use tenure_core::{BackendHandle, Host};
+#[cfg(feature = "etcd")]
+pub(crate) use tenure_etcd as etcd;
+#[cfg(feature = "mysql")]
+pub(crate) use tenure_mysql as mysql;
+#[cfg(feature = "postgres")]
+pub(crate) use tenure_postgres as postgres;
+#[cfg(feature = "redis")]
+pub(crate) use tenure_redis as redis;
+#[cfg(feature = "sqlite")]
+pub(crate) use tenure_sqlite as sqlite;
+#[cfg(feature = "zookeeper")]
+pub(crate) use tenure_zookeeper as zookeeper;
 
 use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 
@@ -15,12 +27,13 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// | `redis://HOST`, `rediss://HOST`, `redis+unix:///PATH`, `redis-sentinel://HOST,HOST?master=NAME`, `redis-cluster://HOST,HOST` | `redis` |
 /// | `redlock:URL,URL,URL` | `redlock` |
 /// | `postgres://USER@HOST/DATABASE` | `postgres` |
+/// | `mysql://USER@HOST/DATABASE`, `mariadb://USER@HOST/DATABASE` | `mysql` |
 /// | `zookeeper://HOST,HOST/PATH` | `zookeeper` |
 /// | `etcd://HOST,HOST` | `etcd` |
 ///
-/// The README of each backend has its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and `@` as `%40`;
-/// or use the builder of the store, which does so. Nothing is sent yet where the backend can do without: a store that is
-/// down is found by the first request.
+/// The README of each backend has its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and `@` as
+/// `%40`; or use the builder of the store. Nothing is sent yet where the backend can do without: a store that is down is
+/// found by the first request.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,94 +43,239 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// ```
 ///
 /// # Errors
-/// [`ConfigError`] if the URL names no backend that was compiled in, or has settings that it does not know.
+/// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this build; the
+/// message then says which feature is missing. Without a feature there is no store at all.
 ///
 /// # Cancel safety
 /// Nothing is left behind.
 pub async fn connect(url: &str) -> Result<Locker, ConfigError> {
-    let host: Arc<dyn Host> = Arc::new(TokioHost);
-    let backend = backend(url, &host)?;
-    Ok(Locker::new(backend, host))
+    locker(|host| backend(url, host))
 }
 
-fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
-    let scheme = url.split_once(':').map(|(scheme, _)| scheme).unwrap_or_default();
+/// The locks of a backend that is made on the host of this process.
+pub(crate) fn locker(
+    backend: impl FnOnce(&Arc<dyn Host>) -> Result<BackendHandle, ConfigError>,
+) -> Result<Locker, ConfigError> {
+    let host: Arc<dyn Host> = Arc::new(TokioHost);
+    Ok(Locker::new(backend(&host)?, host))
+}
+
+/// The store that a URL names.
+pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+    let scheme = scheme(url);
     match scheme {
         #[cfg(feature = "memory")]
         "memory" if url == "memory:" => Ok(Arc::new(tenure_memory::Memory::new(host.clone()))),
         #[cfg(feature = "memory")]
         "memory" => Err(ConfigError::Url("memory: takes no path and no parameters".into())),
         #[cfg(feature = "sqlite")]
-        "sqlite" => {
-            let config = tenure_sqlite::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_sqlite::Sqlite::new(config, host.clone())))
-        }
+        "sqlite" => sqlite::Config::read(url)?.backend(host),
         #[cfg(feature = "redis")]
-        _ if tenure_redis::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_redis::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_redis::Redis::new(config, host.clone())))
-        }
+        _ if redis::Config::SCHEMES.contains(&scheme) => redis::Config::read(url)?.backend(host),
         #[cfg(feature = "redlock")]
-        "redlock" => redlock(url, host),
+        "redlock" => redlock(nodes_of_redlock(url)?, host),
         #[cfg(feature = "postgres")]
-        _ if tenure_postgres::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_postgres::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_postgres::backend(config, host.clone())))
-        }
+        _ if postgres::Config::SCHEMES.contains(&scheme) => postgres::Config::read(url)?.backend(host),
+        #[cfg(feature = "mysql")]
+        _ if mysql::Config::SCHEMES.contains(&scheme) => mysql::Config::read(url)?.backend(host),
         #[cfg(feature = "zookeeper")]
-        _ if tenure_zookeeper::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_zookeeper::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_zookeeper::ZooKeeper::new(config, host.clone())))
-        }
+        _ if zookeeper::Config::SCHEMES.contains(&scheme) => zookeeper::Config::read(url)?.backend(host),
         #[cfg(feature = "etcd")]
-        _ if tenure_etcd::Config::SCHEMES.contains(&scheme) => {
-            let config = tenure_etcd::Config::from_url(url).map_err(ConfigError::of_url)?;
-            Ok(Arc::new(tenure_etcd::Etcd::new(config, host.clone())))
-        }
+        _ if etcd::Config::SCHEMES.contains(&scheme) => etcd::Config::read(url)?.backend(host),
         _ => Err(unknown(url, host)),
     }
 }
 
-#[cfg(feature = "redlock")]
-fn redlock(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
-    let urls = tenure_redlock::Config::from_url(url).map_err(ConfigError::of_url)?.nodes;
-    let node = |url: &String| {
-        let config = tenure_redis::Config::from_url(url).and_then(|config| config.in_quorum(urls.len()));
-        let config = config.map_err(|error| ConfigError::of_url(format!("redlock: {error}")))?;
-        Ok((config.place_name(), Arc::new(tenure_redis::Redis::new(config, host.clone()))))
+/// The settings of a store, which a URL and a builder fill alike.
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+pub(crate) trait StoreSettings: Sized {
+    /// Those of a URL.
+    fn read(url: &str) -> Result<Self, ConfigError>;
+
+    /// The URL that says the same.
+    fn url(&self) -> Result<String, ConfigError>;
+
+    /// The store that they describe, if none of them is wrong.
+    fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError>;
+}
+
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+macro_rules! settings_of {
+    ($store:ident, $new:expr) => {
+        impl StoreSettings for $store::Config {
+            fn read(url: &str) -> Result<Self, ConfigError> {
+                Self::from_url(url).map_err(ConfigError::of_url)
+            }
+
+            fn url(&self) -> Result<String, ConfigError> {
+                self.to_url().map_err(ConfigError::of_url)
+            }
+
+            fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+                self.validate().map_err(ConfigError::of_url)?;
+                Ok(Arc::new($new(self, host.clone())))
+            }
+        }
     };
-    let nodes = urls.iter().map(node).collect::<Result<_, ConfigError>>()?;
+}
+
+#[cfg(feature = "etcd")]
+settings_of!(etcd, etcd::Etcd::new);
+#[cfg(feature = "mysql")]
+settings_of!(mysql, mysql::backend);
+#[cfg(feature = "postgres")]
+settings_of!(postgres, postgres::backend);
+#[cfg(feature = "redis")]
+settings_of!(redis, redis::Redis::new);
+#[cfg(feature = "sqlite")]
+settings_of!(sqlite, sqlite::Sqlite::new);
+#[cfg(feature = "zookeeper")]
+settings_of!(zookeeper, zookeeper::ZooKeeper::new);
+
+/// A quorum of these servers.
+#[cfg(feature = "redlock")]
+pub(crate) fn redlock(nodes: Vec<redis::Config>, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+    let many = nodes.len();
+    let node = |config: redis::Config| {
+        let config = config.validate().and_then(|()| config.in_quorum(many)).map_err(of_node)?;
+        Ok((config.place_name(), Arc::new(redis::Redis::new(config, host.clone()))))
+    };
+    let nodes = nodes.into_iter().map(node).collect::<Result<_, ConfigError>>()?;
     let quorum = tenure_redlock::Redlock::new(nodes, host.clone()).map_err(ConfigError::of_url)?;
     Ok(Arc::new(quorum))
 }
 
+/// The servers of a URL of `redlock:`.
+#[cfg(feature = "redlock")]
+pub(crate) fn nodes_of_redlock(url: &str) -> Result<Vec<redis::Config>, ConfigError> {
+    let urls = tenure_redlock::Config::from_url(url).map_err(ConfigError::of_url)?.nodes;
+    urls.iter().map(|url| redis::Config::from_url(url).map_err(of_node)).collect()
+}
+
+#[cfg(feature = "redlock")]
+fn of_node(error: redis::ConfigError) -> ConfigError {
+    ConfigError::of_url(format!("redlock: {error}"))
+}
+
+/// The stores: the feature that each of them is behind, whether this build has it, and its URLs.
+const STORES: &[(&str, bool, &[&str])] = &[
+    ("sqlite", cfg!(feature = "sqlite"), &["sqlite:PATH"]),
+    (
+        "redis",
+        cfg!(feature = "redis"),
+        &[
+            "redis://HOST",
+            "rediss://HOST",
+            "redis+unix:///PATH",
+            "redis-sentinel://HOST,HOST?master=NAME",
+            "rediss-sentinel://HOST,HOST?master=NAME",
+            "redis-cluster://HOST,HOST",
+            "rediss-cluster://HOST,HOST",
+        ],
+    ),
+    ("redlock", cfg!(feature = "redlock"), &["redlock:redis://HOST,redis://HOST,redis://HOST"]),
+    (
+        "postgres",
+        cfg!(feature = "postgres"),
+        &["postgres://USER@HOST/DATABASE", "postgresql://USER@HOST/DATABASE"],
+    ),
+    ("mysql", cfg!(feature = "mysql"), &["mysql://USER@HOST/DATABASE", "mariadb://USER@HOST/DATABASE"]),
+    ("zookeeper", cfg!(feature = "zookeeper"), &["zookeeper://HOST,HOST"]),
+    ("etcd", cfg!(feature = "etcd"), &["etcd://HOST,HOST", "etcds://HOST,HOST"]),
+    ("memory", cfg!(feature = "memory"), &["memory:"]),
+];
+
+/// No store of this build takes the URL.
 fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
-    let known: &[&str] = &[
-        #[cfg(feature = "sqlite")]
-        "sqlite:PATH",
-        #[cfg(feature = "redis")]
-        "redis://HOST",
-        #[cfg(feature = "redis")]
-        "rediss://HOST",
-        #[cfg(feature = "redis")]
-        "redis+unix:///PATH",
-        #[cfg(feature = "redis")]
-        "redis-sentinel://HOST,HOST?master=NAME",
-        #[cfg(feature = "redis")]
-        "redis-cluster://HOST,HOST",
-        #[cfg(feature = "redlock")]
-        "redlock:redis://HOST,redis://HOST,redis://HOST",
-        #[cfg(feature = "postgres")]
-        "postgres://USER@HOST/DATABASE",
-        #[cfg(feature = "zookeeper")]
-        "zookeeper://HOST,HOST/PATH",
-        #[cfg(feature = "etcd")]
-        "etcd://HOST,HOST",
-        #[cfg(feature = "memory")]
-        "memory:",
-    ];
-    // Not even what stands where the scheme belongs is shown: where there is none, it may be a password.
+    let scheme = scheme(url);
+    // Only a scheme that is known is shown: what stands in its place may be a password.
+    if let Some((feature, ..)) =
+        STORES.iter().find(|(.., urls)| urls.iter().any(|url| self::scheme(url) == scheme))
+    {
+        return ConfigError::of_url(format!(
+            "this build of tenure has no store for {scheme}: URLs; build it with the feature `{feature}`"
+        ));
+    }
+    let known: Vec<&str> =
+        STORES.iter().filter(|(_, is_built, _)| *is_built).flat_map(|(.., urls)| *urls).copied().collect();
+    if known.is_empty() {
+        let features: Vec<&str> = STORES.iter().map(|(feature, ..)| *feature).collect();
+        let what = "this build of tenure has no store; build it with one of the features";
+        return ConfigError::of_url(format!("{what} {}", features.join(", ")));
+    }
     let has_one = url.find(':').is_some_and(|at| at > 0);
     let what = if has_one { "unknown URL scheme" } else { "a URL without a scheme" };
     ConfigError::of_url(format!("{what}; use one of: {}", known.join(", ")))
+}
+
+fn scheme(url: &str) -> &str {
+    url.split_once(':').map_or("", |(scheme, _)| scheme)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(url: &str) -> String {
+        let host: Arc<dyn Host> = Arc::new(TokioHost);
+        unknown(url, &host).to_string()
+    }
+
+    #[test]
+    fn a_url_of_a_store_that_is_not_in_this_build_names_its_feature() {
+        for (url, part) in [
+            ("sqlite:locks.db", "no store for sqlite: URLs; build it with the feature `sqlite`"),
+            ("memory:", "the feature `memory`"),
+            ("rediss-cluster://host", "the feature `redis`"),
+            ("postgresql://host/db", "the feature `postgres`"),
+            ("redlock:redis://a,redis://b,redis://c", "the feature `redlock`"),
+        ] {
+            assert!(said(url).contains(part), "{}", said(url));
+        }
+    }
+
+    #[test]
+    fn each_store_of_this_build_is_reached_by_all_of_its_schemes() {
+        let host: Arc<dyn Host> = Arc::new(TokioHost);
+        for (feature, is_built, urls) in STORES {
+            for url in *urls {
+                let is_missing =
+                    backend(url, &host).is_err_and(|e| e.to_string().contains("this build of tenure"));
+                assert_eq!(is_missing, !is_built, "{feature}: {url}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_scheme_of_a_backend_is_one_whose_feature_can_be_named() {
+        let schemes: &[&[&str]] = &[
+            #[cfg(feature = "redis")]
+            redis::Config::SCHEMES,
+            #[cfg(feature = "postgres")]
+            postgres::Config::SCHEMES,
+            #[cfg(feature = "mysql")]
+            mysql::Config::SCHEMES,
+            #[cfg(feature = "zookeeper")]
+            zookeeper::Config::SCHEMES,
+            #[cfg(feature = "etcd")]
+            etcd::Config::SCHEMES,
+        ];
+        for scheme in schemes.iter().copied().flatten() {
+            assert!(said(&format!("{scheme}://host")).contains("build it with the feature"), "{scheme}");
+        }
+    }
 }

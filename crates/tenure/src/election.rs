@@ -1,31 +1,36 @@
-//! `Election`: one leader of many, who says where it can be found, and `Observer`, for those who only want to know.
+//! `Election`: one leader of many, who says where it can be found, and `Observer`, which follows it.
 
 use std::{
     fmt,
-    future::pending,
+    future::{pending, poll_fn},
     ops::Deref,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use futures_util::Stream;
 use tenure_core::{
-    BackendError, FencingToken, HolderView, Host, Label, LockView, Memo, Moment, OwnerId, locked,
+    BackendError, BoxFuture, FencingToken, HolderView, Host, Label, LockView, Memo, Moment, locked,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::{
     engine::{News, request::forked},
-    error::{AcquireError, ConfigError, NoteError, ReleaseError},
+    error::{AcquireError, ConfigError, MemoError, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
-    pace::Pace,
+    manual::Detached,
+    pace::PollPace,
+    verbs::Held,
 };
 
-/// An election: those who campaign wait in a queue, and one of them leads at a time. Made by
+/// An election: the candidates wait in a queue, and one of them leads at a time. Made by
 /// [`Locker::election`](crate::Locker::election).
 ///
 /// It is a mutex of the same name, of which the holder is the leader and the fencing token is the term: terms grow from leader
@@ -34,7 +39,7 @@ use crate::{
 ///
 /// # What is not promised
 /// That a former leader has stopped what it started: give the [term](Lease::token) to the resources that it writes to. That
-/// an [observer](Self::observe) sees a leader who led for less than its pause, or is told of each change at once.
+/// an [observer](Self::observe) sees a leader who led for less than its pause, or is told of each change immediately.
 ///
 /// # Example: a leader with an address
 /// ```
@@ -45,12 +50,12 @@ use crate::{
 /// leadership.proclaim("10.0.0.7:8080").await?;
 ///
 /// // Elsewhere:
-/// let leader = election.leader().await?.expect("somebody leads");
+/// let leader = election.leader().await?.expect("there is a leader");
 /// assert_eq!(leader.proclaimed.as_deref(), Some("10.0.0.7:8080"));
 /// leadership.resign().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Election {
     lock: Lock,
     pause: Duration,
@@ -62,44 +67,48 @@ impl Election {
 
     pub(crate) fn new(lock: Lock) -> Self {
         // A term is of one leader: no lease is passed on inside a process.
-        Self { lock: lock.strict_order(), pause: Self::PAUSE }
+        Self { lock: lock.fifo(), pause: Self::PAUSE }
     }
 
     /// With settings of the lock: `election.with(|lock| lock.ttl(…).label(…))`. Defaults are those of
     /// [`Locker::mutex`](crate::Locker::mutex).
     #[must_use]
     pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
-        Self { lock: set(self.lock).strict_order(), ..self }
+        Self { lock: set(self.lock).fifo(), ..self }
     }
 
     /// How often [`observe`](Self::observe) looks if it is told nothing. Default: once a second, for each look is a request.
     /// At least 10 ms.
     #[must_use]
-    pub fn every(self, pause: Duration) -> Self {
+    pub fn poll_interval(self, pause: Duration) -> Self {
         Self { pause, ..self }
     }
 
     /// Waits until this process leads.
     ///
     /// # Timing
-    /// Waits for ever, as [`Lock::acquire`] does.
+    /// As [`Lock::acquire`], for as long as [`within`](Lock::within) of its lock says.
     ///
     /// # Errors
     /// As [`Lock::acquire`]; [`ConfigError::OwnerInUse`] if an owner was [chosen](Lock::owner): each term has one of its own.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws from the election, as with [`Lock::acquire`].
-    pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
-        if let Some(owner) = self.lock.chosen_owner() {
-            return Err(ConfigError::OwnerInUse { owner }.into());
+    pub fn campaign(&self) -> impl Future<Output = Result<Leadership, AcquireError>> + Send + use<> {
+        let election = self.clone();
+        async move {
+            if let Some(owner) = election.lock.chosen_owner() {
+                return Err(ConfigError::OwnerInUse { owner }.into());
+            }
+            let guard = election.lock.acquire().await?;
+            let term = election.term(guard.lease());
+            term.announce().await;
+            Ok(Leadership { guard, term })
         }
-        let guard = self.lock.acquire().await?;
-        let term = self.term(guard.lease());
-        term.announce().await;
-        Ok(Leadership { guard, term })
     }
 
     /// The term of a lease of the lock of this name, for a program that took the lock itself; see [`Term::announce`].
+    #[doc(hidden)]
     pub fn term(&self, lease: Lease) -> Term {
         Term { lease, host: self.lock.host(), proclaimed: Arc::default() }
     }
@@ -117,43 +126,61 @@ impl Election {
     ///     .election("scheduler")
     ///     .lead(async |term| {
     ///         term.proclaim("10.0.0.7:8080").await.ok();
-    ///         term.token() // in earnest: schedule until told to stop
+    ///         term.token() // in a real program: schedule until told to stop
     ///     })
     ///     .await?;
     /// println!("led in term {term}");
     /// # Ok(()) }
     /// ```
     ///
+    /// To spawn it, write `async move |term|`, and have `work` answer what is needed of what it changed:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let mut terms = 0;
+    /// let leading = locks.election("scheduler").lead(async move |_term| {
+    ///     terms += 1;
+    ///     terms
+    /// });
+    /// assert_eq!(tokio::spawn(leading).await??, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Timing
-    /// Waits for ever to lead. A store that fails in a row for longer than the [`patience`](Lock::patience) of the lock, 30 s
+    /// Waits to lead without a bound, if the lock sets none. A store that fails in a row for longer than the [`patience`](Lock::patience) of the lock, 30 s
     /// if nothing is said, is an error.
     ///
     /// # Errors
-    /// As [`Lock::acquire`]; nobody leads through this call then.
+    /// As [`Lock::acquire`]; this call does not lead then.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work, and then gives the lead up in the background.
-    pub async fn lead<T, F>(&self, mut work: impl FnMut(Term) -> F) -> Result<T, AcquireError>
-    where
-        F: Future<Output = T>,
-    {
-        loop {
-            let leadership = self.campaign().await?;
-            let done = leadership.guard.work_under(work(leadership.term())).await;
-            let done = match done.and_then(|out| leadership.check().map(|()| out)) {
-                Ok(out) => held_until_its_release(leadership.resign().await).map(|()| out),
-                lost => lost,
-            };
-            match done {
-                Ok(out) => return Ok(out),
-                Err(lost) => {
-                    tracing::warn!(election = self.lock.named(), %lost, "the lead was lost: campaigning again")
+    pub fn lead<T, F: AsyncFnMut(Term) -> T>(
+        &self,
+        mut work: F,
+    ) -> impl Future<Output = Result<T, AcquireError>> + use<T, F> {
+        let election = self.clone();
+        async move {
+            loop {
+                let leadership = election.campaign().await?;
+                let done = leadership.guard.work_under(work(leadership.term())).await;
+                let done = match done.and_then(|out| leadership.check().map(|()| out)) {
+                    Ok(out) => held_until_its_release(leadership.resign().await).map(|()| out),
+                    lost => lost,
+                };
+                match done {
+                    Ok(out) => return Ok(out),
+                    Err(lost) => {
+                        let election = election.lock.named();
+                        tracing::warn!(election, %lost, "the lead was lost: campaigning again");
+                    }
                 }
             }
         }
     }
 
-    /// Who leads, as the store sees it now; `None` if nobody does.
+    /// Who leads, as the store sees it now; `None` if none does.
     ///
     /// # Timing
     /// One request, up to 5 s. The answer may be old when it arrives.
@@ -173,7 +200,7 @@ impl Election {
     }
 }
 
-/// A lead, and the duty to give it up: a [`Term`], to which it is dereferenced.
+/// A lead, and the duty to give it up: a [`Term`], to which it derefs.
 ///
 /// # Dropping
 /// Gives the lead up in the background, as [`Guard`] does.
@@ -204,7 +231,7 @@ impl Leadership {
     }
 
     /// Stops the renewals and leaves the lead to its ttl, as [`Guard::detach`].
-    pub fn detach(self) -> (OwnerId, FencingToken) {
+    pub fn detach(self) -> Detached {
         self.guard.detach()
     }
 }
@@ -217,13 +244,19 @@ impl Deref for Leadership {
     }
 }
 
+impl AsRef<Lease> for Leadership {
+    fn as_ref(&self) -> &Lease {
+        &self.term.lease
+    }
+}
+
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.guard.fmt(f)
     }
 }
 
-/// The proof that this process leads: a [`Lease`], to which it is dereferenced, with which the leader can proclaim something.
+/// The proof that this process leads: a [`Lease`], to which it derefs, with which the leader can proclaim something.
 #[derive(Clone)]
 pub struct Term {
     lease: Lease,
@@ -265,6 +298,7 @@ impl Term {
     ///
     /// # Cancel safety
     /// They are told or not.
+    #[doc(hidden)]
     pub async fn announce(&self) {
         self.lease.tell_observers();
     }
@@ -276,11 +310,11 @@ impl Term {
     /// One request or some, up to 5 s. The store keeps it for an hour, and the leader repeats it every 20 minutes.
     ///
     /// # Errors
-    /// As [`Lease::note`]. If the store failed, it is said again in the background for as long as this term lasts.
+    /// As [`Lease::set_memo`]. If the store failed, it is said again in the background for as long as this term lasts.
     ///
     /// # Cancel safety
     /// It may or may not be said.
-    pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), NoteError> {
+    pub async fn proclaim(&self, text: impl AsRef<str>) -> Result<(), MemoError> {
         let memo = Memo::new(text.as_ref(), KEPT)?;
         let said = {
             let mut last = locked(&self.proclaimed.last);
@@ -299,11 +333,11 @@ impl Term {
     ///
     /// No other waits for that: the future of one may rest. So what was said before may come after it, and the newest one is said
     /// again by whichever comes last.
-    async fn say(&self, said: Said) -> Result<(), NoteError> {
+    async fn say(&self, said: Said) -> Result<(), MemoError> {
         let answer = self.lease.leave(&said.memo).await;
         let pause = match &answer {
             Ok(()) => Some(REPEATED),
-            Err(NoteError::Store(_)) => Some(AGAIN),
+            Err(MemoError::Store(_)) => Some(AGAIN),
             Err(_) => None,
         };
         if let Some(last) = locked(&self.proclaimed.last).as_mut() {
@@ -350,9 +384,34 @@ impl Deref for Term {
     }
 }
 
+impl AsRef<Lease> for Term {
+    fn as_ref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
 impl fmt::Debug for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lease.fmt(f)
+    }
+}
+
+/// What an [`Observer`] sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// This one leads.
+    Led(Leader),
+    /// No process leads now; the election goes on.
+    Vacant,
+}
+
+impl Observed {
+    /// Who leads; `None` if no process does.
+    pub fn leader(self) -> Option<Leader> {
+        match self {
+            Self::Led(leader) => Some(leader),
+            Self::Vacant => None,
+        }
     }
 }
 
@@ -364,26 +423,34 @@ impl fmt::Debug for Term {
 /// Ends it, and the connection. Nothing is left in the store: an observer has no place there.
 pub struct Observer {
     lock: Lock,
+    listening: Arc<AsyncMutex<Listening>>,
+    /// The look that is under way.
+    looking: Option<BoxFuture<'static, Result<Observed, BackendError>>>,
+    /// What was answered last, if anything was.
+    told: Option<Observed>,
+}
+
+/// What lasts from look to look.
+struct Listening {
+    pace: PollPace,
     /// From the first pause on.
     news: Option<News>,
-    pace: Pace,
-    /// What was answered last, if anything was.
-    told: Option<Option<Leader>>,
 }
 
 impl Observer {
     fn new(lock: Lock, pause: Duration) -> Self {
-        Self { lock, news: None, pace: Pace::new(pause), told: None }
+        let listening = Listening { pace: PollPace::new(pause), news: None };
+        Self { lock, listening: Arc::new(AsyncMutex::new(listening)), looking: None, told: None }
     }
 
-    /// Who leads now: at once the first time, and then as soon as another one leads, nobody does, or the leader has
+    /// Who leads now: immediately the first time, and then as soon as another one leads, none does, or the leader has
     /// proclaimed something else.
     ///
     /// # Timing
-    /// Leaders tell their observers when they begin, [proclaim](crate::Term::proclaim) and [resign](crate::Leadership::resign),
-    /// on stores that mint a token on [entry](crate::Minting::Entry): then a change is seen a few requests later, on SQLite up
-    /// to 100 ms later. Nobody tells that a lead was lost or dropped, and a hint may be lost, as those are that come before this
-    /// has begun to listen; so it looks once [a second](crate::Election::every) too. Changes are seen in their order; a leader
+    /// Leaders tell their observers when they begin, [proclaim](crate::election::Term::proclaim) and [resign](crate::election::Leadership::resign),
+    /// on stores that mint a token on [entry](crate::backend::Minting::Entry): then a change is seen a few requests later, on SQLite up
+    /// to 100 ms later. No process tells that a lead was lost or dropped, and a hint may be lost, as those are that come before this
+    /// has begun to listen; so it looks once [a second](crate::election::Election::poll_interval) too. Changes are seen in their order; a leader
     /// who has come and gone between two looks is not seen.
     ///
     /// # Errors
@@ -391,25 +458,52 @@ impl Observer {
     ///
     /// # Cancel safety
     /// Nothing is lost: what has changed meanwhile is the next answer.
-    pub async fn next(&mut self) -> Result<Option<Leader>, BackendError> {
-        let host = self.lock.host();
+    pub async fn next(&mut self) -> Result<Observed, BackendError> {
+        // That of a call that was dropped may be old.
+        self.looking = None;
+        poll_fn(|context| self.poll_change(context)).await
+    }
+
+    fn poll_change(&mut self, context: &mut Context<'_>) -> Poll<Result<Observed, BackendError>> {
         loop {
-            let hint = async {
-                if self.news.is_none() {
-                    self.news = self.lock.news().await;
-                }
-                match &mut self.news {
-                    Some(news) => news.next().await,
-                    None => pending().await,
-                }
-            };
-            let asking = self.pace.ask(&*host, hint, self.lock.inspect());
-            let now = Leader::of(self.lock.engine().unless_forked(|| Err(forked()), asking).await?);
-            if self.told.as_ref() != Some(&now) {
-                self.told = Some(now.clone());
-                return Ok(now);
+            let Self { lock, listening, looking, told } = self;
+            let looking = looking.get_or_insert_with(|| Box::pin(look(lock.clone(), listening.clone())));
+            let now = ready!(looking.as_mut().poll(context));
+            self.looking = None;
+            let now = now?;
+            if told.as_ref() != Some(&now) {
+                *told = Some(now.clone());
+                return Poll::Ready(Ok(now));
             }
         }
+    }
+}
+
+/// Looks when it is time to.
+async fn look(lock: Lock, listening: Arc<AsyncMutex<Listening>>) -> Result<Observed, BackendError> {
+    let mut listening = listening.lock().await;
+    let Listening { pace, news } = &mut *listening;
+    let hint = async {
+        if news.is_none() {
+            *news = lock.news().await;
+        }
+        match news {
+            Some(news) => news.next().await,
+            None => pending().await,
+        }
+    };
+    let host = lock.host();
+    let asking = pace.ask(&*host, hint, lock.inspect());
+    let view = lock.engine().unless_forked(|| Err(forked()), asking).await?;
+    Ok(Leader::of(view).map_or(Observed::Vacant, Observed::Led))
+}
+
+/// What [`next`](Observer::next) answers; it never ends.
+impl Stream for Observer {
+    type Item = Result<Observed, BackendError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_change(context).map(Some)
     }
 }
 

@@ -1,12 +1,15 @@
-//! The engine: asks the machines, tells the backend. The only place that waits, and it waits through `Host`.
+//! The engine: asks the machines what to do, and has the backend do it. Only it waits, and it waits through
+//! `Host`.
 
 pub(crate) mod acquire;
 pub(crate) mod hold;
 mod in_flight;
+pub(crate) mod metrics;
 mod queue;
 mod reaper;
 mod report;
 pub(crate) mod request;
+pub(crate) mod telemetry;
 mod waiters;
 
 use std::{io, sync::Arc, time::Duration};
@@ -14,17 +17,17 @@ use std::{io, sync::Arc, time::Duration};
 use futures_util::{FutureExt, future::join};
 use tenure_core::{
     Audience, BackendError, BackendHandle, BoxFuture, ErrorKind, Grant, HolderView, Host, LockName, LockView,
-    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, Wake, Wakes,
+    Minting, Moment, Outcome, OwnerId, ProcessId, Released, Renewal, WakeEvent, WakeStream,
 };
 
 use crate::{
     engine::{
-        hold::{Expected, HoldCell, Roster, run_watchdog},
+        hold::{HoldCell, OwnerReservation, Roster, run_watchdog},
         in_flight::InFlight,
         queue::LocalQueues,
         reaper::Reaper,
-        report::Spans,
-        request::{Link, Unforked, forked},
+        request::{KeeperStore, Unforked, forked},
+        telemetry::Telemetry,
         waiters::Waiters,
     },
     error::Lost,
@@ -40,14 +43,15 @@ pub(crate) struct Engine {
     waiters: Arc<Waiters>,
     local_queues: LocalQueues,
     keeper: Keeper,
+    telemetry: Telemetry,
 }
 
 /// How a hold ended.
-pub(crate) enum End {
+pub(crate) enum HoldEnd {
     /// The lease lasts, for another holder of this process.
     PassedOn,
-    /// Belief in the lease ended then; it is to be given back.
-    Over(Moment),
+    /// Belief in the lease ended then; it is to be released.
+    ToRelease(Moment),
 }
 
 impl Engine {
@@ -59,7 +63,21 @@ impl Engine {
         let promises = backend.promises();
         let local_queues = LocalQueues::new(promises.places, promises.minting == Minting::Entry);
         let pid = std::process::id();
-        Self { backend, host, process, pid, waiters, local_queues, keeper: Keeper::new(pid) }
+        let telemetry = Telemetry::new(promises.backend);
+        let keeper = Keeper::new(pid);
+        Self { backend, host, process, pid, waiters, local_queues, keeper, telemetry }
+    }
+
+    /// How much is kept of leases, local queues, waiters, claims and releases under way.
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 5] {
+        let Keeper { roster, reaper, .. } = &self.keeper;
+        [
+            ("leases", roster.len()),
+            ("local_queues", self.local_queues.len()),
+            ("waiters", self.waiters.len()),
+            ("claims_in_flight", reaper.in_flight.len()),
+            ("releases_in_flight", reaper.len()),
+        ]
     }
 
     /// A fork has all that this process has, and holds nothing (hazard 27).
@@ -91,8 +109,8 @@ impl Engine {
         self.request(self.host.now(), timeout, ask).await
     }
 
-    pub(crate) fn spans(&self) -> Spans {
-        Spans { backend: self.backend.promises().backend }
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     /// A new owner: 128 fresh bits for every attempt (A9).
@@ -100,7 +118,7 @@ impl Engine {
         self.new_owner_and_seed().0
     }
 
-    /// A new owner, and chance for its pauses: drawn at once, since drawing costs a system call.
+    /// A new owner, and chance for its pauses: drawn immediately, since drawing costs a system call.
     pub(crate) fn new_owner_and_seed(&self) -> (OwnerId, u64) {
         let mut bits = [0; 24];
         self.host.random(&mut bits);
@@ -110,22 +128,27 @@ impl Engine {
         (OwnerId::from_random(self.process, owner), u64::from_be_bytes(seed))
     }
 
-    /// Starts the keeper, before anything is asked for that it has to keep or to give back.
+    /// Starts the keeper, before anything is asked for that it has to keep or to release.
     ///
     /// # Errors
     /// If it cannot be started: a grant would not be renewed.
     pub(crate) fn start_keeper(&self) -> io::Result<()> {
-        self.keeper.start(&self.backend, &self.host, (self.process, &self.waiters))
+        self.keeper.start((&self.backend, &self.telemetry), &self.host, (self.process, &self.waiters))
     }
 
-    /// Has this lease renewed for as long as it is believed.
+    /// Has the lease of a new holder renewed for as long as it is believed.
     pub(crate) fn keep(&self, now: Moment, cell: Arc<HoldCell>) {
+        cell.begin(now);
         self.keeper.roster.add(now, cell);
     }
 
     /// The same, unless a guard of this process has a lease of that owner; false then.
     pub(crate) fn keep_new(&self, now: Moment, cell: Arc<HoldCell>) -> bool {
-        self.keeper.roster.add_new(now, cell)
+        let is_kept = self.keeper.roster.add_new(now, cell.clone());
+        if is_kept {
+            cell.begin(now);
+        }
+        is_kept
     }
 
     /// Whether a guard of this process has a lease of this owner.
@@ -134,47 +157,49 @@ impl Engine {
     }
 
     /// A lease of an owner that was chosen is about to be asked for.
-    pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
-        self.keeper.roster.expect(owner)
+    pub(crate) fn reserve(&self, owner: OwnerId) -> OwnerReservation<'_> {
+        self.keeper.roster.reserve(owner)
     }
 
-    /// Stops renewing; before a release is sent. False if the owner has another lease here, which must not end with this one.
+    /// Stops renewing; before a release is sent. False if the owner has another lease here, which must not
+    /// end with this one.
     fn forget(&self, cell: &HoldCell) -> bool {
         self.keeper.roster.remove(cell)
     }
 
-    /// Ends a hold: the lease is passed on to a waiter of this process, and nothing is left to do, or belief in it ends. When that
-    /// was; the loss, if it came before.
-    pub(crate) fn end(&self, cell: &HoldCell) -> Result<End, Lost> {
-        // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from here on.
+    /// Ends a hold: the lease is passed on to a waiter of this process, and nothing is left to do, or belief
+    /// in it ends. When that was; the loss, if it came before.
+    pub(crate) fn end(&self, cell: &HoldCell) -> Result<HoldEnd, Lost> {
+        // The watchdog stops first: a renewal must not come after the release, and `Gone` is no loss from
+        // here on.
         self.forget(cell);
         let now = self.host.now();
         // Its owner must not be that of another holder's lease once this one has released it.
-        if cell.is_named() {
-            self.local_queues.keep_back(cell);
-        } else if self.local_queues.pass_on(cell, now, |passed| self.keep(now, passed)) {
-            return Ok(End::PassedOn);
+        if cell.is_owner_exposed() {
+            self.local_queues.stop_passing_on(cell);
+        } else if self.local_queues.pass_on(cell, now, |passed| self.keeper.roster.add(now, passed)) {
+            return Ok(HoldEnd::PassedOn);
         }
-        cell.release(now).map(|()| End::Over(now))
+        cell.release(now).map(|()| HoldEnd::ToRelease(now))
     }
 
-    /// Has a lease passed on, or given back in the background.
-    pub(crate) fn give_away(&self, cell: &HoldCell) {
+    /// Has a lease passed on, or released in the background.
+    pub(crate) fn pass_on_or_release(&self, cell: &HoldCell) {
         let is_its_own = self.forget(cell);
         // Lost or not: the store may still count us in, until the ttl ends.
-        if !matches!(self.end(cell), Ok(End::PassedOn)) && is_its_own {
-            self.give_back(cell);
+        if !matches!(self.end(cell), Ok(HoldEnd::PassedOn)) && is_its_own {
+            self.release_in_background(cell);
         }
     }
 
     /// Has a lease that has ended here released in the background.
-    fn give_back(&self, cell: &HoldCell) {
+    fn release_in_background(&self, cell: &HoldCell) {
         let grant = cell.grant();
         self.reap(grant.name.clone(), grant.owner, self.host.now() + grant.ttl);
     }
 
-    /// Whether the lease of this owner is passed on from holder to holder here. Then its guards end it, and nobody by its
-    /// owner: that may be another holder's by now.
+    /// Whether the lease of this owner is passed on from holder to holder here. Then only its guards end it,
+    /// and no client by its owner: that may be another holder's by now.
     pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
         self.local_queues.is_shared(name, owner)
     }
@@ -182,13 +207,13 @@ impl Engine {
     /// The lease stays with its holder and its ttl.
     pub(crate) fn leave_to_ttl(&self, cell: &HoldCell) {
         self.forget(cell);
-        self.local_queues.keep_back(cell);
+        self.local_queues.stop_passing_on(cell);
         self.in_flight().close(cell.owner());
     }
 
-    /// Has this owner leave in the background; after `until` its lease or place is over anyway.
+    /// Has this owner released in the background; after `until` its lease or place has expired anyway.
     pub(crate) fn reap(&self, name: LockName, owner: OwnerId, until: Moment) {
-        self.keeper.reaper.order(name, owner, until);
+        self.keeper.reaper.release(name, owner, until);
     }
 
     /// The same for whatever a claim may have left there.
@@ -200,7 +225,8 @@ impl Engine {
         &self.keeper.reaper.in_flight
     }
 
-    /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is repeated behind it.
+    /// Has an owner leave. A claim of it that is still under way may be granted after that, so the release is
+    /// repeated behind it.
     pub(crate) async fn release(
         &self,
         (name, owner): (&LockName, OwnerId),
@@ -233,8 +259,8 @@ impl Engine {
         .await
     }
 
-    /// Has the leases given back that are kept idle, then waits until everything that was to be released in the background is, or
-    /// until the time is over.
+    /// Has the leases released that are kept idle, then waits until everything that was to be released in the
+    /// background is, or for `patience` at most.
     pub(crate) async fn drain(&self, patience: Duration) -> bool {
         self.unless_forked(|| false, self.drain_here(patience)).await
     }
@@ -242,9 +268,10 @@ impl Engine {
     async fn drain_here(&self, patience: Duration) -> bool {
         let now = self.host.now();
         for idle in self.keeper.roster.end_idle(now) {
-            self.local_queues.keep_back(&idle);
-            self.give_back(&idle);
+            self.local_queues.stop_passing_on(&idle);
+            self.release_in_background(&idle);
         }
+        self.local_queues.forget_ended();
         let drained = async {
             self.keeper.reaper.drained(&*self.host).await;
             self.backend.drain().await;
@@ -286,7 +313,8 @@ impl Engine {
         Unforked::new(self.pid, forked, work)
     }
 
-    /// What is told from now on of this lock; nothing on a store that brings no hints from one client to another.
+    /// The hints that come from now on for this lock; nothing on a store that brings no hints from one client
+    /// to another.
     pub(crate) async fn news(&self, name: &LockName) -> Result<Option<News>, BackendError> {
         if self.backend.promises().minting == Minting::Place {
             return Ok(None);
@@ -329,8 +357,8 @@ fn both(
     }
 }
 
-/// What is to be kept and to be released, and the way to the thread that does it, which ends when this is dropped and nothing
-/// is left to do.
+/// What is to be kept and to be released, and the way to the thread that does it, which ends when this is
+/// dropped and nothing is left to do.
 struct Keeper {
     pid: u32,
     roster: Arc<Roster>,
@@ -343,26 +371,27 @@ impl Keeper {
         Self { pid, roster: Arc::default(), reaper: Arc::default() }
     }
 
-    /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it kept.
+    /// Starts the thread if there is none. Where a panic ended it, another one takes over the leases that it
+    /// kept.
     ///
     /// # Errors
     /// If there is no thread to be had.
     fn start(
         &self,
-        main: &BackendHandle,
+        (main, telemetry): (&BackendHandle, &Telemetry),
         host: &Arc<dyn Host>,
         (process, waiters): (ProcessId, &Arc<Waiters>),
     ) -> io::Result<()> {
         self.reaper.ensure(|life| {
-            let (keeps, main, host_there) =
-                ((self.roster.clone(), self.reaper.clone()), main.clone(), host.clone());
+            let (keeps, host_there) = ((self.roster.clone(), self.reaper.clone()), host.clone());
+            let store = KeeperStore::new(main.clone(), telemetry.clone());
             let waiters = waiters.clone();
             let start = move || -> BoxFuture<'static, ()> {
                 Box::pin(async move {
                     let (_life, reaper) = (life, keeps.1.clone());
-                    let link = Arc::new(Link::new(main));
-                    let renewing = run_watchdog(keeps, link.clone(), host_there.clone(), process);
-                    let releasing = reaper.run(&link, &*host_there);
+                    let store = Arc::new(store);
+                    let renewing = run_watchdog(keeps, store.clone(), host_there.clone(), process);
+                    let releasing = reaper.run(&store, &*host_there);
                     tokio::select! {
                         biased;
                         _ = join(renewing, releasing) => {}
@@ -377,7 +406,8 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Every guard holds the engine, so only leases that are kept idle are left. Those of the parent are not a child's.
+        // Every guard holds the engine, so only leases that are kept idle are left. Those of the parent are
+        // not a child's.
         if self.pid == std::process::id() {
             self.roster.close();
         }
@@ -388,7 +418,7 @@ impl Drop for Keeper {
 ///
 /// Over a connection of its own, which ends with this: those of waiters and holders hear nothing of it.
 pub(crate) struct News {
-    hints: Box<dyn Wakes>,
+    hints: Box<dyn WakeStream>,
     address: OwnerId,
     _handle: BackendHandle,
 }
@@ -398,7 +428,7 @@ impl News {
     pub(crate) async fn next(&mut self) {
         loop {
             let told = self.hints.next().await;
-            if told == Wake::All || told == Wake::Owner(self.address) {
+            if told == WakeEvent::All || told == WakeEvent::Owner(self.address) {
                 while self.hints.next().now_or_never().is_some() {}
                 return;
             }

@@ -1,4 +1,5 @@
-//! `AcquireError`, `ReleaseError`, `HoldError`, `Lost`: one small answer per verb.
+//! What goes wrong, by what was asked for: `ConfigError` before anything is sent, `AcquireError`, `HoldError`, `MemoError` and
+//! `ReleaseError`; and `Lost`, which is what a lease says once it has ended.
 
 use std::{
     fmt, io,
@@ -6,9 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use tenure_core::{
-    BackendError, FencingToken, HolderView, LockName, MemoError, NameError, OwnerId, TimingError,
-};
+use tenure_core::{BackendError, FencingToken, HolderView, LockName, NameError, OwnerId, TimingError};
 
 /// A setting that cannot be honoured; found before anything is sent.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -49,14 +48,14 @@ pub enum ConfigError {
     },
     /// A read lock on a backend that has other shared locks.
     #[error(
-        "{backend} has no read locks: several servers that each count readers would let in a writer beside them"
+        "{backend} has no read locks: several servers that each count readers would grant a writer beside them"
     )]
     NoReadLocks {
         /// Which backend.
         backend: &'static str,
     },
-    /// This lock, or this store, cannot keep a lease while nobody uses it.
-    #[error("{backend}: a lease is not kept idle here: {why}; leave `idle` out")]
+    /// This lock, or this store, cannot keep a lease while it is not used.
+    #[error("{backend}: a lease is not kept idle here: {why}; leave `keep_idle` out")]
     NotIdle {
         /// Which backend.
         backend: &'static str,
@@ -77,8 +76,8 @@ pub enum ConfigError {
         /// Which owner.
         owner: OwnerId,
     },
-    /// A lease that ends with the process that took it cannot be gone on with.
-    #[error("a lease of {backend} ends with the process that took it, so another one cannot go on with it")]
+    /// A lease that ends with the process that took it cannot be attached to.
+    #[error("a lease of {backend} ends with the process that took it, so another one cannot attach to it")]
     EndsWithProcess {
         /// Which backend.
         backend: &'static str,
@@ -100,7 +99,10 @@ pub enum ConfigError {
     },
     /// An interval that is zero, or too long.
     #[error("an interval is 1 ms to 366 days")]
-    Every,
+    IntervalOutOfRange,
+    /// A memo that no store takes.
+    #[error(transparent)]
+    Memo(#[from] tenure_core::InvalidMemo),
     /// What needs memos, on a backend that has none.
     #[error("{backend} keeps no memos: {why}")]
     NoMemos {
@@ -121,45 +123,56 @@ impl ConfigError {
     }
 }
 
-/// Why a lock was not acquired. The caller holds nothing then, and has no place in the queue.
+/// Why a lock was not acquired, or could not be [attached](crate::Lock::attach) to. The caller holds nothing then, and has no
+/// place in the queue.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Other owners held it all the time.
-    #[error("not acquired within {waited:.1?}{}", Held(.holder))]
+    /// Other owners held it all the time, or waited for it.
+    #[error("not acquired within {waited:.1?}{}", HeldBy(.holder))]
     TimedOut {
         /// How long we waited.
         waited: Duration,
         /// How many were ahead of us when we gave up, if we had a place.
         ahead: Option<usize>,
-        /// One of the holders, as last seen.
+        /// One of the holders, as last seen, which may be this process. None only if the store has named none.
         holder: Option<Box<HolderView>>,
     },
-    /// The request cannot be honoured at all.
+    /// The request cannot be honoured at all; nothing was sent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The store failed, for longer than our patience or for good.
+    /// The store failed, for longer than our patience or for good. A store that missed only the last question of a caller who
+    /// ran out of time has not failed: that is [`TimedOut`](Self::TimedOut).
     #[error("the store of locks failed")]
-    Backend(#[from] BackendError),
+    Store(#[from] BackendError),
+    /// The owner does not hold the lock that was to be attached to: the lease has expired, was broken or released, or never was.
+    #[error("this owner does not hold the lock; the lease has expired or was broken")]
+    Gone,
     /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
     #[error("the thread that renews leases cannot be started")]
     NoKeeper(#[source] Arc<io::Error>),
 }
 
 impl AcquireError {
-    /// What a try answers: that another owner has it is no error.
-    pub(crate) fn if_free<G>(tried: Result<G, Self>) -> Result<Option<G>, Self> {
-        match tried {
-            Ok(held) => Ok(Some(held)),
-            Err(Self::TimedOut { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// Another owner has the lock: asking again later may succeed. False if the store or the request is at fault.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::TimedOut { .. })
+    }
+
+    /// The error of the store, if that has failed: asking again later may succeed.
+    pub fn store_error(&self) -> Option<&BackendError> {
+        if let Self::Store(error) = self { Some(error) } else { None }
+    }
+
+    /// Who has the lock, as last seen.
+    pub fn holder(&self) -> Option<&HolderView> {
+        if let Self::TimedOut { holder, .. } = self { holder.as_deref() } else { None }
     }
 }
 
-struct Held<'a>(&'a Option<Box<HolderView>>);
+struct HeldBy<'a>(&'a Option<Box<HolderView>>);
 
-impl fmt::Display for Held<'_> {
+impl fmt::Display for HeldBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = self.0 else { return Ok(()) };
         write!(f, ": held by {}", holder.who())?;
@@ -170,44 +183,23 @@ impl fmt::Display for Held<'_> {
     }
 }
 
-/// Why this process could not go on with a lease. What the store has of it stays as it is, or was renewed.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// The owner does not hold the lock: the lease has ended, was broken or given back, or never was.
-    #[error("this owner does not hold the lock; the lease has ended or was broken")]
-    Gone,
-    /// A guard of this process has the lease, and renews it.
-    #[error("a guard of this process holds this lease already")]
-    HeldHere,
-    /// The request cannot be honoured at all.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The store failed; asking again is safe.
-    #[error("the store of locks failed")]
-    Backend(#[from] BackendError),
-    /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
-    #[error("the thread that renews leases cannot be started")]
-    NoKeeper(#[source] Arc<io::Error>),
-}
-
 /// How a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
     /// Its validity ended without a renewal.
     Expired,
-    /// The store says that somebody else may have it: it was broken, or the store was replaced.
+    /// The store says that another owner may have it: it was broken, or the store was replaced.
     Taken,
-    /// `max_hold` is over.
+    /// `max_hold` has passed.
     MaxHold,
-    /// This process is a fork of the one that holds it (hazard 27).
+    /// This process is a fork of the one that holds it.
     Forked,
-    /// Its guard gave it back. Only the [leases](crate::Lease) that outlive their guard are told so.
+    /// Its guard released it. Only the [leases](crate::Lease) that outlive their guard are told so.
     Released,
 }
 
-/// A lease that ended without our release. A former holder knows it at the latest when its validity ends.
+/// A lease that has ended, and why. A former holder knows it at the latest when its validity ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     cause: Loss,
@@ -244,7 +236,7 @@ impl fmt::Display for Lost {
             Loss::Taken => "the lease was lost: it was broken, or the store forgot it",
             Loss::Forked => "the lease belongs to the process that this one was forked from",
             Loss::MaxHold => "the lease was lost: it was held for as long as max_hold allows",
-            Loss::Released => "the lease was given back by its guard",
+            Loss::Released => "the lease was released by its guard",
         })
     }
 }
@@ -258,12 +250,12 @@ pub enum ReleaseError {
     /// It had ended before.
     #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
-    /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it at last.
+    /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it in any case.
     #[error("it is not known whether the lock was released; it is free after its ttl at the latest")]
     Unknown(#[source] BackendError),
 }
 
-/// Why `hold` has no result of the work.
+/// Why work under a lock has no result to give: that of [`Lock::hold`](crate::Lock::hold) and [`RunOnce::run`](crate::once::RunOnce::run).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum HoldError {
@@ -273,23 +265,36 @@ pub enum HoldError {
     /// The lease was lost before the work was done: it was dropped, or its result came too late.
     #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
+    /// Of a job that is to run once per interval: the store was not told, so it may run again within the interval. With
+    /// [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it has finished.
+    #[error("the run could not be counted: the job may run again within its interval")]
+    NotCounted(#[source] MemoError),
+}
+
+impl HoldError {
+    /// Another owner has the lock: asking again later may succeed.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Acquire(error) if error.is_busy())
+    }
+
+    /// The error of the store, if that has failed before the work began.
+    pub fn store_error(&self) -> Option<&BackendError> {
+        if let Self::Acquire(error) = self { error.store_error() } else { None }
+    }
+
+    /// Who has the lock, as last seen.
+    pub fn holder(&self) -> Option<&HolderView> {
+        if let Self::Acquire(error) = self { error.holder() } else { None }
+    }
 }
 
 /// Why a memo was not left.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoteError {
-    /// No store takes such a memo; nothing was sent.
+pub enum MemoError {
+    /// No store takes such a memo, or this one takes none; nothing was sent.
     #[error(transparent)]
-    Memo(#[from] MemoError),
-    /// This store takes no memos; nothing was sent.
-    #[error("{backend} keeps no memos: {why}")]
-    NotKept {
-        /// Which backend.
-        backend: &'static str,
-        /// Why not.
-        why: &'static str,
-    },
+    Config(#[from] ConfigError),
     /// The lease was lost: the memo is not there.
     #[error("the lease was lost before the memo was left")]
     Lost(#[source] Lost),
@@ -298,24 +303,14 @@ pub enum NoteError {
     Store(#[source] BackendError),
 }
 
-impl From<Lost> for NoteError {
+impl From<Lost> for MemoError {
     fn from(lost: Lost) -> Self {
         Self::Lost(lost)
     }
 }
 
-/// Why a job that is to run once per interval has no result.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum OnceError {
-    /// The job never began.
-    #[error(transparent)]
-    Acquire(#[from] AcquireError),
-    /// The lease was lost before the job was done: it was dropped, and does not count.
-    #[error("the lease was lost before the job was done; it does not count")]
-    Lost(#[source] Lost),
-    /// The store was not told: the job may run again within the interval. Where a failed run counts it never began; otherwise
-    /// it is done.
-    #[error("the run could not be counted: the job may run again within its interval")]
-    NotNoted(#[source] NoteError),
+impl From<tenure_core::InvalidMemo> for MemoError {
+    fn from(refused: tenure_core::InvalidMemo) -> Self {
+        Self::Config(refused.into())
+    }
 }

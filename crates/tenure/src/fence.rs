@@ -1,12 +1,12 @@
 //! The resource side of the fencing token: a former holder's write is refused.
 //!
 //! A lease cannot stop a write that is on its way, or a process that was stopped and goes on. Only the resource can. It
-//! keeps a **mark**, the largest token that it has seen of an exclusive holder (L3):
+//! keeps a **mark**, the largest token that it has seen of an exclusive holder:
 //!
 //! * an **exclusive** grant (mutex, writer) *raises* it: write only if token ≥ mark, and set mark = token, in the same
 //!   atomic step as the write;
 //! * a **shared** grant (reader, permit) *checks* it: write only if token ≥ mark. If it raised it, holders that are there by
-//!   right would be refused for having come first (H6.2, hazard 50).
+//!   right would be refused for having come first.
 //!
 //! A [`Pass`] is what a holder shows: its token and which of the two it does. Get it from [`Lease::pass`](crate::Lease::pass),
 //! or, in a child of `tenure run`, from [`Pass::from_env`]. Three kinds of resource are ready made:
@@ -14,7 +14,7 @@
 //! | Protected | Take | It is |
 //! |---|---|---|
 //! | a file | [`FencedFile`] | the file, its mark beside it, and a lock while they are used |
-//! | rows in PostgreSQL or SQLite | [`sql`] | texts of statements, for any driver |
+//! | rows in PostgreSQL, MySQL, MariaDB or SQLite | [`sql`] | texts of statements, for any driver |
 //! | a key in Redis | [`redis`] | a script, for any client |
 //!
 //! Anything else that can check and write in one step calls [`Pass::judge`].
@@ -34,9 +34,9 @@
 //!
 //! # How to use it
 //! * **Touch before the first read** of what will be written later: `touch` raises the mark without writing. Otherwise a
-//!   former holder's write can slip in between the read and the write, with a token that is not refused yet (hazard 51).
+//!   former holder's write can slip in between the read and the write, with a token that is not refused yet.
 //! * **One mark for each protected thing and lock.** Tokens of different locks cannot be compared, nor those of different
-//!   stores: after a change of the URL they may start lower. Set the marks back then, while nobody holds.
+//!   stores: after a change of the URL they may start lower. Set the marks back then, while no process holds.
 //! * **Refused means over.** Stop; do not try again with the same token.
 //!
 //! # What is not promised

@@ -1,17 +1,23 @@
-//! `Guard`: a lease, and the duty to give it back.
+//! `Guard`: a lease, and the duty to release it.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use tenure_core::{FencingToken, OwnerId, Released};
+use tenure_core::{Grant, Moment, Released};
 use tracing::{Instrument, Span};
 
 use crate::{
-    engine::{End, Engine, hold::HoldCell},
-    error::{HoldError, Loss, Lost, ReleaseError},
+    engine::{
+        Engine, HoldEnd,
+        hold::HoldCell,
+        metrics::{HoldOutcome, ReleaseOutcome},
+    },
+    error::{HoldError, Lost, ReleaseError},
     lease::Lease,
+    manual::Detached,
+    verbs::Held,
 };
 
-/// A held lock: a [`Lease`], to which it is dereferenced, and the duty to give it back.
+/// A held lock: a [`Lease`], to which it derefs, and the duty to release it.
 ///
 /// The lease is renewed every ttl/3 on a thread of its own, whatever the runtime of the holder does. There is one guard for
 /// each acquisition; code that works under the lock is given a [`lease`](Self::lease). So `guard.clone()` is a clone of the
@@ -20,8 +26,8 @@ use crate::{
 /// # Dropping
 /// Stops the renewals immediately and has the lock released in the background, from any thread and without a runtime, or passes
 /// the lease on to the next waiter of this process.
-/// If that fails too, the lease ends after its ttl. Call [`release`](Self::release) to know, and
-/// [`Locker::drain`](crate::Locker::drain) before the program ends.
+/// If the release fails, the lease ends after its ttl. Call [`release`](Self::release) to know, and
+/// [`Locker::flush`](crate::Locker::flush) before the program ends.
 ///
 /// # Forking
 /// A process that was forked holds nothing: each verb of a guard, a lease or a [`Locker`](crate::Locker) that it has from its
@@ -42,41 +48,21 @@ pub struct Guard {
     engine: Arc<Engine>,
     lease: Lease,
     span: Span,
-    /// Somebody else ends the lease: a release that was answered, or the caller of `detach`.
+    /// The lease is not this guard's to end any more: its release was answered, or it was detached.
     done: bool,
 }
 
 impl Guard {
     pub(crate) fn new(engine: Arc<Engine>, lease: Lease) -> Self {
-        let span = engine.spans().hold(lease.cell().grant());
+        let span = engine.telemetry().hold_span(lease.cell().grant());
         Self { engine, lease, span, done: false }
     }
 
-    /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
-    pub(crate) async fn settle(self) -> Result<(), HoldError> {
-        self.check().map_err(HoldError::Lost)?;
-        held_until_its_release(self.release().await).map_err(HoldError::Lost)
-    }
-
-    /// Gives the lock back; a failure is logged, for what was to be done under it is done, or was not to be done.
+    /// Releases the lock; a failure is logged, for what was to be done under it is done, or was not to be done.
     pub(crate) async fn give_up(self) {
         if let Err(error) = self.release().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the release failed");
         }
-    }
-
-    /// What `work` answers; the loss, and `work` is dropped, if the lease is lost first.
-    pub(crate) async fn work_under<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
-        tokio::select! {
-            biased;
-            lost = self.lost() => Err(lost),
-            out = work.instrument(self.span()) => Ok(out),
-        }
-    }
-
-    /// What a trace shows of this hold.
-    pub(crate) fn span(&self) -> Span {
-        self.span.clone()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -92,31 +78,32 @@ impl Guard {
         self.lease.clone()
     }
 
-    /// Gives the lock back and says truthfully what happened.
+    /// Releases the lock and says truthfully what happened.
     ///
     /// # Timing
-    /// None if the lease is [passed on](crate::Lock::strict_order) to the next waiter of this process, or kept
-    /// [idle](crate::Lock::idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
+    /// No request if the lease is [passed on](crate::Lock::fifo) to the next waiter of this process, or kept
+    /// [idle](crate::Lock::keep_idle); otherwise one request, which may take ttl/3, but no less than 250 ms and no more than 5 s.
     ///
     /// # Errors
     /// [`ReleaseError::AlreadyLost`] if the lease had ended before; [`ReleaseError::Unknown`] if the store did not
-    /// answer, and then it is tried again in the background until the lease is over anyway.
+    /// answer, and then it is tried again in the background until the lease has expired anyway.
     ///
     /// # Cancel safety
     /// If the future is dropped, the release goes on in the background, as if the guard had been dropped.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        let span = self.span();
-        self.give_back().instrument(span).await
+        let span = self.span.clone();
+        self.release_lease().instrument(span).await
     }
 
-    async fn give_back(self) -> Result<(), ReleaseError> {
+    async fn release_lease(self) -> Result<(), ReleaseError> {
         if !self.cell().is_ours() {
             self.check().map_err(ReleaseError::AlreadyLost)?;
         }
         let end = self.engine.end(self.cell()).map_err(ReleaseError::AlreadyLost)?;
         let mut guard = self;
-        let End::Over(now) = end else {
-            guard.done = true;
+        let HoldEnd::ToRelease(now) = end else {
+            guard.end(HoldOutcome::Released, None);
+            guard.cell().on_released(ReleaseOutcome::PassedOn);
             return Ok(());
         };
         let (name, owner) = (guard.name().clone(), guard.cell().owner());
@@ -124,29 +111,68 @@ impl Guard {
         let answer = guard.engine.release((&name, owner), now, timeout).await;
         match answer {
             Ok(Released::Released) => {
-                guard.done = true;
+                guard.end(HoldOutcome::Released, Some(now));
+                guard.cell().on_released(ReleaseOutcome::Released);
                 Ok(())
             }
             Ok(Released::WasGone) => {
-                guard.done = true;
-                let now = guard.engine.host.now();
-                Err(ReleaseError::AlreadyLost(Lost::new(Loss::Taken, guard.token(), now.wall)))
+                let lost = guard.cell().on_gone();
+                guard.end(HoldOutcome::Lost, None);
+                guard.cell().on_released(ReleaseOutcome::Gone);
+                Err(ReleaseError::AlreadyLost(lost))
             }
-            Err(error) => Err(ReleaseError::Unknown(error)),
+            Err(error) => {
+                guard.cell().ended(HoldOutcome::Unknown, Some(now));
+                guard.cell().on_released(ReleaseOutcome::Unknown);
+                Err(ReleaseError::Unknown(error))
+            }
         }
     }
 
-    /// Stops the renewals and leaves the lease to its ttl: for leases that outlive this process.
+    /// Stops the renewals and leaves the lease to its ttl: for leases that outlive this process, see [`manual`](crate::manual).
     ///
-    /// The lock can be renewed and released by its [`owner`](Lease::owner) through the [`Locker`](crate::Locker). A
-    /// [`Lease`] that is still there goes by the clock alone: it learns nothing of those renewals and releases.
-    pub fn detach(mut self) -> (OwnerId, FencingToken) {
+    /// A [`Lease`] that is still there goes by the clock alone: it learns nothing of what becomes of the lease by hand.
+    pub fn detach(mut self) -> Detached {
         // Of a fork it is its parent's to keep.
         if self.cell().is_ours() {
             self.engine.leave_to_ttl(self.cell());
+            self.end(HoldOutcome::Detached, None);
         }
         self.done = true;
-        (self.cell().owner(), self.token())
+        let Grant { name, owner, token, .. } = self.cell().grant();
+        Detached::new(self.engine.clone(), name.clone(), *owner, Some(*token))
+    }
+
+    /// It ends here, unless it has ended before, and nothing is left to do.
+    fn end(&mut self, outcome: HoldOutcome, then: Option<Moment>) {
+        self.done = true;
+        let outcome = self.cell().ended(outcome, then);
+        self.span.record("outcome", outcome.as_str());
+    }
+}
+
+impl Held for Guard {
+    type Proof = Lease;
+
+    fn proof(&self) -> Lease {
+        self.lease()
+    }
+
+    async fn work_under<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            out = work.instrument(self.span.clone()) => Ok(out),
+        }
+    }
+
+    fn work_through<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.span.in_scope(work)
+    }
+
+    async fn settle(self) -> Result<(), HoldError> {
+        self.check().map_err(HoldError::Lost)?;
+        held_until_its_release(self.release().await).map_err(HoldError::Lost)
     }
 }
 
@@ -171,13 +197,20 @@ impl Deref for Guard {
     }
 }
 
+impl AsRef<Lease> for Guard {
+    fn as_ref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         // A forked child must not release its parent's lock (hazard 27).
         if self.done || !self.cell().is_ours() {
             return;
         }
-        self.engine.give_away(self.cell());
+        self.engine.pass_on_or_release(self.cell());
+        self.end(HoldOutcome::Dropped, None);
     }
 }
 

@@ -1,15 +1,32 @@
 //! `TokioHost`: this machine's clocks, threads and randomness.
 
-use std::{io, sync::mpsc, thread, time::Duration};
+use std::{
+    io,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
 
 use nix::time::{ClockId, clock_gettime};
 use tenure_core::{BoxFuture, Host, Moment, Start};
+use tokio::{
+    runtime::{Builder, Handle},
+    time::Sleep,
+};
 
 /// The machine we run on, for production.
 ///
 /// # Timing
 /// `boot` is `CLOCK_BOOTTIME` on Linux, which counts suspend, and the monotonic clock elsewhere, which counts it on
-/// Apple's systems; `wall` is the real-time clock. `std::time::Instant` is not used: it stops in suspend (H2.1).
+/// Apple's systems; `wall` is the real-time clock. `std::time::Instant` is not used: it stops in suspend.
+///
+/// Time is real under tokio's paused clock, too: a wait of 2 s takes 2 s of the machine, while a time-out that a test puts
+/// around it by `tokio::time` may come immediately. One warning says so. Such a test takes the module `testing`, of the
+/// feature of that name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioHost;
 
@@ -33,8 +50,20 @@ impl Host for TokioHost {
 
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        let left = move || until.boot.saturating_sub(read(BOOT));
         // Made when it is first waited for: a store that answers at once costs no timer.
-        Box::pin(async move { tokio::time::sleep(until.boot.saturating_sub(read(BOOT))).await })
+        Box::pin(async move {
+            if !HAS_LEAPT.load(Ordering::Relaxed) {
+                let wait = left();
+                tokio::time::sleep(wait).await;
+                // Two clocks of one machine differ by far less.
+                if left() <= wait / 10 {
+                    return;
+                }
+                on_leap();
+            }
+            real_sleep(left()).await;
+        })
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
@@ -43,7 +72,7 @@ impl Host for TokioHost {
     }
 
     fn try_spawn(&self, task: BoxFuture<'static, ()>) -> Result<(), BoxFuture<'static, ()>> {
-        match tokio::runtime::Handle::try_current() {
+        match Handle::try_current() {
             Ok(runtime) => {
                 runtime.spawn(task);
                 Ok(())
@@ -55,7 +84,7 @@ impl Host for TokioHost {
     fn spawn_apart(&self, name: &'static str, start: Start) -> io::Result<()> {
         let (tell, built) = mpsc::channel();
         let run = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => {
                     let _ = tell.send(Ok(()));
@@ -75,4 +104,33 @@ impl Host for TokioHost {
         getrandom::fill(bytes)
             .expect("the system's random number generator fails: no owner can be made unique");
     }
+}
+
+/// Tokio's clock was seen to leap, as it does where a test has paused it: from then on no runtime's own clock is waited for.
+/// A wait that comes back early again and again would keep a processor busy.
+static HAS_LEAPT: AtomicBool = AtomicBool::new(false);
+
+fn on_leap() {
+    if !HAS_LEAPT.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "tokio's clock is paused, but locks go by the machine's clock: waits for them take real time, and time-outs of \
+             tokio around them come early; in a test use `tenure::testing` (feature `testing`)"
+        );
+    }
+}
+
+/// A timer of a runtime of our own, whose clock no test can pause.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+fn real_sleep(wait: Duration) -> Sleep {
+    static TIMERS: OnceLock<Handle> = OnceLock::new();
+    let timers = TIMERS.get_or_init(|| {
+        let failed = "while tokio's clock is paused, waiting needs a thread, and none can be started";
+        let runtime = Builder::new_current_thread().enable_time().build().expect(failed);
+        let timers = runtime.handle().clone();
+        let run = move || runtime.block_on(std::future::pending::<()>());
+        thread::Builder::new().name("tenure-timers".into()).spawn(run).expect(failed);
+        timers
+    });
+    let _there = timers.enter();
+    tokio::time::sleep(wait)
 }

@@ -1,4 +1,4 @@
-//! `Lease`: what a holder passes on to those who work for it.
+//! `Lease`: what a holder passes on to code that works for it.
 
 use std::{
     fmt,
@@ -10,15 +10,15 @@ use tenure_core::{FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId};
 
 use crate::{
     engine::{Engine, hold::HoldCell},
-    error::{Loss, Lost, NoteError},
+    error::{ConfigError, Loss, Lost, MemoError},
     fence::Pass,
     machine::{backoff::Backoff, hold::Renewals},
 };
 
 /// The proof that this process holds a lock, to be passed on: cloneable, `Send` and `Sync`.
 ///
-/// A [`Guard`](crate::Guard) owns the release and is dereferenced to its lease; [`Lock::hold`](crate::Lock::hold) hands
-/// one to the work. A clone neither keeps the lock nor gives it back. Once the guard has, every clone says
+/// A [`Guard`](crate::Guard) owns the release and derefs to its lease; [`Lock::hold`](crate::Lock::hold) hands
+/// one to the work. A clone neither keeps nor releases the lock. Once the guard has released it, every clone says
 /// [`Loss::Released`](crate::Loss::Released), from the moment *before* the release is sent.
 ///
 /// # Reentrancy
@@ -60,7 +60,7 @@ impl Lease {
         &self.cell
     }
 
-    /// The name of the lock. Where a store makes a semaphore of so many mutexes, it is that of the slot.
+    /// The name of the lock. On Redlock, the name of a semaphore's slot, `name#1`.
     pub fn name(&self) -> &LockName {
         &self.cell.grant().name
     }
@@ -68,19 +68,19 @@ impl Lease {
     /// The owner as the store knows it: new for every lease, unless it was [chosen](crate::Lock::owner), so that it names this
     /// one and no other, here and in every process.
     ///
-    /// A lease whose owner was asked for is given back to the store by its guard: it is neither passed on to a waiter of this
-    /// process nor [kept idle](crate::Lock::idle). Otherwise the owner would name the next holder's lease. So ask while the
+    /// Calling this has an effect: a lease whose owner was asked for is released in the store by its guard: it is neither passed on to a waiter of this
+    /// process nor [kept idle](crate::Lock::keep_idle). Otherwise the owner would name the next holder's lease. So ask while the
     /// guard is held: after its release the lease may have been passed on already, and the owner with it.
     pub fn owner(&self) -> OwnerId {
-        self.cell.tell_owner()
+        self.cell.expose_owner()
     }
 
     /// The fencing token of this grant: give it to the resource with every write.
     ///
     /// # Fencing
-    /// Larger than every token granted before for this lock (L2). An exclusive holder's write is safe where the
+    /// Larger than every token granted before for this lock. An exclusive holder's write is safe where the
     /// resource refuses smaller tokens than the largest it has seen. Co-holders of a semaphore or a read lock are
-    /// not fenced from each other (H6.2).
+    /// not fenced from each other.
     pub fn token(&self) -> FencingToken {
         self.cell.grant().token
     }
@@ -88,15 +88,15 @@ impl Lease {
     /// What to show to a fenced resource: the token, and whether it raises the resource's mark. See [`fence`](crate::fence).
     ///
     /// Does not look at the clock, not even when the lease is lost: the resource refuses a former holder as soon as a
-    /// later one has been there. Call [`check`](Self::check) first to save the way.
+    /// later one has been there. Call [`check`](Self::check) first to save a request.
     pub fn pass(&self) -> Pass {
         Pass::new(self.token(), self.mode)
     }
 
-    /// Whether the lease may be believed now. Reads the clock itself, so that it is right also after a suspend of the machine
+    /// Whether the lease may be believed now. Reads the clock itself, so that it is right even after a suspend of the machine
     /// and while the runtime is blocked. Sends nothing.
     ///
-    /// True between this call and the end of [`remaining`](Self::remaining), as long as nobody breaks the lock. A write that
+    /// True between this call and the end of [`remaining`](Self::remaining), as long as the lock is not released by force. A write that
     /// takes longer needs the [token](Self::token).
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Lease {
     }
 
     /// Leaves a memo beside the lock, in place of the one that is there: up to 1 KiB of text that
-    /// [`inspect`](crate::Locker::inspect) shows to everybody. It outlives the lease: where a holder can be found, or when
+    /// [`inspect`](crate::Locker::inspect) shows to every client. It outlives the lease: where a holder can be found, or when
     /// a job ran last.
     ///
     /// ```
@@ -123,7 +123,7 @@ impl Lease {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = tenure::connect("memory:").await?;
     /// let guard = locks.mutex("import").acquire().await?;
-    /// guard.note("row 4711 is done", Duration::from_secs(3600)).await?;
+    /// guard.set_memo("row 4711 is done", Duration::from_secs(3600)).await?;
     /// guard.release().await?;
     /// let memo = locks.inspect("import").await?.memo.expect("it is kept for an hour");
     /// println!("{}, {:?} ago", memo.text, memo.age);
@@ -134,11 +134,11 @@ impl Lease {
     /// Kept for `kept`, 1 ms to 366 days, by the store's clock, and gone afterwards. One request or some, up to 5 s.
     ///
     /// # Errors
-    /// [`NoteError`]; only after [`NoteError::Store`] it may be there all the same. A store that forgets leases forgets memos.
+    /// [`MemoError`]; after [`MemoError::Store`] it may be there, after any other it is not. A store that forgets leases forgets memos.
     ///
     /// # Cancel safety
     /// The memo may or may not be there.
-    pub async fn note(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), NoteError> {
+    pub async fn set_memo(&self, text: impl AsRef<str>, kept: Duration) -> Result<(), MemoError> {
         self.leave(&Memo::new(text.as_ref(), kept)?).await
     }
 
@@ -149,7 +149,7 @@ impl Lease {
         }
     }
 
-    pub(crate) async fn leave(&self, memo: &Memo) -> Result<(), NoteError> {
+    pub(crate) async fn leave(&self, memo: &Memo) -> Result<(), MemoError> {
         self.check()?;
         let released = || Lost::new(Loss::Released, self.token(), Duration::ZERO);
         let engine = self.engine.upgrade().ok_or_else(released)?;
@@ -157,46 +157,46 @@ impl Lease {
     }
 
     /// True if the last renewal failed: the lease holds, but may be about to be lost.
-    pub fn is_at_risk(&self) -> bool {
+    pub fn is_renewal_failing(&self) -> bool {
         self.cell.is_at_risk()
     }
 
     /// How its renewals went so far: to choose a ttl by.
     ///
     /// The slowest should take less than ttl/6, after which a renewal counts as failed. Of a lease that is
-    /// [passed on](crate::Lock::strict_order) each holder has its own.
+    /// [passed on](crate::Lock::fifo) each holder has its own.
     pub fn renewals(&self) -> Renewals {
         self.cell.renewals()
     }
 
-    /// Ends when a renewal has failed: the first of the two signals, the time to finish quickly.
+    /// Completes when a renewal has failed: the first of the two signals, the time to finish quickly.
     ///
     /// The lease still holds, and a later renewal may mend it; [`lost`](Self::lost) is the second signal. Ends also when the
     /// lease is lost or released.
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub async fn at_risk(&self) {
+    pub async fn renewal_failing(&self) {
         self.cell.unless_forked(|| (), self.cell.at_risk()).await;
     }
 
-    /// Ends when the lease is lost or released; never while it is held.
+    /// Completes when the lease is lost or released; never while it is held.
     ///
     /// # Timing
-    /// At the end of validity at the latest, also when the store hangs. A runtime that is blocked delays this
+    /// At the end of validity at the latest, even if the store hangs. A runtime that is blocked delays this
     /// future, but not [`check`](Self::check).
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
     pub async fn lost(&self) -> Lost {
         loop {
-            if let Err(lost) = self.nearly_lost(Duration::ZERO).await {
+            if let Err(lost) = self.expires_within(Duration::ZERO).await {
                 return lost;
             }
         }
     }
 
-    /// Ends when no more than `margin` of validity is left: the time to stop work that needs as long to stop.
+    /// Completes when no more than `margin` of validity is left: the time to stop work that needs as long to stop.
     ///
     /// Renewals keep more than half of the ttl ahead, so that with a margin of ttl/3 it ends only when they fail.
     ///
@@ -205,8 +205,14 @@ impl Lease {
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
+    pub async fn expires_within(&self, margin: Duration) -> Result<(), Lost> {
         self.cell.unless_forked(|| self.cell.check(), self.cell.nearly_lost(margin)).await
+    }
+}
+
+impl AsRef<Self> for Lease {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 
@@ -221,10 +227,10 @@ impl fmt::Debug for Lease {
 
 /// Leaves a memo, asked again while the store fails for a moment and the lease lasts. It may be asked for twice: the second one
 /// replaces the first.
-async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), NoteError> {
+async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), MemoError> {
     let promises = engine.backend.promises();
     if let Memos::None(why) = promises.memo {
-        return Err(NoteError::NotKept { backend: promises.backend, why });
+        return Err(ConfigError::NoMemos { backend: promises.backend, why }.into());
     }
     // By the clock that does not step: it is patience, and no belief.
     let began = engine.host.now();
@@ -242,16 +248,16 @@ async fn leave(engine: &Engine, cell: &HoldCell, memo: &Memo) -> Result<(), Note
         let pause = pauses.get_or_insert_with(|| Backoff::new(engine.new_owner_and_seed().1)).delay();
         let again = engine.host.now() + pause;
         if !error.kind().is_transient() || began.elapsed(again) >= PATIENCE {
-            return Err(NoteError::Store(error));
+            return Err(MemoError::Store(error));
         }
         engine.host.sleep_until(again).await;
     }
 }
 
-/// The store says that this lease is over. The watchdog finds out too, later.
-fn gone(engine: &Engine, cell: &HoldCell) -> NoteError {
+/// The store says that this lease has ended. The watchdog finds out too, later.
+fn gone(engine: &Engine, cell: &HoldCell) -> MemoError {
     let taken = || Lost::new(Loss::Taken, cell.grant().token, engine.host.now().wall);
-    NoteError::Lost(cell.check().err().unwrap_or_else(taken))
+    MemoError::Lost(cell.check().err().unwrap_or_else(taken))
 }
 
 /// How long a memo may take, in several attempts: 5 s.

@@ -1,24 +1,24 @@
 //! `Locker`: a connected store, from which locks are made.
 
 use std::{
-    fmt::Display,
+    fmt,
     num::NonZeroU32,
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use tenure_core::{
-    Adoption, BackendError, BackendHandle, ErrorKind, FencingToken, Finding, Grant, HolderView, Host, Label,
-    LockName, LockView, Mode, Outcome, OwnerId, Promises, Released, Renewal, Timing,
+    Adoption, BackendError, BackendHandle, Finding, HolderView, Host, Label, LockName, LockView, Mode,
+    OwnerId, Promises,
 };
 
 use crate::{
     election::Election,
-    engine::{Engine, QUESTION},
-    error::{AttachError, ConfigError},
-    guard::Guard,
+    engine::{Engine, QUESTION, request::invalid},
+    error::ConfigError,
     lock::{Lock, RwLock},
-    once::Once,
+    manual::Detached,
+    once::RunOnce,
     several::{self, AllOf, AnyOf},
 };
 
@@ -29,7 +29,7 @@ use crate::{
 ///
 /// # Dropping
 /// The thread ends when the last clone and the last guard are gone and everything that was dropped has been released. A
-/// program that ends at once calls [`drain`](Self::drain) before.
+/// program that ends calls [`flush`](Self::flush) before.
 #[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
@@ -44,8 +44,19 @@ impl Locker {
 
     /// The same store, with this label on all locks made from here.
     #[must_use]
-    pub fn labelled(&self, label: Label) -> Self {
+    pub fn with_label(&self, label: Label) -> Self {
         Self { engine: self.engine.clone(), label: Arc::new(label) }
+    }
+
+    /// From now on metrics have the label `lock`: for this `Locker`, its clones and all that is made from them. Call it
+    /// before the first lock is made.
+    ///
+    /// For a program that has few locks: each has 32 metrics, 19 of them histograms. The first 100 names have metrics of
+    /// their own, and keep them while this `Locker` lives; all others are counted together, without the label. Names such as
+    /// `orders/42` use them up.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_by_lock(&self) {
+        self.engine.telemetry().metrics.split_by_lock();
     }
 
     /// A lock that one owner holds at a time. A name is 1 to 512 bytes of UTF-8 without control characters; the lock need
@@ -73,7 +84,7 @@ impl Locker {
     }
 
     /// A lock that up to `slots` owners hold at a time. All should name the same number; the smallest among the holders and
-    /// the one that asks counts. Holders are not fenced from each other (H6.2).
+    /// the one that asks counts. Holders are not fenced from each other.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -89,8 +100,8 @@ impl Locker {
         self.lock(name.as_ref(), limit.map(|limit| Mode::Shared { limit: Some(limit) }))
     }
 
-    /// Several mutexes, to be held at once: all or none. Taken in the order of their names by everybody, so that no two wait
-    /// for each other. Up to 64 names, each once.
+    /// Several mutexes, to be held at the same time: all or none. Every process takes them in the order of their names, so that no two
+    /// wait for each other. Up to 64 names, each once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -124,15 +135,15 @@ impl Locker {
         names.into_iter().take(several::MOST + 1).map(|name| self.mutex(name)).collect()
     }
 
-    /// An election: those who campaign wait in a queue, and one of them leads. The leader can say where it is found. See
+    /// An election: the candidates wait in a queue, and one of them leads. The leader can say where it is found. See
     /// [`Election`].
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.mutex(name))
     }
 
-    /// A job that is to run once per interval, whoever runs it. See [`Once`].
-    pub fn once(&self, name: impl AsRef<str>) -> Once {
-        Once::new(self.mutex(name))
+    /// A job that is to run once per interval, on one of many hosts. See [`RunOnce`].
+    pub fn once(&self, name: impl AsRef<str>) -> RunOnce {
+        RunOnce::new(self.mutex(name))
     }
 
     fn lock(&self, name: &str, mode: Result<Mode, ConfigError>) -> Lock {
@@ -163,7 +174,7 @@ impl Locker {
     /// Up to 5 s.
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
+    /// The store's, and [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid.
     ///
     /// # Cancel safety
     /// Nothing is changed.
@@ -190,7 +201,7 @@ impl Locker {
         Ok(views)
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
@@ -198,17 +209,17 @@ impl Locker {
         &self.engine.host
     }
 
-    /// Takes the lock from its holders, who are told at once, and says who they were.
+    /// Takes the lock from its holders, who are told immediately, and says who they were.
     ///
-    /// **Overrides exclusion**: a robbed holder may work on until it hears of it. Only its token protects then, which
-    /// is smaller than every later one. Those who wait are let in at once.
+    /// **Overrides exclusion**: a former holder may work on until it hears of it. Only its token protects then, which
+    /// is smaller than every later one. The first waiter acquires it immediately.
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none.
+    /// The store's, and [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid.
     ///
     /// # Cancel safety
     /// The lock may or may not be broken.
-    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
+    pub async fn force_release(&self, name: impl AsRef<str>) -> Result<Vec<HolderView>, BackendError> {
         let name = checked(name.as_ref())?;
         self.ask(QUESTION, || self.engine.backend.break_lock(&name)).await
     }
@@ -228,7 +239,7 @@ impl Locker {
     /// zero if it is done. For a person who changed the settings of all clients on purpose.
     ///
     /// # Errors
-    /// The store's; [`Unsupported`](tenure_core::ErrorKind::Unsupported) if it keeps no such record.
+    /// The store's; [`Unsupported`](crate::ErrorKind::Unsupported) if it keeps no such record.
     ///
     /// # Cancel safety
     /// The record may or may not be rewritten; asking again goes on where it was.
@@ -236,68 +247,18 @@ impl Locker {
         self.ask(QUESTION, || self.engine.backend.adopt()).await
     }
 
-    /// Extends the lease of an owner by hand; for leases that were [detached](crate::Guard::detach).
+    /// The lease of an owner at a lock, as another process has [detached](crate::Guard::detach) from it. Nothing is sent: whether
+    /// there is such a lease is found by what is asked of it.
     ///
     /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none, and for a lease with which guards of this process
-    /// [take turns](crate::Lock::strict_order).
-    ///
-    /// # Cancel safety
-    /// It may or may not be extended.
-    pub async fn renew(
-        &self,
-        name: impl AsRef<str>,
-        owner: OwnerId,
-        ttl: Duration,
-    ) -> Result<Renewal, BackendError> {
-        let name = checked(name.as_ref())?;
-        let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
-        self.not_shared(&name, owner)?;
-        let grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl };
-        self.engine.renew_one(&grant, QUESTION).await
+    /// [`ConfigError::Name`] for a name that no lock can have.
+    pub fn detached(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Detached, ConfigError> {
+        Ok(Detached::new(self.engine.clone(), LockName::new(name.as_ref())?, owner, None))
     }
 
-    /// Goes on with the lease of an owner that another process took, with the default ttl;
-    /// [`Lock::attach`] has settings, and says more.
-    ///
-    /// # Errors
-    /// As [`Lock::attach`].
-    ///
-    /// # Cancel safety
-    /// As [`Lock::attach`].
-    pub async fn attach(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Guard, AttachError> {
-        self.mutex(name).attach(owner).await
-    }
-
-    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](Lock::owner).
+    /// A new owner, of 128 random bits, for a claim that is to be [repeatable](crate::Lock::owner).
     pub fn new_owner(&self) -> OwnerId {
         self.engine.new_owner()
-    }
-
-    /// Has an owner leave, by hand; for leases that were [detached](crate::Guard::detach).
-    ///
-    /// # Errors
-    /// The store's, and [`ErrorKind::Invalid`] for a name that is none, and for a lease with which guards of this process
-    /// [take turns](crate::Lock::strict_order).
-    ///
-    /// # Cancel safety
-    /// It may or may not have left.
-    pub async fn release(&self, name: impl AsRef<str>, owner: OwnerId) -> Result<Released, BackendError> {
-        let name = checked(name.as_ref())?;
-        self.not_shared(&name, owner)?;
-        self.engine.release((&name, owner), self.engine.host.now(), QUESTION).await
-    }
-
-    /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).
-    fn not_shared(&self, name: &LockName, owner: OwnerId) -> Result<(), BackendError> {
-        self.engine.must_be_ours()?;
-        if self.engine.is_shared(name, owner) {
-            let message = "this lease is passed on from guard to guard here; it ends with the last of them";
-            return Err(
-                BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message).with("lock", name)
-            );
-        }
-        Ok(())
     }
 
     fn recognise(&self, view: &mut LockView) {
@@ -312,16 +273,32 @@ impl Locker {
         self.engine.request(self.engine.host.now(), timeout, ask).await
     }
 
-    /// Gives back the leases that are kept [idle](crate::Lock::idle), and waits until everything that was dropped has been
-    /// released, for at most `patience`; true if so.
+    /// Releases the leases that are kept [idle](crate::Lock::keep_idle), and waits until everything that was dropped is known to
+    /// be released or expired, for at most `limit`; true if so. Leases that are held or detached do not count.
     ///
     /// Call it before a process ends that dropped guards or acquisitions, or that released on a quorum: a release is done
-    /// once a quorum has answered, and nodes that have not heard of it keep the lock until its ttl is over.
+    /// once a quorum has answered, and nodes that have not heard of it keep the lock until its ttl has passed.
     ///
     /// # Cancel safety
     /// The releases go on.
-    pub async fn drain(&self, patience: Duration) -> bool {
-        self.engine.drain(patience).await
+    pub async fn flush(&self, limit: Duration) -> bool {
+        self.engine.drain(limit).await
+    }
+}
+
+/// Shows the store, and how much is kept at the moment of leases, waiters and requests under way: all zero once nothing is held, waited
+/// for or being released.
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Locker");
+        shown.field("backend", &self.promises().backend);
+        // A child of a fork locks nothing: another thread of its parent may have had it locked.
+        if self.engine.is_ours() {
+            for (name, size) in self.engine.sizes() {
+                shown.field(name, &size);
+            }
+        }
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -333,11 +310,6 @@ pub fn this_process() -> Label {
 
 fn checked(name: &str) -> Result<LockName, BackendError> {
     LockName::new(name).map_err(invalid)
-}
-
-/// Refused before anything was sent.
-fn invalid(why: impl Display) -> BackendError {
-    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string())
 }
 
 static LABEL: LazyLock<Label> = LazyLock::new(|| {

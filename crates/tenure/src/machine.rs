@@ -3,7 +3,6 @@
 pub(crate) mod acquisition;
 pub(crate) mod backoff;
 pub(crate) mod hold;
-pub(crate) mod turns;
 
 #[cfg(test)]
 mod acquisition_tests;
@@ -12,12 +11,12 @@ mod hold_tests;
 #[cfg(test)]
 mod hold_timeline_tests;
 
-/// The events so far; told when an assertion fails.
+/// The events so far; printed when an assertion fails.
 #[cfg(test)]
-pub(crate) struct Trail<E: std::fmt::Debug>(pub(crate) Vec<E>);
+pub(crate) struct EventLog<E: std::fmt::Debug>(pub(crate) Vec<E>);
 
 #[cfg(test)]
-impl<E: std::fmt::Debug> Drop for Trail<E> {
+impl<E: std::fmt::Debug> Drop for EventLog<E> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("after {:?}", self.0);

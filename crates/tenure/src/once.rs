@@ -1,23 +1,24 @@
-//! `Once`: a job that is to run once per interval, whoever runs it.
+//! `RunOnce`: a job that is to run once per interval, on one of many hosts.
 
 use std::time::Duration;
 
 use tenure_core::{Memo, MemoView, Memos};
 
 use crate::{
-    error::{AcquireError, ConfigError, OnceError},
+    error::{AcquireError, ConfigError, HoldError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
     lock::Lock,
+    verbs::Held,
 };
 
 /// A job that is to run once per interval, on one of many hosts. Made by [`Locker::once`](crate::Locker::once).
 ///
-/// It is a mutex of the same name, with a [memo](crate::Memo) of the last run that counted. Who comes within the interval skips.
+/// It is a mutex of the same name, with a [memo](crate::Lease::set_memo) of the last run that counted. A run within the interval is skipped.
 ///
 /// # What is promised
 /// Between the starts of two runs that succeeded lies the interval at least, by the store's clock, as long as the store keeps
-/// its memos. A run that failed, or whose lease was lost, does not count: the next one who comes runs.
+/// its memos. A run that failed, or whose lease was lost, does not count: the next one runs.
 ///
 /// # What is not promised
 /// A store that lost its memory, such as a Redis that was restarted without persistence, may have the job run again. So may a
@@ -28,36 +29,36 @@ use crate::{
 /// # Example: a nightly job on several hosts
 /// ```
 /// use std::time::Duration;
-/// use tenure::OnceOutcome;
+/// use tenure::once::RunOutcome;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = tenure::connect("memory:").await?;
-/// let nightly = locks.once("nightly").every(Duration::from_secs(23 * 3600));
+/// let nightly = locks.once("nightly").interval(Duration::from_secs(23 * 3600));
 /// for _host in 0..3 {
 ///     match nightly.run(async |_lease| Ok::<_, std::io::Error>("backed up")).await? {
-///         OnceOutcome::Ran(done) => println!("{}", done?),
-///         OnceOutcome::Skipped(last) => println!("{} did it {:?} ago", last.by, last.ago),
+///         RunOutcome::Ran(done) => println!("{}", done?),
+///         RunOutcome::Skipped(last) => println!("{} did it {:?} ago", last.by, last.ago),
 ///     }
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
-pub struct Once {
+#[derive(Clone, Debug)]
+pub struct RunOnce {
     lock: Lock,
     every: Duration,
     even_if_failed: bool,
 }
 
-/// What became of one call of [`Once::run`].
+/// What became of one call of [`RunOnce::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OnceOutcome<R> {
+pub enum RunOutcome<R> {
     /// The job ran, with this result.
     Ran(R),
     /// It did not run, because it ran a while ago.
     Skipped(LastRun),
 }
 
-impl<R> OnceOutcome<R> {
+impl<R> RunOutcome<R> {
     /// The result, if it ran.
     pub fn ran(self) -> Option<R> {
         match self {
@@ -77,15 +78,15 @@ pub struct LastRun {
     pub ago: Duration,
 }
 
-impl Once {
+impl RunOnce {
     pub(crate) fn new(lock: Lock) -> Self {
-        Self { lock: lock.strict_order(), every: Duration::ZERO, even_if_failed: false }
+        Self { lock: lock.fifo(), every: Duration::ZERO, even_if_failed: false }
     }
 
     /// The interval, from the start of one run that counts to the start of the next: 1 ms to 366 days. There is no default.
     /// Give the same one everywhere; of two different ones the shorter one counts.
     #[must_use]
-    pub fn every(self, every: Duration) -> Self {
+    pub fn interval(self, every: Duration) -> Self {
         Self { every, ..self }
     }
 
@@ -100,40 +101,40 @@ impl Once {
     /// [`Locker::mutex`](crate::Locker::mutex).
     #[must_use]
     pub fn with(self, set: impl FnOnce(Lock) -> Lock) -> Self {
-        Self { lock: set(self.lock).strict_order(), ..self }
+        Self { lock: set(self.lock).fifo(), ..self }
     }
 
     /// Runs `work` under the lock, unless a run counts that began within the interval. Waits for one that is under way, and
     /// then looks again.
     ///
     /// # Timing
-    /// A skip is one request. Waits for the lock as [`Lock::acquire`] does: for ever.
+    /// A skip is one request. Waits for the lock as [`Lock::acquire`] does.
     ///
     /// # Errors
-    /// [`OnceError::Acquire`] if the work never began; [`OnceError::Lost`] if the lease was lost before it was done, as
-    /// in [`Lock::hold`], and then the run does not count; [`OnceError::NotNoted`] if it is done, but the store did not take
+    /// [`HoldError::Acquire`] if the work never began; [`HoldError::Lost`] if the lease was lost before it was done, as
+    /// in [`Lock::hold`], and then the run does not count; [`HoldError::NotCounted`] if it is done, but the store did not take
     /// the memo: it may run again within the interval. A `work` that answers `Err` has failed, and is
-    /// [`OnceOutcome::Ran`] with its error.
+    /// [`RunOutcome::Ran`] with its error.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and then the guard; the run does not count.
     pub async fn run<T, E>(
         &self,
         work: impl AsyncFnOnce(Lease) -> Result<T, E>,
-    ) -> Result<OnceOutcome<Result<T, E>>, OnceError> {
+    ) -> Result<RunOutcome<Result<T, E>>, HoldError> {
         let guard = match self.begin().await? {
             Ok(guard) => guard,
-            Err(last) => return Ok(OnceOutcome::Skipped(last)),
+            Err(last) => return Ok(RunOutcome::Skipped(last)),
         };
         let host = self.lock.host();
         let started = host.now();
-        let out = guard.work_under(work(guard.lease())).await.map_err(OnceError::Lost)?;
+        let out = guard.work_under(work(guard.lease())).await.map_err(HoldError::Lost)?;
         self.end(guard, out.is_ok(), started.elapsed(host.now())).await?;
-        Ok(OnceOutcome::Ran(out))
+        Ok(RunOutcome::Ran(out))
     }
 
     /// Takes the lock, unless a run counts.
-    pub(crate) async fn begin(&self) -> Result<Result<Guard, LastRun>, OnceError> {
+    pub(crate) async fn begin(&self) -> Result<Result<Guard, LastRun>, HoldError> {
         if let Some(last) = self.last().await? {
             return Ok(Err(last));
         }
@@ -149,13 +150,13 @@ impl Once {
         Ok(Ok(guard))
     }
 
-    /// A run is over that took so long: counts it if it succeeded, and gives the lock back.
-    pub(crate) async fn end(&self, guard: Guard, is_success: bool, took: Duration) -> Result<(), OnceError> {
-        guard.check().map_err(OnceError::Lost)?;
+    /// A run has ended that took so long: counts it if it succeeded, and releases the lock.
+    pub(crate) async fn end(&self, guard: Guard, is_success: bool, took: Duration) -> Result<(), HoldError> {
+        guard.check().map_err(HoldError::Lost)?;
         if is_success && !self.even_if_failed {
             self.count(&guard, took).await?;
         }
-        held_until_its_release(guard.release().await).map_err(OnceError::Lost)
+        held_until_its_release(guard.release().await).map_err(HoldError::Lost)
     }
 
     /// The last run that counts, if it began within the interval: then it is not time yet. For a program that takes the lock
@@ -165,14 +166,15 @@ impl Once {
     /// One request, up to 5 s.
     ///
     /// # Errors
-    /// [`OnceError::Acquire`] for an interval or a name that is none, a store without memos, and for the store's errors.
+    /// [`HoldError::Acquire`] for an interval or a name that is not valid, a store without memos, and for the store's errors.
     ///
     /// # Cancel safety
     /// Nothing is changed.
-    pub async fn last(&self) -> Result<Option<LastRun>, OnceError> {
+    #[doc(hidden)]
+    pub async fn last(&self) -> Result<Option<LastRun>, HoldError> {
         self.check().map_err(AcquireError::from)?;
-        let view = self.lock.inspect().await.map_err(AcquireError::Backend)?;
-        Ok(view.memo.as_ref().and_then(Counted::read).and_then(|counted| counted.within(self.every)))
+        let view = self.lock.inspect().await.map_err(AcquireError::Store)?;
+        Ok(view.memo.as_ref().and_then(CountedRun::read).and_then(|counted| counted.within(self.every)))
     }
 
     /// Makes a run count that began so long ago: the counterpart of [`last`](Self::last). The lease is that of the lock of this
@@ -182,24 +184,25 @@ impl Once {
     /// One request or some, up to 5 s.
     ///
     /// # Errors
-    /// [`OnceError::NotNoted`]: the run may be repeated within the interval.
+    /// [`HoldError::NotCounted`]: the run may be repeated within the interval.
     ///
     /// # Cancel safety
     /// It may or may not count.
-    pub async fn count(&self, lease: &Lease, began: Duration) -> Result<(), OnceError> {
+    #[doc(hidden)]
+    pub async fn count(&self, lease: &Lease, began: Duration) -> Result<(), HoldError> {
         // Our clock may run faster than the store's (A1).
         let Some(left) = self.every.checked_sub(began - began / 100).filter(|left| !left.is_zero()) else {
             return Ok(());
         };
         let by = self.lock.who();
         let text = format!("{MARK}{} ms, after {} ms, by {by}", self.every.as_millis(), began.as_millis());
-        let memo = Memo::new(text, left).map_err(|error| OnceError::NotNoted(error.into()))?;
-        lease.leave(&memo).await.map_err(OnceError::NotNoted)
+        let memo = Memo::new(text, left).map_err(|error| HoldError::NotCounted(error.into()))?;
+        lease.leave(&memo).await.map_err(HoldError::NotCounted)
     }
 
     /// What is wrong before anything is sent.
     fn check(&self) -> Result<(), ConfigError> {
-        Memo::new("", self.every).map_err(|_| ConfigError::Every)?;
+        Memo::new("", self.every).map_err(|_| ConfigError::IntervalOutOfRange)?;
         let promises = self.lock.promises();
         match promises.memo {
             Memos::None(why) => Err(ConfigError::NoMemos { backend: promises.backend, why }),
@@ -212,13 +215,13 @@ impl Once {
 const MARK: &str = "ran, once every ";
 
 /// A run that counts, from its memo.
-struct Counted {
+struct CountedRun {
     every: Duration,
     run: LastRun,
 }
 
-impl Counted {
-    /// `None` for a memo that somebody else has left.
+impl CountedRun {
+    /// `None` for a memo that another program has left.
     fn read(memo: &MemoView) -> Option<Self> {
         let (every, rest) = memo.text.strip_prefix(MARK)?.split_once(" ms, after ")?;
         let (began, by) = rest.split_once(" ms, by ")?;
@@ -239,9 +242,9 @@ mod tests {
 
     use super::*;
 
-    fn counted(text: &str, age_ms: u64) -> Option<Counted> {
+    fn counted(text: &str, age_ms: u64) -> Option<CountedRun> {
         let (age, left) = (Duration::from_millis(age_ms), Duration::from_secs(1));
-        Counted::read(&MemoView::new(text, ("x", FencingToken::new(1)), age, left))
+        CountedRun::read(&MemoView::new(text, ("x", FencingToken::new(1)), age, left))
     }
 
     #[test]

@@ -7,19 +7,22 @@ use std::{
 
 use tenure_core::{BackendError, HolderView, Label, LockName, Moment, OwnerId, locked};
 
-/// How long the store may fail in a row under a caller that waits for ever: 30 s, longer than a fail-over and shorter
-/// than a person waits without a word.
+/// How long the store may fail in a row under a caller that waits without a bound: 30 s, longer than a fail-over and
+/// shorter than a person waits without news.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the waiters of one process do for each other.
+/// How the waiters of one process queue for a lock where the store mints tokens in blocks. Such a store
+/// grants tokens for those behind the first waiter too, so that they can share its lease, and only that one
+/// needs a place in the store's queue. Where a token belongs to a place
+/// ([`Minting::Place`](tenure_core::Minting::Place)), each waiter needs a place and a lease of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Together {
-    /// Nothing: each has a place in the store's queue, if the store allows that.
-    No,
-    /// Only the first one has a place in the store's queue.
-    Queue,
-    /// The same, and they pass the lease on to each other.
-    Turns,
+pub(crate) enum LocalQueueing {
+    /// Not at all: each waiter asks the store, if the store has places for all.
+    Off,
+    /// Only the first waiter asks the store.
+    Fifo,
+    /// The same, and a holder passes its lease on to the next waiter.
+    HandOver,
 }
 
 /// Settings; every default with its reason.
@@ -29,11 +32,13 @@ pub(crate) struct Options {
     pub(crate) ttl: Option<Duration>,
     /// Never: work ends when it ends.
     pub(crate) max_hold: Option<Duration>,
-    /// `None`: as long as the caller waits, and [`PATIENCE`] if that is for ever.
+    /// How long to wait; `None`: without a bound.
+    pub(crate) within: Option<Duration>,
+    /// `None`: as long as the caller waits, and [`PATIENCE`] if that is without a bound.
     pub(crate) patience: Option<Duration>,
     pub(crate) label: Arc<Label>,
     pub(crate) progress: Option<Progress>,
-    pub(crate) together: Together,
+    pub(crate) queueing: LocalQueueing,
     /// How long a lease is kept when it has nothing to do; `None`: not at all.
     pub(crate) idle: Option<Duration>,
     /// `None`: a new one for every claim.
@@ -42,15 +47,25 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn new(label: Arc<Label>) -> Self {
-        let (together, owner, idle) = (Together::No, None, None);
-        Self { ttl: None, max_hold: None, patience: None, label, progress: None, together, owner, idle }
+        let (queueing, within, owner, idle) = (LocalQueueing::Off, None, None, None);
+        Self {
+            ttl: None,
+            max_hold: None,
+            within,
+            patience: None,
+            label,
+            progress: None,
+            queueing,
+            owner,
+            idle,
+        }
     }
 
     /// Those who wait elsewhere see in the label whether the holder wants to hear of them.
     pub(crate) fn mark_label(&mut self) {
         let idles = self.idle.is_some();
         if self.label.idles != idles {
-            self.label = Arc::new(Label { idles, ..(*self.label).clone() });
+            self.label = Arc::new(Label::clone(&self.label).idling(idles));
         }
     }
 }
@@ -58,7 +73,7 @@ impl Options {
 /// What a waiter last heard.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct WaitStatus {
     /// How many are ahead in the queue; `None` before the first answer.
     pub ahead: Option<usize>,
     /// One of the holders.
@@ -67,7 +82,8 @@ pub struct Waiting {
     pub failing: Option<BackendError>,
 }
 
-/// Shows the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), and look from elsewhere.
+/// Shows the waiting of an acquisition: hand it to [`Lock::progress`](crate::Lock::progress), and look from
+/// elsewhere.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,18 +92,18 @@ pub struct Waiting {
 /// # let locks = tenure::connect("memory:").await?;
 /// let guard = locks.mutex("nightly").acquire().await?;
 /// let progress = tenure::Progress::new();
-/// let refused = locks.mutex("nightly").progress(&progress).acquire_within(Duration::from_millis(20)).await;
+/// let refused = locks.mutex("nightly").progress(&progress).within(Duration::from_millis(20)).acquire().await;
 /// assert!(refused.is_err() && progress.latest().is_some_and(|waiting| waiting.holder.is_some()));
 /// # guard.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<Mutex<Heard>>);
+pub struct Progress(Arc<Mutex<ProgressState>>);
 
 #[derive(Debug, Default)]
-struct Heard {
+struct ProgressState {
     name: Option<LockName>,
-    latest: Option<Waiting>,
+    latest: Option<WaitStatus>,
     unanswered_since: Option<Moment>,
 }
 
@@ -98,34 +114,35 @@ impl Progress {
     }
 
     /// What the waiter last heard; `None` before it has had to wait.
-    pub fn latest(&self) -> Option<Waiting> {
+    pub fn latest(&self) -> Option<WaitStatus> {
         locked(&self.0).latest.clone()
     }
 
-    /// The lock that was asked for last, which is one of [several](crate::Locker::all); `None` before the first request.
+    /// The lock that was asked for last, which is one of [several](crate::Locker::all); `None` before the
+    /// first request.
     pub fn name(&self) -> Option<LockName> {
         locked(&self.0).name.clone()
     }
 
-    /// When the oldest request was sent that has no answer yet, or of those that failed in a row; `None` while the store
-    /// answers. A store that hangs is seen here before its request times out.
+    /// When the oldest request was sent that has no answer yet, or of those that failed in a row; `None`
+    /// while the store answers. A store that hangs is seen here before its request times out.
     pub fn unanswered_since(&self) -> Option<Moment> {
         locked(&self.0).unanswered_since
     }
 
     /// Shows what the store answered, or that it failed once more.
-    pub(crate) fn show(&self, waiting: Waiting) {
-        let mut heard = locked(&self.0);
+    pub(crate) fn show(&self, waiting: WaitStatus) {
+        let mut state = locked(&self.0);
         if waiting.failing.is_none() {
-            heard.unanswered_since = None;
+            state.unanswered_since = None;
         }
-        heard.latest = Some(waiting);
+        state.latest = Some(waiting);
     }
 
     /// An acquisition begins: what was not answered before does not concern it.
     pub(crate) fn begin(&self, name: &LockName) {
-        let mut heard = locked(&self.0);
-        (heard.name, heard.unanswered_since) = (Some(name.clone()), None);
+        let mut state = locked(&self.0);
+        (state.name, state.unanswered_since) = (Some(name.clone()), None);
     }
 
     /// A request is on its way.
@@ -135,7 +152,7 @@ impl Progress {
 
     /// The request is not answered yet, because of this.
     pub(crate) fn on_trouble(&self, error: &BackendError) {
-        let nothing = || Waiting { ahead: None, holder: None, failing: None };
+        let nothing = || WaitStatus { ahead: None, holder: None, failing: None };
         locked(&self.0).latest.get_or_insert_with(nothing).failing = Some(error.clone());
     }
 }

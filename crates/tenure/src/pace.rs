@@ -1,4 +1,4 @@
-//! `Pace`: when a program that looks on asks the store again.
+//! `PollPace`: when a program that looks on asks the store again.
 
 use std::time::Duration;
 
@@ -7,21 +7,23 @@ use tenure_core::{Host, Moment};
 /// No program asks more often than this: 10 ms.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// At once at first, and then once in a period, counted from question to question: what lasts for a period is seen.
+/// Immediately at first, and then once in a period, counted from question to question: what lasts for a
+/// period is seen.
 #[derive(Clone)]
-pub(crate) struct Pace {
+pub(crate) struct PollPace {
     period: Duration,
     asked_at: Option<Moment>,
     /// There was a hint, and no answer since.
     is_hinted: bool,
 }
 
-impl Pace {
+impl PollPace {
     pub(crate) fn new(period: Duration) -> Self {
         Self { period: period.max(LEAST), asked_at: None, is_hinted: false }
     }
 
-    /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it was due.
+    /// Asks when it is time, or sooner if there is a hint. A question that is dropped is asked again when it
+    /// was due.
     pub(crate) async fn ask<A>(
         &mut self,
         host: &dyn Host,

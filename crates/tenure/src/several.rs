@@ -1,4 +1,4 @@
-//! Several locks: all of them to be held at once (`AllOf`), or one of them (`AnyOf`).
+//! Several locks: all of them to be held at the same time (`AllOf`), or one of them (`AnyOf`).
 
 use std::{fmt, future::pending, ops::Deref, pin::pin, slice, sync::Arc, time::Duration};
 
@@ -10,14 +10,16 @@ use crate::{
     error::{AcquireError, ConfigError, HoldError, Lost, ReleaseError},
     guard::{Guard, held_until_its_release},
     lease::Lease,
-    lock::{self, Lock},
+    lock::Lock,
+    manual::Detached,
+    verbs::{self, Acquirable, Held},
 };
 
-/// Several mutexes, to be held at once: all or none. Made by [`Locker::all`](crate::Locker::all).
+/// Several mutexes, to be held at the same time: all or none. Made by [`Locker::all`](crate::Locker::all).
 ///
 /// They are taken one after the other, in the order of their names. Every process that takes several locks this way takes
 /// them in the same order, so that none of them waits for another that waits for it. A program that holds one of the locks
-/// and then asks for several breaks that order: it should name all of them at once.
+/// and then asks for several breaks that order: it should name all of them together.
 ///
 /// While it waits for one lock it holds those before it, and others wait for those.
 ///
@@ -65,90 +67,89 @@ impl AllOf {
         Self { locks: self.locks.and_then(set_all), ..self }
     }
 
+    /// How long to wait for all of them together at most. Default: without a bound. Zero asks once for each. When the limit has
+    /// passed, an acquisition fails with [`AcquireError::TimedOut`], which names a holder of the lock that it did not get;
+    /// nothing is held or queued then.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        self.with(|lock| lock.within(limit))
+    }
+
     /// Waits until this process holds all of the locks.
     ///
-    /// If one that it holds already is lost while it waits for another, it gives back what it has and begins anew.
+    /// If one that it holds already is lost while it waits for another, it releases what it has and begins anew.
     ///
     /// # Timing
-    /// Waits for ever, in each lock's queue in turn. One lock costs one request at least.
+    /// Waits in each lock's queue in turn, for as long as [`within`](Self::within) says. One lock costs one request at least.
     ///
     /// # Errors
     /// As [`Lock::acquire`]; nothing is held then. [`ConfigError::NameTwice`] and the like before anything is sent.
     ///
     /// # Cancel safety
     /// As [`Lock::acquire`]; what was held already is released in the background.
-    pub async fn acquire(&self) -> Result<Guards, AcquireError> {
-        self.acquire_for(None).await
+    pub fn acquire(&self) -> impl Future<Output = Result<Guards, AcquireError>> + Send + use<> {
+        verbs::acquire(self)
     }
 
     /// Asks once for each; `None` if another owner holds one of them, or waits for it. Leaves no place in a queue.
-    ///
-    /// # Timing
-    /// One request for each, as [`Lock::try_acquire`].
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but without patience.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<Guards>, AcquireError> {
-        AcquireError::if_free(self.acquire_for(Some(Duration::ZERO)).await)
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guards>, AcquireError>> + Send + use<> {
+        verbs::try_acquire(self)
     }
 
-    /// Waits for at most `patience` for all of them together; zero asks once for each.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and [`AcquireError::TimedOut`], with a holder of the lock that was not to be had. What
-    /// was held already has been given back then, if the store answers.
-    ///
-    /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
-    pub async fn acquire_within(&self, patience: Duration) -> Result<Guards, AcquireError> {
-        self.acquire_for(Some(patience)).await
-    }
-
-    /// Runs `work` while all locks are held, then gives them back. The future that `work` makes is dropped as soon as one of
-    /// the leases is lost; see [`Lock::hold`].
+    /// Runs `work` while all locks are held, then releases them. The future that `work` makes is dropped as soon as one of the
+    /// leases is lost; see [`Lock::hold`].
     ///
     /// # Timing
-    /// Waits for the locks as [`acquire`](Self::acquire) does: for ever.
+    /// Waits as [`acquire`](Self::acquire) does.
     ///
     /// # Errors
     /// As [`Lock::hold`].
     ///
     /// # Cancel safety
-    /// Dropping the future drops the work and then the guards.
-    pub async fn hold<T>(&self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, HoldError> {
-        run(self.acquire().await?, work).await
+    /// As [`Lock::hold`].
+    pub fn hold<T, F: AsyncFnOnce(Leases) -> T>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, HoldError>> + use<T, F> {
+        verbs::hold(self, work)
     }
 
-    /// As [`hold`](Self::hold), if all locks are free; `None` if one is not, and the work never begins.
+    /// As [`hold`](Self::hold), if all locks are free; `None` otherwise, and the work never begins.
     ///
     /// # Errors
     /// As [`hold`](Self::hold), but without patience for a store that fails.
     ///
     /// # Cancel safety
     /// As [`hold`](Self::hold).
-    pub async fn try_hold<T>(&self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, HoldError> {
-        match self.try_acquire().await? {
-            Some(guards) => run(guards, work).await.map(Some),
-            None => Ok(None),
-        }
+    pub fn try_hold<T, F: AsyncFnOnce(Leases) -> T>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, HoldError>> + use<T, F> {
+        verbs::try_hold(self, work)
+    }
+}
+
+impl fmt::Debug for AllOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AllOf").field(&self.locks).finish()
+    }
+}
+
+impl Acquirable for AllOf {
+    type Held = Guards;
+
+    fn limit(&self) -> Option<Duration> {
+        limit_of(&self.locks)
     }
 
-    /// As [`hold`](Self::hold), but waits for the locks for at most `patience`; zero asks once for each.
-    ///
-    /// # Errors
-    /// As [`hold`](Self::hold), and [`AcquireError::TimedOut`] in [`HoldError::Acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`hold`](Self::hold).
-    pub async fn hold_within<T>(
-        &self,
-        patience: Duration,
-        work: impl AsyncFnOnce(Leases) -> T,
-    ) -> Result<T, HoldError> {
-        run(self.acquire_within(patience).await?, work).await
+    fn with_limit(self, limit: Duration) -> Self {
+        self.within(limit)
     }
 
     async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guards, AcquireError> {
@@ -172,7 +173,9 @@ impl AllOf {
             }
         }
     }
+}
 
+impl AllOf {
     /// Takes one after the other, until all are held or one of them is lost.
     async fn gather(
         &self,
@@ -197,21 +200,7 @@ impl AllOf {
     }
 }
 
-/// Works under guards for as long as all leases last, then gives them back.
-async fn run<T>(guards: Guards, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, HoldError> {
-    let out = {
-        let work = work(guards.leases());
-        tokio::select! {
-            biased;
-            lost = guards.lost() => return Err(HoldError::Lost(lost)),
-            out = work => out,
-        }
-    };
-    guards.settle().await?;
-    Ok(out)
-}
-
-/// Several locks that are held at once: [`Leases`], to which it is dereferenced, and the duty to give them back.
+/// Several locks that are held at the same time: [`Leases`], to which it derefs, and the duty to release them.
 ///
 /// Made by [`AllOf::acquire`](crate::AllOf::acquire), or from one [`Guard`]. When one of the leases is lost, the others are
 /// still renewed and keep others out until this is released or dropped.
@@ -244,14 +233,14 @@ impl Guards {
         self.leases.clone()
     }
 
-    /// Gives all locks back, at the same time, and says truthfully what happened.
+    /// Releases all locks, at the same time, and says truthfully what happened.
     ///
     /// # Timing
     /// As [`Guard::release`] of the slowest.
     ///
     /// # Errors
     /// [`ReleaseError::AlreadyLost`] if one of the leases had ended before; otherwise [`ReleaseError::Unknown`] if the store
-    /// did not answer for one of them. Those that can be given back are.
+    /// did not answer for one of them. Those that can be released are.
     ///
     /// # Cancel safety
     /// If the future is dropped, the releases go on in the background.
@@ -267,17 +256,32 @@ impl Guards {
         failed
     }
 
-    /// Stops the renewals and leaves the leases to their ttl, as [`Guard::detach`] does: each can be renewed and released by its
-    /// name and its [owner](crate::Lease::owner) through the [`Locker`](crate::Locker).
-    pub fn detach(self) -> Leases {
-        for guard in self.guards {
-            guard.detach();
-        }
-        self.leases
+    /// Stops the renewals and leaves the leases to their ttl, as [`Guard::detach`] does.
+    pub fn detach(self) -> Vec<Detached> {
+        self.guards.into_iter().map(Guard::detach).collect()
+    }
+}
+
+impl Held for Guards {
+    type Proof = Leases;
+
+    fn proof(&self) -> Leases {
+        self.leases()
     }
 
-    /// The work is done: its result counts if all leases were held until now.
-    pub(crate) async fn settle(self) -> Result<(), HoldError> {
+    async fn work_under<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            out = work => Ok(out),
+        }
+    }
+
+    fn work_through<T>(&self, work: impl FnOnce() -> T) -> T {
+        work()
+    }
+
+    async fn settle(self) -> Result<(), HoldError> {
         self.check().map_err(HoldError::Lost)?;
         held_until_its_release(self.release().await).map_err(HoldError::Lost)
     }
@@ -303,9 +307,9 @@ impl fmt::Debug for Guards {
     }
 }
 
-/// The proof that this process holds several locks at once, to be passed on: cloneable, `Send` and `Sync`.
+/// The proof that this process holds several locks at the same time, to be passed on: cloneable, `Send` and `Sync`.
 ///
-/// A [`Guards`](crate::Guards) is dereferenced to it, and [`AllOf::hold`](crate::AllOf::hold) hands one to the work. It is
+/// A [`Guards`](crate::Guards) derefs to it, and [`AllOf::hold`](crate::AllOf::hold) hands one to the work. It is
 /// worth as much as the weakest of its leases: it is lost as soon as one of them is. Every lock has a
 /// [token](Lease::token) of its own, for what that lock protects.
 ///
@@ -356,16 +360,16 @@ impl Leases {
     }
 
     /// True if the last renewal of one of them failed.
-    pub fn is_at_risk(&self) -> bool {
-        self.iter().any(Lease::is_at_risk)
+    pub fn is_renewal_failing(&self) -> bool {
+        self.iter().any(Lease::is_renewal_failing)
     }
 
-    /// Ends when a renewal of one of them has failed, or one is lost or released; see [`Lease::at_risk`].
+    /// Ends when a renewal of one of them has failed, or one is lost or released; see [`Lease::renewal_failing`].
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub async fn at_risk(&self) {
-        first(self.iter().map(Lease::at_risk)).await;
+    pub async fn renewal_failing(&self) {
+        first(self.iter().map(Lease::renewal_failing)).await;
     }
 
     /// Ends when one of them is lost or released; never while all are held.
@@ -379,15 +383,15 @@ impl Leases {
         first(self.iter().map(Lease::lost)).await
     }
 
-    /// Ends when no more than `margin` of validity is left of one of them; see [`Lease::nearly_lost`].
+    /// Ends when no more than `margin` of validity is left of one of them; see [`Lease::expires_within`].
     ///
     /// # Errors
     /// [`Lost`] if nothing is left at all of one of them.
     ///
     /// # Cancel safety
     /// Nothing is lost by dropping the future.
-    pub async fn nearly_lost(&self, margin: Duration) -> Result<(), Lost> {
-        first(self.iter().map(|lease| lease.nearly_lost(margin))).await
+    pub async fn expires_within(&self, margin: Duration) -> Result<(), Lost> {
+        first(self.iter().map(|lease| lease.expires_within(margin))).await
     }
 }
 
@@ -447,87 +451,88 @@ impl AnyOf {
         Self { locks: self.locks.and_then(set_all), ..self }
     }
 
+    /// How long to wait at most. Default: without a bound. Zero asks once for each. When the limit has passed, an acquisition
+    /// fails with [`AcquireError::TimedOut`], which names a holder of one of the locks; nothing is held or queued then.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        self.with(|lock| lock.within(limit))
+    }
+
     /// Waits until this process holds one of the locks.
     ///
     /// # Timing
-    /// Waits for ever, in all queues at the same time. For an instant another lock may be granted as well; it is given back at
-    /// once, in the background.
+    /// Waits in all queues at the same time, for as long as [`within`](Self::within) says. For an instant another lock may be
+    /// granted as well; it is released immediately, in the background.
     ///
     /// # Errors
-    /// As [`Lock::acquire`], once none of the locks can be had any more; an error of some of them is logged.
-    /// [`ConfigError::NameTwice`] and the like before anything is sent.
+    /// As [`Lock::acquire`], once none of the locks can be had any more; an error of some of them is logged. [`ConfigError::NameTwice`] and the like before anything is sent.
     ///
     /// # Cancel safety
     /// As [`Lock::acquire`], for every queue.
-    pub async fn acquire(&self) -> Result<Guard, AcquireError> {
-        self.acquire_for(None).await
+    pub fn acquire(&self) -> impl Future<Output = Result<Guard, AcquireError>> + Send + use<> {
+        verbs::acquire(self)
     }
 
-    /// Asks once for each, one after the other; `None` if other owners hold all of them, or wait for them. Leaves no place in
-    /// a queue.
-    ///
-    /// # Timing
-    /// One request for each, up to the first that is free.
+    /// Asks once for each, one after the other, up to the first that is free; `None` if other owners hold all of them, or wait
+    /// for them. Leaves no place in a queue.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), but without patience.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<Guard>, AcquireError> {
-        AcquireError::if_free(self.acquire_for(Some(Duration::ZERO)).await)
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, AcquireError>> + Send + use<> {
+        verbs::try_acquire(self)
     }
 
-    /// Waits for at most `patience`; zero asks once for each.
+    /// Runs `work` while one of the locks is held, then releases it. The future that `work` makes is dropped as soon as the lease is lost; see
+    /// [`Lock::hold`].
     ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and [`AcquireError::TimedOut`], with a holder of one of the locks; nothing is held or
-    /// queued then.
-    ///
-    /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
-    pub async fn acquire_within(&self, patience: Duration) -> Result<Guard, AcquireError> {
-        self.acquire_for(Some(patience)).await
-    }
-
-    /// Runs `work` while one of the locks is held, then gives it back; see [`Lock::hold`].
+    /// # Timing
+    /// Waits as [`acquire`](Self::acquire) does.
     ///
     /// # Errors
     /// As [`Lock::hold`].
     ///
     /// # Cancel safety
     /// As [`Lock::hold`].
-    pub async fn hold<T>(&self, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, HoldError> {
-        lock::run(self.acquire().await?, work).await
+    pub fn hold<T, F: AsyncFnOnce(Lease) -> T>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, HoldError>> + use<T, F> {
+        verbs::hold(self, work)
     }
 
-    /// As [`hold`](Self::hold), if one of the locks is free; `None` if none is, and the work never begins.
+    /// As [`hold`](Self::hold), if one of the locks is free; `None` otherwise, and the work never begins.
     ///
     /// # Errors
     /// As [`hold`](Self::hold), but without patience for a store that fails.
     ///
     /// # Cancel safety
     /// As [`hold`](Self::hold).
-    pub async fn try_hold<T>(&self, work: impl AsyncFnOnce(Lease) -> T) -> Result<Option<T>, HoldError> {
-        match self.try_acquire().await? {
-            Some(guard) => lock::run(guard, work).await.map(Some),
-            None => Ok(None),
-        }
+    pub fn try_hold<T, F: AsyncFnOnce(Lease) -> T>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, HoldError>> + use<T, F> {
+        verbs::try_hold(self, work)
+    }
+}
+
+impl fmt::Debug for AnyOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnyOf").field(&self.locks).finish()
+    }
+}
+
+impl Acquirable for AnyOf {
+    type Held = Guard;
+
+    fn limit(&self) -> Option<Duration> {
+        limit_of(&self.locks)
     }
 
-    /// As [`hold`](Self::hold), but waits for a lock for at most `patience`; zero asks once for each.
-    ///
-    /// # Errors
-    /// As [`hold`](Self::hold), and [`AcquireError::TimedOut`] in [`HoldError::Acquire`].
-    ///
-    /// # Cancel safety
-    /// As [`hold`](Self::hold).
-    pub async fn hold_within<T>(
-        &self,
-        patience: Duration,
-        work: impl AsyncFnOnce(Lease) -> T,
-    ) -> Result<T, HoldError> {
-        lock::run(self.acquire_within(patience).await?, work).await
+    fn with_limit(self, limit: Duration) -> Self {
+        self.within(limit)
     }
 
     async fn acquire_for(&self, budget: Option<Duration>) -> Result<Guard, AcquireError> {
@@ -550,6 +555,11 @@ impl AnyOf {
     }
 }
 
+/// How long to wait: all have the same settings.
+fn limit_of(locks: &Result<Vec<Lock>, ConfigError>) -> Option<Duration> {
+    locks.as_ref().ok().and_then(|locks| locks.first()).and_then(Lock::limit)
+}
+
 /// Asks for one after the other; why none was granted.
 async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
     let mut refused = None;
@@ -558,7 +568,7 @@ async fn try_each(locks: &[Lock]) -> Result<Guard, AcquireError> {
             Ok(guard) => return Ok(guard),
             Err(error) => {
                 // The others are on the same store: what fails there for now fails for them.
-                let is_over = matches!(&error, AcquireError::Backend(error) if error.kind().is_transient());
+                let is_over = matches!(&error, AcquireError::Store(error) if error.kind().is_transient());
                 refused = Some(graver(refused, error));
                 if is_over {
                     break;
@@ -602,7 +612,7 @@ fn graver(one: Option<AcquireError>, other: AcquireError) -> AcquireError {
 }
 
 /// Sorted by name. Processes that take several locks take them in this order, so that none waits for one that waits for
-/// it: of all locks that somebody holds and somebody waits for, the holder of the last one waits for nobody.
+/// it: of all locks that are held and waited for, the holder of the last one waits for none.
 fn in_order(locks: Vec<Lock>) -> Result<Vec<Lock>, ConfigError> {
     let mut locks = checked(locks)?;
     locks.sort_by(|one, other| one.name().ok().cmp(&other.name().ok()));

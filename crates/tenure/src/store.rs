@@ -1,18 +1,69 @@
 //! Builders: a store that is described by calls instead of by a URL.
 //!
-//! A builder writes the URL and has it read by the backend: each setting has one meaning, one range and one refusal,
-//! whichever way it is said (decision 0042). What is written is percent-encoded, so that a password may be any text.
+//! Both fill the same settings, whose rules are asked when the store is connected.
+
+/// What each builder has: it is connected, and a URL is read into it. `$read` makes one of a URL.
+#[allow(unused_macros, reason = "a program may leave out all stores that have a builder")]
+macro_rules! connects {
+    ($store:ident, $read:expr) => {
+        /// Reads the URL that says the same, as [`connect`](crate::connect) does.
+        impl std::str::FromStr for $store {
+            type Err = crate::ConfigError;
+
+            fn from_str(url: &str) -> Result<Self, Self::Err> {
+                $read(url)
+            }
+        }
+
+        /// From its URL, in the one line of a file of settings. It is not written back: it may hold a password.
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $store {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let url = <String as serde::Deserialize>::deserialize(deserializer)?;
+                url.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl $store {
+            /// Connects to the store, as [`connect`](crate::connect) does: nothing is sent yet where the backend can do
+            /// without.
+            ///
+            /// # Errors
+            /// [`ConfigError`](crate::ConfigError) names the setting that is wrong, and never a password.
+            ///
+            /// # Cancel safety
+            /// Dropping the future leaves no trace.
+            pub async fn connect(&self) -> Result<crate::Locker, crate::ConfigError> {
+                crate::connect::locker(|host| self.backend(host))
+            }
+
+            /// Connects to the store for a program without a runtime.
+            ///
+            /// # Errors
+            /// As [`connect`](Self::connect), and if no thread can be started.
+            pub fn connect_blocking(&self) -> Result<crate::blocking::Locker, crate::ConfigError> {
+                crate::blocking::connected(self.connect())
+            }
+        }
+    };
+}
 
 #[cfg(any(
     feature = "redis",
     feature = "postgres",
+    feature = "mysql",
     feature = "zookeeper",
-    feature = "etcd",
-    feature = "sqlite"
+    feature = "etcd"
 ))]
-mod connects;
+#[cfg_attr(
+    not(any(feature = "redis", feature = "mysql", feature = "zookeeper", feature = "etcd")),
+    allow(dead_code, reason = "PostgreSQL has an order of hosts and ports of its own")
+)]
+mod described;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -21,13 +72,22 @@ mod redis;
 mod redlock;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(any(feature = "redis", feature = "postgres", feature = "zookeeper", feature = "etcd"))]
-mod written;
+#[cfg(all(
+    test,
+    feature = "redlock",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "zookeeper"
+))]
+mod tests;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdStore;
+#[cfg(feature = "mysql")]
+pub use mysql::{MysqlStore, MysqlTls};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresStore, PostgresTls};
 #[cfg(feature = "redis")]

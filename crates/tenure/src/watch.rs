@@ -2,30 +2,36 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    future::pending,
+    fmt,
+    future::{pending, poll_fn},
     mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures_util::{Stream, stream::unfold};
-use tenure_core::{BackendError, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
+use futures_util::Stream;
+use tenure_core::{BackendError, BoxFuture, FencingToken, HolderView, LockName, LockView, Mode, WaiterView};
 
-use crate::{engine::request::forked, locker::Locker, pace::Pace};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::{engine::request::forked, locker::Locker, pace::PollPace};
 
 /// How often the store is asked: once a second, which costs the store nothing worth naming and shows a person what goes on.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Locks as they change: made by [`Locker::watch`] and [`Locker::watch_all`].
 ///
-/// The store is asked once in a [period](Self::every), and what has changed since is reported: holders, their tokens, the
+/// The store is asked once in a [period](Self::poll_interval), and what has changed since is reported: holders, their tokens, the
 /// queue, the fence. That a lease was renewed is no change. For people and programs that look on: a view may be old when it
 /// arrives, and is no reason to believe that one holds.
 ///
 /// # What is not promised
-/// A memo that a holder leaves is no change: follow an election with its [`Observer`](crate::Observer). And a lock that is free
+/// A memo that a holder leaves is no change: follow an election with its [`Observer`](crate::election::Observer). And a lock that is free
 /// again is reported without the memo that it may still have.
 ///
-/// What lasts less than the period may be missed: a lock that was taken and given back in between shows as a larger
+/// What lasts less than the period may be missed: a lock that was acquired and released in between shows as a larger
 /// [fence](LockView::fence), and with [`Locker::watch_all`] not at all. A change is seen up to one period late, on every
 /// store: nothing is pushed here.
 ///
@@ -45,13 +51,16 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub struct Watch {
     locks: Locker,
     of: Of,
-    pace: Pace,
+    pace: Arc<AsyncMutex<PollPace>>,
+    /// The question that is under way.
+    asking: Option<BoxFuture<'static, Result<Vec<LockView>, BackendError>>>,
     known: BTreeMap<LockName, LockView>,
     /// Reported by the next calls of `next`.
     changed: VecDeque<LockView>,
 }
 
 /// Which locks.
+#[derive(Clone, Debug)]
 enum Of {
     /// Whether it is a name is found when it is asked for.
     One(String),
@@ -76,13 +85,13 @@ impl Locker {
 impl Watch {
     fn new(locks: Locker, of: Of) -> Self {
         let (known, changed) = (BTreeMap::new(), VecDeque::new());
-        Self { locks, of, pace: Pace::new(PERIOD), known, changed }
+        Self { locks, of, pace: paced(PERIOD), asking: None, known, changed }
     }
 
     /// Asks the store so often. Default: once a second. At least 10 ms.
     #[must_use]
-    pub fn every(self, period: Duration) -> Self {
-        Self { pace: Pace::new(period), ..self }
+    pub fn poll_interval(self, period: Duration) -> Self {
+        Self { pace: paced(period), ..self }
     }
 
     /// Waits for the next change. The first calls report what is there: the one lock, or those that are held or waited for. A
@@ -94,16 +103,21 @@ impl Watch {
     /// # Cancel safety
     /// No change is lost by dropping the future.
     pub async fn next(&mut self) -> Result<LockView, BackendError> {
+        self.asking = None;
+        poll_fn(|context| self.poll_change(context)).await
+    }
+
+    fn poll_change(&mut self, context: &mut Context<'_>) -> Poll<Result<LockView, BackendError>> {
         loop {
             if let Some(view) = self.changed.pop_front() {
-                return Ok(view);
+                return Poll::Ready(Ok(view));
             }
-            let changed = self.look().await?;
+            let changed = ready!(self.poll_look(context))?;
             self.changed.extend(changed);
         }
     }
 
-    /// Waits until the period is over, asks the store once, and answers what has changed since it was asked last; that may be
+    /// Waits until the period has passed, asks the store once, and answers what has changed since it was asked last; that may be
     /// nothing.
     ///
     /// # Errors
@@ -112,40 +126,22 @@ impl Watch {
     /// # Cancel safety
     /// As [`next`](Self::next).
     pub async fn look(&mut self) -> Result<Vec<LockView>, BackendError> {
-        let host = self.locks.host().clone();
-        let question = async {
-            match &self.of {
-                Of::One(name) => self.locks.inspect(name).await.map(|view| vec![view]),
-                Of::All { prefix } => self.locks.list(prefix).await,
-            }
-        };
-        let asking = self.pace.ask(&*host, pending(), question);
-        let views = self.locks.engine().unless_forked(|| Err(forked()), asking).await?;
-        Ok(self.take(views))
+        // That of a call that was dropped may be answered by now, and old.
+        self.asking = None;
+        poll_fn(|context| self.poll_look(context)).await
+    }
+
+    fn poll_look(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<LockView>, BackendError>> {
+        let Self { locks, of, pace, asking, .. } = self;
+        let asking = asking.get_or_insert_with(|| Box::pin(ask(locks.clone(), of.clone(), pace.clone())));
+        let views = ready!(asking.as_mut().poll(context));
+        self.asking = None;
+        Poll::Ready(views.map(|views| self.take(views)))
     }
 
     /// What was there when the store was asked last, by name: how long the leases still last is as old as that.
     pub fn latest(&self) -> impl Iterator<Item = &LockView> {
         self.known.values()
-    }
-
-    /// As a stream of what [`next`](Self::next) answers, which never ends.
-    ///
-    /// ```
-    /// use futures_util::StreamExt;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let locks = tenure::connect("memory:").await?;
-    /// let mut views = std::pin::pin!(locks.watch("nightly").into_stream());
-    /// let view = views.next().await.expect("it never ends")?;
-    /// assert_eq!(view.name.as_str(), "nightly");
-    /// # Ok(()) }
-    /// ```
-    pub fn into_stream(self) -> impl Stream<Item = Result<LockView, BackendError>> + Send {
-        unfold(self, |mut watch| async move {
-            let view = watch.next().await;
-            Some((view, watch))
-        })
     }
 
     fn take(&mut self, views: Vec<LockView>) -> Vec<LockView> {
@@ -161,6 +157,49 @@ impl Watch {
         let free = |(name, was): (_, LockView)| LockView::new(name, Vec::new(), Vec::new(), was.fence);
         changed.extend(before.into_iter().map(free));
         changed
+    }
+}
+
+/// Asks when it is time to.
+async fn ask(locks: Locker, of: Of, pace: Arc<AsyncMutex<PollPace>>) -> Result<Vec<LockView>, BackendError> {
+    let question = async {
+        match &of {
+            Of::One(name) => locks.inspect(name).await.map(|view| vec![view]),
+            Of::All { prefix } => locks.list(prefix).await,
+        }
+    };
+    let mut pace = pace.lock().await;
+    let asking = pace.ask(&**locks.host(), pending(), question);
+    locks.engine().unless_forked(|| Err(forked()), asking).await
+}
+
+fn paced(period: Duration) -> Arc<AsyncMutex<PollPace>> {
+    Arc::new(AsyncMutex::new(PollPace::new(period)))
+}
+
+/// What [`next`](Watch::next) answers; it never ends.
+///
+/// ```
+/// use futures_util::StreamExt;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let locks = tenure::connect("memory:").await?;
+/// let mut first = locks.watch("nightly").take(1);
+/// let view = first.next().await.expect("it never ends")?;
+/// assert_eq!(view.name.as_str(), "nightly");
+/// # Ok(()) }
+/// ```
+impl Stream for Watch {
+    type Item = Result<LockView, BackendError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_change(context).map(Some)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("of", &self.of).finish_non_exhaustive()
     }
 }
 

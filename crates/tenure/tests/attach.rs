@@ -4,7 +4,11 @@
 
 use std::sync::Arc;
 
-use tenure::{AcquireError, AttachError, Backend, ConfigError, EndOfGrant, Loss, fence::Pass};
+use tenure::{
+    AcquireError, ConfigError, Loss,
+    backend::{Backend, EndOfGrant},
+    fence::Pass,
+};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -20,7 +24,8 @@ async fn attach_goes_on_where_another_process_left() {
     let (one, other) = (stage.actor(), stage.actor());
     let guard = one.acquire().await;
     let mark = guard.pass().judge(0).unwrap();
-    let (owner, token) = guard.detach();
+    let left = guard.detach();
+    let (owner, token) = (left.owner(), left.token().unwrap());
     pass(TTL / 2).await;
     let guard = in_time(other.mutex().attach(owner)).await.unwrap();
     assert_eq!((guard.owner(), guard.token()), (owner, token));
@@ -41,13 +46,13 @@ async fn attach_goes_on_where_another_process_left() {
 async fn what_is_gone_is_not_attached_to() {
     let stage = Stage::new();
     let (one, other) = (stage.actor(), stage.actor());
-    let gone = |attached| matches!(attached, Err(AttachError::Gone));
-    let (owner, _) = one.acquire().await.detach();
+    let gone = |attached| matches!(attached, Err(AcquireError::Gone));
+    let owner = one.acquire().await.detach().owner();
     pass(TTL + SOON).await;
     assert!(gone(other.mutex().attach(owner).await) && stage.is_free().await);
-    let (owner, _) = one.acquire().await.detach();
+    let owner = one.acquire().await.detach().owner();
     stage.break_lock().await;
-    assert!(gone(other.locks.attach("stage", owner).await) && stage.is_free().await);
+    assert!(gone(other.locks.mutex("stage").attach(owner).await) && stage.is_free().await);
     let held = one.acquire().await;
     assert!(gone(other.mutex().attach(owner).await));
     assert!(gone(other.mutex().attach(other.locks.new_owner()).await));
@@ -69,7 +74,7 @@ async fn what_is_gone_is_not_attached_to() {
 async fn a_lease_that_is_held_here_is_not_attached_to() {
     let stage = Stage::new();
     let actor = stage.actor();
-    let held_here = |attached| matches!(attached, Err(AttachError::HeldHere));
+    let held_here = |attached| matches!(attached, Err(AcquireError::Config(ConfigError::OwnerInUse { .. })));
     let guard = actor.acquire().await;
     assert!(held_here(actor.mutex().attach(guard.owner()).await));
     guard.release().await.unwrap();
@@ -86,14 +91,14 @@ async fn a_lease_that_is_held_here_is_not_attached_to() {
     let next = next.await.unwrap();
     assert_eq!(stage.holder().await, owner, "it was passed on");
     assert!(held_here(actor.mutex().attach(owner).await));
-    let (owner, _) = next.detach();
+    let owner = next.detach().owner();
     // Twice at the same time: one of them has it.
     let (lock, other) = (actor.mutex(), actor.mutex());
     let (one, other) = tokio::join!(lock.attach(owner), other.attach(owner));
     assert_eq!(one.is_ok() as u8 + other.is_ok() as u8, 1, "{one:?} and {other:?}");
     assert!(held_here(one.and(other)));
     pass(2 * TTL).await;
-    assert!(actor.locks.drain(TTL).await);
+    assert!(actor.locks.flush(TTL).await);
     assert!(stage.is_free().await, "L8: its guard was dropped");
 }
 
@@ -102,22 +107,22 @@ async fn a_lease_that_is_held_here_is_not_attached_to() {
 async fn an_attached_lease_is_lost_like_any_other() {
     let stage = Stage::new();
     let (one, other) = (stage.actor(), stage.actor());
-    let (owner, _) = one.acquire().await.detach();
+    let owner = one.acquire().await.detach().owner();
     let guard = other.mutex().attach(owner).await.unwrap();
     stage.break_lock().await;
     let began = stage.clock();
     assert_eq!(in_time(guard.lost()).await.cause(), Loss::Taken);
     assert!(stage.clock() - began <= TTL / 3 + SOON, "at the next renewal");
     drop(guard);
-    let (owner, _) = one.acquire().await.detach();
+    let owner = one.acquire().await.detach().owner();
     let guard = other.mutex().max_hold(ms(700)).attach(owner).await.unwrap();
     let began = stage.clock();
     assert_eq!(in_time(guard.lost()).await.cause(), Loss::MaxHold);
     assert!(stage.clock() - began <= ms(700) + SOON);
     drop(guard);
-    assert!(other.locks.drain(TTL).await && stage.is_free().await);
+    assert!(other.locks.flush(TTL).await && stage.is_free().await);
     // Belief counts from before the renewal was sent (H1.1).
-    let (owner, _) = one.acquire().await.detach();
+    let owner = one.acquire().await.detach().owner();
     other.gates.plan(Verb::Renew, &[Gate::Slow(ms(900))], Gate::Hang);
     let guard = other.mutex().attach(owner).await.unwrap();
     assert!(guard.remaining() <= VALIDITY - ms(900));
@@ -202,7 +207,7 @@ async fn a_store_that_keeps_no_owners_refuses() {
     let actor = stage.actor_on(Arc::new(store));
     let owner = actor.locks.new_owner();
     let refused = actor.mutex().attach(owner).await.unwrap_err();
-    assert!(matches!(refused, AttachError::Config(ConfigError::EndsWithProcess { .. })), "{refused}");
+    assert!(matches!(refused, AcquireError::Config(ConfigError::EndsWithProcess { .. })), "{refused}");
     let refused = actor.mutex().owner(owner).acquire().await.unwrap_err();
     assert!(matches!(refused, AcquireError::Config(ConfigError::OwnerNotChosen { .. })), "{refused}");
     assert_eq!((actor.gates.asked(Verb::Claim), actor.gates.asked(Verb::Renew)), (0, 0));

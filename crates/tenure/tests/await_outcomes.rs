@@ -107,7 +107,7 @@ async fn play(claims: &[Gate], renewals: &[Gate], releases: &[Gate], how: Leave)
     }
     let rival = play.rival();
     for _ in 0..2 {
-        if let Ok(guard) = lock(&play.actor).acquire_within(ms(1_500)).await {
+        if let Ok(guard) = lock(&play.actor).within(ms(1_500)).acquire().await {
             let guard = play.court.admit(guard);
             grants += 1;
             play.hold(&guard).await;

@@ -4,8 +4,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure::{Backend, LockView};
-use tenure::{LockName, Locker, TokioHost};
+use tenure::{LockName, Locker, backend::TokioHost};
+use tenure::{backend::Backend, view::LockView};
 use tenure_memory::Memory;
 use tenure_testkit::patience::{eventually, stretch};
 use tokio::runtime::{Builder, Runtime};

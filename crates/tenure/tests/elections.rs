@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{AcquireError, ConfigError, Election, FencingToken, Leader};
+use tenure::{
+    AcquireError, ConfigError, FencingToken,
+    election::{Election, Leader, Observed},
+};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -110,15 +113,12 @@ async fn who_loses_the_lead_campaigns_again() {
             let (inside, terms) = (inside.clone(), terms.clone());
             tokio::spawn(async move {
                 election
-                    .lead(|term| {
-                        let (stage, inside, terms) = (stage.clone(), inside.clone(), terms.clone());
-                        async move {
-                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "L1: two lead");
-                            let _inside = Inside(inside.clone());
-                            terms.lock().unwrap().push(term.token());
-                            while !stage.is_over() {
-                                pass(ms(10)).await;
-                            }
+                    .lead(async move |term| {
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "L1: two lead");
+                        let _inside = Inside(inside.clone());
+                        terms.lock().unwrap().push(term.token());
+                        while !stage.is_over() {
+                            pass(ms(10)).await;
                         }
                     })
                     .await
@@ -149,16 +149,14 @@ async fn a_robbed_leader_campaigns_again() {
     let election = election(&stage.actor());
     let mut terms = Vec::new();
     let robber = stage.clone();
-    let led = in_time(election.lead(|term| {
+    let led = in_time(election.lead(async |term| {
         terms.push(term.token());
-        let (robber, is_first) = (robber.clone(), terms.len() == 1);
-        async move {
-            if is_first {
-                robber.break_lock().await;
-                pass(TTL).await;
-            }
-            is_first
+        let is_first = terms.len() == 1;
+        if is_first {
+            robber.break_lock().await;
+            pass(TTL).await;
         }
+        is_first
     }));
     assert!(!led.await.unwrap(), "the first result came too late");
     assert!(terms.len() == 2 && terms[0] < terms[1], "{terms:?}");
@@ -175,7 +173,7 @@ async fn an_observer_sees_every_change_in_order() {
     let watching = tokio::spawn({
         let (seen, stage, mut observer) = (seen.clone(), stage.clone(), watched.observe());
         async move {
-            while let Ok(leader) = observer.next().await {
+            while let Ok(leader) = observer.next().await.map(Observed::leader) {
                 seen.lock().unwrap().push((stage.clock(), leader));
             }
         }
@@ -207,11 +205,11 @@ async fn an_observer_sees_every_change_in_order() {
 async fn an_observer_is_told_at_once_and_looks_in_its_own_time() {
     let stage = Stage::new();
     let (one, two) = (election(&stage.actor()), election(&stage.actor()));
-    let mut observer = two.clone().every(HOUR).observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    let mut observer = two.clone().poll_interval(HOUR).observe();
+    assert_eq!(observer.next().await.unwrap(), Observed::Vacant);
     let began = stage.clock();
     let mut sees = async || {
-        let leader = tokio::time::timeout(2 * HOUR, observer.next()).await.unwrap().unwrap();
+        let leader = tokio::time::timeout(2 * HOUR, observer.next()).await.unwrap().unwrap().leader();
         (leader.map(|leader| (leader.term, leader.proclaimed)), stage.clock() - began)
     };
     let first = one.campaign().await.unwrap();
@@ -238,13 +236,13 @@ async fn an_observer_that_is_asked_now_and_then_goes_on_looking() {
     let stage = Stage::new();
     let (actor, two) = (stage.actor(), election(&stage.actor()));
     let mut observer = two.observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    assert_eq!(observer.next().await.unwrap(), Observed::Vacant);
     // It tells nobody: it is a lock.
     let leadership = in_time(actor.locks.mutex("stage").ttl(TTL).acquire()).await.unwrap();
     let mut seen = None;
     for _ in 0..3 {
         if let Ok(answer) = tokio::time::timeout(ms(500), observer.next()).await {
-            seen = answer.unwrap();
+            seen = answer.unwrap().leader();
             break;
         }
     }

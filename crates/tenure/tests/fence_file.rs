@@ -65,7 +65,7 @@ async fn the_late_write_of_a_robbed_holder_is_refused_and_changes_nothing() {
     let locks = tenure::connect("memory:").await.unwrap();
     let robbed = locks.mutex("report").acquire().await.unwrap();
     shelf.file.write(robbed.pass(), b"first").unwrap();
-    locks.break_lock(robbed.name()).await.unwrap();
+    locks.force_release(robbed.name()).await.unwrap();
     let holder = locks.mutex("report").acquire().await.unwrap();
     shelf.file.write(Pass::from(&holder), b"second").unwrap();
     assert_refused(shelf.file.write(robbed.pass(), b"late"), robbed.pass(), holder.token().get());
@@ -89,7 +89,7 @@ async fn holders_of_a_shared_lock_write_in_any_order_until_an_exclusive_one_was_
     shelf.file.write(second.pass(), b"second").unwrap();
     shelf.file.write(first.pass(), b"first").unwrap();
     assert_eq!((shelf.text().as_str(), shelf.file.mark().unwrap()), ("first", 0));
-    locks.break_lock(second.name()).await.unwrap();
+    locks.force_release(second.name()).await.unwrap();
     let writer = locks.rwlock("report").write().acquire().await.unwrap();
     shelf.file.touch(writer.pass()).unwrap();
     assert_refused(shelf.file.write(first.pass(), b"late"), first.pass(), writer.token().get());

@@ -50,8 +50,8 @@ impl Books {
     }
 
     /// The mark after the touch, if it was let in.
-    fn touch(&self, transaction: &Transaction<'_>, pass: Pass) -> Option<u64> {
-        let parameters = ("books", pass.token().get());
+    fn touch(&self, transaction: &Transaction<'_>, pass: Pass) -> Option<i64> {
+        let parameters = ("books", number(pass));
         transaction.query_row(&self.fence.touch(pass), parameters, |row| row.get(0)).optional().unwrap()
     }
 
@@ -69,12 +69,20 @@ impl Books {
     fn entries(&self) -> Vec<u64> {
         let db = self.open();
         let mut all = db.prepare("SELECT token FROM entry ORDER BY at").unwrap();
-        all.query_map((), |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+        all.query_map((), |row| row.get::<_, i64>(0))
+            .unwrap()
+            .map(|token| token.unwrap().unsigned_abs())
+            .collect()
     }
 }
 
+/// Its token, as SQLite takes it.
+fn number(pass: Pass) -> i64 {
+    pass.token().get().try_into().unwrap()
+}
+
 fn write(db: &Connection, pass: Pass) -> rusqlite::Result<usize> {
-    db.execute("INSERT INTO entry (token) VALUES (?1)", [pass.token().get()])
+    db.execute("INSERT INTO entry (token) VALUES (?1)", [number(pass)])
 }
 
 /// L3, hazard 50: the rule, from a resource that nobody has been at, and with tokens that are too large for a float.
@@ -143,7 +151,7 @@ fn a_column_refuses_a_former_holder() {
     let write = |pass: Pass, body: &str| {
         let sql =
             format!("UPDATE report SET body = :body, {} WHERE {}", mark.assignment(pass), mark.condition());
-        db.execute(&sql, rusqlite::named_params! { ":body": body, ":token": pass.token().get() }).unwrap()
+        db.execute(&sql, rusqlite::named_params! { ":body": body, ":token": number(pass) }).unwrap()
     };
     let text = || db.query_row("SELECT body || mark FROM report", (), |row| row.get::<_, String>(0)).unwrap();
     assert_eq!((write(alone(7), "a"), text().as_str()), (1, "a7"));

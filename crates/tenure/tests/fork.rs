@@ -16,7 +16,7 @@ use nix::{
     sys::{signal, wait::waitpid},
     unistd::Pid,
 };
-use tenure::{AcquireError, AttachError, BackendError, ErrorKind, Locker, Loss, Lost, NoteError};
+use tenure::{AcquireError, BackendError, ErrorKind, Locker, Loss, Lost, MemoError};
 use tenure_testkit::patience::slowness;
 use tokio::runtime::{Builder, Runtime};
 
@@ -72,13 +72,7 @@ impl SaysForked for BackendError {
 
 impl SaysForked for AcquireError {
     fn is_forked(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.is_forked())
-    }
-}
-
-impl SaysForked for AttachError {
-    fn is_forked(&self) -> bool {
-        matches!(self, Self::Backend(error) if error.is_forked())
+        matches!(self, Self::Store(error) if error.is_forked())
     }
 }
 
@@ -88,7 +82,7 @@ impl SaysForked for Lost {
     }
 }
 
-impl SaysForked for NoteError {
+impl SaysForked for MemoError {
     fn is_forked(&self) -> bool {
         matches!(self, Self::Lost(lost) if lost.is_forked())
     }
@@ -104,26 +98,26 @@ fn tell<A, E: SaysForked>(to: &mut PipeWriter, what: &str, answer: Result<A, E>)
 async fn ask_all(locks: &Locker, to: &mut PipeWriter) {
     let (job, owner) = (locks.mutex("job"), locks.new_owner());
     tell(to, "acquire", job.acquire().await);
-    tell(to, "acquire_within", job.acquire_within(ms(10)).await);
+    tell(to, "within", job.clone().within(ms(10)).acquire().await);
     tell(to, "try_acquire", job.try_acquire().await);
     tell(to, "read", locks.rwlock("job").read().acquire().await);
     tell(to, "a chosen owner", locks.mutex("job").owner(owner).acquire().await);
-    tell(to, "idle", locks.mutex("idle").idle(ms(60_000)).acquire().await);
+    tell(to, "idle", locks.mutex("idle").keep_idle(ms(60_000)).acquire().await);
     tell(to, "all", locks.all(["job", "other"]).acquire().await);
     tell(to, "any", locks.any(["job", "other"]).acquire().await);
     tell(to, "campaign", locks.election("job").campaign().await);
     tell(to, "leader", locks.election("job").leader().await);
     tell(to, "observe", locks.election("job").observe().next().await);
-    tell(to, "attach", locks.attach("job", owner).await);
+    tell(to, "attach", locks.mutex("job").attach(owner).await);
     tell(to, "inspect", locks.inspect("job").await);
     tell(to, "list", locks.list("").await);
     tell(to, "watch", locks.watch("job").next().await);
-    tell(to, "renew", locks.renew("job", owner, ms(1000)).await);
-    tell(to, "release", locks.release("job", owner).await);
-    tell(to, "break_lock", locks.break_lock("job").await);
+    tell(to, "renew", locks.detached("job", owner).unwrap().renew(ms(1000)).await);
+    tell(to, "release", locks.detached("job", owner).unwrap().release().await);
+    tell(to, "force_release", locks.force_release("job").await);
     tell(to, "diagnose", locks.diagnose().await);
-    if locks.drain(ms(10)).await {
-        writeln!(to, "drain is true").unwrap();
+    if locks.flush(ms(10)).await {
+        writeln!(to, "flush is true").unwrap();
     }
 }
 
@@ -133,7 +127,7 @@ async fn ask_all(locks: &Locker, to: &mut PipeWriter) {
 fn no_verb_works_in_a_forked_child_and_the_parent_notices_nothing() {
     let parent = runtime();
     let locks = parent.block_on(tenure::connect("memory:")).unwrap();
-    let idle = locks.mutex("idle").idle(ms(60_000));
+    let idle = locks.mutex("idle").keep_idle(ms(60_000));
     let guard = parent.block_on(async {
         // What is kept idle is heard of from the second lease on.
         for _ in 0..3 {
@@ -146,10 +140,10 @@ fn no_verb_works_in_a_forked_child_and_the_parent_notices_nothing() {
         runtime().block_on(async {
             ask_all(&locks, to).await;
             tell(to, "check", guard.check());
-            tell(to, "note", guard.note("text", ms(1000)).await);
+            tell(to, "note", guard.set_memo("text", ms(1000)).await);
             tell::<(), _>(to, "lost", Err(guard.lost().await));
-            tell(to, "nearly_lost", guard.nearly_lost(ms(100)).await);
-            guard.at_risk().await;
+            tell(to, "nearly_lost", guard.expires_within(ms(100)).await);
+            guard.renewal_failing().await;
         });
     });
     assert_eq!(wrong, [""; 0]);
@@ -157,7 +151,7 @@ fn no_verb_works_in_a_forked_child_and_the_parent_notices_nothing() {
         guard.check().unwrap();
         guard.release().await.unwrap();
         idle.acquire().await.unwrap().release().await.unwrap();
-        assert!(locks.drain(PATIENCE).await);
+        assert!(locks.flush(PATIENCE).await);
     });
 }
 
@@ -169,7 +163,7 @@ fn no_verb_of_the_blocking_api_works_in_a_forked_child() {
     let wrong = in_a_child(|to| {
         tell(to, "acquire", locks.mutex("job").acquire());
         tell(to, "try_acquire", locks.mutex("job").try_acquire());
-        tell(to, "acquire_within", locks.mutex("held").acquire_within(ms(50)));
+        tell(to, "within", locks.mutex("held").within(ms(50)).acquire());
         tell(to, "inspect", locks.inspect("job"));
         tell(to, "all", locks.all(["job", "other"]).acquire());
         tell(to, "campaign", locks.election("job").campaign());

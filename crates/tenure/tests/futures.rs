@@ -254,11 +254,11 @@ fn what_is_dropped_anywhere_leaves_nothing(store: &Store) {
                 }
             }
         }
-        let is_drained = own.drain(2 * ttl() * slowness()).await;
+        let is_drained = own.flush(2 * ttl() * slowness()).await;
         assert!(is_drained, "{}: not drained", store.kind);
         let left = async || {
             let views = elsewhere.list("").await.map_err(|error| error.to_string())?;
-            let others = |view: &tenure::LockView| {
+            let others = |view: &tenure::view::LockView| {
                 let own = usize::from(view.name.as_str() == "held");
                 view.holders.len() + view.queue.len() > own
             };

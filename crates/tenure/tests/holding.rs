@@ -3,11 +3,11 @@
 #![allow(clippy::disallowed_methods, reason = "tests get their tasks from tokio, under paused time")]
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use tenure::{AcquireError, Guard, HoldError, Lease, Loss, OnceError, blocking};
+use tenure::{AcquireError, Guard, HoldError, Lease, Loss, blocking};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -17,10 +17,10 @@ use crate::stage::{Stage, TTL, in_time, ms};
 
 /// What is told to somebody who still has a lease.
 async fn told(lease: &Lease) -> Loss {
-    in_time(lease.at_risk()).await;
+    in_time(lease.renewal_failing()).await;
     let lost = in_time(lease.lost()).await;
     assert_eq!(lease.check(), Err(lost));
-    assert!(in_time(lease.nearly_lost(TTL)).await.is_err());
+    assert!(in_time(lease.expires_within(TTL)).await.is_err());
     assert_eq!(lease.remaining(), Duration::ZERO);
     lost.cause()
 }
@@ -92,13 +92,13 @@ async fn try_hold_works_if_the_lock_is_free_and_only_then() {
 
 /// L8: whoever gives up in time leaves no place behind, and the work does not begin.
 #[tokio::test(start_paused = true)]
-async fn hold_within_gives_up_in_time() {
+async fn work_that_waits_for_its_lock_gives_up_in_time() {
     let stage = Stage::new();
     let (actor, other) = (stage.actor(), stage.actor());
     let guard = other.acquire().await;
     let began = AtomicBool::new(false);
     let work = async |_: Lease| began.store(true, Ordering::SeqCst);
-    let refused = actor.lock().hold_within(ms(300), work).await.unwrap_err();
+    let refused = actor.lock().within(ms(300)).hold(work).await.unwrap_err();
     assert!(matches!(refused, HoldError::Acquire(AcquireError::TimedOut { .. })), "{refused:?}");
     assert!(!began.load(Ordering::SeqCst));
     assert_eq!(stage.crowd().await, (1, 0));
@@ -107,7 +107,7 @@ async fn hold_within_gives_up_in_time() {
         lease.check()
     };
     let lock = actor.lock();
-    let (held, ()) = tokio::join!(lock.hold_within(TTL, work), async {
+    let (held, ()) = tokio::join!(lock.clone().within(TTL).hold(work), async {
         pass(ms(100)).await;
         guard.release().await.unwrap();
     });
@@ -142,16 +142,16 @@ fn threads_hold_as_tasks_do() {
     let (lease, inside) = lock.hold(|lease| (lease.clone(), lock.try_hold(|_| ()).unwrap())).unwrap();
     assert_eq!(inside, None);
     assert_eq!((lease.lost().cause(), lease.remaining()), (Loss::Released, Duration::ZERO));
-    lease.at_risk();
-    assert!(lease.nearly_lost(Duration::ZERO).is_err());
+    lease.renewal_failing();
+    assert!(lease.expires_within(Duration::ZERO).is_err());
 
     let guard: blocking::Guard = lock.acquire().unwrap();
-    let refused = lock.hold_within(ms(20), |_| ()).unwrap_err();
+    let refused = lock.clone().within(ms(20)).hold(|_| ()).unwrap_err();
     assert!(matches!(refused, HoldError::Acquire(AcquireError::TimedOut { .. })), "{refused:?}");
     assert_eq!((guard.check(), guard.lease().token()), (Ok(()), guard.token()));
     drop(guard);
-    assert!(locks.drain(TTL));
-    assert_eq!(lock.hold_within(TTL, |lease| lease.check()).unwrap(), Ok(()));
+    assert!(locks.flush(TTL));
+    assert_eq!(lock.clone().within(TTL).hold(|lease| lease.check()).unwrap(), Ok(()));
     assert_eq!(lock.try_hold(|lease| lease.name().to_string()).unwrap().unwrap(), "stage");
     let view = locks.inspect("stage").unwrap();
     assert!(view.holders.is_empty() && view.queue.is_empty(), "{view:?}");
@@ -190,23 +190,21 @@ async fn work_whose_lease_is_gone_at_its_release_does_not_count() {
     lost(actor.lock().hold(async |_| stage.break_lock().await).await).await;
     lost(actor.locks.all(["stage", "other"]).hold(async |_| stage.break_lock().await).await).await;
     lost(actor.locks.any(["stage"]).hold(async |_| stage.break_lock().await).await).await;
-    let once = actor.locks.once("stage").every(TTL).even_if_failed();
+    let once = actor.locks.once("stage").interval(TTL).even_if_failed();
     let run = once.run(async |_| -> Result<(), ()> {
         stage.break_lock().await;
         Ok(())
     });
     let run = run.await;
-    assert!(matches!(run, Err(OnceError::Lost(lost)) if lost.cause() == Loss::Taken), "{run:?}");
-    let terms = AtomicUsize::new(0);
+    assert!(matches!(run, Err(HoldError::Lost(lost)) if lost.cause() == Loss::Taken), "{run:?}");
+    let mut terms = 0;
     let election = actor.locks.election("stage");
-    let led = election.lead(|term| {
-        let (stage, number) = (stage.clone(), terms.fetch_add(1, Ordering::SeqCst));
-        async move {
-            if number == 0 {
-                stage.break_lock().await;
-            }
-            (number, term.token())
+    let led = election.lead(async |term| {
+        terms += 1;
+        if terms == 1 {
+            stage.break_lock().await;
         }
+        (terms - 1, term.token())
     });
     assert_eq!(in_time(led).await.unwrap().0, 1, "the first term ended without the lead");
 }

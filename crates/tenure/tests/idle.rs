@@ -17,7 +17,7 @@ const IDLE: Duration = ms(1000);
 const BLOCK: usize = 256;
 
 fn idle(actor: &Actor) -> Lock {
-    actor.mutex().idle(IDLE)
+    actor.mutex().keep_idle(IDLE)
 }
 
 /// Claims and releases that the store was asked for, since the process began.
@@ -83,7 +83,7 @@ async fn it_is_given_back_after_its_time() {
 async fn it_may_be_kept_for_longer_than_its_ttl() {
     let stage = Stage::new();
     let actor = process(&stage).await;
-    let lock = actor.mutex().idle(10 * TTL);
+    let lock = actor.mutex().keep_idle(10 * TTL);
     enter(lock.clone()).await.release().await.unwrap();
     pass(5 * TTL).await;
     let guard = enter(lock).await;
@@ -195,7 +195,7 @@ async fn who_does_not_wait_takes_it_too() {
 async fn a_lock_with_other_settings_has_it_given_back() {
     let stage = Stage::new();
     let actor = process(&stage).await;
-    for lock in [actor.mutex(), actor.mutex().idle(2 * IDLE), idle(&actor).ttl(2 * TTL), actor.lock()] {
+    for lock in [actor.mutex(), actor.mutex().keep_idle(2 * IDLE), idle(&actor).ttl(2 * TTL), actor.lock()] {
         enter(idle(&actor)).await.release().await.unwrap();
         let began = stage.clock();
         enter(lock).await.release().await.unwrap();
@@ -208,7 +208,7 @@ async fn a_lock_with_other_settings_has_it_given_back() {
 async fn what_is_not_renewed_is_not_taken() {
     let stage = Stage::new();
     let actor = process(&stage).await;
-    let lock = actor.mutex().idle(10 * TTL);
+    let lock = actor.mutex().keep_idle(10 * TTL);
     enter(lock.clone()).await.release().await.unwrap();
     actor.set(Verb::Renew, Gate::Refuse);
     pass(TTL / 2).await;
@@ -248,7 +248,7 @@ async fn a_process_that_ends_gives_it_back() {
     let stage = Stage::new();
     let actor = process(&stage).await;
     enter(idle(&actor)).await.release().await.unwrap();
-    assert!(actor.locks.drain(TTL).await);
+    assert!(actor.locks.flush(TTL).await);
     assert!(stage.is_free().await);
     enter(idle(&actor)).await.release().await.unwrap();
     drop(actor);
@@ -260,16 +260,28 @@ async fn a_process_that_ends_gives_it_back() {
 async fn a_lock_that_cannot_be_kept_says_so() {
     let stage = Stage::new();
     let actor = process(&stage).await;
-    let refused = async |lock: Lock| match lock.idle(IDLE).acquire().await {
+    let refused = async |lock: Lock| match lock.keep_idle(IDLE).acquire().await {
         Err(AcquireError::Config(ConfigError::NotIdle { why, .. })) => why,
         other => panic!("{other:?}"),
     };
-    let turns = "only a mutex without a strict order passes its lease on";
+    let turns = "only a mutex without `fifo` passes its lease on";
     assert_eq!(refused(actor.locks.semaphore("stage", 3)).await, turns);
     assert_eq!(refused(actor.lock()).await, turns);
-    assert_eq!(refused(actor.mutex().strict_order()).await, turns);
+    assert_eq!(refused(actor.mutex().fifo()).await, turns);
     assert_eq!(refused(actor.mutex().max_hold(TTL)).await, "a hold that is bounded ends its lease");
     assert_eq!(asked(&actor), (0, 0));
-    enter(actor.mutex().idle(Duration::ZERO)).await.release().await.unwrap();
+    enter(actor.mutex().keep_idle(Duration::ZERO)).await.release().await.unwrap();
     assert!(stage.is_free().await, "no time is none");
+}
+
+/// An idle lease that no client wants ends, and `drain` forgets that there was one.
+#[tokio::test(start_paused = true)]
+async fn an_idle_lease_that_has_ended_is_forgotten() {
+    let stage = Stage::new();
+    let actor = process(&stage).await;
+    drop(enter(idle(&actor)).await);
+    pass(TTL * 2).await;
+    assert!(actor.locks.flush(TTL).await);
+    let shown = format!("{:?}", actor.locks);
+    assert!(shown.contains("leases: 0, local_queues: 0"), "{shown}");
 }

@@ -14,9 +14,12 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::{
-    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockName, LockView, Locker, Moment, Outcome, OwnerId, ProcessId, Promises, Released,
-    Renewal, Start, Wakes,
+    BackendError, ErrorKind, LockName, Locker, OwnerId,
+    backend::{
+        Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, Grant, Host, Moment, Outcome,
+        ProcessId, Promises, Released, Renewal, Start, WakeStream,
+    },
+    view::{Finding, HolderView, LockView},
 };
 use tenure_memory::Memory;
 use tenure_testkit::host::{PausedHost, pass};
@@ -142,7 +145,7 @@ impl Backend for Delayed {
         self.ask(async move { store.release(&name, owner).await }, |_| false).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         self.store.wakes(process, audience)
     }
 
@@ -212,7 +215,7 @@ async fn play(seed: u64, counts: &Arc<Counts>) {
         drop(timeout(chance.millis(300), locks.mutex("one").ttl(TTL).acquire()).await);
     };
     tokio::select! { () = all => {}, () = ends => {} }
-    assert!(locks.drain(Duration::from_secs(120)).await, "seed {seed}: never drained");
+    assert!(locks.flush(Duration::from_secs(120)).await, "seed {seed}: never drained");
     for _ in 0..100 {
         let left = store.list("").await.unwrap();
         assert!(left.is_empty(), "L8, seed {seed}: {left:?} though all is released");
@@ -311,6 +314,6 @@ async fn a_claim_in_a_runtime_that_stands_still_is_waited_for_as_long_as_it_may_
     let lock = locks.mutex("one").ttl(TTL);
     assert!(timeout(ms(1), lock.acquire()).await.is_err(), "it is on its way");
     assert_eq!(host.tasks.lock().unwrap().len(), 1);
-    assert!(locks.drain(Duration::from_secs(60)).await);
+    assert!(locks.flush(Duration::from_secs(60)).await);
     assert!(store.list("").await.unwrap().is_empty());
 }

@@ -40,10 +40,10 @@ fn is_about(found: Duration, expected: Duration) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_renewed_lease_is_held_for_as_long_as_the_holder_likes() {
     let (_stage, actor, guard, other) = holder().await;
-    let answer = other.lock().acquire_within(20 * TTL).await;
+    let answer = other.lock().within(20 * TTL).acquire().await;
     assert!(matches!(answer, Err(AcquireError::TimedOut { holder: Some(_), .. })), "{answer:?}");
     assert_eq!(guard.check(), Ok(()));
-    assert!(guard.remaining() > TTL / 2 && !guard.is_at_risk());
+    assert!(guard.remaining() > TTL / 2 && !guard.is_renewal_failing());
     assert!((58..=61).contains(&actor.gates.asked(Verb::Renew)), "{}", actor.gates.asked(Verb::Renew));
 }
 
@@ -55,9 +55,9 @@ async fn a_store_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
     let next = other.waiting();
     let began = stage.clock();
     pass(ms(4_900)).await;
-    assert!(!guard.is_at_risk(), "nothing has failed yet");
+    assert!(!guard.is_renewal_failing(), "nothing has failed yet");
     pass(ms(200)).await;
-    assert!(guard.is_at_risk(), "a renewal stayed unanswered for ttl/6");
+    assert!(guard.is_renewal_failing(), "a renewal stayed unanswered for ttl/6");
     assert_eq!(guard.check(), Ok(()));
     let (cause, _) = loss(&stage, &guard).await;
     assert_eq!(cause, Loss::Expired);
@@ -113,7 +113,7 @@ async fn a_renewal_that_hangs_delays_no_other() {
     assert!(guard.remaining() < ms(6_500), "its renewal hangs");
     assert!(other.remaining() > ms(9_500), "that of the other one came through");
     pass(ms(2_000)).await;
-    assert!(guard.remaining() > ms(9_000) && !guard.is_at_risk(), "the second try came through");
+    assert!(guard.remaining() > ms(9_000) && !guard.is_renewal_failing(), "the second try came through");
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +214,7 @@ async fn max_hold_ends_a_lease_that_is_renewed() {
 async fn a_guard_that_was_leaked_blocks_for_max_hold_and_one_ttl_at_most() {
     let stage = Stage::new();
     std::mem::forget(stage.actor().lock().max_hold(2 * TTL).acquire().await.unwrap());
-    let other = stage.actor().lock().acquire_within(3 * TTL + RETRY_MAX).await;
+    let other = stage.actor().lock().within(3 * TTL + RETRY_MAX).acquire().await;
     assert!(other.is_ok(), "{other:?}");
 }
 
@@ -325,12 +325,12 @@ async fn a_lease_is_at_risk_from_the_first_failure_to_the_next_success() {
         let (_stage, actor, guard, _) = holder().await;
         actor.gates.plan(Verb::Renew, &[gate], Gate::Open);
         pass(ms(3_300)).await;
-        assert!(!guard.is_at_risk());
+        assert!(!guard.is_renewal_failing());
         let patience = if gate == Gate::Hang { ms(1_750) } else { ms(50) };
         pass(patience).await;
-        assert!(guard.is_at_risk(), "{gate:?}");
+        assert!(guard.is_renewal_failing(), "{gate:?}");
         pass(ms(500)).await;
-        assert!(!guard.is_at_risk(), "{gate:?}");
+        assert!(!guard.is_renewal_failing(), "{gate:?}");
         assert_eq!(guard.check(), Ok(()));
     }
 }
@@ -340,16 +340,16 @@ async fn a_lease_is_at_risk_from_the_first_failure_to_the_next_success() {
 async fn at_risk_tells_of_the_first_failure() {
     let (stage, actor, guard, _) = holder().await;
     tokio::select! {
-        () = guard.at_risk() => panic!("nothing has failed"),
+        () = guard.renewal_failing() => panic!("nothing has failed"),
         () = pass(5 * TTL) => {}
     }
     actor.set(Verb::Renew, Gate::Refuse);
     let began = stage.clock();
-    in_time(guard.at_risk()).await;
+    in_time(guard.renewal_failing()).await;
     assert!(stage.clock() - began <= TTL / 3 + SOON);
     assert_eq!(guard.check(), Ok(()), "it holds as yet");
     assert_eq!(loss(&stage, &guard).await.0, Loss::Expired);
-    in_time(guard.at_risk()).await;
+    in_time(guard.renewal_failing()).await;
 }
 
 /// The time to stop work that needs as long to stop.
@@ -357,14 +357,14 @@ async fn at_risk_tells_of_the_first_failure() {
 async fn nearly_lost_ends_when_no_more_than_the_margin_is_left() {
     let (stage, actor, guard, _) = holder().await;
     tokio::select! {
-        _ = guard.nearly_lost(TTL / 3) => panic!("renewals keep more than that ahead"),
+        _ = guard.expires_within(TTL / 3) => panic!("renewals keep more than that ahead"),
         () = pass(5 * TTL) => {}
     }
     actor.die();
-    in_time(guard.nearly_lost(TTL / 3)).await.unwrap();
+    in_time(guard.expires_within(TTL / 3)).await.unwrap();
     assert!(guard.remaining() <= TTL / 3 && guard.remaining() > TTL / 3 - SOON);
     assert_eq!(loss(&stage, &guard).await.0, Loss::Expired);
-    assert!(guard.nearly_lost(TTL / 3).await.is_err());
+    assert!(guard.expires_within(TTL / 3).await.is_err());
 }
 
 /// True once it was dropped.
@@ -431,7 +431,7 @@ async fn hold_that_is_dropped_drops_the_work_and_releases() {
         () = pass(TTL) => {}
     }
     assert!(stopped.load(std::sync::atomic::Ordering::SeqCst));
-    assert!(actor.locks.drain(TTL).await);
+    assert!(actor.locks.flush(TTL).await);
     assert!(stage.is_free().await);
 }
 
@@ -442,7 +442,7 @@ async fn a_lease_knows_how_its_renewals_went() {
     let actor = stage.actor();
     actor.gates.plan(Verb::Renew, &[Gate::Slow(ms(300)), Gate::Refuse], Gate::Open);
     let guard = actor.acquire().await;
-    assert_eq!(guard.renewals(), tenure::Renewals::default());
+    assert_eq!(guard.renewals(), tenure::view::Renewals::default());
     pass(2 * TTL).await;
     let went = guard.renewals();
     assert!((4..=6).contains(&went.succeeded) && went.failed == 1, "{went:?}");
@@ -450,4 +450,26 @@ async fn a_lease_knows_how_its_renewals_went() {
     let lease = guard.lease();
     guard.release().await.unwrap();
     assert_eq!(lease.renewals(), went, "it is known afterwards too");
+}
+
+/// What is kept of a lock is gone with it, and `Debug` shows that.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_when_nothing_is_held_or_waited_for() {
+    let (_stage, actor, guard, other) = holder().await;
+    let waiting = tokio::spawn({
+        let lock = other.mutex();
+        async move { lock.acquire().await }
+    });
+    pass(SOON).await;
+    let shown = |actor: &Actor| format!("{:?}", actor.locks);
+    assert!(shown(&actor).contains("leases: 1"), "{}", shown(&actor));
+    assert!(shown(&other).contains("waiters: 1"), "{}", shown(&other));
+    waiting.abort();
+    drop(guard);
+    pass(TTL).await;
+    for actor in [actor, other] {
+        let sizes = ["leases", "local_queues", "waiters", "claims_in_flight", "releases_in_flight"];
+        let none = sizes.map(|size| format!("{size}: 0")).join(", ");
+        assert!(shown(&actor).contains(&none), "{}", shown(&actor));
+    }
 }

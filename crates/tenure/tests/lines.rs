@@ -57,7 +57,7 @@ async fn a_crowd_is_served_in_its_order_and_few_have_places() {
     }
     let expected: Vec<usize> = (0..40).filter(|number| !matches!(number, 1 | 20)).collect();
     assert_eq!(*order.lock().unwrap(), expected);
-    assert!(actor.locks.drain(TTL).await && stage.is_free().await);
+    assert!(actor.locks.flush(TTL).await && stage.is_free().await);
 }
 
 /// L9: who only asks once asks the store, however many stand in line.
@@ -84,7 +84,7 @@ async fn a_wait_in_the_line_ends_in_time() {
     let waiting: Vec<_> = (0..PLACES).map(|_| actor.waiting()).collect();
     stage.settle(1, PLACES).await;
     let (asked, began) = (actor.gates.asked(Verb::Claim), stage.clock());
-    let answer = actor.lock().acquire_within(ms(1_500)).await;
+    let answer = actor.lock().within(ms(1_500)).acquire().await;
     assert!(stage.clock() - began >= ms(1_500) && stage.clock() - began < ms(1_500) + SOON);
     let Err(AcquireError::TimedOut { waited, ahead, holder: Some(holder) }) = answer else {
         panic!("{answer:?}");
@@ -113,10 +113,7 @@ async fn a_store_that_is_down_is_down_for_those_behind() {
     actor.set(Verb::Claim, Gate::Refuse);
     for task in tasks {
         let error = task.await.unwrap().unwrap_err();
-        assert!(
-            matches!(&error, AcquireError::Backend(e) if e.kind() == ErrorKind::Unavailable),
-            "{error:?}"
-        );
+        assert!(matches!(&error, AcquireError::Store(e) if e.kind() == ErrorKind::Unavailable), "{error:?}");
     }
     assert!(
         stage.clock() - began < ms(40_000),

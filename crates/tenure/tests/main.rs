@@ -5,11 +5,11 @@
 mod attach;
 mod await_outcomes;
 mod blocked_runtime;
-#[cfg(all(feature = "sqlite", feature = "redlock", feature = "postgres", feature = "zookeeper"))]
-mod builders;
+mod compiles;
 mod elections;
 mod fairness;
 mod fence_file;
+mod fence_mysql;
 mod fence_postgres;
 mod fence_processes;
 mod fence_redis;
@@ -38,6 +38,7 @@ mod memos;
     feature = "zookeeper"
 ))]
 mod observers;
+mod paused_clock;
 #[cfg(all(
     feature = "memory",
     feature = "sqlite",
@@ -61,6 +62,7 @@ mod redis_stage;
 mod redis_waiting;
 mod releases;
 mod renewals;
+mod seen;
 mod self_wait;
 mod settings;
 mod several;
@@ -74,6 +76,8 @@ mod stage;
     feature = "zookeeper"
 ))]
 mod stores;
+#[cfg(feature = "testing")]
+mod testing;
 mod threads;
 mod turns;
 #[cfg(all(feature = "redlock", feature = "postgres", feature = "zookeeper"))]

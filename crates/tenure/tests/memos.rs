@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{AcquireError, ConfigError, Loss, MemoError, NoteError, Once, OnceError, OnceOutcome};
+use tenure::{
+    AcquireError, ConfigError, HoldError, Loss, MemoError,
+    once::{RunOnce, RunOutcome},
+};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -33,16 +36,16 @@ async fn only_a_lease_that_is_held_leaves_a_memo() {
     let actor = stage.actor();
     let guard = actor.acquire().await;
     let lease = guard.lease();
-    in_time(lease.note("mine", HOUR)).await.unwrap();
+    in_time(lease.set_memo("mine", HOUR)).await.unwrap();
     guard.release().await.unwrap();
-    let late = in_time(lease.note("late", HOUR)).await;
-    assert!(matches!(late, Err(NoteError::Lost(lost)) if lost.cause() == Loss::Released), "{late:?}");
+    let late = in_time(lease.set_memo("late", HOUR)).await;
+    assert!(matches!(late, Err(MemoError::Lost(lost)) if lost.cause() == Loss::Released), "{late:?}");
 
     // Robbed, and its process has not heard of it yet.
     let guard = actor.acquire().await;
     stage.break_lock().await;
-    let robbed = in_time(guard.note("robbed", HOUR)).await;
-    assert!(matches!(robbed, Err(NoteError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
+    let robbed = in_time(guard.set_memo("robbed", HOUR)).await;
+    assert!(matches!(robbed, Err(MemoError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
     assert_eq!(said(&stage).await.as_deref(), Some("mine"));
     pass(HOUR + ms(5)).await;
     assert_eq!(said(&stage).await, None);
@@ -56,11 +59,8 @@ async fn a_memo_that_is_too_long_is_not_sent() {
     let guard = actor.acquire().await;
     for (text, kept) in [("x".repeat(1025), HOUR), ("x".into(), Duration::ZERO), ("x".into(), 10_000 * HOUR)]
     {
-        let refused = guard.note(text, kept).await;
-        assert!(
-            matches!(refused, Err(NoteError::Memo(MemoError::TooLong { .. } | MemoError::Kept { .. }))),
-            "{refused:?}"
-        );
+        let refused = guard.set_memo(text, kept).await;
+        assert!(matches!(refused, Err(MemoError::Config(ConfigError::Memo(_)))), "{refused:?}");
     }
     assert_eq!(actor.gates.asked(Verb::Note), 0);
 }
@@ -74,14 +74,14 @@ async fn a_memo_is_asked_for_again_while_the_store_fails_for_a_moment() {
     let once = [Gate::Refuse, Gate::LoseReply, Gate::Slow(ms(300)), Gate::Late(ms(300))];
     for gate in once {
         actor.gates.plan(Verb::Note, &[gate], Gate::Open);
-        in_time(guard.note(format!("{gate:?}"), HOUR)).await.unwrap();
+        in_time(guard.set_memo(format!("{gate:?}"), HOUR)).await.unwrap();
         assert_eq!(said(&stage).await.unwrap(), format!("{gate:?}"));
     }
     for gate in [Gate::Refuse, Gate::Hang] {
         actor.set(Verb::Note, gate);
         let began = stage.clock();
-        let failed = in_time(guard.note("never", HOUR)).await;
-        assert!(matches!(failed, Err(NoteError::Store(_))), "{failed:?}");
+        let failed = in_time(guard.set_memo("never", HOUR)).await;
+        assert!(matches!(failed, Err(MemoError::Store(_))), "{failed:?}");
         assert!(stage.clock() - began <= Duration::from_secs(6), "{gate:?}");
     }
     assert_eq!(guard.check(), Ok(()), "it is renewed meanwhile");
@@ -98,22 +98,22 @@ async fn a_step_of_the_wall_clock_does_not_shorten_the_attempts_to_leave_a_memo(
     actor.gates.plan(Verb::Note, &[Gate::Refuse; 2], Gate::Open);
     // Longer than a memo may take, and shorter than the lease.
     let stepping = async { stage.host.step_wall(6_000) };
-    let (noted, ()) = tokio::join!(in_time(guard.note("mine", HOUR)), stepping);
+    let (noted, ()) = tokio::join!(in_time(guard.set_memo("mine", HOUR)), stepping);
     noted.unwrap();
     assert_eq!(said(&stage).await.as_deref(), Some("mine"));
 }
 
-fn nightly(actor: &Actor) -> Once {
-    actor.locks.once("stage").every(10 * TTL).with(|lock| lock.ttl(TTL))
+fn nightly(actor: &Actor) -> RunOnce {
+    actor.locks.once("stage").interval(10 * TTL).with(|lock| lock.ttl(TTL))
 }
 
 /// A run that takes so long, and succeeds.
-async fn runs(once: &Once, takes: Duration) -> bool {
+async fn runs(once: &RunOnce, takes: Duration) -> bool {
     let run = in_time(once.run(async |_| {
         pass(takes).await;
         Ok::<_, Infallible>(())
     }));
-    matches!(run.await.unwrap(), OnceOutcome::Ran(Ok(())))
+    matches!(run.await.unwrap(), RunOutcome::Ran(Ok(())))
 }
 
 /// Counted from the start of the run, by the store's clock, and over all processes.
@@ -169,7 +169,7 @@ async fn only_a_success_counts_unless_the_start_does() {
     for counts in [false, true] {
         let once = if counts { nightly(&actor).even_if_failed() } else { nightly(&actor) };
         let failed = in_time(once.run(async |_| Err::<(), _>("no disk"))).await.unwrap();
-        assert_eq!(failed, OnceOutcome::Ran(Err("no disk")));
+        assert_eq!(failed, RunOutcome::Ran(Err("no disk")));
         assert_eq!(once.last().await.unwrap().is_some(), counts);
         pass(11 * TTL).await;
 
@@ -178,7 +178,7 @@ async fn only_a_success_counts_unless_the_start_does() {
             std::future::pending::<Result<(), Infallible>>().await
         }));
         let robbed = robbed.await;
-        assert!(matches!(robbed, Err(OnceError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
+        assert!(matches!(robbed, Err(HoldError::Lost(lost)) if lost.cause() == Loss::Taken), "{robbed:?}");
         assert_eq!(once.last().await.unwrap().is_some(), counts);
         pass(11 * TTL).await;
 
@@ -202,7 +202,7 @@ async fn a_run_that_cannot_be_counted_says_so() {
             ran += 1;
             Ok::<_, Infallible>(())
         }));
-        assert!(matches!(run.await, Err(OnceError::NotNoted(NoteError::Store(_)))));
+        assert!(matches!(run.await, Err(HoldError::NotCounted(MemoError::Store(_)))));
         assert_eq!(ran, 1, "one that counts from its start must not start");
     }
     stage.settle(0, 0).await;
@@ -213,9 +213,12 @@ async fn a_run_that_cannot_be_counted_says_so() {
 async fn an_interval_is_checked_before_anything_is_sent() {
     let stage = Stage::new();
     let actor = stage.actor();
-    for once in [actor.locks.once("stage"), nightly(&actor).every(10_000 * HOUR)] {
+    for once in [actor.locks.once("stage"), nightly(&actor).interval(10_000 * HOUR)] {
         let refused = once.run(async |_| Ok::<_, Infallible>(())).await;
-        assert!(matches!(refused, Err(OnceError::Acquire(AcquireError::Config(ConfigError::Every)))));
+        assert!(matches!(
+            refused,
+            Err(HoldError::Acquire(AcquireError::Config(ConfigError::IntervalOutOfRange)))
+        ));
     }
     assert_eq!(actor.gates.asked(Verb::Claim), 0);
 }
@@ -226,7 +229,7 @@ async fn a_memo_of_another_kind_is_no_run() {
     let stage = Stage::new();
     let actor = stage.actor();
     let guard = actor.acquire().await;
-    guard.note("10.0.0.7:80", HOUR).await.unwrap();
+    guard.set_memo("10.0.0.7:80", HOUR).await.unwrap();
     guard.release().await.unwrap();
     assert!(runs(&nightly(&actor), ms(1)).await);
     assert!(!runs(&nightly(&actor), ms(1)).await);

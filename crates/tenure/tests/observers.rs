@@ -5,7 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{FencingToken, Leader, connect};
+use tenure::{
+    FencingToken, connect,
+    election::{Leader, Observed},
+};
 use tenure_testkit::{
     patience::slowness, postgres::PostgresServer, redis::RedisServer, zookeeper::ZooKeeperServer,
 };
@@ -31,13 +34,13 @@ fn seen(leader: Option<Leader>) -> Seen {
 async fn every_change_is_seen_in_order(url: &str) {
     let stay = STAY * slowness();
     let election = connect(url).await.unwrap().election("scheduler");
-    let mut observer = connect(url).await.unwrap().election("scheduler").every(PAUSE).observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    let mut observer = connect(url).await.unwrap().election("scheduler").poll_interval(PAUSE).observe();
+    assert_eq!(observer.next().await.unwrap(), Observed::Vacant);
     let watching = tokio::spawn(async move {
         let mut changes: Vec<(Instant, Seen)> = Vec::new();
         while changes.len() < 9 {
             // A busy machine may keep the store from answering in time.
-            if let Ok(leader) = observer.next().await {
+            if let Ok(leader) = observer.next().await.map(Observed::leader) {
                 changes.push((Instant::now(), seen(leader)));
             }
         }
@@ -71,12 +74,13 @@ async fn every_change_is_seen_in_order(url: &str) {
 /// L2: the same, by an observer that is told of most of it, for a hint may be lost.
 async fn every_change_is_told(url: &str) {
     let election = connect(url).await.unwrap().election("scheduler");
-    let mut observer = connect(url).await.unwrap().election("scheduler").every(RARELY).observe();
-    assert_eq!(observer.next().await.unwrap(), None);
+    let mut observer = connect(url).await.unwrap().election("scheduler").poll_interval(RARELY).observe();
+    assert_eq!(observer.next().await.unwrap(), Observed::Vacant);
     let first = election.campaign().await.unwrap();
     // Who does not listen yet is told in vain.
-    let told =
-        async { while observer.next().await.unwrap().is_none_or(|leader| leader.proclaimed.is_none()) {} };
+    let told = async {
+        while observer.next().await.unwrap().leader().is_none_or(|leader| leader.proclaimed.is_none()) {}
+    };
     let telling = async {
         loop {
             first.proclaim("here").await.unwrap();
@@ -88,7 +92,7 @@ async fn every_change_is_told(url: &str) {
     let mut sees = async |change: Seen| {
         let began = Instant::now();
         let next = tokio::time::timeout(RARELY * 2 * slowness(), observer.next()).await;
-        assert_eq!(seen(next.expect("it is seen").unwrap()), change);
+        assert_eq!(seen(next.expect("it is seen").unwrap().leader()), change);
         let took = began.elapsed();
         println!("seen {took:?} after it was told");
         seen_soon += u32::from(took < RARELY / 4);
@@ -134,6 +138,12 @@ async fn on_a_quorum() {
 #[tokio::test]
 async fn on_postgres() {
     every_change_is_told(&PostgresServer::start().url("")).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn on_mysql() {
+    every_change_is_told(&tenure_testkit::mysql::MysqlServer::start().url("")).await;
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ fn blocking_locks_exclude_and_are_released() {
     let lock = |locks: &tenure::blocking::Locker| locks.mutex(NAME).with(|lock| lock.ttl(LONG));
     let guard = lock(&locks).acquire().unwrap();
     assert!(lock(&other).try_acquire().unwrap().is_none());
-    assert!(lock(&other).acquire_within(Duration::from_millis(50)).is_err());
+    assert!(lock(&other).within(Duration::from_millis(50)).acquire().is_err());
     let waiting = thread::spawn({
         let lock = lock(&other);
         move || lock.acquire().unwrap()

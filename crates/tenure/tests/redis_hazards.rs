@@ -81,7 +81,7 @@ async fn a_grant_that_comes_too_late_to_be_believed_is_given_back() {
     match in_time(lock.acquire()).await {
         Ok(guard) => stage.assert_no_belief_beyond_the_server(&guard),
         // A busy machine may be too slow for so short a lease three times in a row (hazard 41).
-        Err(AcquireError::Backend(error)) if error.kind() == ErrorKind::Invalid => {}
+        Err(AcquireError::Store(error)) if error.kind() == ErrorKind::Invalid => {}
         Err(error) => panic!("{error:?}"),
     }
     assert!(began.elapsed() + Duration::from_millis(5) >= pause, "the server did not pause");
@@ -278,7 +278,7 @@ async fn a_ttl_that_is_shorter_than_the_round_trip_is_an_error_and_no_livelock()
         naive.release();
     }
     let answer = in_time(far.locks.mutex(NAME).ttl(ttl).acquire()).await;
-    let Err(AcquireError::Backend(error)) = &answer else { panic!("{answer:?}") };
+    let Err(AcquireError::Store(error)) = &answer else { panic!("{answer:?}") };
     assert_eq!(error.kind(), ErrorKind::Invalid, "{answer:?}");
     assert!(error.to_string().contains("longer ttl"), "{error}");
     stage.settle(0, 0).await;
@@ -349,8 +349,8 @@ async fn a_former_holder_neither_frees_nor_extends_the_next_one() {
     assert!(next.token() > token, "L2");
     let answer = former.release().await;
     assert!(matches!(answer, Err(ReleaseError::AlreadyLost(_))), "{answer:?}");
-    let renewed = locks.renew(&redis_stage::name(NAME), owner, LONG).await.unwrap();
-    assert_eq!(renewed, tenure::Renewal::Gone);
+    let renewed = locks.detached(redis_stage::name(NAME), owner).unwrap().renew(LONG).await.unwrap();
+    assert_eq!(renewed, tenure::backend::Renewal::Gone);
     assert!(stage.left() <= ms(5_000));
     assert_eq!(stage.held().unwrap().token, Some(next.token()));
     until("the next one is alone", PATIENCE, async || stage.view().await.unwrap().holders.len() == 1).await;

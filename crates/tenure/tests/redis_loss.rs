@@ -50,7 +50,7 @@ async fn a_server_that_hangs_costs_the_lease_at_the_end_of_its_validity() {
     stage.assert_no_belief_beyond_the_server(&guard);
     stage.server.stop();
     let ends = Instant::now() + guard.remaining();
-    in_time(guard.at_risk()).await;
+    in_time(guard.renewal_failing()).await;
     assert_eq!(guard.check(), Ok(()), "the first of the two signals comes while it holds");
     let (cause, at) = loss(&guard).await;
     assert_eq!(cause, Loss::Expired);
@@ -165,7 +165,7 @@ async fn a_lock_that_is_broken_elsewhere_is_lost_at_once() {
         let guard = acquire(locks.mutex(NAME).ttl(LONG)).await;
         let unhurt = acquire(locks.mutex("other").ttl(LONG)).await;
         stage.hears_of_robbery(&guard);
-        let robbed = stage.locks(protocol).await.break_lock(&name(NAME)).await.unwrap();
+        let robbed = stage.locks(protocol).await.force_release(&name(NAME)).await.unwrap();
         assert_eq!(robbed.len(), 1);
         assert_eq!(robbed[0].owner, guard.owner().to_string());
         let (cause, _) = loss(&guard).await;
@@ -183,7 +183,7 @@ async fn a_lock_that_is_broken_while_its_holder_is_cut_off_is_lost_when_it_is_ba
     let guard = acquire(far.locks.mutex(NAME).ttl(ttl)).await;
     stage.hears_of_robbery(&guard);
     far.proxy.cut();
-    assert_eq!(stage.watcher.break_lock(&name(NAME)).await.unwrap().len(), 1);
+    assert_eq!(stage.watcher.force_release(&name(NAME)).await.unwrap().len(), 1);
     assert_eq!(guard.check(), Ok(()), "it cannot know");
     far.proxy.heal();
     let healed = Instant::now();
@@ -228,7 +228,7 @@ async fn hold_drops_the_work_when_the_lease_is_lost() {
         assert!(stage.held().is_some() && !was_dropped());
         let began = Instant::now();
         if is_broken {
-            stage.watcher.break_lock(&name(NAME)).await.unwrap();
+            stage.watcher.force_release(&name(NAME)).await.unwrap();
         } else {
             stage.server.stop();
         }

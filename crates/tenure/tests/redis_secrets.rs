@@ -10,7 +10,7 @@ use std::{
 };
 
 use tenure::{AcquireError, Locker};
-use tenure::{ErrorKind, Outcome};
+use tenure::{ErrorKind, backend::Outcome};
 use tenure_testkit::redis::{Recipe, RedisServer};
 
 use crate::redis_stage::{self, LONG, NAME, acquire, in_time, name};
@@ -94,7 +94,7 @@ async fn no_password_is_ever_shown() {
             let locks = logged_in(&server, &login, query).await;
             let lock = locks.mutex(NAME).ttl(LONG);
             let answer = in_time(lock.acquire()).await;
-            let Err(AcquireError::Backend(error)) = &answer else { panic!("{login}: {answer:?}") };
+            let Err(AcquireError::Store(error)) = &answer else { panic!("{login}: {answer:?}") };
             assert_eq!(
                 (error.kind(), error.outcome()),
                 (ErrorKind::Denied, Outcome::NotApplied),
@@ -106,7 +106,7 @@ async fn no_password_is_ever_shown() {
             assert_no_secret(&printed(&in_time(lock.hold(async |_| ())).await.unwrap_err()));
         }
         let without = tenure::connect(&server.url(&format!("?guard=off{query}"))).await.unwrap();
-        let Err(AcquireError::Backend(error)) = without.mutex(NAME).acquire().await else { panic!("let in") };
+        let Err(AcquireError::Store(error)) = without.mutex(NAME).acquire().await else { panic!("let in") };
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
         for login in [format!(":{RIGHT_IN_URL}"), format!("tenure:{RIGHT_IN_URL}")] {
             let locks = logged_in(&server, &login, query).await;

@@ -124,12 +124,12 @@ async fn a_moment_of_read_only_is_waited_out() {
     let late = stage.locks("").await;
     for locks in [&locks, &late] {
         let error = locks.mutex("other").try_acquire().await.map(drop).unwrap_err();
-        let AcquireError::Backend(error) = error else { panic!("{error:?}") };
+        let AcquireError::Store(error) = error else { panic!("{error:?}") };
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("is a replica and takes no writes"), "{error}");
     }
     let other = late.mutex("other").ttl(LONG);
-    let newcomer = tokio::spawn(async move { other.acquire_within(PATIENCE * slowness()).await });
+    let newcomer = tokio::spawn(async move { other.within(PATIENCE * slowness()).acquire().await });
     // Longer than until the waiter asks again.
     tokio::time::sleep(ms(2_500)).await;
     assert!(!next.is_finished() && !newcomer.is_finished(), "both wait");

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tenure::{Backend, Guard, Loss, ReleaseError};
-use tenure::{Released, Renewal};
+use tenure::backend::{Released, Renewal};
+use tenure::{Guard, Loss, ReleaseError, backend::Backend};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -53,7 +53,7 @@ async fn the_release_of_a_dropped_guard_is_tried_until_the_store_answers() {
         let patience = if gate == Gate::Hang { ms(6_300) } else { ms(200) };
         assert!(after <= patience, "{gate:?}: {after:?}");
         assert_eq!(actor.gates.asked(Verb::Release), 4, "{gate:?}");
-        assert!(actor.locks.drain(SOON).await);
+        assert!(actor.locks.flush(SOON).await);
     }
 }
 
@@ -66,7 +66,7 @@ async fn a_step_of_the_wall_clock_does_not_end_the_attempts_to_release() {
     actor.gates.plan(Verb::Release, &[Gate::Refuse; 3], Gate::Open);
     drop(guard);
     stage.host.step_wall(20_000);
-    assert!(actor.locks.drain(RETRY_MAX).await);
+    assert!(actor.locks.flush(RETRY_MAX).await);
     assert_eq!(actor.gates.asked(Verb::Release), 4);
 }
 
@@ -92,7 +92,7 @@ async fn releases_that_are_tried_again_hold_up_no_stranger() {
     assert_eq!(asked().await, 64);
     drop(stranger);
     assert_eq!(asked().await, 65);
-    assert!(actor.locks.drain(RETRY_MAX).await);
+    assert!(actor.locks.flush(RETRY_MAX).await);
     assert_eq!(actor.gates.asked(Verb::Release), 129);
 }
 
@@ -120,8 +120,8 @@ async fn drain_knows_of_each_of_ten_thousand_dropped_guards() {
         assert_eq!(held().await, GUARDS);
         actor.gates.plan(Verb::Release, &[gate; GUARDS / 10], Gate::Open);
         drop(guards);
-        assert!(!actor.locks.drain(Duration::ZERO).await, "{gate:?}");
-        assert!(actor.locks.drain(60 * RETRY_MAX).await, "{gate:?}");
+        assert!(!actor.locks.flush(Duration::ZERO).await, "{gate:?}");
+        assert!(actor.locks.flush(60 * RETRY_MAX).await, "{gate:?}");
         assert_eq!(held().await, 0, "{gate:?}");
     }
 }
@@ -132,10 +132,10 @@ async fn the_release_of_a_dropped_guard_is_given_up_when_its_lease_is_over() {
     let (stage, actor, guard, waiting) = holder_and_waiter().await;
     actor.set(Verb::Release, Gate::Refuse);
     drop(guard);
-    assert!(!actor.locks.drain(ms(100)).await, "it is still being tried");
+    assert!(!actor.locks.flush(ms(100)).await, "it is still being tried");
     let (_next, after) = entry(&stage, waiting).await;
     assert!(after <= TTL + SOON, "{after:?}");
-    assert!(actor.locks.drain(RETRY_MAX).await);
+    assert!(actor.locks.flush(RETRY_MAX).await);
     let asked = actor.gates.asked(Verb::Release);
     pass(2 * TTL).await;
     assert_eq!(actor.gates.asked(Verb::Release), asked);
@@ -150,7 +150,7 @@ async fn a_guard_that_is_dropped_after_its_loss_does_not_free_the_next_holder() 
     let (next, _) = entry(&stage, waiting).await;
     assert!(guard.check().is_err());
     drop(guard);
-    assert!(actor.locks.drain(TTL).await);
+    assert!(actor.locks.flush(TTL).await);
     assert_eq!(stage.view().await.holders[0].owner, next.owner().to_string());
     pass(2 * TTL).await;
     assert_eq!(next.check(), Ok(()));
@@ -245,16 +245,17 @@ async fn a_renewal_that_arrives_after_the_release_resurrects_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_detached_lease_ends_by_its_ttl_or_by_its_owner() {
     let (stage, actor, guard, waiting) = holder_and_waiter().await;
-    let (owner, token) = guard.detach();
+    let left = guard.detach();
+    let (owner, token) = (left.owner(), left.token().unwrap());
     pass(TTL / 2).await;
     assert_eq!(actor.gates.asked(Verb::Renew) + actor.gates.asked(Verb::Release), 0);
-    assert_eq!(actor.locks.renew(&name(), owner, TTL).await.unwrap(), Renewal::Renewed);
+    assert_eq!(actor.locks.detached(name(), owner).unwrap().renew(TTL).await.unwrap(), Renewal::Renewed);
     let (next, after) = entry(&stage, waiting).await;
     assert!(after > TTL - SOON && after <= TTL + SOON, "{after:?}");
     assert!(next.token() > token);
-    assert_eq!(actor.locks.release(&name(), owner).await.unwrap(), Released::WasGone);
-    let (owner, _) = next.detach();
-    assert_eq!(actor.locks.release(&name(), owner).await.unwrap(), Released::Released);
+    assert_eq!(actor.locks.detached(name(), owner).unwrap().release().await.unwrap(), Released::WasGone);
+    let owner = next.detach().owner();
+    assert_eq!(actor.locks.detached(name(), owner).unwrap().release().await.unwrap(), Released::Released);
     assert!(stage.is_free().await);
 }
 
@@ -275,11 +276,11 @@ async fn nothing_is_left_behind(
     case: &str,
 ) {
     // A claim that is still under way is waited for.
-    let drained = actor.locks.drain(ms(800)).await;
+    let drained = actor.locks.flush(ms(800)).await;
     if answers {
         assert_eq!(stage.crowd().await, (others, 0), "{case}: left behind");
         assert!(drained || !is_known, "{case}: not drained");
-        assert!(actor.locks.drain(3 * TTL).await, "{case}: never drained");
+        assert!(actor.locks.flush(3 * TTL).await, "{case}: never drained");
     }
     pass(TTL).await;
     assert_eq!(stage.crowd().await, (others, 0), "{case}: left behind for longer than a ttl");
@@ -348,7 +349,7 @@ async fn drop_an_acquisition(
     actor.gates.plan(Verb::Claim, &[claim], Gate::Open);
     actor.gates.plan(Verb::Release, first, then);
     let lock = actor.lock();
-    let done = dropped_after(polls, lock.acquire_within(ms(3_000))).await;
+    let done = dropped_after(polls, lock.within(ms(3_000)).acquire()).await;
     let is_over = done.is_some();
     drop(done);
     let holder = played.await.unwrap();

@@ -18,7 +18,7 @@ async fn a_task_that_waits_for_itself_is_told_once() {
     let (heard, _listening) = Heard::listen();
     let stage = Stage::new();
     let actor = stage.actor();
-    let held = actor.lock().hold(async |_lease| actor.lock().acquire_within(3 * TTL).await.map(drop)).await;
+    let held = actor.lock().hold(async |_lease| actor.lock().within(3 * TTL).acquire().await.map(drop)).await;
     let refused = held.unwrap().unwrap_err();
     let text = refused.to_string();
     assert!(text.contains(": held by this process ("), "{text}");
@@ -36,7 +36,7 @@ async fn a_single_question_is_answered_and_not_warned_about() {
     let stage = Stage::new();
     let actor = stage.actor();
     let _guard = actor.acquire().await;
-    let refused = actor.lock().hold_within(ms(0), async |_| ()).await.unwrap_err();
+    let refused = actor.lock().within(ms(0)).hold(async |_| ()).await.unwrap_err();
     assert!(matches!(&refused, HoldError::Acquire(error) if error.to_string().contains("this process (")));
     let view = actor.locks.inspect("stage").await.unwrap();
     assert!(view.holders[0].is_this_process);
@@ -51,7 +51,7 @@ async fn a_wait_for_others_is_no_wait_for_itself() {
     let stage = Stage::new();
     let (actor, other) = (stage.actor(), stage.actor());
     let guard = other.acquire().await;
-    let refused = actor.lock().acquire_within(TTL).await.unwrap_err();
+    let refused = actor.lock().within(TTL).acquire().await.unwrap_err();
     assert!(!refused.to_string().contains("this process"), "{refused}");
     guard.release().await.unwrap();
 

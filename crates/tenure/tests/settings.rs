@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure::{AcquireError, ConfigError, ErrorKind, HoldError, Lock, Outcome, Sharing};
+use tenure::{
+    AcquireError, ConfigError, ErrorKind, HoldError, Lock,
+    backend::{Outcome, Sharing},
+};
 use tenure_testkit::gate::Verb;
 
 use crate::stage::{Actor, Deaf, Stage, ms};
@@ -11,7 +14,7 @@ use crate::stage::{Actor, Deaf, Stage, ms};
 async fn refusal(actor: &Actor, lock: Lock) -> ConfigError {
     let answers = [
         lock.acquire().await.map(drop),
-        lock.acquire_within(ms(1_000)).await.map(drop),
+        lock.clone().within(ms(1_000)).acquire().await.map(drop),
         lock.try_acquire().await.map(drop),
         lock.hold(|_| async {}).await.map_err(|error| match error {
             HoldError::Acquire(error) => error,
@@ -50,7 +53,7 @@ async fn a_ttl_outside_the_bounds_is_refused() {
     }
     for good in [ms(100), Duration::from_secs(24 * 3600)] {
         assert!(actor.locks.mutex("x").ttl(good).try_acquire().await.unwrap().is_some(), "{good:?}");
-        assert!(actor.locks.drain(ms(1_000)).await);
+        assert!(actor.locks.flush(ms(1_000)).await);
     }
 }
 
@@ -93,11 +96,10 @@ async fn a_bad_name_is_refused_by_every_question() {
     );
     let refused = [
         locks.inspect("").await.map(drop),
-        locks.break_lock("a\nb").await.map(drop),
-        locks.renew("", owner, ms(1_000)).await.map(drop),
-        locks.renew("stage", owner, ms(99)).await.map(drop),
-        locks.release("", owner).await.map(drop),
+        locks.force_release("a\nb").await.map(drop),
+        locks.detached("stage", owner).unwrap().renew(ms(99)).await.map(drop),
     ];
+    assert!(matches!(locks.detached("", owner), Err(ConfigError::Name(_))));
     for answer in refused {
         let error = answer.unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Invalid, Outcome::NotApplied), "{error}");

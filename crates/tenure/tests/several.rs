@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{AcquireError, AllOf, Backend, ConfigError, HoldError, LockName, Loss, Released};
+use tenure::{
+    AcquireError, AllOf, ConfigError, HoldError, LockName, Loss,
+    backend::{Backend, Released},
+};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -58,12 +61,12 @@ async fn guards_that_are_detached_leave_their_leases_to_the_ttl() {
     let stage = Stage::new();
     let actor = stage.actor();
     let leases = all(&actor, &["a", "b"]).acquire().await.unwrap().detach();
-    let [a, b] = ["a", "b"].map(|name| leases.get(name).unwrap());
-    assert_eq!(actor.locks.release("a", a.owner()).await.unwrap(), Released::Released);
+    let [a, b] = &leases[..] else { panic!("{leases:?}") };
+    assert_eq!(a.release().await.unwrap(), Released::Released);
     assert_eq!(crowd(&stage).await, (1, 0));
     pass(TTL + ms(5)).await;
     assert_eq!(crowd(&stage).await, (0, 0), "nothing has renewed it");
-    assert_eq!(actor.locks.release("b", b.owner()).await.unwrap(), Released::WasGone);
+    assert_eq!(b.release().await.unwrap(), Released::WasGone);
 }
 
 /// A number below `limit` from a seed that moves on.
@@ -144,7 +147,7 @@ async fn a_time_out_leaves_nothing_behind() {
     let stage = Stage::new();
     let (holder, actor) = (stage.actor(), stage.actor());
     let held = in_time(all(&holder, &["c"]).acquire()).await.unwrap();
-    let refused = in_time(all(&actor, &["a", "b", "c", "d"]).acquire_within(ms(700))).await.unwrap_err();
+    let refused = in_time(all(&actor, &["a", "b", "c", "d"]).within(ms(700)).acquire()).await.unwrap_err();
     let AcquireError::TimedOut { waited, holder: Some(by), .. } = refused else { panic!("{refused}") };
     assert!((ms(700)..ms(700) + SOON).contains(&waited), "{waited:?}");
     assert_eq!(by.owner, held.iter().next().unwrap().owner().to_string());
@@ -167,7 +170,7 @@ async fn an_acquisition_of_several_that_is_dropped_anywhere_leaves_nothing_behin
         assert!(got.is_none(), "somebody holds b");
         let any = actor.locks.any(["b", "b2"]).with(|lock| lock.ttl(TTL));
         drop(dropped_after(polls, any.acquire()).await);
-        assert!(actor.locks.drain(TTL).await);
+        assert!(actor.locks.flush(TTL).await);
         held.release().await.unwrap();
         settle(&stage, (0, 0)).await;
     }
@@ -186,7 +189,7 @@ async fn one_lost_name_ends_all() {
     assert_eq!(in_time(lost).await.cause(), Loss::Taken);
     assert_eq!(guards.check().unwrap_err().cause(), Loss::Taken);
     assert!(leases.remaining().is_zero());
-    assert_eq!(guards.nearly_lost(ms(1)).await.unwrap_err().cause(), Loss::Taken);
+    assert_eq!(guards.expires_within(ms(1)).await.unwrap_err().cause(), Loss::Taken);
     assert!(guards.release().await.is_err(), "L9: it says that it was lost");
     settle(&stage, (0, 0)).await;
     let both = all(&actor, &["a", "b"]);
@@ -247,8 +250,8 @@ async fn a_store_that_hangs_costs_all_of_them_at_the_end_of_validity() {
     let guards = in_time(all(&actor, &["a", "b"]).acquire()).await.unwrap();
     actor.set(Verb::Renew, Gate::Hang);
     let began = stage.clock();
-    in_time(guards.at_risk()).await;
-    assert!(guards.is_at_risk() && guards.check().is_ok());
+    in_time(guards.renewal_failing()).await;
+    assert!(guards.is_renewal_failing() && guards.check().is_ok());
     assert_eq!(in_time(guards.lost()).await.cause(), Loss::Expired);
     assert!(stage.clock() - began <= VALIDITY + SOON);
 }
@@ -363,14 +366,14 @@ async fn a_time_out_of_one_of_several_leaves_no_place() {
     let (holder, actor) = (stage.actor(), stage.actor());
     let held = in_time(all(&holder, &["x", "y"]).acquire()).await.unwrap();
     let any = actor.locks.any(["x", "y"]).with(|lock| lock.ttl(TTL));
-    let refused = in_time(any.acquire_within(ms(300))).await.unwrap_err();
+    let refused = in_time(any.clone().within(ms(300)).acquire()).await.unwrap_err();
     assert!(matches!(&refused, AcquireError::TimedOut { holder: Some(_), .. }), "{refused:?}");
     assert_eq!(crowd(&stage).await, (2, 0), "L8");
     assert!(any.try_acquire().await.unwrap().is_none());
     assert!(any.try_hold(async |_| ()).await.unwrap().is_none());
     assert_eq!(crowd(&stage).await, (2, 0), "L8");
     held.release().await.unwrap();
-    let name = any.hold_within(ms(300), async |lease| lease.name().to_string()).await.unwrap();
+    let name = any.within(ms(300)).hold(async |lease| lease.name().to_string()).await.unwrap();
     assert_eq!(name, "x");
     settle(&stage, (0, 0)).await;
 }

@@ -54,7 +54,7 @@ async fn what_is_logged_about_a_lease_stands_in_its_span() {
     let guard = actor.acquire().await;
     actor.set(Verb::Renew, Gate::Hang);
     pass(TTL * 2 / 3).await;
-    guard.at_risk().await;
+    guard.renewal_failing().await;
     for (text, span) in [("the work says so", "hold{lock=stage"), ("a renewal failed", "renewal{lock=stage")]
     {
         let lines = heard.lines();
@@ -70,7 +70,7 @@ async fn an_acquisition_that_is_given_up_has_no_token() {
     let stage = Stage::new();
     let (actor, other) = (stage.actor(), stage.actor());
     let _guard = other.acquire().await;
-    assert!(actor.lock().acquire_within(ms(300)).await.is_err());
+    assert!(actor.lock().within(ms(300)).acquire().await.is_err());
     let spans = closed(&heard, "acquire");
     assert!(spans.len() == 2 && spans[1].contains("owner=") && !spans[1].contains("token="), "{spans:#?}");
 }

@@ -65,6 +65,13 @@ impl Store {
         Self::new("postgres", url, server)
     }
 
+    #[cfg(feature = "mysql")]
+    pub(crate) fn mysql() -> Self {
+        let (server, table) = (tenure_testkit::mysql::shared(), Shared::part().replace('-', "_"));
+        let url = format!("mysql://tenure@{}/tenure?table=t{table}", server.address());
+        Self::new("mysql", url, server)
+    }
+
     pub(crate) fn zookeeper() -> Self {
         let server = zookeeper::shared();
         let url = format!("zookeeper://{}/tenure-{}?tick=500ms", server.address(), Shared::part());
@@ -93,6 +100,8 @@ macro_rules! on_every_store {
         crate::stores::on_every_store!(@on redis_cluster, $($case),+);
         crate::stores::on_every_store!(@on redlock, $($case),+);
         crate::stores::on_every_store!(@on postgres, $($case),+);
+        #[cfg(feature = "mysql")]
+        crate::stores::on_every_store!(@on mysql, $($case),+);
         crate::stores::on_every_store!(@on zookeeper, $($case),+);
         #[cfg(feature = "etcd")]
         crate::stores::on_every_store!(@on etcd, $($case),+);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tenure::AcquireError;
-use tenure::Backend;
+use tenure::backend::Backend;
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -38,7 +38,7 @@ async fn without_a_thread_that_renews_nothing_is_granted() {
     let began = stage.clock();
     let refused = [
         in_time(lock.acquire()).await.map(drop).unwrap_err(),
-        in_time(lock.acquire_within(ms(500))).await.map(drop).unwrap_err(),
+        in_time(lock.clone().within(ms(500)).acquire()).await.map(drop).unwrap_err(),
         in_time(lock.try_acquire()).await.map(drop).unwrap_err(),
     ];
     for error in refused {
@@ -78,7 +78,7 @@ async fn after_a_panic_another_thread_keeps_what_is_held_and_what_comes() {
     held.check().unwrap();
     other.check().unwrap();
     drop(held);
-    assert!(actor.locks.drain(TTL).await);
+    assert!(actor.locks.flush(TTL).await);
     assert!(stage.is_free().await, "what is dropped is released");
     other.release().await.unwrap();
     assert_eq!(threads.lock().unwrap().len(), 1, "one other thread");

@@ -103,7 +103,7 @@ async fn waiters_of_a_process_share_a_lease() {
 async fn in_strict_order_each_has_a_lease_of_its_own() {
     let stage = Stage::new();
     let actor = stage.actor();
-    let entries = let_in(&stage, &actor, 10, |_| Duration::ZERO, || actor.mutex().strict_order()).await;
+    let entries = let_in(&stage, &actor, 10, |_| Duration::ZERO, || actor.mutex().fifo()).await;
     assert_orderly(&entries);
     assert_eq!(leases(&entries), 10);
 }
@@ -155,7 +155,7 @@ async fn only_a_lease_like_the_one_that_was_asked_for_is_passed_on() {
         1 => actor.mutex().ttl(2 * TTL),
         2 => actor.mutex().max_hold(TTL),
         3 => actor.mutex().label(tenure::Label::new("host", 1, "user", "other")),
-        4 => actor.mutex().strict_order(),
+        4 => actor.mutex().fifo(),
         _ => actor.mutex(),
     };
     let (first, entries) = (actor.acquire().await, Entries::default());
@@ -300,12 +300,12 @@ async fn a_failure_is_told_to_those_whose_patience_it_has_outlasted() {
     let actor = stage.actor();
     let first = actor.acquire().await;
     let hasty = actor.mutex();
-    let hasty = tokio::spawn(async move { hasty.acquire_within(ms(200)).await.map(drop) });
+    let hasty = tokio::spawn(async move { hasty.within(ms(200)).acquire().await.map(drop) });
     stage.settle(1, 1).await;
     let (patient, waiting) = (wait(actor.mutex()), wait(actor.mutex()));
     actor.set(Verb::Claim, Gate::Refuse);
     let refused = hasty.await.unwrap().unwrap_err();
-    assert!(matches!(refused, AcquireError::Backend(_) | AcquireError::TimedOut { .. }), "{refused:?}");
+    assert!(matches!(refused, AcquireError::Store(_) | AcquireError::TimedOut { .. }), "{refused:?}");
     pass(ms(500)).await;
     actor.set(Verb::Claim, Gate::Open);
     first.release().await.unwrap();
@@ -323,15 +323,18 @@ async fn a_lease_that_is_passed_on_is_not_ended_by_its_owner() {
     let owner = stage.holder().await;
     holder.release().await.unwrap();
     let guard = next.await.unwrap();
-    let refused = actor.locks.release("stage", owner).await.unwrap_err();
+    let refused = actor.locks.detached("stage", owner).unwrap().release().await.unwrap_err();
     assert_eq!(refused.kind(), tenure::ErrorKind::Invalid);
-    assert!(actor.locks.renew("stage", owner, TTL).await.is_err());
+    assert!(actor.locks.detached("stage", owner).unwrap().renew(TTL).await.is_err());
     guard.check().unwrap();
     assert_eq!(stage.crowd().await.0, 1, "it is held");
     guard.release().await.unwrap();
     behind.await.unwrap().release().await.unwrap();
     // Nothing is left to be refused: it is over.
-    assert_eq!(actor.locks.release("stage", owner).await.unwrap(), tenure::Released::WasGone);
+    assert_eq!(
+        actor.locks.detached("stage", owner).unwrap().release().await.unwrap(),
+        tenure::backend::Released::WasGone
+    );
 }
 
 /// A wait behind others of its process that timed out named no holder, although that was this process.
@@ -343,7 +346,7 @@ async fn a_wait_behind_this_process_names_it_as_the_holder() {
     for _ in 0..50 {
         let lock = actor.mutex();
         waiting.push(tokio::spawn(async move {
-            let guard = lock.acquire_within(ms(62)).await?;
+            let guard = lock.within(ms(62)).acquire().await?;
             pass(ms(5)).await;
             guard.release().await.unwrap();
             Ok::<(), AcquireError>(())
@@ -367,13 +370,13 @@ async fn an_owner_that_somebody_knows_names_no_other_holders_lease() {
     for idles in [false, true] {
         let stage = Stage::new();
         let (actor, elsewhere) = (stage.actor(), stage.actor());
-        let lock = || if idles { actor.mutex().idle(ms(60_000)) } else { actor.mutex() };
+        let lock = || if idles { actor.mutex().keep_idle(ms(60_000)) } else { actor.mutex() };
         for _ in 0..3 {
             // What is kept idle is heard of from the second lease on.
             lock().acquire().await.unwrap().release().await.unwrap();
             pass(ms(50)).await;
         }
-        actor.locks.drain(TTL).await;
+        actor.locks.flush(TTL).await;
         let first = actor.acquire().await;
         let [holder, next] = [lock(), lock()].map(wait);
         stage.settle(1, 1).await;
@@ -387,8 +390,14 @@ async fn an_owner_that_somebody_knows_names_no_other_holders_lease() {
         } else {
             Some(next.await.unwrap())
         };
-        assert_eq!(elsewhere.locks.release("stage", owner).await.unwrap(), tenure::Released::WasGone);
-        assert_eq!(elsewhere.locks.renew("stage", owner, TTL).await.unwrap(), tenure::Renewal::Gone);
+        assert_eq!(
+            elsewhere.locks.detached("stage", owner).unwrap().release().await.unwrap(),
+            tenure::backend::Released::WasGone
+        );
+        assert_eq!(
+            elsewhere.locks.detached("stage", owner).unwrap().renew(TTL).await.unwrap(),
+            tenure::backend::Renewal::Gone
+        );
         assert!(elsewhere.mutex().attach(owner).await.is_err());
         if let Some(next) = next {
             next.check().unwrap();
@@ -425,7 +434,7 @@ async fn whoever_waits_behind_others_of_its_process_gives_up_in_time() {
     let first = actor.acquire().await;
     let front = wait(actor.mutex());
     stage.settle(1, 1).await;
-    let refused = actor.mutex().acquire_within(ms(300)).await.unwrap_err();
+    let refused = actor.mutex().within(ms(300)).acquire().await.unwrap_err();
     let AcquireError::TimedOut { waited, ahead, holder } = refused else { panic!("{refused:?}") };
     assert!((ms(300)..ms(300) + SOON).contains(&waited), "{waited:?}");
     assert_eq!((ahead, holder.map(|holder| holder.owner)), (Some(1), Some(first.owner().to_string())));

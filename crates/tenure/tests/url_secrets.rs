@@ -36,7 +36,7 @@ const PIECES: [&str; 24] = [
 ];
 
 /// URLs with a place for a password.
-const URLS: [&str; 20] = [
+const URLS: [&str; 23] = [
     "redis://app:PASS@db/0",
     "redis://:PASS@db:6379?guard=off",
     "rediss://app:PASS@[::1]:7?x=1",
@@ -49,6 +49,9 @@ const URLS: [&str; 20] = [
     "postgresql://app:PASS@a,b:5/x?table=t",
     "postgres://db/x?user=u&password=PASS",
     "postgres://db/x?listen=postgres://u:PASS@h/d",
+    "mysql://app:PASS@db/x",
+    "mariadb://app:PASS@a,b:5/x?table=t",
+    "mysql://app:PASS@/x?socket=/s&ssl-mode=yes",
     "zookeeper://app:PASS@db",
     "zookeeper://app:PASS@a,b/locks?tick=1s",
     "etcd://app:PASS@db",
@@ -95,6 +98,12 @@ proptest! {
         let postgres = tenure_postgres::Config::from_url(&url);
         assert_read_silently(&url, &postgres);
         assert_read_silently(&url, &postgres.map(|config| config.place_name()));
+        #[cfg(feature = "mysql")]
+        {
+            let mysql = tenure_mysql::Config::from_url(&url);
+            assert_read_silently(&url, &mysql);
+            assert_read_silently(&url, &mysql.map(|config| config.place_name()));
+        }
         let zookeeper = tenure_zookeeper::Config::from_url(&url);
         assert_read_silently(&url, &zookeeper);
         assert_read_silently(&url, &zookeeper.map(|config| config.place_name()));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use tenure::{AcquireError, FencingToken, Guard, Progress};
-use tenure::{ErrorKind, Sharing};
+use tenure::{ErrorKind, backend::Sharing};
 use tenure_testkit::{
     gate::{Gate, Verb},
     host::pass,
@@ -201,7 +201,7 @@ async fn who_waits_for_too_long_is_told_who_holds_and_leaves_nothing() {
     let guard = other.acquire().await;
     let progress = Progress::new();
     let began = stage.clock();
-    let answer = actor.lock().progress(&progress).acquire_within(ms(3_500)).await;
+    let answer = actor.lock().progress(&progress).within(ms(3_500)).acquire().await;
     let Err(AcquireError::TimedOut { waited, ahead, holder: Some(holder) }) = answer else {
         panic!("{answer:?}")
     };
@@ -226,7 +226,7 @@ async fn who_asks_once_gets_the_lock_or_nothing() {
     other.set(Verb::Claim, Gate::Refuse);
     let began = stage.clock();
     let answer = other.lock().try_acquire().await;
-    assert!(matches!(answer, Err(AcquireError::Backend(_))), "an error is not busy (hazard 62): {answer:?}");
+    assert!(matches!(answer, Err(AcquireError::Store(_))), "an error is not busy (hazard 62): {answer:?}");
     assert_eq!(stage.clock(), began);
 }
 
@@ -238,9 +238,9 @@ async fn a_store_that_hangs_does_not_hold_back_who_wants_to_wait_for_less() {
         let actor = stage.actor();
         actor.die();
         let began = stage.clock();
-        let answer = actor.lock().acquire_within(budget).await;
+        let answer = actor.lock().within(budget).acquire().await;
         assert!(
-            matches!(&answer, Err(AcquireError::Backend(e)) if e.kind() == ErrorKind::TimedOut),
+            matches!(&answer, Err(AcquireError::Store(e)) if e.kind() == ErrorKind::TimedOut),
             "{answer:?}"
         );
         let took = stage.clock() - began;
@@ -258,7 +258,7 @@ async fn a_store_that_fails_is_borne_for_the_patience() {
         actor.set(Verb::Claim, gate);
         let began = stage.clock();
         let answer = in_time(actor.lock().patience(ms(8_000)).acquire()).await;
-        assert!(matches!(answer, Err(AcquireError::Backend(_))), "{gate:?}: {answer:?}");
+        assert!(matches!(answer, Err(AcquireError::Store(_))), "{gate:?}: {answer:?}");
         let took = stage.clock() - began;
         // Counted from the first failure; besides, one back-off and two requests.
         assert!(took >= ms(8_000) && took <= ms(8_000) + RETRY_MAX + 2 * TTL / 3, "{gate:?}: {took:?}");
@@ -274,9 +274,9 @@ async fn a_store_that_fails_is_borne_for_as_long_as_one_waits() {
     actor.set(Verb::Claim, Gate::Refuse);
     let (short, long) = (actor.lock(), actor.lock());
     let began = stage.clock();
-    let patient = tokio::spawn(async move { long.acquire_within(ms(60_000)).await });
+    let patient = tokio::spawn(async move { long.within(ms(60_000)).acquire().await });
     let answer = in_time(short.acquire()).await;
-    assert!(matches!(answer, Err(AcquireError::Backend(_))), "{answer:?}");
+    assert!(matches!(answer, Err(AcquireError::Store(_))), "{answer:?}");
     let took = stage.clock() - began;
     assert!(took >= ms(30_000) && took <= ms(30_000) + RETRY_MAX, "{took:?}");
     pass(ms(15_000)).await;
@@ -359,10 +359,10 @@ async fn a_store_that_is_slower_than_the_ttl_is_an_error_and_no_livelock() {
         let began = stage.clock();
         let answer = match budget {
             None => in_time(lock.acquire()).await.map(drop),
-            Some(budget) => lock.acquire_within(budget).await.map(drop),
+            Some(budget) => lock.within(budget).acquire().await.map(drop),
         };
         assert!(
-            matches!(&answer, Err(AcquireError::Backend(e)) if e.kind() == ErrorKind::Invalid),
+            matches!(&answer, Err(AcquireError::Store(e)) if e.kind() == ErrorKind::Invalid),
             "{answer:?}"
         );
         assert!(stage.clock() - began <= ms(400));

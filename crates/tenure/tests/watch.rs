@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use tenure::{ErrorKind, LockView};
+use tenure::{ErrorKind, view::LockView};
 use tenure_testkit::{host::pass, polls::is_pending};
 
 use crate::stage::{Deaf, SOON, Stage, TTL, in_time, ms};
@@ -85,7 +85,7 @@ async fn all_locks_of_a_prefix_are_watched_by_one_question() {
 async fn the_store_is_asked_once_in_a_period() {
     let stage = Stage::new();
     let (actor, onlooker) = (stage.actor(), stage.actor());
-    let mut watch = onlooker.locks.watch("stage").every(ms(200));
+    let mut watch = onlooker.locks.watch("stage").poll_interval(ms(200));
     in_time(watch.next()).await.unwrap();
     let guard = actor.acquire().await;
     let began = stage.clock();
@@ -97,11 +97,10 @@ async fn the_store_is_asked_once_in_a_period() {
     assert_eq!(view.holders[0].token, Some(guard.token()));
     assert!(stage.clock() - began <= ms(200) + SOON);
     assert!(!view.holders[0].is_this_process && view.name.as_str() == "stage");
-    let stream = actor.locks.watch("stage").every(Duration::ZERO).into_stream();
-    let mut stream = std::pin::pin!(stream);
-    assert!(stream.next().await.unwrap().unwrap().holders[0].is_this_process);
+    let mut stream = actor.locks.watch("stage").poll_interval(Duration::ZERO);
+    assert!(StreamExt::next(&mut stream).await.unwrap().unwrap().holders[0].is_this_process);
     guard.release().await.unwrap();
-    assert_eq!(crowd(&in_time(stream.next()).await.unwrap().unwrap()), (0, 0));
+    assert_eq!(crowd(&in_time(StreamExt::next(&mut stream)).await.unwrap().unwrap()), (0, 0));
 }
 
 /// An error is told, and the watch goes on.

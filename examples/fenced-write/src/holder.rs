@@ -25,7 +25,7 @@ pub(crate) const WRITE: &str = "write";
 pub(crate) fn run(name: &str, url: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     die_with_the_play();
     let locks = blocking::connect(url)?;
-    let guard = locks.mutex("fenced-write").with(|lock| lock.ttl(TTL)).acquire_within(PATIENCE)?;
+    let guard = locks.mutex("fenced-write").with(|lock| lock.ttl(TTL)).within(PATIENCE).acquire()?;
     guard.check()?;
     println!("holds {}", guard.token());
 
@@ -33,7 +33,7 @@ pub(crate) fn run(name: &str, url: &str, folder: &Path) -> Result<(), Box<dyn Er
     for order in io::stdin().lines() {
         match order?.as_str() {
             // A signal from outside may come in the middle of a write to the file of locks: nobody could use that until we go on.
-            STOP => tenure::suspend(|| raise(Signal::SIGSTOP))?,
+            STOP => tenure::command::suspend(|| raise(Signal::SIGSTOP))?,
             _ => break,
         }
     }

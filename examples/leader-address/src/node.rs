@@ -19,7 +19,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(2);
 /// Campaigns, and for as long as it leads tells its name and its term to whoever comes.
 pub(crate) fn run(name: &str, url: &str) -> Result<(), Box<dyn Error>> {
     let label = Label::new(name, std::process::id(), "", "node");
-    let election = blocking::connect(url)?.labelled(label).election("leader-address");
+    let election = blocking::connect(url)?.with_label(label).election("leader-address");
     let election = election.with(|election| election.with(|lock| lock.ttl(TTL)));
     let server = TcpListener::bind("127.0.0.1:0")?;
     // Between two visitors it looks whether it still leads.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure::{Leader, blocking};
+use tenure::{blocking, election::Leader};
 
 use crate::node::{TTL, VERB};
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fs, io, path::Path, thread, time::Duration};
 
-use tenure::{Label, OnceOutcome, blocking};
+use tenure::{Label, blocking, once::RunOutcome};
 
 /// The word by which this program knows that it is a host.
 pub(crate) const VERB: &str = "__host";
@@ -16,17 +16,17 @@ pub(crate) const NO_DISK: &str = "no disk";
 /// Runs the job unless another host has done it, and says in a line what became of it.
 pub(crate) fn run(name: &str, url: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     let label = Label::new(name, std::process::id(), "", "backup");
-    let locks = blocking::connect(url)?.labelled(label);
-    let nightly = locks.once("nightly").with(|once| once.every(NIGHT));
+    let locks = blocking::connect(url)?.with_label(label);
+    let nightly = locks.once("nightly").with(|once| once.interval(NIGHT));
     match nightly.run(|_lease| backup(folder))? {
-        OnceOutcome::Ran(Ok(())) => println!("has made the backup"),
-        OnceOutcome::Ran(Err(error)) => println!("has failed: {error}"),
-        OnceOutcome::Skipped(last) => {
+        RunOutcome::Ran(Ok(())) => println!("has made the backup"),
+        RunOutcome::Ran(Err(error)) => println!("has failed: {error}"),
+        RunOutcome::Skipped(last) => {
             let by = last.by.split(' ').next().unwrap_or_default();
             println!("has nothing to do: {by} began it {:.1} s ago", last.ago.as_secs_f64());
         }
     }
-    locks.drain(Duration::from_secs(2));
+    locks.flush(Duration::from_secs(2));
     Ok(())
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn run(number: &str, url: &str, folder: &Path) -> Result<(), Box<dyn 
         let amount = 1 + i64::try_from(draw(&mut seed, 300))?;
         let names = [Bank::lock_of(from), Bank::lock_of(to)];
         // Another teller may name the same two the other way round: both take them in one order, and neither waits for ever.
-        let guards = locks.all(&names).acquire_within(PATIENCE)?;
+        let guards = locks.all(&names).within(PATIENCE).acquire()?;
         let payer = guards.get(&names[0]).expect("BUG: it was named");
         let payee = guards.get(&names[1]).expect("BUG: it was named");
         moved += u32::from(bank.transfer((from, payer), (to, payee), amount)?);

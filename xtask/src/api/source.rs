@@ -107,7 +107,11 @@ fn walk(
 fn is_of_tests(attributes: &[syn::Attribute]) -> bool {
     let says = |attribute: &syn::Attribute| {
         let text = quote::quote!(#attribute).to_string();
-        attribute.path().is_ident("cfg") && (text.contains("test") && !text.contains("not"))
+        // Not the feature `testing`, which users choose.
+        let mut words = text.split(|c: char| !c.is_alphanumeric());
+        attribute.path().is_ident("cfg")
+            && !text.contains("not")
+            && words.any(|word| matches!(word, "test" | "doctest"))
     };
     attributes.iter().any(says)
 }

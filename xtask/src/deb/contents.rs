@@ -28,8 +28,12 @@ const PAPERS: &[(&str, &str)] = &[
     ("packaging/debian/copyright", "copyright"),
     ("packaging/debian/changelog", "changelog.Debian.gz"),
     ("CHANGELOG.md", "changelog.gz"),
-    ("docs/cli.md", "cli.md.gz"),
-    ("docs/recipes.md", "recipes.md.gz"),
+    ("docs/reference/cli.md", "cli.md.gz"),
+    ("docs/reference/errors.md", "errors.md.gz"),
+    ("docs/reference/exit-codes.md", "exit-codes.md.gz"),
+    ("docs/reference/json-and-environment.md", "json-and-environment.md.gz"),
+    ("docs/guides/scripts.md", "scripts.md.gz"),
+    ("docs/guides/cron-systemd-kubernetes.md", "recipes.md.gz"),
 ];
 
 const DOC: &str = "usr/share/doc/tenure";

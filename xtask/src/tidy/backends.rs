@@ -9,6 +9,7 @@ use crate::{
 pub(crate) const BACKENDS: &[&str] = &[
     "tenure-memory",
     "tenure-sqlite",
+    "tenure-mysql",
     "tenure-postgres",
     "tenure-redis",
     "tenure-redlock",

@@ -22,8 +22,15 @@ const CLIENT: &str = "tenure-client";
 const FACADE: &str = "tenure";
 
 /// The clients of stores, each of which belongs to its backend alone.
-const DRIVERS: &[&str] =
-    &["rusqlite", "redis", "tokio-postgres", "tokio-postgres-rustls", "zookeeper-client", "etcd-client"];
+const DRIVERS: &[&str] = &[
+    "rusqlite",
+    "redis",
+    "mysql_async",
+    "tokio-postgres",
+    "tokio-postgres-rustls",
+    "zookeeper-client",
+    "etcd-client",
+];
 
 /// A runtime and the system: core and ledger have no I/O and no clock.
 const MACHINERY: &[&str] = &["tokio", "nix"];
@@ -33,7 +40,7 @@ const TOPS: &[&str] =
     &["tenure-testkit", "tenure-cli", "tenure-sim", "tenure-bench", "tenure-hazards", "tenure-picture"];
 
 /// Backends that are cells of a store that compares and sets.
-const CELLS: &[&str] = &["tenure-postgres"];
+const CELLS: &[&str] = &["tenure-mysql", "tenure-postgres"];
 
 /// The house, from the floor up.
 fn seat(package: &str) -> Option<Seat> {
@@ -50,7 +57,9 @@ fn seat(package: &str) -> Option<Seat> {
         _ if BACKENDS.contains(&package) => on(&[CORE, LEDGER, CLIENT]),
         "tenure-testkit" => on(&[CORE, LEDGER, CAS]),
         FACADE => Some(Seat { ours: None, never: &[TOPS] }),
-        "tenure-cli" | "fenced-write" | "two-accounts" | "leader-address" | "nightly-job" => on(&[FACADE]),
+        "tenure-cli" | "fenced-write" | "two-accounts" | "leader-address" | "nightly-job" | "invoices" => {
+            on(&[FACADE])
+        }
         "tenure-picture" => on(&[]),
         "tenure-sim" | "tenure-bench" | "tenure-hazards" => Some(Seat { ours: None, never: &[] }),
         "xtask" => on(&[]),

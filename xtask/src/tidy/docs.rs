@@ -2,22 +2,28 @@
 
 use crate::tidy::house::{House, Violation};
 
-/// Every public async function of the API has `# Cancel safety`, every guard `# Dropping`.
+/// Every public function of the API that is async or answers a future has `# Cancel safety`, every guard `# Dropping`.
 pub(crate) fn of_api(house: &House<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for file in &house.rust {
         let Some(("tenure", inside)) = file.in_crate_source() else { continue };
-        let mut docs = String::new();
+        let (mut docs, mut signature) = (String::new(), String::new());
         for line in file.shipped_lines() {
             let text = line.text.trim_start();
             if text.starts_with("///") {
                 docs.push_str(text);
             } else if !text.starts_with("#[") {
-                if let Some(heading) = missing(text, inside, &docs) {
+                signature.push_str(text);
+                // Its parameters may stand on lines of their own.
+                if signature.starts_with("pub fn ") && !text.ends_with(['{', ';', '}']) {
+                    continue;
+                }
+                if let Some(heading) = missing(&signature, inside, &docs) {
                     let what = format!("the docs of this have no `{heading}`");
                     violations.push(Violation::new(&file.path, line.number, &what));
                 }
                 docs.clear();
+                signature.clear();
             }
         }
     }
@@ -25,7 +31,9 @@ pub(crate) fn of_api(house: &House<'_>) -> Vec<Violation> {
 }
 
 fn missing(code: &str, file: &str, docs: &str) -> Option<&'static str> {
-    let heading = if code.starts_with("pub async fn ") {
+    let is_async =
+        code.starts_with("pub async fn ") || code.starts_with("pub fn ") && code.contains("-> impl Future<");
+    let heading = if is_async {
         "# Cancel safety"
     } else if file == "guard.rs" && code.starts_with("pub struct ") {
         "# Dropping"
@@ -48,6 +56,12 @@ mod tests {
         assert_eq!(judge(of_api, &[("crates/tenure/src/lock.rs", bad)]).len(), 1);
         assert!(judge(of_api, &[("crates/tenure/src/lock.rs", good)]).is_empty());
         assert!(judge(of_api, &[("crates/tenure-core/src/lock.rs", bad)]).is_empty(), "the API only");
+    }
+
+    #[test]
+    fn a_function_that_answers_a_future_needs_cancel_safety_too() {
+        let text = "//! x\n/// Waits.\npub fn a(\n    &self,\n) -> impl Future<Output = ()> {\n}\n/// Does not.\npub fn b() {}\n";
+        assert_eq!(judge(of_api, &[("crates/tenure/src/lock.rs", text)]).len(), 1);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{
     tidy::rust_file::RustFile,
 };
 
-const PAPER: &str = "docs/laws.md";
+const PAPER: &str = "docs/evidence/laws.md";
 
 /// The laws that there must be, L1 to this one; the paper may add more.
 const LAST: u32 = 9;
@@ -83,11 +83,11 @@ mod tests {
         let but_three = ALL.replace("L3", "L33");
         assert_eq!(
             verdict(&but_three, ("crates/x/tests/a.rs", ALL)),
-            ["docs/laws.md:3: L3 is cited in no source"]
+            ["docs/evidence/laws.md:3: L3 is cited in no source"]
         );
         assert_eq!(
             verdict(ALL, ("crates/x/tests/a.rs", &but_three)),
-            ["docs/laws.md:3: L3 is cited in no test"]
+            ["docs/evidence/laws.md:3: L3 is cited in no test"]
         );
         assert_eq!(verdict(ALL, ("xtask/src/a.rs", ALL)).len(), 9);
     }
@@ -96,8 +96,11 @@ mod tests {
     fn a_paper_that_misses_a_law_or_is_missing_is_found() {
         let files = [(PAPER, "# Laws\n\n## L1 One\nL2 is only spoken of\n"), ("crates/x/src/a.rs", ALL)];
         let found = judge(cited, &files);
-        assert!(found.contains(&"docs/laws.md:1: has no line that opens with **L2".to_owned()), "{found:?}");
-        assert!(found.contains(&"docs/laws.md:3: L1 is cited in no test".to_owned()), "{found:?}");
+        assert!(
+            found.contains(&"docs/evidence/laws.md:1: has no line that opens with **L2".to_owned()),
+            "{found:?}"
+        );
+        assert!(found.contains(&"docs/evidence/laws.md:3: L1 is cited in no test".to_owned()), "{found:?}");
         assert_eq!(judge(cited, &[]).len(), 1);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::tidy::code;
 
 /// What keeps an item out of what we ship. (Inside a string it is blanked, so this line marks nothing.)
-const TEST_ATTRIBUTES: &[&str] = &["#[cfg(test)]", "#[cfg(all(test", "#[cfg(doctest)]"];
+const TEST_ATTRIBUTES: &[&str] = &["#[cfg(test)]", "#[cfg(all(test", "#[cfg(doctest)]", "#[cfg(all(doctest"];
 
 /// A `.rs` file of the tree.
 #[derive(Debug)]

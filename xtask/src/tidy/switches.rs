@@ -1,9 +1,11 @@
-//! Switches: nothing that is shipped can be told to be wrong. Known ways to be wrong are in `crates/tenure-sim/mutants`.
+//! Switches: nothing that is shipped can be told to be wrong. Known ways to be wrong are in `crates/tenure-sim/mutants`; what the
+//! tests of users need is a module of its own, which no other line asks for.
 
 use crate::{
     tidy::{
         code::has_word,
         house::{House, Violation},
+        rust_file::Line,
     },
     workspace::Package,
 };
@@ -14,7 +16,11 @@ const ASKS: &[&str] = &["is_on(", "Variant::"];
 /// In names of features and in code.
 const WORDS: &[&str] = &["variant", "variants", "mutant", "mutants"];
 
-/// No published crate asks in its code, or has a feature for it.
+/// The feature with what the tests of users need, and the one item that it may add.
+const FEATURE: &str = "feature = \"testing\"";
+const MODULE: &str = "#[cfg(feature = \"testing\")] pub mod testing;";
+
+/// No published crate asks in its code, or has a feature for it; and the feature for tests of users adds one module.
 pub(crate) fn of_tests(house: &House<'_>) -> Vec<Violation> {
     let published = || house.workspace.packages.iter().filter(|package| package.is_published);
     let mut violations: Vec<Violation> = published().flat_map(|package| features(house, package)).collect();
@@ -24,7 +30,18 @@ pub(crate) fn of_tests(house: &House<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        for line in file.shipped_lines() {
+        let lines: Vec<Line<'_>> = file.shipped_lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let next = lines.get(at + 1).map_or("", |next| next.text);
+            // Comments speak of it; code says it in a literal, which is blanked.
+            if line.code.contains("feature")
+                && line.text.contains(FEATURE)
+                && format!("{} {next}", line.text) != MODULE
+            {
+                let what =
+                    "a branch on the feature `testing`: it adds the module of that name, and changes nothing";
+                violations.push(Violation::new(&file.path, line.number, what));
+            }
             let asks = ASKS.iter().any(|ask| line.code.contains(ask)) || is_named(line.code);
             if asks {
                 let what = format!("{name} is shipped: a mutant is an edit in crates/tenure-sim/mutants");
@@ -66,6 +83,22 @@ mod tests {
             let found = verdict("", &format!("//! A.\n{line}\n"));
             assert_eq!(found.len(), 1, "{line}");
             assert!(found[0].starts_with("crates/tenure/src/a.rs:2: "), "{found:?}");
+        }
+    }
+
+    /// What is tested must be what is shipped.
+    #[test]
+    fn a_branch_on_the_feature_for_tests_of_users_is_found() {
+        let module = "#[cfg(feature = \"testing\")]\npub mod testing;\n";
+        assert!(verdict("", &format!("//! A.\n{module}// feature = \"testing\"\n")).is_empty());
+        for line in [
+            "#[cfg(feature = \"testing\")]\nlet a = 1;",
+            "let a = cfg!(all(unix, feature = \"testing\"));",
+            "#[cfg(not(feature = \"testing\"))]",
+        ] {
+            let found = verdict("", &format!("//! A.\n{line}\n"));
+            assert_eq!(found.len(), 1, "{line}");
+            assert!(found[0].starts_with("crates/tenure/src/a.rs:2: a branch"), "{found:?}");
         }
     }
 

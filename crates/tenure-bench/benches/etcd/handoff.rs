@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Host, Locker, TokioHost};
+use tenure::{
+    Locker,
+    backend::{Host, TokioHost},
+};
 use tenure_testkit::etcd::EtcdServer;
 use tokio::{runtime::Runtime, task::JoinSet};
 

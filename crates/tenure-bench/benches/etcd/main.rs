@@ -10,7 +10,10 @@ mod handoff;
 
 use std::time::Duration;
 
-use tenure::{Host, Locker, TokioHost};
+use tenure::{
+    Locker,
+    backend::{Host, TokioHost},
+};
 use tenure_bench::{Rounds, Spread};
 use tenure_testkit::etcd::EtcdServer;
 use tokio::{

@@ -1,7 +1,7 @@
 //! Many waiters for one lock, in processes of their own: whether its holder keeps its lease, and what becomes of each of them (L6).
 //!
-//! `cargo bench -p tenure-bench --features etcd --bench many_waiters [-- STORE… NUMBER…]`: needs PostgreSQL, Redis, ZooKeeper and etcd;
-//! takes about fifteen minutes. The stores are `sqlite`, `redis`, `postgres`, `zookeeper` and `etcd`; the numbers 100, 500 and
+//! `cargo bench -p tenure-bench --features etcd --bench many_waiters [-- STORE… NUMBER…]`: needs PostgreSQL, MariaDB, Redis, ZooKeeper and etcd;
+//! takes about fifteen minutes. The stores are `sqlite`, `redis`, `postgres`, `mysql`, `zookeeper` and `etcd`; the numbers 100, 500 and
 //! 4096, of which up to 500 are as many processes, and more are tasks of 16 processes.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark waits in real time")]

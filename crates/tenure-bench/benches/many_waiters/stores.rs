@@ -6,6 +6,7 @@ use tempfile::TempDir;
 #[cfg(feature = "etcd")]
 use tenure_testkit::etcd::EtcdServer;
 use tenure_testkit::{
+    mysql::{self, MysqlServer},
     postgres::{PostgresServer, Recipe},
     redis::RedisServer,
     zookeeper::ZooKeeperServer,
@@ -13,15 +14,16 @@ use tenure_testkit::{
 
 /// What can be measured.
 #[cfg(feature = "etcd")]
-pub(crate) const STORES: [&str; 5] = ["sqlite", "redis", "postgres", "zookeeper", "etcd"];
+pub(crate) const STORES: [&str; 6] = ["sqlite", "redis", "postgres", "mysql", "zookeeper", "etcd"];
 #[cfg(not(feature = "etcd"))]
-pub(crate) const STORES: [&str; 4] = ["sqlite", "redis", "postgres", "zookeeper"];
+pub(crate) const STORES: [&str; 5] = ["sqlite", "redis", "postgres", "mysql", "zookeeper"];
 
 /// A store of our own; ends with its owner.
 pub(crate) enum Server {
     Sqlite(TempDir),
     Redis(RedisServer),
     Postgres(PostgresServer),
+    Mysql(MysqlServer),
     ZooKeeper(ZooKeeperServer),
     #[cfg(feature = "etcd")]
     Etcd(EtcdServer),
@@ -39,6 +41,7 @@ impl Server {
                 server.psql("CREATE EXTENSION pg_stat_statements");
                 Self::Postgres(server)
             }
+            "mysql" => Self::Mysql(mysql::Recipe::new().durable().set("max-connections=1200").start()),
             "zookeeper" => Self::ZooKeeper(ZooKeeperServer::start()),
             #[cfg(feature = "etcd")]
             "etcd" => Self::Etcd(EtcdServer::start()),
@@ -51,6 +54,7 @@ impl Server {
             Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("locks.db").display()),
             Self::Redis(server) => server.url("?max_ttl=10s"),
             Self::Postgres(server) => server.url(""),
+            Self::Mysql(server) => server.url(""),
             Self::ZooKeeper(server) => server.url(""),
             #[cfg(feature = "etcd")]
             Self::Etcd(server) => server.url(""),
@@ -70,6 +74,9 @@ impl Server {
             }
             // Not the transactions: each connection that listens begins and ends one for every NOTIFY of anybody.
             Self::Postgres(server) => server.psql("SELECT sum(calls) FROM pg_stat_statements").parse().ok(),
+            Self::Mysql(server) => {
+                server.sql("SHOW GLOBAL STATUS LIKE 'Questions'").split_once('\t')?.1.parse().ok()
+            }
             Self::ZooKeeper(server) => {
                 let text = server.word("mntr");
                 let line = text.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
@@ -86,6 +93,7 @@ impl Server {
             Self::Sqlite(_) => 0.0,
             Self::Redis(server) => cpu(server.pid()),
             Self::Postgres(server) => family(server.pid()),
+            Self::Mysql(server) => cpu(server.pid()),
             Self::ZooKeeper(server) => cpu(server.pid()),
             #[cfg(feature = "etcd")]
             Self::Etcd(server) => cpu(server.pid()),

@@ -57,15 +57,15 @@ pub(crate) fn run(url: &str, name: &str, count: usize) {
 }
 
 async fn wait(locks: Locker, name: String, begun: Instant) -> Result<Duration, String> {
-    match locks.mutex(name).ttl(TTL).acquire_within(PATIENCE).await {
+    match locks.mutex(name).ttl(TTL).within(PATIENCE).acquire().await {
         Ok(guard) => {
             let waited = begun.elapsed();
             guard.release().await.map(|()| waited).map_err(|error| format!("release: {error}"))
         }
-        Err(AcquireError::Backend(error)) if error.to_string().contains("the queue of this lock is full") => {
+        Err(AcquireError::Store(error)) if error.to_string().contains("the queue of this lock is full") => {
             Err("full".into())
         }
-        Err(AcquireError::Backend(error)) => Err(format!("error: {}", without_numbers(&error.to_string()))),
+        Err(AcquireError::Store(error)) => Err(format!("error: {}", without_numbers(&error.to_string()))),
         Err(error) => Err(without_numbers(&error.to_string()).chars().take(40).collect()),
     }
 }

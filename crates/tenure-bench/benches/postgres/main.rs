@@ -1,11 +1,14 @@
-//! PostgreSQL: cycles of Tenure next to as many statements by hand, hand-offs, and what waiting costs. Every commit is on the disk.
+//! PostgreSQL: cycles of Tenure next to as many statements by hand, hand-offs, and what waiting costs. Every
+//! commit is on the disk.
 //!
-//! `cargo bench -p tenure-bench --bench postgres`: needs PostgreSQL; takes about a minute.
+//! `cargo bench -p tenure-bench --bench postgres`: needs PostgreSQL; takes about a minute. `… -- crowd 128
+//! 600` measures many processes that pass one lock on, which takes some minutes.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark waits in real time")]
 
 mod by_hand;
-mod waiting;
+#[path = "../database/mod.rs"]
+mod database;
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +20,18 @@ use tokio::{
     task::LocalSet,
 };
 
-use crate::by_hand::{ByHand, Prepared};
+use crate::{
+    by_hand::{ByHand, Prepared},
+    database::{Database, crowd, waiting},
+};
 
 const ROUNDS: usize = 11;
 /// How long one program runs in one round.
 const WINDOW: Duration = Duration::from_millis(250);
 const MANY: usize = 16;
 
-/// The programs: ours, the same statements by hand, and by hand with names; alone, and many at once over one connection.
+/// The programs: ours, the same statements by hand, and by hand with names; alone, and many at the same time
+/// over one connection.
 const PROGRAMS: [(Who, usize); 6] = [
     (Who::Tenure, 1),
     (Who::Hand, 1),
@@ -92,10 +99,48 @@ impl Bench {
     }
 }
 
-fn main() {
-    let recipe = Recipe::new().durable().config("max_connections = 300");
+/// Where all places of a queue are.
+const IN_THE_ROW: &str = "in the row";
+
+fn start(connections: u32) -> PostgresServer {
+    let recipe = Recipe::new().durable().config(&format!("max_connections = {connections}"));
     let server = recipe.config("shared_preload_libraries = 'pg_stat_statements'").start();
     server.psql("CREATE EXTENSION pg_stat_statements");
+    server
+}
+
+impl Database for PostgresServer {
+    fn url(&self, query: &str) -> String {
+        self.url(query)
+    }
+
+    /// Transactions would not do: each connection that hears of a hint begins and ends one.
+    fn statements(&self) -> u64 {
+        self.psql("SELECT sum(calls) FROM pg_stat_statements").parse().expect("a number")
+    }
+
+    fn pid(&self) -> u32 {
+        self.pid()
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if let Some(("crowd", numbers)) = words.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        let numbers: Vec<_> = numbers.iter().filter_map(|word| word.parse().ok()).collect();
+        return crowd::measure(&numbers, &["4 in the row, others beside it", IN_THE_ROW], |place| {
+            let server = start(2000);
+            if place == IN_THE_ROW {
+                // Names in the order of a language: no place has a row of its own.
+                let table = "CREATE TABLE tenure_lock (name text PRIMARY KEY, version bigint NOT NULL, \
+                             busy boolean NOT NULL, used timestamptz NOT NULL, state text NOT NULL) \
+                             WITH (fillfactor = 50)";
+                server.psql(&format!("SET ROLE tenure; {table}"));
+            }
+            server
+        });
+    }
+    let server = start(300);
     let bench = Bench::start(&server);
     for program in PROGRAMS {
         bench.turn(program);

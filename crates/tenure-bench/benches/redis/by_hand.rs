@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::{Client, PushInfo, PushKind, Value, aio::MultiplexedConnection};
-use tenure::{Host, TokioHost};
+use tenure::backend::{Host, TokioHost};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::{

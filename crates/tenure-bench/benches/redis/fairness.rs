@@ -7,7 +7,10 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 use rslock::LockManager;
-use tenure::{Host, Lock, Moment, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, Moment, TokioHost},
+};
 use tenure_bench::jain;
 use tokio::{net::unix::pipe::Receiver, runtime::Runtime, task::LocalSet};
 

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Host, Lock, Moment, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, Moment, TokioHost},
+};
 use tenure_bench::jain;
 use tokio::{runtime::Runtime, task::JoinSet};
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use redis::aio::MultiplexedConnection;
-use tenure::{Host, Lock, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, TokioHost},
+};
 
 use crate::{
     cycles::{TTL, patient},
@@ -58,7 +61,7 @@ fn keep(url: &str, asked: &Receiver<()>, say: &SyncSender<()>) -> Kept {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let locks = tenure::connect(url).await.expect("a URL");
-        let lock = locks.mutex("tenure/idle").ttl(TTL).idle(TTL);
+        let lock = locks.mutex("tenure/idle").ttl(TTL).keep_idle(TTL);
         take(&lock).await;
         TokioHost.sleep_until(TokioHost.now() + RUN_UP).await;
         let (mut taken, mut released) = (Vec::new(), Vec::new());

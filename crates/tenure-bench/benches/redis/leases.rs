@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::{Guard, Host, TokioHost};
+use tenure::{
+    Guard,
+    backend::{Host, TokioHost},
+};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{meter::Meter, server::Server};
@@ -44,7 +47,7 @@ pub(crate) fn measure(runtime: &Runtime, server: &Server, leases: usize) -> Keep
         TokioHost.sleep_until(TokioHost.now() + LENGTH).await;
         let (cost, now) = (meter.stop(1), server.calls());
         let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
-        let at_risk = guards.iter().filter(|guard| guard.is_at_risk()).count();
+        let at_risk = guards.iter().filter(|guard| guard.is_renewal_failing()).count();
         let (renewed, asked) =
             (now.of("pexpire") - calls.of("pexpire"), now.of("evalsha") - calls.of("evalsha"));
         let mut releasing = JoinSet::new();

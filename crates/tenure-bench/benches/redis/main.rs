@@ -17,7 +17,7 @@ mod turns;
 
 use std::{error::Error, time::Duration};
 
-use tenure::{Host, TokioHost};
+use tenure::backend::{Host, TokioHost};
 use tenure_bench::{Rounds, Spread};
 use tenure_testkit::proxy::Proxy;
 use tokio::runtime::{Builder, Runtime};

@@ -7,7 +7,7 @@ use nix::{
     time::{ClockId, clock_gettime},
     unistd::Pid,
 };
-use tenure::{Host, Moment, TokioHost};
+use tenure::backend::{Host, Moment, TokioHost};
 
 use crate::server::Server;
 

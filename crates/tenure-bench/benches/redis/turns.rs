@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Host, Lock, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, TokioHost},
+};
 use tenure_bench::jain;
 use tokio::task::JoinSet;
 
@@ -93,7 +96,7 @@ fn compete(url: &str, process: usize, tasks: usize, strict: bool, course: &Arc<C
     runtime.block_on(async {
         let locks = tenure::connect(url).await.expect("a URL");
         let lock = locks.mutex("tenure/turns of processes");
-        let lock = if strict { lock.strict_order() } else { lock };
+        let lock = if strict { lock.fifo() } else { lock };
         ready.wait();
         let mut running = JoinSet::new();
         for _ in 0..tasks {

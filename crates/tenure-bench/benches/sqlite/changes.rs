@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Host, TokioHost};
+use tenure::backend::{Host, TokioHost};
 use tenure_bench::{Rounds, Spread};
 
 /// In the environment of a copy: the file, and how long it holds, in ms.

@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use criterion::Criterion;
 use rusqlite::{Connection, OptionalExtension};
-use tenure::{Host, TokioHost};
+use tenure::backend::{Host, TokioHost};
 use tenure_bench::{Ratio, per_call};
 use tokio::runtime::Runtime;
 

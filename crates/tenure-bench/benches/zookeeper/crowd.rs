@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Host, Lock, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, TokioHost},
+};
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{recipe::Recipe, server::Server};

@@ -9,7 +9,10 @@ mod server;
 
 use std::time::Duration;
 
-use tenure::{Host, Lock, TokioHost};
+use tenure::{
+    Lock,
+    backend::{Host, TokioHost},
+};
 use tenure_bench::Rounds;
 use tokio::{
     runtime::{Builder, Runtime},

@@ -18,6 +18,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 #[cfg(feature = "etcd")]
 use tenure_testkit::etcd;
+#[cfg(feature = "mysql")]
+use tenure_testkit::mysql;
 use tenure_testkit::{
     patience::{eventually, slowness, stretch},
     postgres,
@@ -95,6 +97,8 @@ macro_rules! on_every_store {
         stage::on_every_store!(@on redis, on_redis, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
         stage::on_every_store!(@on redlock, on_quorum, $($all,)* $($($lasting,)+)?);
         stage::on_every_store!(@on postgres, on_postgres, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
+        #[cfg(feature = "mysql")]
+        stage::on_every_store!(@on mysql, on_mysql, $($all,)* $($($ordered,)+)? $($($lasting,)+)? $($($queue,)+)?);
         stage::on_every_store!(@on zookeeper, on_zookeeper, $($all,)* $($($ordered,)+)? $($($line,)+)?);
         stage::on_every_store!(@on ensemble, on_ensemble, $($all,)* $($($ordered,)+)? $($($line,)+)?);
         #[cfg(feature = "etcd")]
@@ -146,7 +150,7 @@ impl Stage {
         match &self.url {
             url if !self.has_long_turns.load(Ordering::Relaxed) => url.clone(),
             None => Some(format!("sqlite:{}?{longest}", self.path("locks.db").display())),
-            Some(url) if url.starts_with("redis") || url.starts_with("postgres") => {
+            Some(url) if ["redis", "postgres", "mysql"].iter().any(|store| url.starts_with(store)) => {
                 Some(format!("{url}&{longest}"))
             }
             // Nothing is handed over in a line.
@@ -163,6 +167,14 @@ impl Stage {
     pub(crate) fn on_postgres() -> Self {
         let (server, table) = (postgres::shared(), Shared::part().replace('-', "_"));
         let url = format!("postgres://tenure@{}/tenure?table=t{table}", server.address());
+        Self::on(url, server, Duration::from_millis(100))
+    }
+
+    /// On a server of this run, in a table of its own.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn on_mysql() -> Self {
+        let (server, table) = (mysql::shared(), Shared::part().replace('-', "_"));
+        let url = format!("mysql://tenure@{}/tenure?table=t{table}", server.address());
         Self::on(url, server, Duration::from_millis(100))
     }
 

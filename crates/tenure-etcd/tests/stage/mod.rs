@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tenure::{Guard, Locker, TokioHost};
+use tenure::{Guard, Locker, backend::TokioHost};
 use tenure_core::{BackendHandle, LockName};
 use tenure_etcd::{Config, Etcd};
 use tenure_testkit::{etcd::EtcdServer, patience};

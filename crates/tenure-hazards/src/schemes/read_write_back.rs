@@ -18,7 +18,7 @@ impl ReadWriteBack {
 
 impl Scheme for ReadWriteBack {
     fn add(&mut self, me: &Client) -> Step<bool> {
-        let amount: u64 = self.0.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
+        let amount: i64 = self.0.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
         me.gap("between SELECT and UPDATE")?;
         Ok(self.0.execute("UPDATE stock SET amount = ?1", [amount + 1])? == 1)
     }

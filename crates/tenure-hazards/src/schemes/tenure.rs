@@ -54,10 +54,11 @@ impl Scheme for Tenure {
 
     fn add(&mut self, me: &Client) -> Step<bool> {
         self.lock(me)?;
-        let amount: u64 = self.rows()?.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
+        let amount: i64 = self.rows()?.query_row("SELECT amount FROM stock", (), |row| row.get(0))?;
         me.gap("between SELECT and UPDATE")?;
         let write = "UPDATE stock SET amount = ?1, mark = ?2 WHERE mark <= ?2";
-        let rows = self.rows()?.execute(write, [Some(amount + 1), self.token()])?;
+        let token = self.token().map(i64::try_from).transpose()?;
+        let rows = self.rows()?.execute(write, [Some(amount + 1), token])?;
         self.unlock(me)?;
         Ok(rows == 1)
     }

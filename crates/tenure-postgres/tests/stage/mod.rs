@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure::TokioHost;
-use tenure_core::{BackendError, BackendHandle, Grant};
+use tenure::backend::TokioHost;
+use tenure_core::{BackendHandle, Grant};
 use tenure_postgres::{Config, backend};
+pub(crate) use tenure_testkit::entry::chain;
 use tenure_testkit::{
     conformance::player::Player,
     entry::let_in_within,
@@ -51,17 +52,6 @@ pub(crate) fn statements(server: &PostgresServer) -> Vec<String> {
     let lines =
         log.lines().filter(|line| line.contains("LOG:  execute ") || line.contains("LOG:  statement: "));
     lines.map(str::to_owned).collect()
-}
-
-/// The error as a person sees it, with everything behind it.
-pub(crate) fn chain(error: &BackendError) -> String {
-    let mut text = format!("{error} {error:?}");
-    let mut source = std::error::Error::source(error);
-    while let Some(next) = source {
-        text.push_str(&format!(": {next} {next:?}"));
-        source = next.source();
-    }
-    text
 }
 
 /// A connection of somebody else, after these statements.

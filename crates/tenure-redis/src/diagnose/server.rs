@@ -1,11 +1,12 @@
-//! One server: what it says of itself, read once (`INFO`, its clock, three settings), and the table of what may be wrong with it:
-//! what that weakens, how gravely, and what to do.
+//! One server: what it says of itself, read once (`INFO`, its clock, three settings), and the table of what
+//! may be wrong with it: what that weakens, how gravely, and what to do.
 
 use std::{collections::HashMap, time::Duration};
 
 use redis::{Cmd, RedisResult};
+use tenure_client::doctor::{Check, finding, found, judged};
 use tenure_core::{
-    Finding, Severity,
+    Finding,
     Severity::{Note, Problem, Warning},
     shown,
 };
@@ -13,35 +14,41 @@ use tenure_core::{
 use crate::{
     backend::Redis,
     config::GuardMode,
+    connection::{LockNode, Wire},
     guard::{LINGER, Terms},
-    wire::{Node, Wire},
 };
 
 /// What was read from one server. What could not be read is not there, and no finding is made of it.
-#[derive(Default)]
-pub(super) struct Server {
+pub(super) struct NodeReport {
     pub(super) fields: HashMap<String, String>,
     /// Why a setting could not be read.
     pub(super) refusal: Option<String>,
-    pub(super) clock: Clock,
+    pub(super) clock: ServerClock,
     /// The URL says that it is a node of a Cluster.
     pub(super) is_node: bool,
     /// The user that asks.
     pub(super) user: Option<String>,
+    /// What its clients agreed on.
+    pub(super) terms: Terms,
 }
 
 /// The server's clock against that of this machine.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Clock {
+pub(super) struct ServerClock {
     pub(super) is_ahead: bool,
     /// The least difference: the time that the question took is taken off.
     pub(super) apart: Duration,
 }
 
-impl Server {
-    pub(super) async fn read(wire: &Wire, node: &Node, redis: &Redis) -> RedisResult<Self> {
+impl NodeReport {
+    pub(super) async fn read(
+        wire: &Wire,
+        node: &LockNode,
+        redis: &Redis,
+        terms: &Terms,
+    ) -> RedisResult<Self> {
         let info: String = redis::from_redis_value(wire.ask_node(node, &redis::cmd("INFO")).await?)?;
-        let mut server = Self::of(&info);
+        let mut server = Self::of(&info, *terms);
         server.is_node = redis.is_cluster();
         server.user.clone_from(&redis.config().login.user);
         if server.is_sentinel() {
@@ -52,7 +59,7 @@ impl Server {
         let time = wire.ask_node(node, &redis::cmd("TIME")).await?;
         let (seconds, micros) = redis::from_redis_value(time)?;
         let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
-        server.clock = Clock::compare(theirs, asked.wall, asked.elapsed(host.now()));
+        server.clock = ServerClock::compare(theirs, asked.wall, asked.elapsed(host.now()));
         for name in ["save", "appendfsync", "repl-backlog-ttl"] {
             match wire.ask_node(node, Cmd::new().arg("CONFIG").arg("GET").arg(name)).await {
                 Ok(answer) => {
@@ -64,63 +71,56 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn keeps_locks(&self, terms: &Terms) -> bool {
-        self.seen(&KEEPS_NO_LOCKS, terms).is_empty()
+    /// What makes it a server that grants no lock, whatever its state.
+    pub(super) fn keeps_no_locks(&self) -> Vec<Finding> {
+        judged(&KEEPS_NO_LOCKS, self)
     }
 
-    pub(super) fn findings(&self, terms: &Terms) -> Vec<Finding> {
-        let wrong = self.seen(&KEEPS_NO_LOCKS, terms);
-        if !wrong.is_empty() {
-            return wrong;
-        }
-        self.seen(&WEAKENS, terms).into_iter().chain(self.unread(terms)).collect()
-    }
-
-    fn seen(&self, rows: &[Row], terms: &Terms) -> Vec<Finding> {
-        let row = |(see, remedy): &Row| see(self, terms).map(|(how, what)| finding(how, what, remedy));
-        rows.iter().filter_map(row).collect()
-    }
-
-    /// The one setting without which a server has to wait longer.
-    fn unread(&self, terms: &Terms) -> Option<Finding> {
-        if terms.mode == GuardMode::Off || self.get("repl-backlog-ttl").is_some() {
-            return None;
-        }
-        let why = shown(self.refusal.as_deref().unwrap_or("the server has no such setting")).within(240);
-        let user = word(self.user.as_deref().unwrap_or("default"), "USER");
-        let what = format!(
-            "repl-backlog-ttl cannot be read ({why}): a server that is new or restarted waits as a promoted one does, for {}",
-            time(terms.max_ttl + LINGER)
-        );
-        let remedy = format!("give the right to read it: redis-cli ACL SETUSER {user} '+config|get'");
-        Some(finding(Note, what, remedy))
+    /// What weakens the promises of a server that keeps locks.
+    pub(super) fn weaknesses(&self) -> Vec<Finding> {
+        judged(&WEAKENS, self)
     }
 
     /// From the text that `INFO` answers.
-    pub(super) fn of(info: &str) -> Self {
+    pub(super) fn of(info: &str, terms: Terms) -> Self {
         let field = |line: &str| line.split_once(':').map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Self { fields: info.lines().filter_map(field).collect(), ..Self::default() }
+        let fields = info.lines().filter_map(field).collect();
+        Self { fields, refusal: None, clock: ServerClock::default(), is_node: false, user: None, terms }
     }
 
-    pub(super) fn is_sentinel(&self) -> bool {
+    fn is_guarded(&self) -> bool {
+        self.terms.mode == GuardMode::On
+    }
+
+    fn is_sentinel(&self) -> bool {
         self.text("redis_mode") == "sentinel"
     }
 
     /// A field of `INFO`, or a setting.
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    fn get(&self, name: &str) -> Option<&str> {
         self.fields.get(name).map(String::as_str)
     }
 
-    pub(super) fn text(&self, name: &str) -> &str {
+    fn text(&self, name: &str) -> &str {
         self.get(name).unwrap_or_default()
     }
 
-    pub(super) fn number(&self, name: &str) -> Option<u64> {
+    fn number(&self, name: &str) -> Option<u64> {
         self.text(name).parse().ok()
+    }
+
+    /// What follows from locks that it lost by such an event.
+    fn after_a_loss(&self, wait: Duration, event: &str) -> String {
+        match self.terms.mode {
+            GuardMode::Off => "without a restart guard two clients may hold one lock then".to_owned(),
+            GuardMode::On => {
+                format!("that is safe: the server grants nothing for {} after {event}", time(wait))
+            }
+        }
     }
 }
 
-impl Clock {
+impl ServerClock {
     /// The server read its clock at some time on the way of the question, which took this long.
     pub(super) fn compare(theirs: Duration, ours: Duration, way: Duration) -> Self {
         let is_ahead = theirs > ours + way;
@@ -129,224 +129,203 @@ impl Clock {
     }
 }
 
-/// What is weakened and how gravely, if it is and the server tells; and what to do.
-type Row = (fn(&Server, &Terms) -> Option<(Severity, String)>, &'static str);
-
-/// A server of one of these rows grants no lock, whatever its state.
-const KEEPS_NO_LOCKS: [Row; 3] = [
-    (
-        replica,
-        "name the master in the URL, as in redis://HOST:PORT; or use redis-sentinel://HOST?master=NAME, which finds it \
-         after every fail-over",
-    ),
-    (sentinel, "begin the URL with redis-sentinel:// and name the master, as in ?master=mymaster"),
-    (cluster_node, "begin the URL with redis-cluster://"),
+const KEEPS_NO_LOCKS: [Check<NodeReport>; 3] = [
+    Check::new("replica", |server| {
+        let (host, port) = (server.text("master_host"), server.text("master_port"));
+        let what =
+            format!("this server is a replica of {host}:{port}: it takes no writes, so it grants nothing");
+        let remedy = "name the master in the URL, as in redis://HOST:PORT; or use \
+                      redis-sentinel://HOST?master=NAME, which finds it after every fail-over";
+        found(server.text("role") == "slave", Problem, what, remedy)
+    }),
+    Check::new("Sentinel", |server| {
+        let what = "this server is a Sentinel: it keeps no locks";
+        let remedy = "begin the URL with redis-sentinel:// and name the master, as in ?master=mymaster";
+        found(server.is_sentinel(), Problem, what, remedy)
+    }),
+    Check::new("node of a Cluster", |server| {
+        let is_one = server.text("cluster_enabled") == "1" && !server.is_node;
+        let what = "this server is a node of a Redis Cluster: most locks are on other nodes";
+        found(is_one, Problem, what, "begin the URL with redis-cluster://")
+    }),
 ];
 
-/// What weakens the promises of a server that keeps locks.
-const WEAKENS: [Row; 11] = [
-    (version, "use Redis 7 or later, or Valkey"),
-    (
-        clock,
-        "run chrony or ntpd on both machines, so that no clock is set by a step (see `chronyc tracking`)",
-    ),
-    (
-        eviction,
-        "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; give a cache a server of its own",
-    ),
-    (
-        evicted,
-        "redis-cli CONFIG SET maxmemory-policy noeviction if it is not set yet; a restart of the server resets the count",
-    ),
-    (memory, "give it more (redis-cli CONFIG SET maxmemory BYTES), or delete what is not needed"),
-    (
-        persistence,
-        "to keep locks: redis-cli CONFIG SET appendonly yes and CONFIG SET appendfsync always, and the same in redis.conf \
-         (a disk write per lock)",
-    ),
-    (
-        saving,
-        "read the log of the server; make room or set the rights in its directory (redis-cli CONFIG GET dir), then \
-         redis-cli BGSAVE",
-    ),
-    (
-        replication,
-        "check the fencing token where you write; a shorter ?max_ttl= (the same everywhere) shortens the wait",
-    ),
-    (
-        no_least_replicas,
-        "redis-cli CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 5 on all servers, and in \
-         redis.conf (with several replicas, their number): then the server itself refuses the writes of an old master",
-    ),
-    (lag, "on the replica: redis-cli INFO replication (see master_link_status), and read its log"),
-    (backlog_ttl, "redis-cli CONFIG SET repl-backlog-ttl 3600, and the same in redis.conf"),
+const WEAKENS: [Check<NodeReport>; 12] = [
+    Check::new("version", |server| {
+        let version = server.text("redis_version");
+        let (severity, lacks) = match version.split('.').next()?.parse().ok()? {
+            0..5 => {
+                (Problem, "its scripts may not write after they have read the time, so no lock can be taken")
+            }
+            5 => {
+                (Warning, "`tenure ls` finds nothing, and each client needs a second connection for messages")
+            }
+            6 => (Note, "it cannot show that it is new, so without a record it waits for the longest ttl"),
+            _ => return None,
+        };
+        let what = format!("this is Redis {version}: {lacks}");
+        Some(finding(severity, what, "use Redis 7 or later, or Valkey"))
+    }),
+    // A6 is about the clocks of servers; ours is the only other one at hand.
+    Check::new("clock", |server| {
+        let (apart, half) = (server.clock.apart, server.terms.max_ttl / 2);
+        let severity = match apart {
+            _ if server.is_guarded() && apart > half => Problem,
+            _ if apart > CLOCKS_APART => Warning,
+            _ => return None,
+        };
+        let side = if server.clock.is_ahead { "ahead of" } else { "behind" };
+        let least = match server.terms.mode {
+            GuardMode::On => format!(" unless clocks differ by less than {}", time(half)),
+            GuardMode::Off => String::new(),
+        };
+        let what = format!(
+            "the server's clock is {} {side} ours; tokens may fall back after a fail-over{least}",
+            time(apart)
+        );
+        let remedy =
+            "run chrony or ntpd on both machines, so that no clock is set by a step (see `chronyc tracking`)";
+        Some(finding(severity, what, remedy))
+    }),
+    // A4, hazard 35.
+    Check::new("eviction", |server| {
+        let (policy, most) = (server.text("maxmemory_policy"), server.number("maxmemory")?);
+        let (severity, then) = match (policy, most) {
+            ("" | "noeviction", _) => return None,
+            (_, 0) => (Note, "nothing is evicted until maxmemory is set"),
+            _ => (Problem, "locks may be evicted, and then two clients may hold one"),
+        };
+        let what = format!("maxmemory-policy is {policy} and maxmemory is {}: {then}", size(most));
+        let remedy = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; give a \
+                      cache a server of its own";
+        Some(finding(severity, what, remedy))
+    }),
+    Check::new("evicted keys", |server| {
+        let count = server.number("evicted_keys")?;
+        let what =
+            format!("{count} keys were evicted since the server started: locks may have been among them");
+        let remedy = "redis-cli CONFIG SET maxmemory-policy noeviction if it is not set yet; a restart of \
+                      the server resets the count";
+        found(count > 0, Warning, what, remedy)
+    }),
+    // Hazard 36: releases pass, claims do not.
+    Check::new("memory", |server| {
+        let (used, most) = (server.number("used_memory")?, server.number("maxmemory")?);
+        let percent = used.saturating_mul(100).checked_div(most)?;
+        let of = format!("{percent} % ({} of {})", size(used), size(most));
+        let what = format!("the memory is full to {of}: once it is full, nothing is granted");
+        let remedy = "give it more (redis-cli CONFIG SET maxmemory BYTES), or delete what is not needed";
+        found(percent > NEARLY_FULL_PERCENT, Warning, what, remedy)
+    }),
+    Check::new("persistence", |server| {
+        let what = match (server.text("aof_enabled"), server.get("save"), server.get("appendfsync")) {
+            ("1", _, Some("always")) => return None,
+            ("1", _, fsync) => format!(
+                "the append-only file is late (appendfsync {}): a power failure forgets the last locks",
+                fsync.unwrap_or("unknown")
+            ),
+            ("0", Some(""), _) => "nothing is saved: a restart forgets all locks".into(),
+            ("0", Some(_), _) => {
+                "only snapshots are saved: a restart forgets the locks since the last one".into()
+            }
+            _ => return None,
+        };
+        let what = format!("{what}; {}", server.after_a_loss(server.terms.max_ttl, "a restart"));
+        let remedy = "to keep locks: redis-cli CONFIG SET appendonly yes and CONFIG SET appendfsync always, \
+                      and the same in redis.conf (a disk write per lock)";
+        Some(finding(Note, what, remedy))
+    }),
+    // It refuses writes soon (MISCONF), if it does not already.
+    Check::new("saving", |server| {
+        let failed = |field| server.text(field) == "err";
+        let has_log = server.text("aof_enabled") == "1";
+        let what = if has_log && (failed("aof_last_write_status") || failed("aof_last_bgrewrite_status")) {
+            "the last write of the append-only file"
+        } else if server.get("save") != Some("") && failed("rdb_last_bgsave_status") {
+            "the last snapshot"
+        } else {
+            return None;
+        };
+        let what =
+            format!("{what} failed: a server that cannot save refuses writes (MISCONF) and grants nothing");
+        let remedy = "read the log of the server; make room or set the rights in its directory (redis-cli \
+                      CONFIG GET dir), then redis-cli BGSAVE";
+        Some(finding(Warning, what, remedy))
+    }),
+    Check::new("replication", |server| {
+        let count = server.number("connected_slaves")?;
+        let noun = if count == 1 { "replica" } else { "replicas" };
+        let then = server.after_a_loss(server.terms.max_ttl + LINGER, "a promotion");
+        let why = "may lack the newest locks, as replication is asynchronous: a fail-over can lose them";
+        let remedy = "check the fencing token where you write; a shorter ?max_ttl= (the same everywhere) \
+                      shortens the wait";
+        found(count > 0, Note, format!("{count} {noun} {why}; {then}"), remedy)
+    }),
+    // What stops an old master by itself: a client looks once a second, the server at every write.
+    Check::new("least replicas", |server| {
+        // The field is there only if both settings are.
+        let is_off =
+            server.number("connected_slaves")? > 0 && server.text("min_slaves_good_slaves").is_empty();
+        let what = "min-replicas-to-write is off: after a fail-over, an old master that keeps a replica \
+                    grants until it is demoted, and one without a replica for up to 9 s, for which the new \
+                    one waits";
+        let remedy = "redis-cli CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 5 on \
+                      all servers, and in redis.conf (with several replicas, their number): then the server \
+                      itself refuses the writes of an old master";
+        found(is_off && server.is_guarded(), Note, what, remedy)
+    }),
+    // Replicas that are behind, from lines as `ip=…,port=…,state=online,offset=…,lag=…`.
+    Check::new("lag", |server| {
+        let head = server.number("master_repl_offset")?;
+        let lags = |n| {
+            let line = server.text(&format!("slave{n}"));
+            let field = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name)).unwrap_or("");
+            let number = |name| field(name).parse::<u64>().unwrap_or(0);
+            let (ip, port, state) = (field("ip="), field("port="), field("state="));
+            let (behind, lag) = (head.saturating_sub(number("offset=")), number("lag="));
+            let is_behind = behind > BEHIND_BYTES || lag > LAG_S || state != "online";
+            is_behind
+                .then(|| format!("{ip}:{port}: state {state}, {} behind, silent for {lag} s", size(behind)))
+        };
+        let slow: Vec<String> = (0..server.number("connected_slaves")?).filter_map(lags).collect();
+        let (count, slow) = (slow.len(), slow.join(", "));
+        let noun = if count == 1 { "replica is" } else { "replicas are" };
+        let what = format!("{count} {noun} behind ({slow}): a fail-over to it loses that many locks more");
+        let remedy = "on the replica: redis-cli INFO replication (see master_link_status), and read its log";
+        found(count > 0, Warning, what, remedy)
+    }),
+    // Without it, a server that was promoted may not know so any more.
+    Check::new("backlog", |server| {
+        let ttl = Duration::from_secs(server.number("repl-backlog-ttl")?);
+        let what = format!(
+            "repl-backlog-ttl is {}, less than {}: a server cannot prove that it was not promoted, so every \
+             restart costs {}; nor that it was, and may then grant nothing until it has a replica",
+            time(ttl),
+            time(server.terms.memory()),
+            time(server.terms.max_ttl + LINGER)
+        );
+        let is_short = server.is_guarded() && !server.terms.trusts(Some(ttl));
+        found(
+            is_short,
+            Warning,
+            what,
+            "redis-cli CONFIG SET repl-backlog-ttl 3600, and the same in redis.conf",
+        )
+    }),
+    // The one setting without which a server has to wait longer.
+    Check::new("unknown backlog", |server| {
+        let why = shown(server.refusal.as_deref().unwrap_or("the server has no such setting")).within(240);
+        let user = word(server.user.as_deref().unwrap_or("default"), "USER");
+        let what = format!(
+            "repl-backlog-ttl cannot be read ({why}): a server that is new or restarted waits as a promoted \
+             one does, for {}",
+            time(server.terms.max_ttl + LINGER)
+        );
+        let remedy = format!("give the right to read it: redis-cli ACL SETUSER {user} '+config|get'");
+        let is_unknown = server.is_guarded() && server.get("repl-backlog-ttl").is_none();
+        found(is_unknown, Note, what, remedy)
+    }),
 ];
-
-fn replica(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let (host, port) = (server.text("master_host"), server.text("master_port"));
-    let what = format!("this server is a replica of {host}:{port}: it takes no writes, so it grants nothing");
-    (server.text("role") == "slave").then_some((Problem, what))
-}
-
-fn sentinel(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    server.is_sentinel().then(|| (Problem, "this server is a Sentinel: it keeps no locks".into()))
-}
-
-fn cluster_node(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let is_one = server.text("cluster_enabled") == "1" && !server.is_node;
-    let what = "this server is a node of a Redis Cluster: most locks are on other nodes";
-    is_one.then(|| (Problem, what.into()))
-}
-
-fn version(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let version = server.text("redis_version");
-    let (severity, lacks) = match version.split('.').next()?.parse().ok()? {
-        0..5 => (Problem, "its scripts may not write after they have read the time, so no lock can be taken"),
-        5 => (Warning, "`tenure ls` finds nothing, and each client needs a second connection for messages"),
-        6 => (Note, "it cannot show that it is new, so without a record it waits for the longest ttl"),
-        _ => return None,
-    };
-    Some((severity, format!("this is Redis {version}: {lacks}")))
-}
-
-/// A6 is about the clocks of servers; ours is the only other one at hand.
-fn clock(server: &Server, terms: &Terms) -> Option<(Severity, String)> {
-    let (apart, half) = (server.clock.apart, terms.max_ttl / 2);
-    let is_guarded = terms.mode == GuardMode::On;
-    let severity = match apart {
-        _ if is_guarded && apart > half => Problem,
-        _ if apart > CLOCKS_APART => Warning,
-        _ => return None,
-    };
-    let side = if server.clock.is_ahead { "ahead of" } else { "behind" };
-    let least =
-        if is_guarded { format!(" unless clocks differ by less than {}", time(half)) } else { String::new() };
-    let what = format!(
-        "the server's clock is {} {side} ours; tokens may fall back after a fail-over{least}",
-        time(apart)
-    );
-    Some((severity, what))
-}
-
-/// A4, hazard 35.
-fn eviction(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let (policy, most) = (server.text("maxmemory_policy"), server.number("maxmemory")?);
-    let what = format!("maxmemory-policy is {policy} and maxmemory is {}", size(most));
-    match (policy, most) {
-        ("" | "noeviction", _) => None,
-        (_, 0) => Some((Note, format!("{what}: nothing is evicted until maxmemory is set"))),
-        _ => Some((Problem, format!("{what}: locks may be evicted, and then two clients may hold one"))),
-    }
-}
-
-fn evicted(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let count = server.number("evicted_keys").filter(|count| *count > 0)?;
-    Some((
-        Warning,
-        format!("{count} keys were evicted since the server started: locks may have been among them"),
-    ))
-}
-
-/// Hazard 36: releases pass, claims do not.
-fn memory(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let (used, most) = (server.number("used_memory")?, server.number("maxmemory")?);
-    let percent = used.saturating_mul(100).checked_div(most)?;
-    let of = format!("{percent} % ({} of {})", size(used), size(most));
-    let what = format!("the memory is full to {of}: once it is full, nothing is granted");
-    (percent > NEARLY_FULL_PERCENT).then_some((Warning, what))
-}
-
-fn persistence(server: &Server, terms: &Terms) -> Option<(Severity, String)> {
-    let what = match (server.text("aof_enabled"), server.get("save"), server.get("appendfsync")) {
-        ("1", _, Some("always")) => return None,
-        ("1", _, fsync) => {
-            let fsync = fsync.unwrap_or("unknown");
-            format!(
-                "the append-only file is late (appendfsync {fsync}): a power failure forgets the last locks"
-            )
-        }
-        ("0", Some(""), _) => "nothing is saved: a restart forgets all locks".into(),
-        ("0", Some(_), _) => {
-            "only snapshots are saved: a restart forgets the locks since the last one".into()
-        }
-        _ => return None,
-    };
-    Some((Note, format!("{what}; {}", after_a_loss(terms, terms.max_ttl, "a restart"))))
-}
-
-/// It refuses writes soon (MISCONF), if it does not already.
-fn saving(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let failed = |field| server.text(field) == "err";
-    let has_log = server.text("aof_enabled") == "1";
-    let what = if has_log && (failed("aof_last_write_status") || failed("aof_last_bgrewrite_status")) {
-        "the last write of the append-only file"
-    } else if server.get("save") != Some("") && failed("rdb_last_bgsave_status") {
-        "the last snapshot"
-    } else {
-        return None;
-    };
-    Some((
-        Warning,
-        format!("{what} failed: a server that cannot save refuses writes (MISCONF) and grants nothing"),
-    ))
-}
-
-fn replication(server: &Server, terms: &Terms) -> Option<(Severity, String)> {
-    let count = server.number("connected_slaves").filter(|count| *count > 0)?;
-    let noun = if count == 1 { "replica" } else { "replicas" };
-    let then = after_a_loss(terms, terms.max_ttl + LINGER, "a promotion");
-    let why = "may lack the newest locks, as replication is asynchronous: a fail-over can lose them";
-    Some((Note, format!("{count} {noun} {why}; {then}")))
-}
-
-/// What stops an old master by itself: a client looks once a second, the server at every write.
-fn no_least_replicas(server: &Server, terms: &Terms) -> Option<(Severity, String)> {
-    // The field is there only if both settings are.
-    let is_off = server.number("connected_slaves")? > 0 && server.text("min_slaves_good_slaves").is_empty();
-    let what = "min-replicas-to-write is off: after a fail-over, an old master that keeps a replica grants until it is \
-                demoted, and one without a replica for up to 9 s, for which the new one waits";
-    (is_off && terms.mode == GuardMode::On).then(|| (Note, what.into()))
-}
-
-/// Replicas that are behind, from lines as `ip=…,port=…,state=online,offset=…,lag=…`.
-fn lag(server: &Server, _: &Terms) -> Option<(Severity, String)> {
-    let head = server.number("master_repl_offset")?;
-    let lags = |n| {
-        let line = server.text(&format!("slave{n}"));
-        let field = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name)).unwrap_or("");
-        let number = |name| field(name).parse::<u64>().unwrap_or(0);
-        let (ip, port, state) = (field("ip="), field("port="), field("state="));
-        let (behind, lag) = (head.saturating_sub(number("offset=")), number("lag="));
-        let is_behind = behind > BEHIND_BYTES || lag > LAG_S || state != "online";
-        is_behind.then(|| format!("{ip}:{port}: state {state}, {} behind, silent for {lag} s", size(behind)))
-    };
-    let slow: Vec<String> = (0..server.number("connected_slaves")?).filter_map(lags).collect();
-    let (count, slow) = (slow.len(), slow.join(", "));
-    let noun = if count == 1 { "replica is" } else { "replicas are" };
-    let what = format!("{count} {noun} behind ({slow}): a fail-over to it loses that many locks more");
-    (count > 0).then_some((Warning, what))
-}
-
-/// Without it, a server that was promoted may not know so any more.
-fn backlog_ttl(server: &Server, terms: &Terms) -> Option<(Severity, String)> {
-    let ttl = Duration::from_secs(server.number("repl-backlog-ttl")?);
-    let what = format!(
-        "repl-backlog-ttl is {}, less than {}: a server cannot prove that it was not promoted, so every restart costs {}; \
-         nor that it was, and may then grant nothing until it has a replica",
-        time(ttl),
-        time(terms.memory()),
-        time(terms.max_ttl + LINGER)
-    );
-    (terms.mode == GuardMode::On && !terms.trusts(Some(ttl))).then_some((Warning, what))
-}
-
-/// What follows from locks that a server lost by such an event.
-fn after_a_loss(terms: &Terms, wait: Duration, event: &str) -> String {
-    match terms.mode {
-        GuardMode::Off => "without a restart guard two clients may hold one lock then".to_owned(),
-        GuardMode::On => format!("that is safe: the server grants nothing for {} after {event}", time(wait)),
-    }
-}
 
 fn size(bytes: u64) -> String {
     match bytes {
@@ -354,12 +333,6 @@ fn size(bytes: u64) -> String {
         10_240..10_485_760 => format!("{} KiB", bytes >> 10),
         _ => format!("{} MiB", bytes >> 20),
     }
-}
-
-/// Both texts may quote the server, or data of others.
-pub(super) fn finding(severity: Severity, what: impl AsRef<str>, remedy: impl AsRef<str>) -> Finding {
-    let plain = |text: &str| shown(text).within(4096).to_string();
-    Finding::new(severity, plain(what.as_ref()), plain(remedy.as_ref()))
 }
 
 /// `30s`, `1m 30s`; never finer than ms.

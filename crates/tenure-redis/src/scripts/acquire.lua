@@ -31,7 +31,7 @@ if call('SET', KEYS[1], ARGV[2] .. ':' .. text .. ARGV[3], 'PX', ARGV[4], 'NX') 
   if ARGV[6] then return {text, count} end
   return text
 end
--- A holder that may have nothing to do hears that somebody came, and gives the lock back while that one queues (decision 0066). Who
+-- A holder that may have nothing to do hears that somebody came, and gives the lock back while that one queues (`docs/decisions/local-turns.md`). Who
 -- waits tells it again by itself: a hint may be lost (L6), and a missing right is no error.
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'string' and string.sub(value, -6) == ',idles' then

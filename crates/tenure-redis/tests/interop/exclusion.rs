@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::{AcquireError, HolderView};
+use tenure::{AcquireError, view::HolderView};
 use tenure_testkit::patience::{eventually, slowness};
 
 use crate::{
@@ -46,10 +46,10 @@ pub(crate) fn its_lock_is_held_for_us(library: Library) {
 
 fn named_in_the_error(stage: &Stage) -> HolderView {
     eventually("the error names the holder", PATIENCE, || {
-        match stage.wait(stage.lock().acquire_within(Duration::from_millis(50))) {
+        match stage.wait(stage.lock().within(Duration::from_millis(50)).acquire()) {
             Err(AcquireError::TimedOut { holder: Some(holder), .. }) => Some(*holder),
             // A busy machine may not answer so soon.
-            Err(AcquireError::Backend(_)) => None,
+            Err(AcquireError::Store(_)) => None,
             other => panic!("{other:?}"),
         }
     })

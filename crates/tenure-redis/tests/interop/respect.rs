@@ -1,6 +1,9 @@
 //! What is theirs stays as it is: value and end while we wait, and the lock itself when one of us comes late.
 
-use tenure::{ReleaseError, Released, Renewal};
+use tenure::{
+    ReleaseError,
+    backend::{Released, Renewal},
+};
 use tenure_testkit::patience::eventually;
 
 use crate::{
@@ -52,7 +55,7 @@ pub(crate) fn its_lock_without_an_end_is_waited_for(library: Library) {
     let value = stage.value().unwrap();
     assert_foreign(&stage.holder(), &value);
     assert_eq!(stage.holder().expires_in, None);
-    let error = stage.wait(stage.lock().acquire_within(SHORT)).unwrap_err();
+    let error = stage.wait(stage.lock().within(SHORT).acquire()).unwrap_err();
     assert!(error.to_string().ends_with(", without an end"), "{error}");
 
     let waiter = stage.waiter(stage.lock());
@@ -84,12 +87,18 @@ pub(crate) fn our_late_release_does_not_free_its_lock(library: Library) {
     let mut client = Client::new(&stage, library);
     let guard = stage.wait(stage.locks.mutex(NAME).ttl(SHORT).try_acquire()).unwrap().unwrap();
     // Nobody renews it from here on.
-    let (owner, _) = guard.detach();
+    let owner = guard.detach().owner();
     eventually("our lease ends", PATIENCE, || client.try_lock(Some(LONG)).then_some(()));
     let value = stage.value();
 
-    assert_eq!(stage.wait(stage.locks.renew(&name(), owner, 2 * LONG)).unwrap(), Renewal::Gone);
-    assert_eq!(stage.wait(stage.locks.release(&name(), owner)).unwrap(), Released::WasGone);
+    assert_eq!(
+        stage.wait(stage.locks.detached(name(), owner).unwrap().renew(2 * LONG)).unwrap(),
+        Renewal::Gone
+    );
+    assert_eq!(
+        stage.wait(stage.locks.detached(name(), owner).unwrap().release()).unwrap(),
+        Released::WasGone
+    );
     assert_eq!(stage.value(), value);
     let left = stage.pttl();
     assert!(left > 0 && u128::from(left.unsigned_abs()) <= LONG.as_millis(), "{left}");
@@ -107,7 +116,7 @@ pub(crate) fn a_robbed_guard_leaves_its_lock_alone(library: Library) {
         let value = stage.value();
         if is_dropped {
             drop(guard);
-            assert!(stage.wait(stage.locks.drain(PATIENCE)));
+            assert!(stage.wait(stage.locks.flush(PATIENCE)));
         } else {
             let error = stage.wait(guard.release()).unwrap_err();
             assert!(matches!(error, ReleaseError::AlreadyLost(_)), "{error}");

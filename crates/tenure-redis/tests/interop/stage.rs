@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::{Guard, HolderView, Lock, LockName, LockView, Locker, Mode};
+use tenure::{
+    Guard, Lock, LockName, Locker,
+    view::{HolderView, LockView, Mode},
+};
 use tenure_testkit::{
     patience::{eventually, in_time},
     redis::RedisServer,

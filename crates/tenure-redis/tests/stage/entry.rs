@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_core::{BackendError, LockView, Released, Wait};
+use tenure_core::{BackendError, LockView, Released, WaitMode};
 pub(crate) use tenure_testkit::entry::{Entry, let_in_within, passes};
 use tenure_testkit::{conformance::player::Player, patience::slowness};
 
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A claimant as another process has it, which does not wait.
 pub(crate) fn claimant(url: &str, name: &str) -> Player {
-    let mut player = Player::new(redis(url), name).waiting(Wait::No);
+    let mut player = Player::new(redis(url), name).waiting(WaitMode::No);
     player.claim.ttl = LEASE;
     player
 }

@@ -9,8 +9,8 @@ pub(crate) mod reference;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tenure::TokioHost;
-use tenure_core::{BackendHandle, OwnerId, Wake, Wakes};
+use tenure::backend::TokioHost;
+use tenure_core::{BackendHandle, OwnerId, WakeEvent, WakeStream};
 use tenure_redis::{Config, Redis};
 use tenure_testkit::{
     clock::Clock,
@@ -75,7 +75,7 @@ pub(crate) fn hints(server: &RedisServer) -> u64 {
 }
 
 /// The next hint to this owner; none within a moment is an error.
-pub(crate) async fn hint(stream: &mut Box<dyn Wakes>, owner: OwnerId) {
-    let mine = async { while stream.next().await != Wake::Owner(owner) {} };
+pub(crate) async fn hint(stream: &mut Box<dyn WakeStream>, owner: OwnerId) {
+    let mine = async { while stream.next().await != WakeEvent::Owner(owner) {} };
     tokio::time::timeout(Duration::from_secs(10), mine).await.expect("no hint came");
 }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tenure_core::{
     Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, FencingToken,
     Finding, Grant, HolderView, Host, LockName, LockView, Memo, Mode, Moment, Noted, Outcome, OwnerId,
-    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Start, Wait, Wakes,
+    ProcessId, Promises, QuorumNode, Raised, Released, Renewal, Start, WaitMode, WakeStream,
 };
 use tenure_ledger::{Floor, Rules};
 use tenure_memory::Memory;
@@ -148,7 +148,7 @@ impl Backend for Faulty {
         answer
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         self.store.wakes(process, audience)
     }
 
@@ -270,7 +270,7 @@ impl Stage {
         Redlock::new(self.nodes.iter().enumerate().map(far).collect(), self.host.clone()).unwrap()
     }
 
-    pub(crate) fn claim(&self, wait: Wait) -> Claim {
+    pub(crate) fn claim(&self, wait: WaitMode) -> Claim {
         let number = self.owners.fetch_add(1, Ordering::SeqCst);
         let process = ProcessId::from_random(number.to_be_bytes());
         let mut bits = [0; 16];

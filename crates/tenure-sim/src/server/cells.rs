@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tenure_cas::{Look, Made, NewPlace, Newcomer, OldPlace, Patience, Reading, Stored, Write, decode};
+use tenure_cas::{
+    CellReading, CellWrite, NewCell, NewPlace, Newcomer, OldPlace, Patience, ReadRequest, WrittenCell, decode,
+};
 use tenure_core::{Hint, HolderView, LockName, LockView, Moment, OwnerId};
 use tenure_ledger::{Ledger, Place};
 use tenure_testkit::cells::Cells;
@@ -15,7 +17,7 @@ use crate::{clockwork::Micros, history::Served};
 pub(crate) enum Ask {
     Connect,
     Tell(Hint),
-    Read(Vec<LockName>, Look),
+    Read(Vec<LockName>, ReadRequest),
     Make(LockName, String),
     Write(Vec<(LockName, WriteAsk)>),
     Enqueue(LockName, EnqueueAsk),
@@ -53,12 +55,12 @@ pub(crate) struct EnqueueAsk {
 pub(crate) enum Told {
     /// In this epoch.
     Connected(u64),
-    Read(Vec<Reading>),
-    Made(Option<Made>),
-    Written(Vec<Option<Stored>>),
+    Read(Vec<CellReading>),
+    Made(Option<NewCell>),
+    Written(Vec<Option<WrittenCell>>),
     /// Somebody has the cell locked, for so long.
     Locked(Duration),
-    Enqueued(Option<Reading>),
+    Enqueued(Option<CellReading>),
     Appended(Option<String>),
     Done(bool),
 }
@@ -75,7 +77,7 @@ pub(crate) struct Strangers {
 }
 
 impl WriteAsk {
-    pub(crate) fn of(write: &Write<'_>) -> Self {
+    pub(crate) fn of(write: &CellWrite<'_>) -> Self {
         Self {
             on: (write.on.0, write.on.1.to_owned()),
             state: write.state.to_owned(),
@@ -88,8 +90,8 @@ impl WriteAsk {
         }
     }
 
-    fn write(&self) -> Write<'_> {
-        Write {
+    fn write(&self) -> CellWrite<'_> {
+        CellWrite {
             on: (self.on.0, &self.on.1),
             state: &self.state,
             is_busy: self.is_busy,
@@ -170,7 +172,7 @@ impl Node {
             }
             Ask::Enqueue(name, place) => self.enqueue((now, clock), from, (name, place), effects),
             Ask::Append { name, owner, state, may_be_there, behind } => {
-                let place = NewPlace { owner: *owner, state, may_be_there: *may_be_there, behind };
+                let place = NewPlace { key: None, owner: *owner, state, may_be_there: *may_be_there, behind };
                 let key = self.data.cells.append(name, &place);
                 if key.is_some() {
                     self.strangers.homes.entry(*owner).or_insert(from);
@@ -188,12 +190,17 @@ impl Node {
         }
     }
 
-    fn make_cell(&mut self, (now, clock): (Micros, Duration), name: &LockName, state: &str) -> Option<Made> {
+    fn make_cell(
+        &mut self,
+        (now, clock): (Micros, Duration),
+        name: &LockName,
+        state: &str,
+    ) -> Option<NewCell> {
         let before = self.data.cells.clone();
         let made = self.data.cells.make(name, state, clock)?;
         if self.strangers.undo_until > now {
             self.data.cells = before;
-            return Some(Made { is_ours: false, ..made });
+            return Some(NewCell { is_ours: false, ..made });
         }
         Some(made)
     }
@@ -204,12 +211,12 @@ impl Node {
         from: usize,
         (name, ask): (&LockName, &WriteAsk),
         effects: &mut Effects,
-    ) -> Option<Stored> {
+    ) -> Option<WrittenCell> {
         let before = self.data.cells.clone();
         let stored = self.data.cells.write(name, &ask.write(), clock)?;
         if self.strangers.undo_until > now {
             self.data.cells = before;
-            return Some(Stored { is_ours: false, ..stored });
+            return Some(WrittenCell { is_ours: false, ..stored });
         }
         effects.wakes.extend(ask.hints.iter().map(|hint| (hint.audience, hint.owner)));
         self.note_change(name, (&before, clock), from, effects);

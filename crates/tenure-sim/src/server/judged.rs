@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tenure_redis::{Decision, Facts, Predecessor, Record, Refusal, decide, renewals_wait};
+use tenure_redis::{ClientRefusal, Decision, Predecessor, ServerFacts, ServerRecord, decide, renewals_wait};
 
 use super::{Kind, Node, Reply, Role};
 use crate::clockwork::Micros;
@@ -19,7 +19,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// As `Facts::moved`.
+    /// As `ServerFacts::moved`.
     fn moved(&self, run: u64) -> Option<Duration> {
         self.passed.filter(|passed| *passed != run)?;
         Some(self.later.filter(|(later, _)| *later == run).map_or(Duration::ZERO, |(_, ago)| ago))
@@ -39,11 +39,11 @@ impl Node {
         Some(Duration::from_millis((wall / 1000).saturating_sub(lag * 1000)))
     }
 
-    fn facts(&self, now: Micros, look: &Look) -> Facts {
+    fn facts(&self, now: Micros, look: &Look) -> ServerFacts {
         let wall = self.life.clock.wall(now);
         // As `uptime_in_seconds`: the difference of whole seconds.
         let up = Duration::from_secs((wall / 1_000_000).saturating_sub(self.life.started_wall / 1_000_000));
-        Facts {
+        ServerFacts {
             run_id: self.life.run.to_string(),
             replid: self.replid.to_string(),
             is_master: self.role != Role::Replica,
@@ -90,7 +90,7 @@ impl Node {
         }
         let (facts, gate) = (self.facts(now, look), self.gate_name());
         let is_open = self.may_grant(&gate);
-        let record = self.data.record.clone().map(|record| Record { is_open, ..record });
+        let record = self.data.record.clone().map(|record| ServerRecord { is_open, ..record });
         let decision = decide(&self.terms, &facts, record.as_ref());
         let renews_after = renewals_wait(&self.terms, &facts, record.as_ref(), &decision);
         let checked = |gate| Reply::Checked { run, epoch, gate, renews_after };
@@ -98,7 +98,7 @@ impl Node {
         match decision {
             Decision::Open => checked(Ok(gate)),
             Decision::Wait { wait, .. } => checked(Err(wait)),
-            Decision::Refuse(Refusal::Alone) => Reply::Alone,
+            Decision::Refuse(ClientRefusal::Alone) => Reply::Alone,
             Decision::Refuse(refusal) => unreachable!("BUG: everybody has the same settings: {refusal:?}"),
             Decision::Write { wait, settings, next, acked, .. } => {
                 let time = u64::try_from(facts.now.as_micros()).unwrap_or(u64::MAX);
@@ -106,8 +106,9 @@ impl Node {
                 self.data.counter = self.data.counter.max(time + wait_ms * 1000);
                 let is_open = wait.is_zero();
                 let ready = Duration::from_millis(time / 1000 + wait_ms);
-                let Facts { run_id, replid, .. } = facts;
-                self.data.record = Some(Record { run_id, replid, ready, settings, next, acked, is_open });
+                let ServerFacts { run_id, replid, .. } = facts;
+                self.data.record =
+                    Some(ServerRecord { run_id, replid, ready, settings, next, acked, is_open });
                 self.data.open = is_open.then(|| gate.clone());
                 checked(if is_open { Ok(gate) } else { Err(wait) })
             }

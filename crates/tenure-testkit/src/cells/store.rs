@@ -7,32 +7,32 @@ use std::{
 
 use async_trait::async_trait;
 use tenure_cas::{
-    Cell, Failure, Listed, Look, Made, NewPlace, Newcomer, OldPlace, Purpose, Reading, Stored, TOLERANCE,
-    Trouble, Write,
+    Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, NewCell, NewPlace,
+    Newcomer, OldPlace, PlacesBeside, ReadRequest, VerbError, WrittenCell, promises,
 };
 use tenure_core::{
-    Absent, Audience, BackendError, Bells, EndOfGrant, ErrorKind, Finding, Hint, Host, LockName, Memos,
-    Minting, Order, Outcome, ProcessId, Promises, Restart, Sharing, WakeUp, Wakes,
+    Audience, BackendError, ErrorKind, Hint, Host, LockName, Notifier, Outcome, ProcessId, Promises, Restart,
+    WakeStream, WakeSupport,
 };
 use tokio::sync::Notify;
 
 use crate::cells::value::Cells;
 
 /// An error in the words of a store in memory.
-pub fn words(trouble: &Trouble) -> BackendError {
+pub fn words(trouble: &VerbError) -> BackendError {
     let (kind, outcome) = match trouble {
-        Trouble::Overtaken => (ErrorKind::Throttled, Outcome::NotApplied),
-        Trouble::Unsettled => (ErrorKind::Unavailable, Outcome::Unknown),
-        Trouble::Locked => (ErrorKind::Unavailable, Outcome::NotApplied),
-        Trouble::Swallowed => (ErrorKind::Corrupt, Outcome::NotApplied),
-        Trouble::Altered => (ErrorKind::Corrupt, Outcome::Unknown),
-        Trouble::Ledger(_) => (ErrorKind::Unavailable, Outcome::NotApplied),
+        VerbError::Overtaken => (ErrorKind::Throttled, Outcome::NotApplied),
+        VerbError::Unsettled => (ErrorKind::Unavailable, Outcome::Unknown),
+        VerbError::Locked => (ErrorKind::Unavailable, Outcome::NotApplied),
+        VerbError::Swallowed => (ErrorKind::Corrupt, Outcome::NotApplied),
+        VerbError::Altered => (ErrorKind::Corrupt, Outcome::Unknown),
+        VerbError::Ledger(_) => (ErrorKind::Unavailable, Outcome::NotApplied),
     };
     BackendError::new(kind, outcome, format!("{trouble:?}"))
 }
 
-fn lost() -> Failure {
-    Failure::Broken(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the connection broke"))
+fn lost() -> CellError {
+    CellError::Broken(BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, "the connection broke"))
 }
 
 /// A handle to cells in memory, as one process has it.
@@ -40,8 +40,9 @@ fn lost() -> Failure {
 pub struct CellStore {
     host: Arc<dyn Host>,
     world: Arc<Mutex<CellWorld>>,
-    bells: Bells,
+    notifier: Notifier,
     losing: Arc<Mutex<Losing>>,
+    has_beside: bool,
 }
 
 /// Answers that are lost.
@@ -57,11 +58,11 @@ struct Losing {
     races: usize,
 }
 
-/// The cells, and the bells of all processes.
+/// The cells, and the notifier of all processes.
 #[derive(Default)]
 struct CellWorld {
     cells: Cells,
-    bells: Vec<Bells>,
+    notifier: Vec<Notifier>,
     /// For whom the next write waits on its way.
     late: Option<Arc<Notify>>,
 }
@@ -69,15 +70,22 @@ struct CellWorld {
 impl CellStore {
     /// A store of its own, whose clock is that of the host.
     pub fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, world: Arc::default(), bells: Bells::default(), losing: Arc::default() }.elsewhere()
+        let (world, notifier, losing) = (Arc::default(), Notifier::default(), Arc::default());
+        Self { host, world, notifier, losing, has_beside: true }.elsewhere()
     }
 
     /// A handle to the same cells as another process has it.
     #[must_use]
     pub fn elsewhere(&self) -> Self {
-        let bells = Bells::default();
-        self.world().bells.push(bells.clone());
-        Self { bells, ..self.clone() }
+        let notifier = Notifier::default();
+        self.world().notifier.push(notifier.clone());
+        Self { notifier, ..self.clone() }
+    }
+
+    /// With all places in the cells.
+    #[must_use]
+    pub fn without_places_beside(self) -> Self {
+        Self { has_beside: false, ..self }
     }
 
     /// How many answers are lost, from the next write on: the writes are done.
@@ -95,11 +103,11 @@ impl CellStore {
         self.losing().races = count;
     }
 
-    fn race(&self) -> Result<(), Failure> {
+    fn race(&self) -> Result<(), CellError> {
         let mut losing = self.losing();
         let is_lost = losing.races > 0;
         losing.races = losing.races.saturating_sub(1);
-        if is_lost { Err(Failure::Overtaken) } else { Ok(()) }
+        if is_lost { Err(CellError::Overtaken) } else { Ok(()) }
     }
 
     /// The next write arrives when that is notified.
@@ -118,7 +126,7 @@ impl CellStore {
     }
 
     /// An answer on its way back.
-    fn answer<A>(&self, is_write: bool, answer: A) -> Result<A, Failure> {
+    fn answer<A>(&self, is_write: bool, answer: A) -> Result<A, CellError> {
         let mut losing = self.losing();
         if is_write {
             losing.left += std::mem::take(&mut losing.armed);
@@ -148,39 +156,34 @@ impl Cell for CellStore {
     type Connection = ();
 
     fn promises(&self) -> Promises {
-        let mut promises = Promises::least("cells");
-        promises.sharing = Sharing::Counted;
-        promises.order = Order::Fifo;
-        promises.absent = Absent::Passed;
-        promises.minting = Minting::Entry;
+        let mut promises = promises("cells");
         promises.restart = Restart::Lost;
         promises.reach = "one test";
-        promises.end = EndOfGrant::Ttl;
-        promises.wake = WakeUp::Pushed;
-        promises.memo = Memos::Kept;
-        promises.ttl_grain = TOLERANCE;
+        promises.wake = WakeSupport::Pushed;
         promises
     }
 
-    async fn another(&self) -> Result<Self, BackendError> {
-        Ok(self.clone())
+    async fn connect(&self, _purpose: ConnectionPurpose) -> Result<Connected<()>, BackendError> {
+        Ok(Connected { over: (), is_notified: true })
     }
 
-    async fn connect(&self, _purpose: Purpose) -> Result<(), BackendError> {
-        Ok(())
-    }
-
-    async fn read(&self, _over: &(), name: &LockName, look: &Look) -> Result<Reading, Failure> {
-        let reading = self.world().cells.read(name, look, self.now());
+    async fn read(&self, _over: &(), name: &LockName, look: &ReadRequest) -> Result<CellReading, CellError> {
+        let mut reading = self.world().cells.read(name, look, self.now());
+        reading.overflow = reading.overflow.filter(|_| self.has_beside);
         self.answer(false, reading)
     }
 
-    async fn make(&self, _over: &(), name: &LockName, state: &str) -> Result<Option<Made>, Failure> {
+    async fn make(&self, _over: &(), name: &LockName, state: &str) -> Result<Option<NewCell>, CellError> {
         let made = self.world().cells.make(name, state, self.now());
         self.answer(true, made)
     }
 
-    async fn write(&self, _over: &(), name: &LockName, write: &Write<'_>) -> Result<Option<Stored>, Failure> {
+    async fn write(
+        &self,
+        _over: &(),
+        name: &LockName,
+        write: &CellWrite<'_>,
+    ) -> Result<Option<WrittenCell>, CellError> {
         let late = self.world().late.take();
         if let Some(late) = late {
             late.notified().await;
@@ -190,10 +193,10 @@ impl Cell for CellStore {
         let mut world = self.world();
         let stored = world.cells.write(name, write, now);
         if stored.is_some() {
-            for (hint, bells) in
-                write.hints.iter().flat_map(|hint| world.bells.iter().map(move |b| (hint, b)))
+            for (hint, notifier) in
+                write.hints.iter().flat_map(|hint| world.notifier.iter().map(move |b| (hint, b)))
             {
-                bells.ring(hint.audience, hint.owner);
+                notifier.notify(hint.audience, hint.owner);
             }
         }
         self.answer(true, stored)
@@ -204,63 +207,61 @@ impl Cell for CellStore {
         _over: &(),
         name: &LockName,
         place: &Newcomer<'_>,
-    ) -> Result<Option<Reading>, Failure> {
+    ) -> Result<Option<CellReading>, CellError> {
         self.race()?;
         let now = self.now();
         let reading = self.world().cells.enqueue(name, place, now);
         self.answer(true, reading)
     }
 
-    async fn list(&self, _over: &(), prefix: &str) -> Result<Vec<Listed>, Failure> {
+    async fn list(&self, _over: &(), prefix: &str) -> Result<Vec<Listed>, CellError> {
         Ok(self.world().cells.list(prefix, self.now()))
     }
 
-    fn error(&self, trouble: Trouble) -> BackendError {
+    fn beside(&self) -> Option<&dyn PlacesBeside<()>> {
+        self.has_beside.then_some(self as _)
+    }
+
+    fn error(&self, trouble: VerbError) -> BackendError {
         words(&trouble)
     }
 
-    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
-        Ok(Vec::new())
-    }
-
-    async fn tell(&self, _over: &(), hint: Hint) -> Result<(), Failure> {
-        for bells in &self.world().bells {
-            bells.ring(hint.audience, hint.owner);
+    async fn notify(&self, _over: &(), hint: Hint) -> Result<(), CellError> {
+        for notifier in &self.world().notifier {
+            notifier.notify(hint.audience, hint.owner);
         }
         Ok(())
     }
 
     fn reaches(&self, hint: Hint) -> bool {
-        self.bells.reach(hint.audience, hint.owner)
+        self.notifier.reaches(hint.audience, hint.owner)
     }
 
-    fn ring(&self, hint: Hint) {
-        self.bells.ring(hint.audience, hint.owner);
+    fn deliver(&self, hint: Hint) {
+        self.notifier.notify(hint.audience, hint.owner);
     }
 
-    fn wakes(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
-        Box::new(self.bells.listen(process, audience))
+    fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        Box::new(self.notifier.subscribe(process, audience))
     }
+}
 
-    fn batch(&self) -> usize {
-        128
-    }
-
-    async fn append_place(
+#[async_trait]
+impl PlacesBeside<()> for CellStore {
+    async fn put(
         &self,
         _over: &(),
         name: &LockName,
         place: &NewPlace<'_>,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, CellError> {
+        if let Some(key) = place.key {
+            return Ok(self.world().cells.keep(key, place.state).then(|| key.to_owned()));
+        }
         let key = self.world().cells.append(name, place);
         self.answer(true, key)
     }
 
-    async fn keep_place(&self, _over: &(), key: &str, state: &str) -> Result<bool, Failure> {
-        Ok(self.world().cells.keep(key, state))
-    }
-
-    async fn remove_place(&self, _over: &(), name: &LockName, place: &OldPlace<'_>) -> Result<bool, Failure> {
+    async fn remove(&self, _over: &(), name: &LockName, place: &OldPlace<'_>) -> Result<bool, CellError> {
         {
             let mut losing = self.losing();
             if losing.removals > 0 {
@@ -271,7 +272,7 @@ impl Cell for CellStore {
         Ok(self.world().cells.remove(name, place))
     }
 
-    async fn places(&self, _over: &(), name: &LockName) -> Result<Vec<String>, Failure> {
+    async fn all(&self, _over: &(), name: &LockName) -> Result<Vec<String>, CellError> {
         Ok(self.world().cells.places(name))
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tenure_cas::{Listed, Look, Made, NewPlace, Newcomer, OldPlace, Overflow, Reading, Stored, Until, Write};
+use tenure_cas::{
+    CellReading, CellWrite, Listed, NewCell, NewPlace, Newcomer, OldPlace, Overflow, ReadRequest, Until,
+    WrittenCell,
+};
 use tenure_core::LockName;
 
 /// How many places beside a cell are read with it.
@@ -39,7 +42,7 @@ impl Cells {
     }
 
     /// Reads a cell at this time of the store's clock.
-    pub fn read(&self, name: &LockName, look: &Look, now: Duration) -> Reading {
+    pub fn read(&self, name: &LockName, look: &ReadRequest, now: Duration) -> CellReading {
         let kept = self.cells.get(name);
         let places = || self.places.get(name).into_iter().flatten();
         let first = places().take(FIRST).map(|(key, state)| (key.clone(), state.clone())).collect();
@@ -48,7 +51,7 @@ impl Cells {
             Until::Nothing | Until::End => None,
         };
         let ahead = places().filter(|(key, _)| look.until.is_behind(key)).count();
-        Reading {
+        CellReading {
             version: kept.map_or(0, |kept| kept.version),
             state: kept.map_or_else(String::new, |kept| kept.state.clone()),
             now,
@@ -57,17 +60,17 @@ impl Cells {
     }
 
     /// Makes a cell if there is none.
-    pub fn make(&mut self, name: &LockName, state: &str, now: Duration) -> Option<Made> {
+    pub fn make(&mut self, name: &LockName, state: &str, now: Duration) -> Option<NewCell> {
         if self.cells.contains_key(name) {
             return None;
         }
         let version = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
         self.cells.insert(name.clone(), Kept { version, state: state.to_owned(), is_busy: false });
-        Some(Made { version, at: now, is_ours: true })
+        Some(NewCell { version, at: now, is_ours: true })
     }
 
     /// Writes a cell if it is as it was, and the time is right.
-    pub fn write(&mut self, name: &LockName, write: &Write<'_>, now: Duration) -> Option<Stored> {
+    pub fn write(&mut self, name: &LockName, write: &CellWrite<'_>, now: Duration) -> Option<WrittenCell> {
         let kept = self.cells.get(name);
         let (version, before) = write.on;
         let is_same = kept.is_some_and(|kept| version == kept.version && before == kept.state);
@@ -83,11 +86,11 @@ impl Cells {
         for key in write.gone {
             self.places.get_mut(name).and_then(|places| places.remove(key));
         }
-        Some(Stored { at: now, is_ours: true })
+        Some(WrittenCell { at: now, is_ours: true })
     }
 
     /// Puts a place into a cell, whatever that has, and answers it as it is then; `None` if it does not take it.
-    pub fn enqueue(&mut self, name: &LockName, place: &Newcomer<'_>, now: Duration) -> Option<Reading> {
+    pub fn enqueue(&mut self, name: &LockName, place: &Newcomer<'_>, now: Duration) -> Option<CellReading> {
         let kept = self.cells.get_mut(name)?;
         let there = kept.state.matches(place.each).count();
         let is_known = kept.state.contains(&place.owner.to_string());
@@ -99,7 +102,7 @@ impl Cells {
         kept.state = format!("{first}{}{rest}", place.state);
         kept.version += 1;
         kept.is_busy = true;
-        Some(Reading { version: kept.version, state: kept.state.clone(), now, overflow: None })
+        Some(CellReading { version: kept.version, state: kept.state.clone(), now, overflow: None })
     }
 
     /// Puts a place at the end, unless it is there and may be; answers its key. None: the cell does not begin as it must.

@@ -11,7 +11,7 @@ use std::{
 
 use tenure_core::{
     Absent, Audience, BackendError, BackendHandle, Claim, ClaimAnswer, Grant, Label, LockName, Mode, Order,
-    Outcome, OwnerId, ProcessId, Released, Renewal, Wait, Wakes,
+    Outcome, OwnerId, ProcessId, Released, Renewal, WaitMode, WakeStream,
 };
 
 use super::Arena;
@@ -36,7 +36,7 @@ pub struct Player {
     /// What it claims; change it before claiming.
     pub claim: Claim,
     /// A process that waits listens: whose hints reach nobody may be taken for dead.
-    _listens: Box<dyn Wakes>,
+    _listens: Box<dyn WakeStream>,
 }
 
 impl Player {
@@ -44,7 +44,7 @@ impl Player {
     pub fn new(backend: BackendHandle, name: &str) -> Self {
         let process = ProcessId::from_random(fresh().to_be_bytes());
         let label = Arc::new(Label::new("test-host", 4711, "tester", "player"));
-        let (name, wait) = (LockName::new(name).expect("BUG: a good name"), Wait::Turn);
+        let (name, wait) = (LockName::new(name).expect("BUG: a good name"), WaitMode::Turn);
         let owner = OwnerId::from_random(process, u128::from(fresh()).to_be_bytes());
         let _listens = backend.wakes(process, Audience::Waiters);
         let claim = Claim {
@@ -83,7 +83,7 @@ impl Player {
 
     /// The same with another way to wait.
     #[must_use]
-    pub fn waiting(mut self, wait: Wait) -> Self {
+    pub fn waiting(mut self, wait: WaitMode) -> Self {
         self.claim.wait = wait;
         self
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Renewal, Sharing, Wait};
+use tenure_core::{Absent, ClaimAnswer, ErrorKind, Order, Renewal, Sharing, WaitMode};
 
 use super::{
     Arena,
@@ -36,7 +36,7 @@ pub async fn waiters_enter_in_the_order_they_came(arena: &impl Arena) {
         for later in waiters[n + 1..].iter().rev() {
             assert!(!later.try_enter().await, "a later one got in before number {n}");
         }
-        assert!(!arena.player("one").waiting(Wait::No).try_enter().await, "a newcomer barged in");
+        assert!(!arena.player("one").waiting(WaitMode::No).try_enter().await, "a newcomer barged in");
         waiter.enter().await;
         waiter.leave().await;
     }
@@ -111,11 +111,11 @@ pub async fn a_place_is_lost_when_it_is_not_kept(arena: &impl Arena) {
     waiters[1].enter().await;
 }
 
-/// L8: `Wait::No` leaves no trace.
+/// L8: `WaitMode::No` leaves no trace.
 pub async fn busy_leaves_no_trace(arena: &impl Arena) {
     let holder = arena.player("one");
     holder.enter().await;
-    let passer = arena.player("one").waiting(Wait::No);
+    let passer = arena.player("one").waiting(WaitMode::No);
     match passer.ask().await {
         ClaimAnswer::Busy { holder: Some(seen), retry_after } => {
             assert_eq!(seen.owner, holder.claim.owner.to_string());
@@ -171,11 +171,11 @@ pub async fn leading_readers_enter_together(arena: &impl Arena) {
     last.queue_behind(1).await;
 }
 
-/// `Wait::Wake` (S3.3 g): it never holds without its own claim, and bars nobody.
+/// `WaitMode::Wake` (S3.3 g): it never holds without its own claim, and blocks no other claim.
 pub async fn a_place_without_a_turn_never_holds(arena: &impl Arena) {
     let holder = arena.player("one");
     holder.enter().await;
-    let waker = arena.player("one").waiting(Wait::Wake);
+    let waker = arena.player("one").waiting(WaitMode::Wake);
     if arena.here().promises().absent == Absent::WaitedFor {
         let refused = waker.backend.claim(&waker.claim).await.expect_err("in a line every place has a turn");
         assert_eq!(refused.kind(), ErrorKind::Unsupported);

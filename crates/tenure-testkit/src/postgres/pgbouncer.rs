@@ -10,11 +10,11 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    daemon::{Daemon, started},
+    daemon::{Daemon, checked, started},
     folder, ports,
     postgres::{
         PostgresServer,
-        template::{as_server, checked, give, program},
+        template::{as_server, give, program},
     },
 };
 

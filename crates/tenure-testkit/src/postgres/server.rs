@@ -13,11 +13,11 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::{
-    daemon::{Daemon, started},
+    daemon::{Daemon, checked, started},
     folder, ports,
     postgres::{
         recipe::Recipe,
-        template::{self, as_server, checked},
+        template::{self, as_server},
     },
 };
 

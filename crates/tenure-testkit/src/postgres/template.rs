@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{folder, shim};
+use crate::{daemon::checked, folder, shim};
 
 /// A copy of a fresh cluster with the role and the database `tenure`, in `folder`, which becomes the server's own.
 ///
@@ -137,17 +137,6 @@ fn tell(data: &Path, database: &str, words: &str) {
     input.write_all(words.as_bytes()).expect("it listens");
     drop(input);
     assert!(single.wait().expect("our own child").success(), "a fresh cluster does as it is told");
-}
-
-/// Runs a command that must succeed.
-pub(super) fn checked(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| {
-        panic!("cannot start {}: {error}; `cargo xtask test` installs it", command.get_program().display())
-    });
-    let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {words}");
-    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 const FIRST_WORDS: &str = "CREATE ROLE tenure LOGIN;\nCREATE DATABASE tenure OWNER tenure;\n";

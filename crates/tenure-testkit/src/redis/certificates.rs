@@ -37,6 +37,19 @@ impl Certificates {
         self.folder.path().join("ca.pem")
     }
 
+    /// A certificate that it signed for a client, and its key.
+    ///
+    /// # Panics
+    /// If there is no `openssl`.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        fs::write(self.folder.path().join("client"), "extendedKeyUsage=clientAuth\n")
+            .expect("a file in the temporary folder");
+        for step in [CLIENT_REQUEST, CLIENT_SIGNATURE] {
+            openssl(self.folder.path(), step);
+        }
+        (self.folder.path().join("client.pem"), self.folder.path().join("client.key"))
+    }
+
     /// What a server must be told of them.
     pub(crate) fn settings(&self, port: u16) -> String {
         let folder = self.folder.path().display();
@@ -70,4 +83,8 @@ const REQUEST: &str = "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1
                        -out server.csr -subj /CN=localhost";
 const SIGNATURE: &str = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem \
                          -days 3650 -extfile extensions";
+const CLIENT_REQUEST: &str = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout client.key \
+                              -out client.csr -subj /CN=tenure-test-client";
+const CLIENT_SIGNATURE: &str = "x509 -req -in client.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out client.pem \
+                                -days 3650 -extfile client";
 const EXTENSIONS: &str = "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n";

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use program::Kazoo;
 use stage::{NAME, PATH, Stage};
-use tenure::{Mode, Released};
+use tenure::{backend::Released, view::Mode};
 use tenure_testkit::patience::slowness;
 
 /// After which one of our waiters asks again at the latest.
@@ -101,11 +101,11 @@ fn our_late_release_does_not_free_its_lock() {
     let stage = Stage::new();
     let mut kazoo = Kazoo::start(&stage.server.address());
     let guard = stage.try_acquire().unwrap();
-    let (owner, _) = guard.detach();
-    assert_eq!(stage.wait(stage.locks.break_lock(NAME)).unwrap().len(), 1);
+    let owner = guard.detach().owner();
+    assert_eq!(stage.wait(stage.locks.force_release(NAME)).unwrap().len(), 1);
     assert_eq!(kazoo.ask(&format!("try {PATH}")), "held");
     let theirs = stage.only_node();
-    let released = stage.wait(stage.locks.release(NAME, owner)).unwrap();
+    let released = stage.wait(stage.locks.detached(NAME, owner).unwrap().release()).unwrap();
     assert_eq!(released, Released::WasGone);
     assert_eq!(stage.only_node(), theirs);
     assert_eq!(kazoo.ask("unlock"), "done");
@@ -120,7 +120,7 @@ fn its_lock_can_be_broken() {
     let theirs = stage.only_node().0;
     let waiter = stage.waiter(stage.lock());
     stage.queued(1);
-    let robbed = stage.wait(stage.locks.break_lock(NAME)).unwrap();
+    let robbed = stage.wait(stage.locks.force_release(NAME)).unwrap();
     assert_eq!(robbed[0].owner, theirs);
     stage.release(stage.wait(waiter).unwrap());
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Guard, Lock, LockView, Locker};
+use tenure::{Guard, Lock, Locker, view::LockView};
 use tenure_testkit::{
     patience::{eventually, in_time},
     zookeeper::ZooKeeperServer,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tenure::{Guard, Lock, Locker, TokioHost};
+use tenure::{Guard, Lock, Locker, backend::TokioHost};
 use tenure_core::BackendHandle;
 use tenure_testkit::patience::{self, in_time};
 use tenure_zookeeper::{Config, ZooKeeper};

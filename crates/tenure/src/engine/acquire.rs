@@ -1,7 +1,8 @@
-//! The waiting loop: the only one there is. Drives one `Acquisition`, from the request until a lease is held or given up.
+//! The loop that waits for a store, the only one there is: it drives one `Acquisition`, from the first claim
+//! until a lease is held or given up. Before it, the queue of this process (`queue.rs`) admits the waiter.
 
 use std::{
-    future::{Future, pending},
+    future::Future,
     mem,
     pin::Pin,
     sync::Arc,
@@ -10,27 +11,28 @@ use std::{
 };
 
 use tenure_core::{
-    Asker, Audience, BoxFuture, Claim, ClaimAnswer, HolderView, LockName, Mode, Moment, OwnerId, Timing, Wait,
+    Asker, Audience, BoxFuture, Claim, ClaimAnswer, LockName, Mode, Moment, OwnerId, Timing, WaitMode,
 };
-use tracing::{Instrument, Span, field};
+use tracing::{Instrument, field};
 
 use crate::{
     engine::{
         Engine,
-        hold::{Expected, HoldCell},
-        in_flight::{Answer, is_unknown, life_of},
-        queue::{LocalWaiter, Turn},
-        report::SelfWait,
+        hold::HoldCell,
+        in_flight::{ClaimResult, is_unknown, life_of},
+        queue::{Admission, LocalWaiter},
+        report::Reporter,
         request::{self, forked},
+        telemetry::AcquireRecord,
         waiters::Subscription,
     },
     error::AcquireError,
-    machine::acquisition::{Acquisition, Action, Failure, Verdict},
-    options::{Options, PATIENCE, Waiting},
+    machine::acquisition::{AcquireAction, AcquireEnd, AcquireFailure, Acquisition, Position},
+    options::{Options, PATIENCE},
 };
 
 /// What is to be acquired, and how.
-pub(crate) struct Request<'a> {
+pub(crate) struct AcquireRequest<'a> {
     pub(crate) name: &'a LockName,
     pub(crate) mode: Mode,
     pub(crate) timing: Timing,
@@ -39,271 +41,191 @@ pub(crate) struct Request<'a> {
     pub(crate) options: &'a Options,
 }
 
-/// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background (H1.8).
-pub(crate) async fn acquire(engine: &Engine, request: Request<'_>) -> Result<Arc<HoldCell>, AcquireError> {
-    let is_forked = || Err(AcquireError::Backend(forked()));
-    let span = engine.spans().acquire(request.name);
-    let acquiring = drive(engine, request, &span);
+/// Waits for a lock. When the future is dropped, whatever it left in the store is released in the background
+/// (H1.8).
+pub(crate) async fn acquire(
+    engine: &Engine,
+    request: AcquireRequest<'_>,
+) -> Result<Arc<HoldCell>, AcquireError> {
+    let is_forked = || Err(AcquireError::Store(forked()));
+    let record = engine.telemetry().acquire(request.name, request.mode, &*engine.host);
+    let span = record.span.clone();
+    let acquiring = async move {
+        let answer = drive(engine, request, &record).await;
+        record.end(&answer);
+        answer
+    };
     if span.is_disabled() {
         return engine.unless_forked(is_forked, acquiring).await;
     }
-    engine.unless_forked(is_forked, acquiring.instrument(span.clone())).await
+    engine.unless_forked(is_forked, acquiring.instrument(span)).await
 }
 
-async fn drive(engine: &Engine, request: Request<'_>, span: &Span) -> Result<Arc<HoldCell>, AcquireError> {
+async fn drive(
+    engine: &Engine,
+    request: AcquireRequest<'_>,
+    record: &AcquireRecord<'_>,
+) -> Result<Arc<HoldCell>, AcquireError> {
     // A store that always answers at once must not keep the caller's other tasks from running.
     tokio::task::coop::consume_budget().await;
-    // First: what is granted and not renewed, or cannot be given back, is not to be asked for.
+    // First: what is granted and not renewed, or cannot be released, is not to be asked for.
     engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
-    let began = engine.host.now();
+    let AcquireRequest { name, timing, budget, options, .. } = request;
+    let (began, progress) = (engine.host.now(), options.progress.as_ref());
+    record.began(began);
     let mut now = began;
-    request.options.progress.iter().for_each(|progress| progress.begin(request.name));
-    let waits = request.budget.is_none_or(|budget| !budget.is_zero());
-    // Who does not wait may find a lease that is kept idle here.
-    let looks = waits || request.options.idle.is_some();
-    let give_away = |cell: &HoldCell| engine.give_away(cell);
-    let join = || engine.local_queues.join(request.name, request.options, request.timing, &give_away);
-    let queued = looks.then(join).flatten();
+    progress.iter().for_each(|progress| progress.begin(name));
+    let release = |cell: &HoldCell| engine.pass_on_or_release(cell);
+    // A claim that does not wait may find a lease that is kept idle here.
+    let may_join = budget.is_none_or(|budget| !budget.is_zero()) || options.idle.is_some();
+    let join = || engine.local_queues.join(name, options, timing, &release);
+    let queued = may_join.then(join).flatten();
     if let Some(queued) = &queued {
-        match wait_locally(engine, queued, &request, began).await? {
-            Entry::Passed(cell) => {
-                span.record("owner", field::display(cell.owner()));
-                span.record("token", field::display(cell.grant().token));
+        record.on_queue(|| queued.ahead());
+        match queued.admit(&*engine.host, began, (budget, patience(&request)), progress).await? {
+            Admission::AskStore(at) => now = at,
+            Admission::Lease(cell) => {
+                record.span.record("owner", field::display(cell.owner()));
+                record.span.record("token", field::display(cell.grant().token));
                 return Ok(cell);
             }
-            Entry::Store(at) => now = at,
         }
     }
-    let mut attempt = Attempt::new(engine, began, &request, queued);
-    span.record("owner", field::display(attempt.claim.owner));
+    // An owner that was chosen: a lease of it that was lost before is not to end this one.
+    let _reservation = options.owner.map(|owner| engine.reserve(owner));
+    let mut attempt =
+        AcquireAttempt::new(engine, &request, began, Reporter::new(name, record, progress, queued));
     loop {
         now = match attempt.machine.poll(now) {
-            Action::Ask { fresh_owner } => {
-                if fresh_owner {
-                    attempt.renew_owner(span);
-                }
-                attempt.ask(now).await
-            }
-            Action::Wait { until } => attempt.wait(until).await,
-            Action::Return => attempt.give_back(now).await,
-            Action::Finish(verdict) => {
-                if let Verdict::Granted { grant, .. } = &verdict {
-                    span.record("token", field::display(grant.token));
-                }
-                return attempt.finish(now, verdict, &request);
-            }
+            AcquireAction::Ask { fresh_owner } => attempt.ask(now, fresh_owner).await,
+            AcquireAction::Wait { until } => attempt.wait(until).await,
+            AcquireAction::Release => attempt.release(now).await,
+            AcquireAction::Finish(end) => return attempt.settle(now, end),
         };
-    }
-}
-
-/// How a wait behind others of this process ends.
-enum Entry {
-    /// With the lease that one of them passed on.
-    Passed(Arc<HoldCell>),
-    /// The store is to be asked, from then on.
-    Store(Moment),
-}
-
-/// Waits behind other waiters of this process, of which the store is to hear first.
-async fn wait_locally(
-    engine: &Engine,
-    queued: &LocalWaiter<'_>,
-    request: &Request<'_>,
-    began: Moment,
-) -> Result<Entry, AcquireError> {
-    let (host, mut now) = (&engine.host, began);
-    let patience = patience(request);
-    let over = async {
-        match request.budget {
-            Some(budget) => host.sleep_until(began + budget).await,
-            None => pending().await,
-        }
-    };
-    tokio::pin!(over);
-    loop {
-        let turn;
-        (turn, now) = match queued.turn_now(now) {
-            Some(turn) => (Some(turn), now),
-            None => {
-                if let Some(progress) = &request.options.progress {
-                    let (ahead, holder) = (Some(queued.ahead()), queued.holder());
-                    progress.show(Waiting { ahead, holder, failing: None });
-                }
-                tokio::select! {
-                    biased;
-                    (turn, at) = queued.turn(&**host, now) => (Some(turn), at),
-                    () = &mut over => (None, host.now()),
-                }
-            }
-        };
-        match turn {
-            // It came too late to be believed: the store may still count us in, until the ttl ends.
-            Some(Turn::Passed(cell)) if cell.take(now).is_err() => engine.give_away(&cell),
-            Some(Turn::Passed(cell)) => return Ok(Entry::Passed(cell)),
-            Some(Turn::Store) => match queued.failed(now, patience) {
-                Some(error) => return Err(AcquireError::Backend(error)),
-                None => return Ok(Entry::Store(now)),
-            },
-            None => {
-                return Err(queued.failed(now, Duration::ZERO).map_or_else(
-                    || AcquireError::TimedOut {
-                        waited: began.elapsed(now),
-                        ahead: Some(queued.ahead()),
-                        holder: queued.holder().map(Box::new),
-                    },
-                    AcquireError::Backend,
-                ));
-            }
-        }
     }
 }
 
 /// How long the store may fail in a row.
-fn patience(request: &Request<'_>) -> Duration {
+fn patience(request: &AcquireRequest<'_>) -> Duration {
     request.options.patience.or(request.budget).unwrap_or(PATIENCE)
 }
 
-/// One acquisition under way. Every step ends with a reading of the clocks, with which the next one begins.
-struct Attempt<'a> {
+/// One acquisition that the store is asked for. Every step ends with a reading of the clocks, with which the
+/// next one begins.
+struct AcquireAttempt<'a> {
     engine: &'a Engine,
+    request: &'a AcquireRequest<'a>,
     machine: Acquisition,
     claim: Claim,
-    options: &'a Options,
     /// Where hints arrive; a claim that does not wait needs none.
     hints: Option<Subscription<'a>>,
-    /// In the queue of this process, where the store takes only a few waiters of one.
-    queued: Option<LocalWaiter<'a>>,
-    self_wait: SelfWait,
-    granted: bool,
-    /// What was granted last, which may be a part of what was asked for: a slot of a semaphore.
-    granted_as: Option<LockName>,
-    /// Of an owner that was chosen: a lease of it that was lost before is not to end this one.
-    _expected: Option<Expected<'a>>,
+    reporter: Reporter<'a>,
+    /// The name by which the owner is released if this is dropped: that of the claim, or what was granted
+    /// last, which may be a slot of a semaphore. `None` once the lease has a holder.
+    release_as: Option<LockName>,
 }
 
-impl<'a> Attempt<'a> {
-    fn new(engine: &'a Engine, now: Moment, request: &Request<'a>, queued: Option<LocalWaiter<'a>>) -> Self {
+impl<'a> AcquireAttempt<'a> {
+    fn new(
+        engine: &'a Engine,
+        request: &'a AcquireRequest<'a>,
+        began: Moment,
+        reporter: Reporter<'a>,
+    ) -> Self {
         let (fresh, seed) = engine.new_owner_and_seed();
-        let options = request.options;
-        let owner = options.owner.unwrap_or(fresh);
-        let machine = Acquisition::new(now, request.timing, request.budget, patience(request), seed);
+        let AcquireRequest { name, mode, timing, budget, options } = request;
+        let machine = Acquisition::new(began, *timing, *budget, patience(request), seed);
         let machine = if options.owner.is_some() { machine.keeping_owner() } else { machine };
         let claim = Claim {
-            name: request.name.clone(),
-            owner,
-            mode: request.mode,
-            ttl: request.timing.ttl(),
+            name: (*name).clone(),
+            owner: options.owner.unwrap_or(fresh),
+            mode: *mode,
+            ttl: timing.ttl(),
             label: options.label.clone(),
             block: 1,
             wait: machine.wait(),
             asker: Default::default(),
         };
-        let hints = (claim.wait != Wait::No).then(|| engine.waiters.subscribe(claim.owner));
-        let (self_wait, granted, granted_as) = (SelfWait::default(), false, None);
-        let _expected = options.owner.map(|owner| engine.expect(owner));
-        Self { engine, machine, claim, options, hints, queued, self_wait, granted, granted_as, _expected }
+        reporter.on_owner(claim.owner);
+        let hints = (claim.wait != WaitMode::No).then(|| engine.waiters.subscribe(claim.owner));
+        let release_as = Some(claim.name.clone());
+        Self { engine, request, machine, claim, hints, reporter, release_as }
     }
 
-    /// What was given back late must not be taken for what is asked for next (H3.4).
-    fn renew_owner(&mut self, span: &Span) {
-        self.leave_what_may_come();
-        self.claim.owner = self.engine.new_owner();
-        self.hints = self.hints.take().map(|_| self.engine.waiters.subscribe(self.claim.owner));
-        span.record("owner", field::display(self.claim.owner));
-    }
-
-    async fn ask(&mut self, sent_at: Moment) -> Moment {
+    async fn ask(&mut self, sent_at: Moment, fresh_owner: bool) -> Moment {
+        if fresh_owner {
+            self.change_owner();
+        }
         let timeout = self.machine.request_timeout(sent_at);
-        self.claim.block = self.queued.as_ref().map_or(1, LocalWaiter::block);
+        self.claim.block = self.reporter.queued.as_ref().map_or(1, LocalWaiter::block);
         self.machine.on_sent(sent_at);
-        self.queued.iter().for_each(|queued| queued.on_due(sent_at + timeout));
-        let progress = self.options.progress.as_ref();
-        progress.iter().for_each(|progress| progress.on_sent(sent_at));
-        // A store that is busy for a moment is asked again in there, and may be busy for long.
-        let asked = || async {
-            let answer = Asked::new(self.engine, &self.claim, self.options.owner.is_some()).await;
-            if let (Err(error), Some(progress)) = (&answer, progress) {
-                progress.on_trouble(error);
-            }
-            answer
-        };
-        let answer = request::request(&*self.engine.host, sent_at, timeout, asked).await;
-        if let Err(error) = &answer {
-            tracing::debug!(lock = %self.claim.name, %error, "a claim failed");
-        }
-        if let Ok(ClaimAnswer::Granted(grant)) = &answer {
-            self.granted_as = Some(grant.name.clone());
-        }
-        let (failing, is_granted) =
-            (answer.as_ref().err().cloned(), matches!(answer, Ok(ClaimAnswer::Granted(_))));
+        self.reporter.on_sent(sent_at, timeout);
+        let answer = self.claim(sent_at, timeout).await;
         let now = self.engine.host.now();
-        let answer = answer.map(|answer| self.recognised(answer));
+        let (is_granted, failure) =
+            (matches!(answer, Ok(ClaimAnswer::Granted(_))), answer.as_ref().err().cloned());
         self.machine.on_answer(now, answer);
-        if failing.is_none() && !is_granted {
-            self.self_wait.on_holder(now, &self.claim.name, self.machine.standing().1);
+        let position = self.machine.position();
+        match &failure {
+            Some(error) => self.reporter.on_failure(now, error, position),
+            None => self.reporter.on_answer(now, is_granted, position),
         }
-        if let Some(queued) = &self.queued {
-            match &failing {
-                Some(error) => queued.on_failure(now, error),
-                None => queued.on_answer(self.machine.standing()),
-            }
-        }
-        if let Some(progress) = &self.options.progress {
-            let (ahead, holder) = self.machine.standing();
-            progress.show(Waiting { ahead, holder: holder.cloned(), failing: failing.clone() });
-        }
-        if failing.is_some() || is_granted {
-            return now;
-        }
-        if let Some(owner) = self.idle_holder() {
-            // In a box what is rare: the future of every acquisition would have room for it.
-            Box::pin(self.tell_holder(now, owner)).await;
-        }
+        let idle_holder = idle_holder(position).filter(|_| failure.is_none() && !is_granted);
+        let Some(holder) = idle_holder else { return now };
+        // In a box what is rare: the future of every acquisition would have room for it.
+        Box::pin(self.notify_holder(now, holder)).await;
         self.engine.host.now()
     }
 
-    /// A holder that may have nothing to do, if nobody is ahead who tells it that somebody waits.
-    fn idle_holder(&self) -> Option<OwnerId> {
-        let (ahead, holder) = self.machine.standing();
-        let is_idle = |holder: &&HolderView| holder.label.as_ref().is_some_and(|label| label.idles);
-        let holder = holder.filter(is_idle).filter(|_| ahead.is_none_or(|ahead| ahead == 0));
-        holder.and_then(|holder| holder.owner.parse().ok())
+    /// What was released late must not be taken for what is asked for next (H3.4).
+    fn change_owner(&mut self) {
+        self.release_in_background();
+        self.claim.owner = self.engine.new_owner();
+        self.hints = self.hints.take().map(|_| self.engine.waiters.subscribe(self.claim.owner));
+        self.reporter.on_owner(self.claim.owner);
     }
 
-    /// Tells it, unless a hint comes meanwhile: the store may have told it as well, and it has given the lock back.
-    async fn tell_holder(&mut self, now: Moment, owner: OwnerId) {
-        let (engine, name, timeout) =
-            (self.engine, self.claim.name.clone(), self.machine.request_timeout(now));
-        let told = async move {
-            let tell = || engine.backend.tell(&name, Audience::Holders, owner);
-            if let Err(error) = engine.request(now, timeout, tell).await {
-                tracing::debug!(lock = %name, %error, "the holder was not told that somebody waits");
-            }
+    /// Sends the claim, and again while the store is busy for a moment. The answer says whether the holder is
+    /// this process.
+    async fn claim(&mut self, sent_at: Moment, timeout: Duration) -> ClaimResult {
+        let ask = || async {
+            let claim = SentClaim::new(self.engine, &self.claim, self.request.options.owner.is_some());
+            claim.await.inspect_err(|error| self.reporter.on_retry(error))
         };
-        self.unless_woken(told).await;
-    }
-
-    /// The answer, with a word about whether the holder is this process.
-    fn recognised(&self, mut answer: ClaimAnswer) -> ClaimAnswer {
+        let mut answer = request::request(&*self.engine.host, sent_at, timeout, ask).await?;
         match &mut answer {
             ClaimAnswer::Queued { holder, .. }
             | ClaimAnswer::Split { holder, .. }
             | ClaimAnswer::Busy { holder, .. } => {
                 holder.iter_mut().for_each(|holder| self.engine.recognise(holder));
             }
-            ClaimAnswer::Granted(_) => {}
+            ClaimAnswer::Granted(grant) => self.release_as = Some(grant.name.clone()),
         }
-        answer
+        Ok(answer)
+    }
+
+    /// Notifies a holder that has nothing to do, unless a hint comes meanwhile: the store may have notified
+    /// it as well, and it has released the lock.
+    async fn notify_holder(&mut self, now: Moment, owner: OwnerId) {
+        let (engine, name, timeout) =
+            (self.engine, self.claim.name.clone(), self.machine.request_timeout(now));
+        let notified = async move {
+            let tell = || engine.backend.tell(&name, Audience::Holders, owner);
+            if let Err(error) = engine.request(now, timeout, tell).await {
+                tracing::debug!(lock = %name, %error, "the holder was not told that somebody waits");
+            }
+        };
+        self.unless_woken(notified).await;
     }
 
     async fn wait(&mut self, until: Moment) -> Moment {
-        self.queued.iter().for_each(|queued| queued.on_due(until));
+        self.reporter.on_wait(until);
         let timer = self.engine.host.sleep_until(until);
         self.unless_woken(timer).await;
         self.engine.host.now()
     }
 
-    /// Until this is over, or a hint has come.
+    /// Until this is done, or a hint has come.
     async fn unless_woken(&mut self, over: impl Future<Output = ()>) {
         match &self.hints {
             None => over.await,
@@ -315,96 +237,100 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn give_back(&mut self, now: Moment) -> Moment {
+    /// Releases what the owner has in the store, or may have.
+    async fn release(&mut self, now: Moment) -> Moment {
         let Claim { name, owner, ttl, .. } = &self.claim;
-        let name = self.granted_as.as_ref().unwrap_or(name);
+        let granted = self.release_as.as_ref().unwrap_or(name);
         let timeout = self.machine.request_timeout(now);
-        let release = || self.engine.backend.release(name, *owner);
+        let release = || self.engine.backend.release(granted, *owner);
         let answer = request::request(&*self.engine.host, now, timeout, release).await;
         // A claim that is still under way may be granted behind it.
         if answer.is_err() || self.engine.in_flight().is_open(*owner) {
-            self.engine.reap_claim(name.clone(), *owner, *ttl);
+            self.engine.reap_claim(granted.clone(), *owner, *ttl);
         }
-        self.granted_as = None;
-        self.machine.on_returned();
+        self.release_as = Some(name.clone());
+        self.machine.on_released();
         self.engine.host.now()
     }
 
-    fn finish(
-        mut self,
-        now: Moment,
-        verdict: Verdict,
-        request: &Request<'_>,
-    ) -> Result<Arc<HoldCell>, AcquireError> {
-        match verdict {
-            Verdict::Granted { grant, until } => {
-                self.granted = true;
-                let host = &self.engine.host;
-                let cap = self.options.max_hold.map(|max_hold| now + max_hold);
-                let cell = Arc::new(HoldCell::new(grant, until, request.timing, cap, host.clone()));
-                if self.options.owner.is_some() {
-                    cell.tell_owner();
+    fn settle(mut self, now: Moment, end: AcquireEnd) -> Result<Arc<HoldCell>, AcquireError> {
+        match end {
+            AcquireEnd::Granted { grant, until } => {
+                self.release_as = None;
+                let (engine, options) = (self.engine, self.request.options);
+                let seen = (engine.host.clone(), engine.telemetry().hold(&grant.name));
+                let cap = options.max_hold.map(|max_hold| now + max_hold);
+                let cell = Arc::new(HoldCell::new(grant, until, self.request.timing, cap, seen));
+                if options.owner.is_some() {
+                    cell.expose_owner();
                 }
-                self.queued.iter().for_each(|queued| queued.on_granted(now, &cell, &self.claim));
+                self.reporter.on_granted(now, &cell, &self.claim);
                 self.engine.keep(now, cell.clone());
                 Ok(cell)
             }
-            Verdict::TimedOut { waited, ahead, holder } => {
+            AcquireEnd::TimedOut { waited, ahead, holder } => {
                 Err(AcquireError::TimedOut { waited, ahead, holder: holder.map(Box::new) })
             }
-            Verdict::Failed(Failure(error)) => Err(AcquireError::Backend(error)),
+            AcquireEnd::Failed(AcquireFailure(error)) => Err(AcquireError::Store(error)),
         }
     }
-}
 
-impl Attempt<'_> {
-    /// What this owner has, or may yet be granted, is released in the background.
-    fn leave_what_may_come(&mut self) {
-        let Claim { name, owner, ttl, .. } = &self.claim;
+    /// Has what this owner has, or may yet be granted, released in the background, unless a holder has it.
+    fn release_in_background(&mut self) {
+        let Some(name) = &mut self.release_as else { return };
+        let Claim { name: asked_for, owner, ttl, .. } = &self.claim;
         if self.machine.may_be_there() || self.engine.in_flight().is_open(*owner) {
-            let name = self.granted_as.take().unwrap_or_else(|| name.clone());
-            self.engine.reap_claim(name, *owner, *ttl);
+            self.engine.reap_claim(mem::replace(name, asked_for.clone()), *owner, *ttl);
         }
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for AcquireAttempt<'_> {
     fn drop(&mut self) {
-        if !self.granted && self.engine.is_ours() {
-            self.leave_what_may_come();
+        if self.engine.is_ours() {
+            self.release_in_background();
         }
     }
 }
 
-/// A claim on its way, in the hands of its asker. Dropped before its answer, it is left to a task: see `in_flight`.
-struct Asked<'a> {
+/// A holder that may have nothing to do, if no other waiter is ahead that notifies it.
+fn idle_holder(Position { ahead, holder }: Position<'_>) -> Option<OwnerId> {
+    let is_idle = holder?.label.as_ref().is_some_and(|label| label.idles);
+    let is_next = ahead.is_none_or(|ahead| ahead == 0);
+    holder.filter(|_| is_idle && is_next)?.owner.parse().ok()
+}
+
+/// A claim on its way, in the hands of its asker. Dropped before its answer, it is left to a task: see
+/// `in_flight`.
+struct SentClaim<'a> {
     engine: &'a Engine,
     owner: OwnerId,
     /// How long it may last, whatever it is granted.
     life: Duration,
     asker: Asker,
-    asking: Option<BoxFuture<'static, Answer>>,
+    asking: Option<BoxFuture<'static, ClaimResult>>,
     /// What was never polled was not sent.
     is_sent: bool,
     /// The program chose the owner, and may repeat the claim elsewhere: one answered release is the last one.
     is_chosen: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> SentClaim<'a> {
     /// Nothing is sent before it is polled.
     fn new(engine: &'a Engine, claim: &Claim, is_chosen: bool) -> Self {
         let (backend, owner, life) = (engine.backend.clone(), claim.owner, life_of(claim.ttl));
         let asker = Asker::new();
         let claim = Claim { asker: asker.clone(), ..claim.clone() };
-        let asking = Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, Answer>);
+        let asking =
+            Some(Box::pin(async move { backend.claim(&claim).await }) as BoxFuture<'static, ClaimResult>);
         Self { engine, owner, life, asker, asking, is_sent: false, is_chosen }
     }
 }
 
-impl Future for Asked<'_> {
-    type Output = Answer;
+impl Future for SentClaim<'_> {
+    type Output = ClaimResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ClaimResult> {
         self.is_sent = true;
         let asking = self.asking.as_mut().expect("BUG: polled after its answer");
         let answer = std::task::ready!(asking.as_mut().poll(context));
@@ -417,7 +343,7 @@ impl Future for Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for SentClaim<'_> {
     fn drop(&mut self) {
         let Some(asking) = self.asking.take().filter(|_| self.is_sent) else { return };
         self.asker.leave();

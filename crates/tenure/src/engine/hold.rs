@@ -1,7 +1,7 @@
 //! Held leases: from the grant until released or lost, and the loop that renews them, the only one there is.
 //!
-//! `HoldCell` is one of them, as its guard and the watchdog see it. The watchdog drives every `Hold` of the process on a thread of its own
-//! (H2.5). `Roster` has all of them, by when it must look at them.
+//! `HoldCell` is one of them, as its guard and the watchdog see it. The watchdog drives every `Hold` of the
+//! process on a thread of its own (H2.5). `Roster` has all of them, by when it must look at them.
 
 use std::{
     collections::{BTreeMap, hash_map},
@@ -16,18 +16,20 @@ use foldhash::HashMap;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::{
     Audience, BoxFuture, ErrorKind, FencingToken, Grant, Host, Moment, OwnerId, ProcessId, Renewal, Timing,
-    Wake, Wakes, locked,
+    WakeEvent, WakeStream, locked,
 };
 use tokio::sync::Notify;
 use tracing::{Instrument, Span};
 
 use crate::{
     engine::{
+        metrics::{HoldOutcome, ReleaseOutcome},
         reaper::Reaper,
-        request::{Link, Unforked, request},
+        request::{KeeperStore, Unforked, request},
+        telemetry::{HoldRecord, RenewalRecord},
     },
     error::{Loss, Lost},
-    machine::hold::{Action, Hold, Renewals},
+    machine::hold::{Hold, HoldAction, Renewals},
 };
 
 /// One held lease. The machine inside is the only truth; the first look after the end finds the loss.
@@ -41,7 +43,8 @@ pub(crate) struct HoldCell {
     host: Arc<dyn Host>,
     pid: u32,
     /// The program has asked for its owner; shared by all holders that it is passed on to.
-    is_named: Arc<AtomicBool>,
+    is_owner_exposed: Arc<AtomicBool>,
+    record: HoldRecord,
 }
 
 /// When a lease is looked at: by the clock that does not step, and the order in which leases were planned.
@@ -53,11 +56,11 @@ impl HoldCell {
         until: Moment,
         timing: Timing,
         cap: Option<Moment>,
-        host: Arc<dyn Host>,
+        (host, record): (Arc<dyn Host>, HoldRecord),
     ) -> Self {
         let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
         let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
-        Self { grant, timing, hold, due, news, host, pid, is_named: Arc::default() }
+        Self { grant, timing, hold, due, news, host, pid, is_owner_exposed: Arc::default(), record }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -68,14 +71,15 @@ impl HoldCell {
         self.grant.owner
     }
 
-    /// The owner, for somebody who may give it to another process: from here on the lease has no other holder.
-    pub(crate) fn tell_owner(&self) -> OwnerId {
-        self.is_named.store(true, Ordering::Release);
+    /// The owner, for a caller that may give it to another process: from here on the lease has no other
+    /// holder.
+    pub(crate) fn expose_owner(&self) -> OwnerId {
+        self.is_owner_exposed.store(true, Ordering::Release);
         self.grant.owner
     }
 
-    pub(crate) fn is_named(&self) -> bool {
-        self.is_named.load(Ordering::Acquire)
+    pub(crate) fn is_owner_exposed(&self) -> bool {
+        self.is_owner_exposed.load(Ordering::Acquire)
     }
 
     pub(crate) fn timing(&self) -> Timing {
@@ -106,7 +110,39 @@ impl HoldCell {
         if !self.is_ours() {
             return Err(Lost::new(Loss::Forked, self.grant.token, now.wall));
         }
-        self.hold().check(now)
+        let checked = self.hold().check(now);
+        checked.inspect_err(|lost| self.record.lose(&self.grant, lost, now))
+    }
+
+    /// A holder has it from now on.
+    pub(crate) fn begin(&self, now: Moment) {
+        self.record.begin(now);
+    }
+
+    /// Its holder ended it then, or now. How it ended, which may be sooner.
+    pub(crate) fn ended(&self, outcome: HoldOutcome, then: Option<Moment>) -> HoldOutcome {
+        self.record.end(outcome, || then.unwrap_or_else(|| self.host.now()))
+    }
+
+    /// What came of its release by its holder. The loss, if the store had none to release.
+    pub(crate) fn on_released(&self, outcome: ReleaseOutcome) {
+        self.record.released(outcome);
+    }
+
+    /// The store had nothing to release.
+    pub(crate) fn on_gone(&self) -> Lost {
+        let now = self.host.now();
+        let lost = Lost::new(Loss::Taken, self.grant.token, now.wall);
+        self.record.lose(&self.grant, &lost, now);
+        lost
+    }
+
+    /// Reports a loss, once. Not while a mutex of the roster or of a queue is locked: a subscriber may be slow.
+    fn report_loss(&self, now: Moment) {
+        let checked = self.hold().check(now);
+        if let Err(lost) = checked {
+            self.record.lose(&self.grant, &lost, now);
+        }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -123,15 +159,16 @@ impl HoldCell {
         self.is_ours() && self.hold().is_at_risk()
     }
 
-    /// Ends belief by our own will, and tells those who still have the lease; the loss, if it came before.
+    /// Ends belief by our own will, and notifies those that still have the lease; the loss, if it came
+    /// before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
         let released = self.hold().release(now);
         self.news.notify_waiters();
-        released
+        released.inspect_err(|lost| self.record.lose(&self.grant, lost, now))
     }
 
-    /// Passes the lease on to the next holder in this process, with this token, or keeps it for so long for whoever comes; see
-    /// [`Hold::pass_on`] and [`Hold::keep_idle`].
+    /// Passes the lease on to the next holder in this process, with this token, or keeps it for `idle` for
+    /// the next one; see [`Hold::pass_on`] and [`Hold::keep_idle`].
     pub(crate) fn pass_on(&self, now: Moment, token: FencingToken, idle: Option<Duration>) -> Option<Self> {
         let hold = {
             let mut hold = self.hold();
@@ -145,8 +182,9 @@ impl HoldCell {
         let grant =
             Grant { token, block: self.grant.block.saturating_sub(used).max(1), ..self.grant.clone() };
         let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
-        let (hold, is_named) = (Mutex::new(hold), self.is_named.clone());
-        Some(Self { grant, timing: self.timing, hold, due, news, host, pid: self.pid, is_named })
+        let (hold, is_owner_exposed) = (Mutex::new(hold), self.is_owner_exposed.clone());
+        let (timing, pid, record) = (self.timing, self.pid, self.record.next());
+        Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, record })
     }
 
     /// Believed no longer than until then, however often it is renewed.
@@ -155,9 +193,11 @@ impl HoldCell {
         self.news.notify_waiters();
     }
 
-    /// Whoever it was passed on to has seen it; the loss, if it is over.
+    /// The holder that it was passed on to has seen it; the loss, if it has ended.
     pub(crate) fn take(&self, now: Moment) -> Result<(), Lost> {
-        self.hold().take(now)
+        self.hold().take(now)?;
+        self.begin(now);
+        Ok(())
     }
 
     /// It is kept idle, and may be taken.
@@ -165,28 +205,28 @@ impl HoldCell {
         self.hold().may_be_taken(now)
     }
 
-    /// Ends belief if it is kept idle; true if it is to be given back then.
+    /// Ends belief if it is kept idle; true if it is to be released then.
     pub(crate) fn end_idle(&self, now: Moment) -> bool {
         self.hold().end_idle(now)
     }
 
-    /// Ends belief if nobody has taken it in time; true if it is to be given back then.
+    /// Ends belief if no holder has taken it in time; true if it is to be released then.
     pub(crate) fn abandon(&self, now: Moment) -> bool {
         self.hold().abandon(now)
     }
 
-    /// Looks at the clock and tells the guard if the lease is lost.
-    pub(crate) fn poll(&self, now: Moment) -> Action {
-        self.told(self.hold().poll(now))
+    /// Looks at the clock and notifies the guard if the lease is lost.
+    pub(crate) fn poll(&self, now: Moment) -> HoldAction {
+        self.seen(self.hold().poll(now))
     }
 
     /// As [`poll`](Self::poll), while others are renewed: see [`Hold::poll_beside`].
-    pub(crate) fn poll_beside(&self, now: Moment) -> Action {
-        self.told(self.hold().poll_beside(now))
+    pub(crate) fn poll_beside(&self, now: Moment) -> HoldAction {
+        self.seen(self.hold().poll_beside(now))
     }
 
-    fn told(&self, action: Action) -> Action {
-        if action == Action::Over {
+    fn seen(&self, action: HoldAction) -> HoldAction {
+        if action == HoldAction::Done {
             self.news.notify_waiters();
         }
         action
@@ -197,7 +237,15 @@ impl HoldCell {
     }
 
     pub(crate) fn on_renewal(&self, now: Moment, answer: Option<Renewal>) {
-        self.hold().on_renewal(now, answer);
+        let left = {
+            let mut hold = self.hold();
+            let left = hold.remaining(now);
+            hold.on_renewal(now, answer);
+            left
+        };
+        if answer == Some(Renewal::Renewed) {
+            self.record.renewed_with(left);
+        }
         self.news.notify_waiters();
     }
 
@@ -250,71 +298,72 @@ impl HoldCell {
     }
 }
 
-/// Renews until the roster is closed. A renewal that hangs delays no other: all are under way at once, and the clock
-/// is looked at meanwhile. What nobody has taken goes to the reaper.
+/// Renews until the roster is closed. A renewal that hangs delays no other: all are in flight at the same
+/// time, and the clock is read while they are. What no holder has taken goes to the reaper.
 pub(crate) async fn run_watchdog(
     (roster, reaper): (Arc<Roster>, Arc<Reaper>),
-    link: Arc<Link>,
+    store: Arc<KeeperStore>,
     host: Arc<dyn Host>,
     process: ProcessId,
 ) {
     let mut under_way: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
-    let mut robbed: Option<Box<dyn Wakes>> = None;
+    let mut notifications: Option<Box<dyn WakeStream>> = None;
     let mut connecting = false;
     roster.take_over(host.now());
     while !roster.is_closed() {
         let now = host.now();
         let plan = roster.plan(now);
-        plan.give_back.iter().for_each(|cell| give_back(&reaper, now, cell));
+        plan.release.iter().for_each(|cell| release_in_background(&reaper, now, cell));
+        plan.ended.iter().for_each(|cell| cell.report_loss(now));
         for batch in plan.renew {
-            under_way.push(Box::pin(renew(&link, &*host, batch)));
+            under_way.push(Box::pin(renew(&store, &*host, batch)));
         }
-        // A lease that is added before the next look rings no bell.
+        // A lease that is added before the next look does not wake the watchdog.
         let listens = plan.next.is_some();
-        if listens && robbed.is_none() && !connecting {
+        if listens && notifications.is_none() && !connecting {
             connecting = true;
-            under_way.push(Box::pin(connect(&link, &*host, process)));
+            under_way.push(Box::pin(connect(&store, &*host, process)));
         }
         tokio::select! {
             biased;
-            () = roster.bell.notified() => {}
+            () = roster.look_now.notified() => {}
             Some(finished) = under_way.next() => match finished {
                 Finished::Connected(stream) => {
-                    (robbed, connecting) = (stream, false);
-                    if robbed.is_some() {
+                    (notifications, connecting) = (stream, false);
+                    if notifications.is_some() {
                         roster.on_connected(host.now());
                     }
                 }
                 Finished::Renewed(answers) => settle(&roster, &*host, answers),
             },
-            wake = hint(robbed.as_mut().filter(|_| listens)) => roster.on_wake(host.now(), wake),
+            wake = hint(notifications.as_mut().filter(|_| listens)) => roster.on_wake(host.now(), wake),
             () = async { match plan.next { Some(next) => host.sleep_until(next).await, None => std::future::pending().await } } => {}
         }
     }
     let now = host.now();
     for cell in roster.take_all() {
         if cell.release(now).is_ok() {
-            give_back(&reaper, now, &cell);
+            release_in_background(&reaper, now, &cell);
         }
     }
     reaper.close();
 }
 
 enum Finished {
-    /// The stream of hints for the robbed, if the store could be reached.
-    Connected(Option<Box<dyn Wakes>>),
+    /// The stream of hints for holders, if the store could be reached.
+    Connected(Option<Box<dyn WakeStream>>),
     Renewed(Vec<(Arc<HoldCell>, Option<Renewal>)>),
 }
 
-async fn hint(stream: Option<&mut Box<dyn Wakes>>) -> Wake {
+async fn hint(stream: Option<&mut Box<dyn WakeStream>>) -> WakeEvent {
     match stream {
         Some(stream) => stream.next().await,
         None => std::future::pending().await,
     }
 }
 
-async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
-    match request(host, host.now(), Timing::default().request_timeout(), || link.backend()).await {
+async fn connect(store: &KeeperStore, host: &dyn Host, process: ProcessId) -> Finished {
+    match request(host, host.now(), Timing::default().request_timeout(), || store.backend()).await {
         Ok(backend) => Finished::Connected(Some(backend.wakes(process, Audience::Holders))),
         Err(error) => {
             tracing::warn!(%error, "the store cannot be reached to renew leases");
@@ -324,32 +373,33 @@ async fn connect(link: &Link, host: &dyn Host, process: ProcessId) -> Finished {
     }
 }
 
-fn give_back(reaper: &Reaper, now: Moment, cell: &HoldCell) {
+fn release_in_background(reaper: &Reaper, now: Moment, cell: &HoldCell) {
     let Grant { name, owner, ttl, .. } = cell.grant();
-    reaper.order(name.clone(), *owner, now + *ttl);
+    reaper.release(name.clone(), *owner, now + *ttl);
 }
 
-async fn renew(link: &Link, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {
+async fn renew(store: &KeeperStore, host: &dyn Host, batch: Vec<Arc<HoldCell>>) -> Finished {
     let grants: Vec<Grant> = batch.iter().map(|cell| cell.grant().clone()).collect();
     let timeout = batch.iter().map(|cell| cell.timing().renewal_timeout()).min().unwrap_or_default();
     let ask = || async {
-        let answers = link.backend().await?.renew(&grants).await;
+        let answers = store.backend().await?.renew(&grants).await;
         match answers.first() {
             Some(Err(busy)) if busy.kind() == ErrorKind::Throttled => Err(busy.clone()),
             _ => Ok(answers),
         }
     };
-    let made = link.spans();
-    let spans: Vec<Span> = grants.iter().map(|grant| made.renewal(grant)).collect();
-    let around = if let [only] = &spans[..] { only.clone() } else { Span::none() };
+    let begin = |cell: &Arc<HoldCell>| store.telemetry.renewal(&cell.grant, &cell.record);
+    let records: Vec<RenewalRecord> = batch.iter().map(begin).collect();
+    let around = if let [only] = &records[..] { only.span.clone() } else { Span::none() };
     let answers = match request(host, host.now(), timeout, ask).instrument(around).await {
         Ok(answers) => answers,
         Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
     };
-    let settled = batch.into_iter().zip(spans).zip(answers).map(|((cell, span), answer)| {
+    let settled = batch.into_iter().zip(records).zip(answers).map(|((cell, record), answer)| {
         if let Err(error) = &answer {
-            span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
+            record.span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
         }
+        record.end(&answer);
         (cell, answer.ok())
     });
     Finished::Renewed(settled.collect())
@@ -360,6 +410,7 @@ fn settle(roster: &Roster, host: &dyn Host, answers: Vec<(Arc<HoldCell>, Option<
     for (cell, answer) in answers {
         cell.on_renewal(now, answer);
         roster.replan(now, &cell);
+        cell.report_loss(now);
     }
 }
 
@@ -367,24 +418,32 @@ fn settle(roster: &Roster, host: &dyn Host, answers: Vec<(Arc<HoldCell>, Option<
 #[derive(Default)]
 pub(crate) struct Roster {
     entries: Mutex<Entries>,
-    /// Rung when the watchdog must look earlier than it planned.
-    pub(crate) bell: Notify,
+    /// Notified when the watchdog must look earlier than it planned.
+    pub(crate) look_now: Notify,
     closed: AtomicBool,
 }
 
-/// A claim or a renewal under an owner that somebody else has chosen, while it is on its way.
-pub(crate) struct Expected<'a> {
+impl Roster {
+    /// The number of leases and of reserved owners.
+    pub(crate) fn len(&self) -> usize {
+        let entries = self.entries();
+        entries.by_due.len().max(entries.by_owner.len()) + entries.reserved.len()
+    }
+}
+
+/// A claim or a renewal under an owner that the caller has chosen, while it is on its way.
+pub(crate) struct OwnerReservation<'a> {
     roster: &'a Roster,
     owner: OwnerId,
 }
 
-impl Drop for Expected<'_> {
+impl Drop for OwnerReservation<'_> {
     fn drop(&mut self) {
         let mut entries = self.roster.entries();
-        if let Some(count) = entries.expected.get_mut(&self.owner) {
+        if let Some(count) = entries.reserved.get_mut(&self.owner) {
             *count -= 1;
             if *count == 0 {
-                entries.expected.remove(&self.owner);
+                entries.reserved.remove(&self.owner);
             }
         }
     }
@@ -397,11 +456,11 @@ struct Entries {
     /// The latest of each owner.
     by_owner: HashMap<OwnerId, Arc<HoldCell>>,
     /// Owners of leases that are on their way, and how many each.
-    expected: HashMap<OwnerId, usize>,
+    reserved: HashMap<OwnerId, usize>,
     /// How often the clock is to be looked at, and for how many leases each.
     looks: BTreeMap<Duration, usize>,
     arrivals: u64,
-    /// When the watchdog will look next; `None` if it sleeps until the bell.
+    /// When the watchdog will look next; `None` if it sleeps until `look_now`.
     planned: Option<Duration>,
     /// When all were looked at; from there the wall clock has not stepped.
     seen: Option<Moment>,
@@ -410,11 +469,13 @@ struct Entries {
 /// What the watchdog must do now.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// Leases that were passed on and that nobody has taken; each has ended.
-    pub(crate) give_back: Vec<Arc<HoldCell>>,
-    /// Leases to renew; each has been told that its renewal is sent.
+    /// Leases that were passed on and that no holder has taken; each has ended.
+    pub(crate) release: Vec<Arc<HoldCell>>,
+    /// Leases to renew; each has its renewal as sent.
     pub(crate) renew: Vec<Vec<Arc<HoldCell>>>,
-    /// When to look again; `None` when the bell rings: there is no lease, and none is added without a ring.
+    /// Leases that are lost, or have been released meanwhile.
+    ended: Vec<Arc<HoldCell>>,
+    /// When to look again; `None` until `look_now`: there is no lease, and one that is added notifies it.
     pub(crate) next: Option<Moment>,
 }
 
@@ -427,17 +488,17 @@ impl Roster {
     /// Adds a lease; wakes the watchdog only if it is the first to be looked at.
     pub(crate) fn add(&self, now: Moment, cell: Arc<HoldCell>) {
         let due = match cell.poll(now) {
-            Action::Wait { until } => until.boot,
+            HoldAction::Wait { until } => until.boot,
             // The grant came so late that its renewal is due.
-            Action::Renew | Action::GiveBack => now.boot,
-            Action::Over => return,
+            HoldAction::Renew | HoldAction::Release => now.boot,
+            HoldAction::Done => return cell.report_loss(now),
         };
         let look = due.min(now.boot + cell.timing().look());
         let mut entries = self.entries();
         entries.insert(due, cell);
         if entries.planned.is_none_or(|planned| look < planned) {
             entries.planned = Some(look);
-            self.bell.notify_one();
+            self.look_now.notify_one();
         }
     }
 
@@ -450,7 +511,7 @@ impl Roster {
         entries.insert(now.boot, cell);
         drop(entries);
         // It looks at it now, and plans it.
-        self.bell.notify_one();
+        self.look_now.notify_one();
         true
     }
 
@@ -459,14 +520,15 @@ impl Roster {
         self.entries().by_owner.contains_key(&owner)
     }
 
-    /// A lease of this owner is about to be asked for: until that is over, one that was lost before does not end it.
-    pub(crate) fn expect(&self, owner: OwnerId) -> Expected<'_> {
-        *self.entries().expected.entry(owner).or_insert(0) += 1;
-        Expected { roster: self, owner }
+    /// A lease of this owner is about to be asked for: until that is answered, one that was lost before does
+    /// not end it.
+    pub(crate) fn reserve(&self, owner: OwnerId) -> OwnerReservation<'_> {
+        *self.entries().reserved.entry(owner).or_insert(0) += 1;
+        OwnerReservation { roster: self, owner }
     }
 
-    /// Removes this lease. False, and nothing is removed, if its owner has another one here by now, or soon: its end is then no
-    /// business of this one.
+    /// Removes this lease. False, and nothing is removed, if its owner has another one here by now, or soon:
+    /// its end is then no business of this one.
     pub(crate) fn remove(&self, cell: &HoldCell) -> bool {
         let mut entries = self.entries();
         let owner = cell.owner();
@@ -475,7 +537,7 @@ impl Roster {
             Some(_) => entries.take(cell),
             None => {}
         }
-        !entries.expected.contains_key(&owner)
+        !entries.reserved.contains_key(&owner)
     }
 
     /// Ends the leases that are kept idle, and answers them.
@@ -491,30 +553,30 @@ impl Roster {
         ended
     }
 
-    /// Nobody will add a lease any more.
+    /// No lease is added any more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.look_now.notify_one();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Somebody may have been robbed: look, and ask, at once.
-    pub(crate) fn on_wake(&self, now: Moment, wake: Wake) {
+    /// A lease may have been broken: look, and ask, immediately.
+    pub(crate) fn on_wake(&self, now: Moment, wake: WakeEvent) {
         match wake {
-            Wake::Owner(owner) => {
+            WakeEvent::Owner(owner) => {
                 let mut entries = self.entries();
                 if let Some(cell) = entries.by_owner.get(&owner).cloned() {
                     entries.look_at(now, cell, |cell| cell.on_wake(now));
                 }
             }
-            Wake::All => self.of_all(now, |cell| cell.on_wake(now)),
+            WakeEvent::All => self.of_all(now, |cell| cell.on_wake(now)),
         }
     }
 
-    /// Hints are heard from now on: somebody may have said before that it waits.
+    /// Hints arrive from now on: one may have come before, from a waiter.
     pub(crate) fn on_connected(&self, now: Moment) {
         self.of_all(now, |cell| cell.on_wanted(now));
     }
@@ -524,10 +586,10 @@ impl Roster {
         self.of_all(now, |cell| cell.on_renewal(now, None));
     }
 
-    fn of_all(&self, now: Moment, tell: impl Fn(&HoldCell)) {
+    fn of_all(&self, now: Moment, change: impl Fn(&HoldCell)) {
         let mut entries = self.entries();
         let all: Vec<_> = entries.by_owner.values().cloned().collect();
-        all.into_iter().for_each(|cell| entries.look_at(now, cell, &tell));
+        all.into_iter().for_each(|cell| entries.look_at(now, cell, &change));
     }
 
     /// Looks at every lease whose time has come, and at all of them if the wall clock stepped.
@@ -547,15 +609,15 @@ impl Roster {
         }
         let first = entries.by_due.first_key_value().map(|(due, _)| due.0);
         let look = entries.looks.first_key_value().map(|(look, _)| now.boot + *look);
-        // A look that was planned stays planned when its lease has left: who acquires and releases in a loop wakes the
-        // watchdog once per look, not once per lease.
+        // A look that was planned stays planned when its lease has left: a client that acquires and releases
+        // in a loop wakes the watchdog once per look, not once per lease.
         let kept = entries.planned.filter(|planned| *planned > now.boot);
         entries.planned = [first, look, kept].into_iter().flatten().min();
         plan.next = entries.planned.map(|due| now + due.saturating_sub(now.boot));
         plan
     }
 
-    /// What is left when nobody can use it any more: leases that were kept idle.
+    /// What is left when no guard is: leases that were kept idle.
     pub(crate) fn take_all(&self) -> Vec<Arc<HoldCell>> {
         let mut entries = self.entries();
         let all = std::mem::take(&mut *entries);
@@ -569,18 +631,18 @@ impl Roster {
             return;
         }
         match cell.poll(now) {
-            Action::Wait { until } => entries.plan_at(until.boot, cell.clone()),
-            Action::Renew | Action::GiveBack => entries.plan_at(now.boot, cell.clone()),
-            Action::Over => entries.take(cell),
+            HoldAction::Wait { until } => entries.plan_at(until.boot, cell.clone()),
+            HoldAction::Renew | HoldAction::Release => entries.plan_at(now.boot, cell.clone()),
+            HoldAction::Done => entries.take(cell),
         }
     }
 }
 
 impl Entries {
-    /// Tells this lease something, and has it looked at now.
-    fn look_at(&mut self, now: Moment, cell: Arc<HoldCell>, tell: impl FnOnce(&HoldCell)) {
+    /// Changes this lease, and has it looked at now.
+    fn look_at(&mut self, now: Moment, cell: Arc<HoldCell>, change: impl FnOnce(&HoldCell)) {
         if self.unplan(&cell) {
-            tell(&cell);
+            change(&cell);
             self.plan_at(now.boot, cell);
         }
     }
@@ -595,8 +657,8 @@ impl Entries {
     }
 
     /// Does what a lease wants now, and plans when it is looked at next.
-    fn follow(&mut self, now: Moment, cell: Arc<HoldCell>, mut action: Action, plan: &mut Plan) {
-        if action == Action::Renew {
+    fn follow(&mut self, now: Moment, cell: Arc<HoldCell>, mut action: HoldAction, plan: &mut Plan) {
+        if action == HoldAction::Renew {
             cell.on_sent(now);
             match plan.renew.last_mut() {
                 Some(batch) if batch.len() < BATCH => batch.push(cell.clone()),
@@ -605,14 +667,17 @@ impl Entries {
             action = cell.poll(now);
         }
         match action {
-            Action::Wait { until } => self.plan_at(until.boot, cell),
-            Action::GiveBack if cell.abandon(now) => {
+            HoldAction::Wait { until } => self.plan_at(until.boot, cell),
+            HoldAction::Release if cell.abandon(now) => {
                 self.take(&cell);
-                plan.give_back.push(cell);
+                plan.release.push(cell);
             }
             // Taken or released in this moment.
-            Action::GiveBack => self.plan_at(now.boot, cell),
-            Action::Renew | Action::Over => self.take(&cell),
+            HoldAction::Release => self.plan_at(now.boot, cell),
+            HoldAction::Renew | HoldAction::Done => {
+                self.take(&cell);
+                plan.ended.push(cell);
+            }
         }
     }
 
@@ -682,8 +747,8 @@ const STEP: Duration = Duration::from_millis(5);
 /// Renewals that travel together.
 const BATCH: usize = 512;
 
-/// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A request for each of
-/// many leases would cost more than their renewals.
+/// Where one is renewed, the others that are due so soon are looked at too, and may travel along: 50 ms. A
+/// request for each of many leases would cost more than their renewals.
 const AHEAD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -692,16 +757,19 @@ mod tests {
     use tenure_testkit::host::PausedHost;
 
     use super::*;
+    use crate::engine::telemetry::Telemetry;
 
     fn lease(host: &Arc<PausedHost>, number: u8, ttl: Duration) -> Arc<HoldCell> {
         let owner = OwnerId::from_random(ProcessId::from_random([0; 8]), [number; 16]);
         let (name, token) = (LockName::new("x").unwrap(), FencingToken::new(1));
         let (grant, timing) = (Grant { name, owner, token, block: 1, ttl }, Timing::new(ttl).unwrap());
         let until = timing.believed_until(host.now(), ttl);
-        Arc::new(HoldCell::new(grant, until, timing, None, host.clone()))
+        let record = Telemetry::new("test").hold(&grant.name);
+        Arc::new(HoldCell::new(grant, until, timing, None, (host.clone(), record)))
     }
 
-    /// H2.1: whatever is planned, the clock is looked at again within the look of the shortest lease that is held.
+    /// H2.1: whatever is planned, the clock is looked at again within the look of the shortest lease that is
+    /// held.
     #[tokio::test(start_paused = true)]
     async fn the_clock_is_looked_at_as_often_as_the_shortest_lease_wants() {
         let (host, roster) = (PausedHost::new(1), Roster::default());

@@ -1,12 +1,13 @@
 //! `InFlight`: claims that were sent, and that their askers do not wait for any more.
 //!
-//! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it would free nothing, and
-//! the lock would be held by no process for a whole ttl (L8). So the future of a claim is never dropped: `Asked` leaves it to a task,
-//! which polls it to its end, and a release of that owner waits for that, over whatever connection either goes. If the runtime of that
-//! task ends first, the outcome is unknown.
+//! A claim that is sent may be granted, even if its asker has gone. Its release must not come before it: it
+//! would free nothing, and the lock would be held by no process for a whole ttl (L8). So the future of a
+//! claim is never dropped: `SentClaim` leaves it to a task, which polls it to its end, and a release of that
+//! owner waits for that, over whatever connection either goes. If the runtime of that task ends first, the
+//! outcome is unknown.
 //!
-//! A claim whose outcome stays unknown may be granted later still: the server may have it in a buffer. The release of its owner is
-//! repeated until the store has answered it after a whole ttl (L9).
+//! A claim whose outcome stays unknown may be granted later still: the server may have it in a buffer. The
+//! release of its owner is repeated until the store has answered it after a whole ttl (L9).
 
 use std::{
     sync::{
@@ -26,18 +27,18 @@ const LATE_MIN: Duration = Duration::from_secs(6);
 /// So many owners are open before those are forgotten that need no release any more.
 const OPEN_MAX: usize = 1024;
 
-pub(super) type Answer = Result<ClaimAnswer, BackendError>;
+pub(super) type ClaimResult = Result<ClaimAnswer, BackendError>;
 
 /// Owners of claims that may yet be granted, unnoticed.
 #[derive(Default)]
 pub(crate) struct InFlight {
-    owners: Mutex<HashMap<OwnerId, Open>>,
+    owners: Mutex<HashMap<OwnerId, OwnerClaims>>,
     /// Mostly there are none.
     is_any: AtomicBool,
 }
 
 #[derive(Default)]
-struct Open {
+struct OwnerClaims {
     /// So many claims are polled to their end.
     under_way: usize,
     /// The outcome of one is unknown: it is granted before then, or never.
@@ -45,28 +46,28 @@ struct Open {
     /// What was granted to one after its asker had gone: a slot of a semaphore has a name of its own.
     /// It ends with its ttl.
     granted: Option<(LockName, Moment)>,
-    /// Rings when none is polled any more.
+    /// Notified when none is polled any more.
     settled: Arc<Notify>,
 }
 
 /// A claim on its way, in the hands of a task.
-pub(super) struct Left {
+pub(super) struct AbandonedClaim {
     in_flight: Arc<InFlight>,
     host: Arc<dyn Host>,
     owner: OwnerId,
     life: Duration,
-    asking: BoxFuture<'static, Answer>,
+    asking: BoxFuture<'static, ClaimResult>,
     is_known: bool,
     is_chosen: bool,
 }
 
 impl InFlight {
-    fn owners(&self) -> MutexGuard<'_, HashMap<OwnerId, Open>> {
+    fn owners(&self) -> MutexGuard<'_, HashMap<OwnerId, OwnerClaims>> {
         // OK because the map is whole whenever code that can panic runs.
         locked(&self.owners)
     }
 
-    fn with<A>(&self, owner: OwnerId, change: impl FnOnce(&mut Open) -> A) -> A {
+    fn with<A>(&self, owner: OwnerId, change: impl FnOnce(&mut OwnerClaims) -> A) -> A {
         let mut owners = self.owners();
         let open = owners.entry(owner).or_default();
         let answer = change(open);
@@ -77,11 +78,16 @@ impl InFlight {
         answer
     }
 
-    fn get<A>(&self, owner: OwnerId, look: impl FnOnce(&Open) -> A) -> Option<A> {
+    fn get<A>(&self, owner: OwnerId, look: impl FnOnce(&OwnerClaims) -> A) -> Option<A> {
         if !self.is_any.load(Ordering::Acquire) {
             return None;
         }
         self.owners().get(&owner).map(look)
+    }
+
+    /// The number of owners whose claims may yet be granted, unnoticed.
+    pub(crate) fn len(&self) -> usize {
+        self.owners().len()
     }
 
     /// A claim of this owner is polled to its end.
@@ -89,7 +95,7 @@ impl InFlight {
         self.get(owner, |open| open.under_way > 0).unwrap_or_default()
     }
 
-    /// Until when a claim of this owner may be granted of which nothing more will be heard.
+    /// Until when a claim of this owner may be granted that has no answer any more.
     pub(crate) fn unknown_until(&self, owner: OwnerId) -> Option<Moment> {
         self.get(owner, |open| open.unknown).flatten()
     }
@@ -101,8 +107,8 @@ impl InFlight {
 
     /// Waits until no claim of this owner is polled any more.
     pub(crate) async fn settled(&self, owner: OwnerId) {
-        while let Some(bell) = self.bell_of(owner) {
-            let settled = bell.notified();
+        while let Some(settled) = self.settled_of(owner) {
+            let settled = settled.notified();
             tokio::pin!(settled);
             // From here on it is not missed.
             settled.as_mut().enable();
@@ -112,7 +118,7 @@ impl InFlight {
         }
     }
 
-    fn bell_of(&self, owner: OwnerId) -> Option<Arc<Notify>> {
+    fn settled_of(&self, owner: OwnerId) -> Option<Arc<Notify>> {
         self.get(owner, |open| (open.under_way > 0).then(|| open.settled.clone())).flatten()
     }
 
@@ -122,7 +128,8 @@ impl InFlight {
         granted.map_or_else(|| name.clone(), |(granted, _)| granted)
     }
 
-    /// Nothing of what is unknown of this owner can be granted any more, or it is no business of this process.
+    /// Nothing of what is unknown of this owner can be granted any more, or it is no business of this
+    /// process.
     pub(crate) fn close(&self, owner: OwnerId) {
         if self.is_open(owner) {
             self.with(owner, |open| (open.unknown, open.granted) = (None, None));
@@ -139,14 +146,15 @@ impl InFlight {
         life: Duration,
         is_chosen: bool,
         host: Arc<dyn Host>,
-        asking: BoxFuture<'static, Answer>,
-    ) -> Left {
+        asking: BoxFuture<'static, ClaimResult>,
+    ) -> AbandonedClaim {
         self.forget_passed(host.now());
         self.with(owner, |open| open.under_way += 1);
-        Left { in_flight: self.clone(), host, owner, life, asking, is_known: false, is_chosen }
+        AbandonedClaim { in_flight: self.clone(), host, owner, life, asking, is_known: false, is_chosen }
     }
 
-    /// What was granted or unknown after its order had ended, because the store failed for so long.
+    /// What was granted or unknown after its release had been given up, because the store had failed for the
+    /// whole time.
     fn forget_passed(&self, now: Moment) {
         let mut owners = self.owners();
         if owners.len() < OPEN_MAX {
@@ -165,11 +173,11 @@ pub(crate) fn life_of(ttl: Duration) -> Duration {
     ttl.max(LATE_MIN)
 }
 
-pub(super) fn is_unknown(answer: &Answer) -> bool {
+pub(super) fn is_unknown(answer: &ClaimResult) -> bool {
     matches!(answer, Err(error) if error.outcome() == Outcome::Unknown)
 }
 
-impl Left {
+impl AbandonedClaim {
     /// Polls it to its end, but not for longer than what it is granted may last.
     pub(super) async fn finish(mut self) {
         let over = self.host.sleep_until(self.host.now() + self.life);
@@ -187,7 +195,7 @@ impl Left {
     }
 }
 
-impl Drop for Left {
+impl Drop for AbandonedClaim {
     /// Even if the runtime of its task has ended.
     fn drop(&mut self) {
         if !self.is_known && !self.is_chosen {

@@ -1,25 +1,62 @@
-//! The queue of this process for a lock: its waiters that the store has not heard of yet.
+//! The waiters of this process for each lock, in order of arrival (L7), of which only the first few ask the
+//! store.
 //!
-//! Only so many waiters of one process have a place in the store's queue for a lock: where places are dear, as many as the
-//! store says ([`Promises::places`](tenure_core::Promises::places)), and of a mutex one. The others wait here, in order of
-//! arrival (L7). While a lease of this process may still be passed on, the first of them waits for that, and asks the
-//! store when it can no longer come: so whoever has asked the store is granted by the store.
+//! The store says how few ([`Promises::places`](tenure_core::Promises::places)); of a mutex it is one, if the
+//! store mints tokens in blocks ([`LocalQueueing`]). A waiter joins, is admitted, reports what the store
+//! answers it, and leaves when it is dropped. The lease that one of them was granted may then be passed on to
+//! the others, each with a token of its own.
+//!
+//! * The store is asked in order of arrival. An admitted waiter keeps its place until it leaves; one that is
+//!   not polled any more keeps no other out ([`SILENCE`]).
+//! * A lease is passed on only to the first of all waiters, and only while that one has not asked the store:
+//!   what has asked the store is granted by the store.
+//! * While a lease may still be passed on, the first waiter that would be content with it waits for that.
+//! * Each holder of a lease has a token of the block that was granted, and no other has it (H5.2, L2).
+//! * Number and time of the holders count from the acquisition, whatever is renewed meanwhile (H5.5). Of a
+//!   lease that may be kept idle only the number does, for its process learns that a client waits elsewhere,
+//!   and then passes it on no more.
+//! * A lease is kept by the keeper before its next holder sees it. One that was passed to a waiter which has
+//!   left meanwhile is passed on again, or released.
+//! * A lock has a queue here while it has waiters, or a lease that may be passed on. The map is locked before
+//!   a queue, and nothing is awaited under either.
 
 use std::{
     collections::BTreeMap,
+    future::pending,
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
 use foldhash::HashMap;
-use tenure_core::{BackendError, Claim, HolderView, Host, Label, LockName, Moment, OwnerId, Timing, locked};
+use tenure_core::{
+    BackendError, Claim, FencingToken, Grant, HolderView, Host, Label, LockName, Moment, OwnerId, Timing,
+    locked,
+};
 use tokio::sync::Notify;
 
 use crate::{
     engine::hold::HoldCell,
-    machine::turns::{IDLE_BLOCK, Turns, block_for},
-    options::{Options, Together},
+    error::AcquireError,
+    machine::acquisition::Position,
+    options::{LocalQueueing, Options, Progress, WaitStatus},
 };
+
+/// How often a lease is passed on at most: 128 times. Two requests are then shared by 129 holders.
+const PASSES_MAX: u32 = 128;
+/// No lease is passed on later than this after it was acquired: 10 ms. A waiter elsewhere is passed for no
+/// longer, and then for the hold that was begun.
+const WITHIN: Duration = Duration::from_millis(10);
+/// Tokens of a lease that may be kept idle: 256. Once they are used up it is acquired anew.
+const IDLE_BLOCK: u32 = 256;
+/// An admitted waiter that is this late with what it was to do is not polled any more: others are admitted in
+/// its place.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long a failure of the store is the answer to waiters that come next: otherwise a store that is down
+/// would be tried by a few waiters at a time.
+const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// How often a waiter that is not notified looks whether it is the first one: one before it may have been
+/// passed a lease, and not be polled.
+const LOOK: Duration = Timing::RETRY_MAX;
 
 /// The queues of all locks.
 pub(crate) struct LocalQueues {
@@ -27,7 +64,7 @@ pub(crate) struct LocalQueues {
     places: Option<usize>,
     /// The store mints a block of tokens when it grants.
     mints_blocks: bool,
-    queues: Mutex<HashMap<LockName, Arc<Queue>>>,
+    queues: Mutex<Queues>,
 }
 
 impl LocalQueues {
@@ -35,314 +72,534 @@ impl LocalQueues {
         Self { places, mints_blocks, queues: Mutex::default() }
     }
 
-    /// Joins the queue of this lock, where there is one. A lease that was passed to a waiter which has gone is `give_away`'s.
+    /// Forgets queues that are there only for an idle lease which has ended.
+    pub(crate) fn forget_ended(&self) {
+        forget_ended(&mut locked(&self.queues));
+    }
+
+    /// The number of locks that have a queue here.
+    pub(crate) fn len(&self) -> usize {
+        locked(&self.queues).len()
+    }
+
+    /// Joins the queue of this lock, where there is one. `release` is for a lease that was passed on to this
+    /// waiter and not taken: it passes the lease on, or has it released.
     pub(crate) fn join<'a>(
         &'a self,
         name: &'a LockName,
         options: &Options,
         timing: Timing,
-        give_away: &'a GiveAway<'a>,
+        release: &'a ReleaseLease<'a>,
     ) -> Option<LocalWaiter<'a>> {
-        let is_one = options.together != Together::No && self.mints_blocks;
+        let is_one = options.queueing != LocalQueueing::Off && self.mints_blocks;
         let places = if is_one { 1 } else { self.places? };
         // A cap counts from the first holder's entry.
-        let takes_turns = is_one && options.together == Together::Turns && options.max_hold.is_none();
-        let (ttl, label, idle) = (timing.ttl(), options.label.clone(), options.idle);
-        let wanted = takes_turns.then_some(Wanted { ttl, label, idle });
-        let bell = Arc::new(Notify::new());
-        let mut queues = self.queues();
+        let shares = is_one && options.queueing == LocalQueueing::HandOver && options.max_hold.is_none();
+        let terms = || LeaseTerms { ttl: timing.ttl(), label: options.label.clone(), idle: options.idle };
+        let notify = Arc::new(Notify::new());
+        let waiter = QueuedWaiter {
+            state: WaiterState::Waiting,
+            places,
+            terms: shares.then(terms),
+            notify: notify.clone(),
+        };
+        let mut queues = self.lock();
         let queue = match queues.get(name) {
             Some(queue) => queue.clone(),
             None => {
-                self.sweep(&mut queues);
-                let queue = Arc::new(Queue::new());
-                queues.insert(name.clone(), queue.clone());
-                queue
+                sweep(&mut queues);
+                queues.entry(name.clone()).or_default().clone()
             }
         };
-        // Before the map is free again: a queue without waiters is removed from it.
-        let number = queue.state().add(Waiter { is: Standing::Waiting, places, wanted, bell: bell.clone() });
-        Some(LocalWaiter { queues: self, give_away, name, queue, number, bell })
+        // Before the map is unlocked: a queue without waiters is removed from it.
+        let number = locked(&queue).add(waiter);
+        Some(LocalWaiter { queues: self, name, queue, number, notify, release })
     }
 
-    /// Passes a lease on to the first waiter, if that wants one like this and may have it; `keep` sees it before anybody can
-    /// take it. Otherwise it is to be given back to the store, and is passed on no more.
+    /// Passes a lease on to the first waiter, if that would be content with it and may have it; `keep` sees
+    /// it before it can be taken. Otherwise it is to be released, and is passed on no more.
     pub(crate) fn pass_on(&self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
-        self.with_lease(cell, |state| state.pass_on(cell, now, keep))
+        self.with_lease(cell, |queue| queue.pass_on(cell, now, keep))
     }
 
     /// The lease is passed on no more.
-    pub(crate) fn keep_back(&self, cell: &HoldCell) {
+    pub(crate) fn stop_passing_on(&self, cell: &HoldCell) {
         self.with_lease(cell, |_| false);
     }
 
-    /// Whether this lease is passed on.
+    /// Whether the lease of this owner may be passed on.
     pub(crate) fn is_shared(&self, name: &LockName, owner: OwnerId) -> bool {
-        let queues = self.queues();
-        queues.get(name).is_some_and(|queue| queue.state().passing.as_ref().is_some_and(|p| p.owner == owner))
+        let queues = self.lock();
+        queues
+            .get(name)
+            .is_some_and(|queue| locked(queue).lease.as_ref().is_some_and(|lease| lease.owner == owner))
     }
 
-    fn with_lease(&self, cell: &HoldCell, is_passed: impl FnOnce(&mut State) -> bool) -> bool {
+    fn with_lease(&self, cell: &HoldCell, is_passed: impl FnOnce(&mut LocalQueue) -> bool) -> bool {
         let name = &cell.grant().name;
-        let mut queues = self.queues();
+        let mut queues = self.lock();
         let Some(queue) = queues.get(name).cloned() else { return false };
-        let mut state = queue.state();
-        if state.passing.as_ref().is_none_or(|passing| passing.owner != cell.owner()) {
+        let mut queue = locked(&queue);
+        if queue.lease.as_ref().is_none_or(|lease| lease.owner != cell.owner()) {
             return false;
         }
-        if is_passed(&mut state) {
+        if is_passed(&mut queue) {
             return true;
         }
-        state.passing = None;
-        state.ring_first();
-        if state.waiters.is_empty() {
+        queue.lease = None;
+        queue.notify_first();
+        if queue.waiters.is_empty() {
             queues.remove(name);
         }
         false
     }
 
-    /// Forgets queues that nobody is in and whose idle lease was given back meanwhile; now and then, for each of them costs a look.
-    fn sweep(&self, queues: &mut HashMap<LockName, Arc<Queue>>) {
-        const FEW: usize = 64;
-        if queues.len() < FEW || !queues.len().is_power_of_two() {
-            return;
-        }
-        queues.retain(|_, queue| {
-            let state = queue.state();
-            let idle = state.passing.as_ref().and_then(|passing| passing.idle.as_ref());
-            !state.waiters.is_empty() || idle.is_none_or(|idle| idle.remaining() > Duration::ZERO)
-        });
-    }
-
-    fn queues(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Queue>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Mutex<LocalQueue>>>> {
         // OK because a map is whole whenever code that can panic runs.
         locked(&self.queues)
     }
 }
 
-/// One waiter in a local queue. When it is dropped, the next one is admitted.
-pub(crate) struct LocalWaiter<'a> {
-    queues: &'a LocalQueues,
-    give_away: &'a GiveAway<'a>,
-    name: &'a LockName,
-    queue: Arc<Queue>,
-    number: u64,
-    bell: Arc<Notify>,
+type Queues = HashMap<LockName, Arc<Mutex<LocalQueue>>>;
+
+/// Forgets queues without waiters whose idle lease has ended meanwhile; only now and then, for it looks at
+/// each of them.
+fn sweep(queues: &mut Queues) {
+    const FEW: usize = 64;
+    if queues.len() >= FEW && queues.len().is_power_of_two() {
+        forget_ended(queues);
+    }
 }
 
-/// Has a lease passed on, or given back.
-pub(crate) type GiveAway<'a> = dyn Fn(&HoldCell) + Send + Sync + 'a;
+fn forget_ended(queues: &mut Queues) {
+    queues.retain(|_, queue| {
+        let queue = locked(queue);
+        let idle = queue.lease.as_ref().and_then(|lease| lease.idle.as_ref());
+        !queue.waiters.is_empty() || idle.is_none_or(|idle| idle.remaining() > Duration::ZERO)
+    });
+}
 
-/// A waiter at the head of the local queue.
-pub(crate) enum Turn {
-    /// It asks the store.
-    Store,
-    /// It was passed this lease, which may have been lost meanwhile.
-    Passed(Arc<HoldCell>),
+/// It may do nothing yet, and looks again then at the latest.
+struct LookAgain(Moment);
+
+/// Passes a lease on, or has it released.
+pub(crate) type ReleaseLease<'a> = dyn Fn(&HoldCell) + Send + Sync + 'a;
+
+/// What a waiter may do when it is the first one.
+pub(crate) enum Admission {
+    /// It holds this lease, which was passed on to it.
+    Lease(Arc<HoldCell>),
+    /// It asks the store, from then on.
+    AskStore(Moment),
+}
+
+/// One waiter in a local queue. When it is dropped, the next one is notified.
+pub(crate) struct LocalWaiter<'a> {
+    queues: &'a LocalQueues,
+    name: &'a LockName,
+    queue: Arc<Mutex<LocalQueue>>,
+    number: u64,
+    notify: Arc<Notify>,
+    release: &'a ReleaseLease<'a>,
 }
 
 impl LocalWaiter<'_> {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.queue.state()
+    fn lock(&self) -> MutexGuard<'_, LocalQueue> {
+        // OK because the numbers agree whenever code that can panic runs.
+        locked(&self.queue)
     }
 
-    /// What it may do now, if it is the first one.
-    pub(crate) fn turn_now(&self, now: Moment) -> Option<Turn> {
-        self.state().look(self.number, now).ok()
-    }
-
-    /// Waits from now on until it is the first one, and is passed a lease or may ask the store; and when that was.
+    /// Waits, from `began` on and within the budget, until it is the first one, and is passed a lease or may
+    /// ask the store.
+    ///
+    /// # Errors
+    /// If the budget is used up, or the store has failed the waiters before it for longer than the patience.
     ///
     /// # Cancel safety
     /// A waiter that stops waiting leaves its turn to the next one.
-    pub(crate) async fn turn(&self, host: &dyn Host, mut now: Moment) -> (Turn, Moment) {
+    pub(crate) async fn admit(
+        &self,
+        host: &dyn Host,
+        began: Moment,
+        (budget, patience): (Option<Duration>, Duration),
+        progress: Option<&Progress>,
+    ) -> Result<Admission, AcquireError> {
+        let timed_out = async {
+            match budget {
+                Some(budget) => host.sleep_until(began + budget).await,
+                None => pending().await,
+            }
+        };
+        tokio::pin!(timed_out);
+        let mut now = began;
         loop {
-            let until = match self.state().look(self.number, now) {
-                Ok(turn) => return (turn, now),
-                Err(until) => until.unwrap_or(now + LOOK),
+            let admission = self.lock().look(self.number, now);
+            let until = match admission {
+                Ok(Admission::Lease(cell)) if cell.take(now).is_err() => {
+                    // It came too late to be believed: the store may still count us in, until the ttl ends.
+                    (self.release)(&cell);
+                    continue;
+                }
+                Ok(Admission::AskStore(now)) => {
+                    let failure = self.lock().failure(now, patience);
+                    return failure
+                        .map_or(Ok(Admission::AskStore(now)), |error| Err(AcquireError::Store(error)));
+                }
+                Ok(lease) => return Ok(lease),
+                Err(LookAgain(until)) => until,
             };
-            let is_rung = tokio::select! {
+            if let Some(progress) = progress {
+                progress.show(self.lock().shown_to(self.number));
+            }
+            tokio::select! {
                 biased;
-                () = self.bell.notified() => true,
-                () = host.sleep_until(until) => false,
-            };
-            now = host.now();
-            if !is_rung {
-                self.state().pass_over_the_first(self.number, now);
+                () = self.notify.notified() => now = host.now(),
+                () = host.sleep_until(until) => {
+                    now = host.now();
+                    self.lock().pass_over_the_first(self.number, now);
+                }
+                () = &mut timed_out => {
+                    now = host.now();
+                    let queue = self.lock();
+                    let WaitStatus { ahead, holder, .. } = queue.shown_to(self.number);
+                    return Err(queue.failure(now, Duration::ZERO).map_or_else(
+                        || AcquireError::TimedOut { waited: began.elapsed(now), ahead, holder: holder.map(Box::new) },
+                        AcquireError::Store,
+                    ));
+                }
             }
         }
     }
 
-    /// How many tokens to ask for: for those behind it who would be content with its lease, up to the first who would not.
+    /// How many tokens to ask for: for those behind it that would be content with its lease, up to the first
+    /// that would not.
     pub(crate) fn block(&self) -> u32 {
-        let state = self.state();
-        let Some(own) = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.as_ref()) else {
+        let queue = self.lock();
+        let Some(own) = queue.waiters.get(&self.number).and_then(|waiter| waiter.terms.as_ref()) else {
             return 1;
         };
-        let behind = state.waiters.range(self.number + 1..);
-        let behind = behind.take_while(|(_, waiter)| waiter.wanted.as_ref() == Some(own)).count();
+        let behind = queue.waiters.range(self.number + 1..);
+        let behind = behind.take_while(|(_, waiter)| waiter.terms.as_ref() == Some(own)).count();
         if own.idle.is_some() { IDLE_BLOCK } else { block_for(behind) }
-    }
-
-    /// The lease that it asked for is there, and those behind it may have their turns.
-    pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
-        let grant = cell.grant();
-        let mut state = self.state();
-        let mut own = HolderView::new(grant.owner.to_string(), claim.mode);
-        (own.label, own.since, own.is_this_process) = (Some((*claim.label).clone()), Some(now.wall), true);
-        (state.heard.ahead, state.heard.holder) = (0, None);
-        state.heard.own = Some((Arc::downgrade(cell), own));
-        let wanted = state.waiters.get(&self.number).and_then(|waiter| waiter.wanted.clone());
-        let idles = wanted.as_ref().is_some_and(|wanted| wanted.idle.is_some());
-        let turns = Turns::of(now, grant, idles);
-        let owner = grant.owner;
-        state.passing = wanted.zip(turns).map(|(is, turns)| Passing { owner, is, turns, idle: None });
     }
 
     /// It asks the store, or is answered, then at the latest.
     pub(crate) fn on_due(&self, due: Moment) {
-        if let Some(known) = self.state().admitted.get_mut(&self.number) {
+        if let Some(known) = self.lock().admitted.get_mut(&self.number) {
             *known = due;
         }
     }
 
-    /// The store has answered an admitted waiter: how many are ahead, and who holds.
-    pub(crate) fn on_answer(&self, standing: (Option<usize>, Option<&HolderView>)) {
-        let mut state = self.state();
-        let is_first = state.waiters.keys().next() == Some(&self.number);
-        let heard = &mut state.heard;
-        let (ahead, holder) = standing;
-        (heard.holder, heard.failed) = (holder.cloned(), None);
-        if is_first {
-            heard.ahead = ahead.unwrap_or(0);
+    /// How many are ahead of it; `None` if it knows of none.
+    pub(crate) fn ahead(&self) -> Option<usize> {
+        let ahead = self.lock().ahead_of(self.number);
+        (ahead > 0).then_some(ahead)
+    }
+
+    /// What the store has answered: how many are ahead, and who holds; or that it has failed.
+    pub(crate) fn on_answer(&self, now: Moment, answer: Result<Position<'_>, &BackendError>) {
+        let mut queue = self.lock();
+        let is_first = queue.waiters.keys().next() == Some(&self.number);
+        let last = &mut queue.last;
+        match answer {
+            Ok(Position { ahead, holder }) => {
+                (last.holder, last.failure) = (holder.cloned(), None);
+                if is_first {
+                    last.ahead = ahead.unwrap_or(0);
+                }
+            }
+            Err(error) if error.kind().is_transient() => {
+                let lasting =
+                    last.failure.as_ref().filter(|failure| failure.last.elapsed(now) < FAILURE_KEPT);
+                let since = lasting.map_or(now, |failure| failure.since);
+                last.failure = Some(StoreFailure { since, last: now, error: error.clone() });
+            }
+            Err(_) => {}
         }
     }
 
-    /// The store has failed an admitted waiter.
-    pub(crate) fn on_failure(&self, now: Moment, error: &BackendError) {
-        let heard = &mut self.state().heard;
-        if error.kind().is_transient() {
-            let lasting = heard.failed.as_ref().filter(|failed| failed.last.elapsed(now) < TROUBLE);
-            let since = lasting.map_or(now, |failed| failed.since);
-            heard.failed = Some(Failed { since, last: now, error: error.clone() });
-        }
-    }
-
-    /// How many are before it: waiters of this process, and those before the first of them in the store.
-    pub(crate) fn ahead(&self) -> usize {
-        let state = self.state();
-        state.waiters.range(..self.number).count() + state.heard.ahead
-    }
-
-    /// Who holds: this process, as far as it knows, or as the store last said to an admitted waiter.
-    pub(crate) fn holder(&self) -> Option<HolderView> {
-        let state = self.state();
-        let Heard { holder, own, .. } = &state.heard;
-        let own = own.as_ref().and_then(|(cell, view)| {
-            let (cell, mut view) = (cell.upgrade().filter(|cell| cell.check().is_ok())?, view.clone());
-            (view.token, view.expires_in) = (Some(cell.grant().token), Some(cell.remaining()));
-            Some(view)
-        });
-        own.or_else(|| holder.clone())
-    }
-
-    /// How the store has failed admitted waiters for so long at least, until a moment ago.
-    pub(crate) fn failed(&self, now: Moment, patience: Duration) -> Option<BackendError> {
-        let state = self.state();
-        let is_told =
-            |failed: &&Failed| failed.since.elapsed(now) >= patience && failed.last.elapsed(now) < TROUBLE;
-        state.heard.failed.as_ref().filter(is_told).map(|failed| failed.error.clone())
+    /// The lease that it asked for is there, and may be passed on to those behind it.
+    pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
+        let grant = cell.grant();
+        let mut queue = self.lock();
+        let mut own = HolderView::new(grant.owner.to_string(), claim.mode);
+        (own.label, own.since, own.is_this_process) = (Some((*claim.label).clone()), Some(now.wall), true);
+        (queue.last.ahead, queue.last.holder) = (0, None);
+        queue.last.own = Some((Arc::downgrade(cell), own));
+        let terms = queue.waiters.get(&self.number).and_then(|waiter| waiter.terms.clone());
+        queue.lease = terms.and_then(|terms| SharedLease::of(now, grant, terms));
     }
 }
 
 impl Drop for LocalWaiter<'_> {
     fn drop(&mut self) {
-        let mut queues = self.queues.queues();
-        let mut state = self.queue.state();
-        let was = state.waiters.remove(&self.number).map(|waiter| waiter.is);
-        state.admitted.remove(&self.number);
-        if state.waiters.is_empty() && state.passing.is_none() {
+        let mut queues = self.queues.lock();
+        let mut queue = self.lock();
+        let state = queue.waiters.remove(&self.number).map(|waiter| waiter.state);
+        queue.admitted.remove(&self.number);
+        if queue.waiters.is_empty() && queue.lease.is_none() {
             queues.remove(self.name);
         } else {
-            state.ring_first();
+            queue.notify_first();
         }
-        drop((state, queues));
-        if let Some(Standing::Passed(unseen)) = was {
-            (self.give_away)(&unseen);
+        drop((queue, queues));
+        if let Some(WaiterState::PassedOn(unseen)) = state {
+            (self.release)(&unseen);
         }
     }
 }
 
-struct Queue(Mutex<State>);
-
-struct State {
+/// The queue of one lock.
+#[derive(Default)]
+struct LocalQueue {
     /// Those that may ask the store, and when each is to ask or to be answered next.
     admitted: BTreeMap<u64, Moment>,
     arrivals: u64,
     /// By arrival.
-    waiters: BTreeMap<u64, Waiter>,
-    passing: Option<Passing>,
-    heard: Heard,
+    waiters: BTreeMap<u64, QueuedWaiter>,
+    lease: Option<SharedLease>,
+    last: LastStoreAnswer,
 }
 
-struct Waiter {
-    is: Standing,
+struct QueuedWaiter {
+    state: WaiterState,
     /// How many may be admitted beside it, and with it.
     places: usize,
-    /// The lease that it would be content with; `None` if it wants one of its own.
-    wanted: Option<Wanted>,
-    bell: Arc<Notify>,
+    /// Of the lease that it would be content with; `None` if it wants one of its own.
+    terms: Option<LeaseTerms>,
+    notify: Arc<Notify>,
 }
 
-/// The lease of this process that may be passed on.
-struct Passing {
-    owner: OwnerId,
-    is: Wanted,
-    turns: Turns,
-    /// It is kept while nobody here wants it, for whoever comes.
-    idle: Option<Arc<HoldCell>>,
+enum WaiterState {
+    /// The store does not know it.
+    Waiting,
+    /// It may ask the store.
+    Admitted,
+    /// A lease was passed on to it, which it has not seen yet.
+    PassedOn(Arc<HoldCell>),
 }
 
 /// What must be the same for a lease to be passed on.
-#[derive(Clone, PartialEq, Eq)]
-struct Wanted {
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LeaseTerms {
     ttl: Duration,
     label: Arc<Label>,
     /// How long it is kept when it has nothing to do.
     idle: Option<Duration>,
 }
 
-enum Standing {
-    /// The store has not heard of it.
-    Waiting,
-    /// It may ask the store.
-    Admitted,
-    /// A lease was passed to it, which it has not seen yet.
-    Passed(Arc<HoldCell>),
-}
-
-/// What the store last said to an admitted waiter.
+/// What the store last answered an admitted waiter.
 #[derive(Default)]
-struct Heard {
+struct LastStoreAnswer {
     /// How many were before the first of all waiters.
     ahead: usize,
     holder: Option<HolderView>,
     /// The lease that a waiter of this queue was granted or passed last, and how it is shown.
     own: Option<(Weak<HoldCell>, HolderView)>,
-    failed: Option<Failed>,
+    failure: Option<StoreFailure>,
 }
 
 /// Since when the store fails without a break, when it did last, and how.
-struct Failed {
+struct StoreFailure {
     since: Moment,
     last: Moment,
     error: BackendError,
 }
 
-impl Passing {
+impl LocalQueue {
+    fn add(&mut self, waiter: QueuedWaiter) -> u64 {
+        self.arrivals += 1;
+        self.waiters.insert(self.arrivals, waiter);
+        self.arrivals
+    }
+
+    /// The first of those that the store does not know.
+    fn first(&mut self) -> Option<(u64, &mut QueuedWaiter)> {
+        let is_waiting = |waiter: &QueuedWaiter| matches!(waiter.state, WaiterState::Waiting);
+        self.waiters
+            .iter_mut()
+            .find(|(_, waiter)| is_waiting(waiter))
+            .map(|(number, waiter)| (*number, waiter))
+    }
+
+    fn notify_first(&mut self) {
+        if let Some((_, first)) = self.first() {
+            first.notify.notify_one();
+        }
+    }
+
+    /// What this waiter may do now.
+    fn look(&mut self, number: u64, now: Moment) -> Result<Admission, LookAgain> {
+        let is_first = self.first().is_some_and(|(first, _)| first == number);
+        let (open, busy) = (self.open_until(now), self.busy(now));
+        let Some(waiter) = self.waiters.get_mut(&number) else { return Err(LookAgain(now + LOOK)) };
+        match &waiter.state {
+            WaiterState::Admitted => return Ok(Admission::AskStore(now)),
+            WaiterState::PassedOn(cell) => {
+                let cell = cell.clone();
+                waiter.state = WaiterState::Waiting;
+                return Ok(Admission::Lease(cell));
+            }
+            WaiterState::Waiting if !is_first => return Err(LookAgain(now + LOOK)),
+            WaiterState::Waiting => {}
+        }
+        let is_content = |lease: &SharedLease| waiter.terms.as_ref() == Some(&lease.terms);
+        if let Some(lease) = &mut self.lease
+            && let Some(idle) = lease.idle.take()
+        {
+            if is_content(lease) && idle.may_be_taken(now) {
+                lease.on_holder(now);
+                return Ok(Admission::Lease(idle));
+            }
+            idle.on_wanted(now);
+            self.lease = None;
+        }
+        if let Some(open) = open.filter(|_| self.lease.as_ref().is_some_and(is_content)) {
+            return Err(LookAgain(open));
+        }
+        if busy >= waiter.places {
+            return Err(LookAgain(now + LOOK));
+        }
+        self.admit(number, now);
+        self.notify_first();
+        Ok(Admission::AskStore(now))
+    }
+
+    fn admit(&mut self, number: u64, now: Moment) {
+        if let Some(waiter) = self.waiters.get_mut(&number) {
+            waiter.state = WaiterState::Admitted;
+            self.admitted.insert(number, now);
+        }
+    }
+
+    /// How many may ask the store, and are polled.
+    fn busy(&self, now: Moment) -> usize {
+        self.admitted.values().filter(|due| !(**due + SILENCE).is_over(now)).count()
+    }
+
+    /// The first one was notified and has not come: it is admitted, and will not be waited for.
+    fn pass_over_the_first(&mut self, but: u64, now: Moment) {
+        let (is_open, busy) = (self.open_until(now).is_some(), self.busy(now));
+        if let Some((first, waiter)) = self.first()
+            && first != but
+            && !is_open
+            && busy < waiter.places
+        {
+            waiter.notify.notify_one();
+            self.admit(first, now);
+        }
+    }
+
+    /// Until when the lease of this process may be passed on.
+    fn open_until(&self, now: Moment) -> Option<Moment> {
+        self.lease.as_ref().and_then(|lease| lease.open_until(now))
+    }
+
+    /// To the first one, unless one before it has asked the store; without waiters it may be kept idle.
+    fn pass_on(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
+        let Some(lease) = &mut self.lease else { return false };
+        let Some(first) = self.waiters.values_mut().next() else { return lease.keep_idle(cell, now, keep) };
+        if !matches!(first.state, WaiterState::Waiting) || first.terms.as_ref() != Some(&lease.terms) {
+            return false;
+        }
+        let token = lease.next(now);
+        let Some(passed) = token.and_then(|token| cell.pass_on(now, token, None)) else { return false };
+        lease.on_holder(now);
+        let passed = Arc::new(passed);
+        if let Some((own, _)) = &mut self.last.own {
+            *own = Arc::downgrade(&passed);
+        }
+        keep(passed.clone());
+        first.state = WaiterState::PassedOn(passed);
+        first.notify.notify_one();
+        true
+    }
+
+    /// How many are before it, in this process and before the first of them in the store.
+    fn ahead_of(&self, number: u64) -> usize {
+        self.waiters.range(..number).count() + self.last.ahead
+    }
+
+    /// What this waiter is shown: how many are before it, and the holder: this process, as far as it knows, or as
+    /// the store last answered.
+    fn shown_to(&self, number: u64) -> WaitStatus {
+        let own = self.last.own.as_ref().and_then(|(cell, view)| {
+            let (cell, mut view) = (cell.upgrade()?, view.clone());
+            let left = cell.remaining();
+            (view.token, view.expires_in) = (Some(cell.grant().token), Some(left));
+            (!left.is_zero()).then_some(view)
+        });
+        // Between two turns it is the last one of this process: better an old name than none.
+        let former = || {
+            let (_, view) = self.last.own.as_ref()?;
+            let mut view = view.clone();
+            view.expires_in = Some(Duration::ZERO);
+            Some(view)
+        };
+        let holder = own.or_else(|| self.last.holder.clone()).or_else(former);
+        WaitStatus { ahead: Some(self.ahead_of(number)), holder, failing: None }
+    }
+
+    /// How the store has failed admitted waiters for `patience` at least, until a moment ago.
+    fn failure(&self, now: Moment, patience: Duration) -> Option<BackendError> {
+        let failure = self.last.failure.as_ref();
+        let lasts = failure.filter(|failure| failure.since.elapsed(now) >= patience);
+        lasts.filter(|failure| failure.last.elapsed(now) < FAILURE_KEPT).map(|failure| failure.error.clone())
+    }
+}
+
+/// The lease of this process that may be passed on.
+#[derive(Clone)]
+struct SharedLease {
+    owner: OwnerId,
+    terms: LeaseTerms,
+    /// The token of the next holder.
+    next: FencingToken,
+    /// How many more holders there may be.
+    left: u32,
+    /// Until then it is worth waiting for the holder.
+    until: Moment,
+    /// It is kept without a holder, for the next waiter.
+    idle: Option<Arc<HoldCell>>,
+}
+
+impl SharedLease {
+    /// Of a grant that was acquired now; `None` if it has a token for its first holder only.
+    fn of(now: Moment, grant: &Grant, terms: LeaseTerms) -> Option<Self> {
+        let most = if terms.idle.is_some() { IDLE_BLOCK - 1 } else { PASSES_MAX };
+        let left = grant.block.saturating_sub(1).min(most);
+        let (owner, next) = (grant.owner, FencingToken::new(grant.token.get() + 1));
+        (left > 0).then_some(Self { owner, terms, next, left, until: now + WITHIN, idle: None })
+    }
+
+    /// Until when it is worth waiting for the holder: it passes the lease on, or, after the last time,
+    /// releases it immediately.
+    fn open_until(&self, now: Moment) -> Option<Moment> {
+        (!self.until.is_over(now)).then_some(self.until)
+    }
+
+    /// The token of the next holder, if there may be one.
+    fn next(&mut self, now: Moment) -> Option<FencingToken> {
+        let is_open = self.terms.idle.is_some() || self.open_until(now).is_some();
+        if !is_open || self.left == 0 {
+            return None;
+        }
+        let token = self.next;
+        self.next = FencingToken::new(token.get() + 1);
+        self.left -= 1;
+        Some(token)
+    }
+
+    /// A lease that may be kept idle has a new holder, which may be waited for as long as a first one.
+    fn on_holder(&mut self, now: Moment) {
+        if self.terms.idle.is_some() {
+            self.until = now + WITHIN;
+        }
+    }
+
     fn keep_idle(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
-        let Some(time) = self.is.idle else { return false };
-        let token = self.turns.next(now);
+        let Some(time) = self.terms.idle else { return false };
+        let token = self.next(now);
         let Some(kept) = token.and_then(|token| cell.pass_on(now, token, Some(time))) else { return false };
         let kept = Arc::new(kept);
         keep(kept.clone());
@@ -351,135 +608,86 @@ impl Passing {
     }
 }
 
-impl Queue {
-    fn new() -> Self {
-        let (waiters, heard) = (BTreeMap::new(), Heard::default());
-        Self(Mutex::new(State { admitted: BTreeMap::new(), arrivals: 0, waiters, passing: None, heard }))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // OK because the numbers agree whenever code that can panic runs.
-        locked(&self.0)
-    }
+/// How many tokens to ask for, with `behind` waiters behind: one for the first holder, and two for each of
+/// them, for a task that has held the lock may come again.
+fn block_for(behind: usize) -> u32 {
+    let passes = u32::try_from(behind).unwrap_or(PASSES_MAX).saturating_mul(2);
+    1 + passes.min(PASSES_MAX)
 }
 
-impl State {
-    fn add(&mut self, waiter: Waiter) -> u64 {
-        self.arrivals += 1;
-        self.waiters.insert(self.arrivals, waiter);
-        self.arrivals
+#[cfg(test)]
+mod tests {
+    use tenure_core::{Mode, ProcessId};
+
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        let time = Duration::from_millis(millis);
+        Moment { boot: time, wall: time }
     }
 
-    /// The first of those that the store has not heard of.
-    fn first(&mut self) -> Option<(u64, &mut Waiter)> {
-        let waiting = |waiter: &Waiter| matches!(waiter.is, Standing::Waiting);
-        self.waiters.iter_mut().find(|(_, waiter)| waiting(waiter)).map(|(number, waiter)| (*number, waiter))
+    /// A time-out names a holder whenever one is known: between two turns of this process it named none.
+    #[test]
+    fn between_two_turns_the_last_holder_is_shown_and_a_known_one_before_it() {
+        let (ours, theirs) =
+            ["1", "2"].map(|digit| HolderView::new(digit.repeat(48), Mode::Exclusive)).into();
+        let mut queue = LocalQueue::default();
+        assert!(queue.shown_to(0).holder.is_none());
+        queue.last.own = Some((Weak::new(), ours.clone()));
+        let shown = queue.shown_to(0).holder.unwrap();
+        assert_eq!((shown.owner, shown.expires_in), (ours.owner, Some(Duration::ZERO)));
+        queue.last.holder = Some(theirs.clone());
+        assert_eq!(queue.shown_to(0).holder, Some(theirs));
     }
 
-    fn ring_first(&mut self) {
-        if let Some((_, first)) = self.first() {
-            first.bell.notify_one();
+    fn grant(block: u32) -> Grant {
+        Grant {
+            name: LockName::new("a").unwrap(),
+            owner: OwnerId::from_random(ProcessId::from_random([1; 8]), [2; 16]),
+            token: FencingToken::new(100),
+            block,
+            ttl: Duration::from_secs(10),
         }
     }
 
-    /// To the first one, unless somebody before it has asked the store; where nobody waits it may be kept.
-    fn pass_on(&mut self, cell: &HoldCell, now: Moment, keep: impl FnOnce(Arc<HoldCell>)) -> bool {
-        let Some(passing) = &mut self.passing else { return false };
-        let Some(first) = self.waiters.values_mut().next() else { return passing.keep_idle(cell, now, keep) };
-        if !matches!(first.is, Standing::Waiting) || first.wanted.as_ref() != Some(&passing.is) {
-            return false;
-        }
-        let token = passing.turns.next(now);
-        let Some(passed) = token.and_then(|token| cell.pass_on(now, token, None)) else { return false };
-        passing.turns.on_holder(now);
-        let passed = Arc::new(passed);
-        if let Some((own, _)) = &mut self.heard.own {
-            *own = Arc::downgrade(&passed);
-        }
-        keep(passed.clone());
-        first.is = Standing::Passed(passed);
-        first.bell.notify_one();
-        true
+    fn shared(block: u32, idle: Option<Duration>) -> Option<SharedLease> {
+        let terms = LeaseTerms { ttl: Duration::from_secs(10), label: Arc::default(), idle };
+        SharedLease::of(at(0), &grant(block), terms)
     }
 
-    /// How many may ask the store, and are polled.
-    fn busy(&self, now: Moment) -> usize {
-        self.admitted.values().filter(|due| !(**due + SILENCE).is_over(now)).count()
+    /// H5.2: never more tokens than were granted, each once, and all above the first holder's.
+    #[test]
+    fn a_lease_is_passed_on_as_often_as_its_block_has_tokens() {
+        assert!(shared(1, None).is_none());
+        let mut lease = shared(4, None).unwrap();
+        let tokens: Vec<u64> = std::iter::from_fn(|| lease.next(at(1))).map(FencingToken::get).collect();
+        assert_eq!(tokens, [101, 102, 103]);
     }
 
-    fn admit(&mut self, number: u64, now: Moment) {
-        if let Some(waiter) = self.waiters.get_mut(&number) {
-            waiter.is = Standing::Admitted;
-            self.admitted.insert(number, now);
-        }
+    /// H5.5: a larger block does not make more holders, and time does not begin anew with a holder.
+    #[test]
+    fn passing_on_ends_by_number_and_by_time_since_the_acquisition() {
+        let mut lease = shared(1000, None).unwrap();
+        assert_eq!(std::iter::from_fn(|| lease.next(at(0))).count(), 128);
+        let mut lease = shared(129, None).unwrap();
+        assert!(lease.next(at(9)).is_some());
+        assert_eq!((lease.next(at(10)), lease.open_until(at(10))), (None, None));
     }
 
-    /// The first one was rung and has not come: it is admitted, and will not be waited for.
-    fn pass_over_the_first(&mut self, but: u64, now: Moment) {
-        let (is_open, busy) = (self.open_until(now).is_some(), self.busy(now));
-        if let Some((first, waiter)) = self.first()
-            && first != but
-            && !is_open
-            && busy < waiter.places
-        {
-            waiter.bell.notify_one();
-            self.admit(first, now);
-        }
+    /// A lease that may be kept idle is passed on at any time, and no more often than it has tokens. Its
+    /// holder is waited for no longer than any.
+    #[test]
+    fn passing_on_of_a_lease_that_is_kept_ends_by_number_alone() {
+        let mut lease = shared(1000, Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(std::iter::from_fn(|| lease.next(at(60_000))).count(), 255);
+        assert_eq!(lease.open_until(at(60_000)), None);
+        lease.on_holder(at(60_000));
+        assert_eq!(lease.open_until(at(60_009)), Some(at(60_010)));
     }
 
-    /// Until when the lease of this process may be passed on.
-    fn open_until(&self, now: Moment) -> Option<Moment> {
-        self.passing.as_ref().and_then(|passing| passing.turns.open_until(now))
-    }
-
-    /// What this waiter may do now; until when it waits at most, if it is the first one.
-    fn look(&mut self, number: u64, now: Moment) -> Result<Turn, Option<Moment>> {
-        let is_first = self.first().is_some_and(|(first, _)| first == number);
-        let (open, busy) = (self.open_until(now), self.busy(now));
-        let Some(waiter) = self.waiters.get_mut(&number) else { return Err(None) };
-        match &waiter.is {
-            Standing::Admitted => Ok(Turn::Store),
-            Standing::Passed(cell) => {
-                let cell = cell.clone();
-                waiter.is = Standing::Waiting;
-                Ok(Turn::Passed(cell))
-            }
-            Standing::Waiting if !is_first => Err(None),
-            Standing::Waiting => {
-                if let Some(passing) = &mut self.passing
-                    && let Some(idle) = passing.idle.take()
-                {
-                    if waiter.wanted.as_ref() == Some(&passing.is) && idle.may_be_taken(now) {
-                        passing.turns.on_holder(now);
-                        return Ok(Turn::Passed(idle));
-                    }
-                    idle.on_wanted(now);
-                    self.passing = None;
-                }
-                let may_have_it =
-                    self.passing.as_ref().is_some_and(|p| waiter.wanted.as_ref() == Some(&p.is));
-                if may_have_it && open.is_some() {
-                    return Err(open);
-                }
-                if busy >= waiter.places {
-                    return Err(None);
-                }
-                self.admit(number, now);
-                self.ring_first();
-                Ok(Turn::Store)
-            }
-        }
+    /// As many tokens are asked for as may be used, and one for the first holder.
+    #[test]
+    fn a_block_has_two_tokens_for_each_waiter_behind() {
+        assert_eq!([0, 1, 63, 64, 65, usize::MAX].map(block_for), [1, 3, 127, 129, 129, 129]);
     }
 }
-
-/// An admitted waiter that was to do something so long ago, and has not, is not polled any more: others are admitted in its
-/// place.
-const SILENCE: Duration = Duration::from_secs(1);
-
-/// For so long a failure is told to those who come next: otherwise a store that is down would be tried by a few waiters at
-/// a time.
-const TROUBLE: Duration = Duration::from_secs(5);
-
-/// A waiter that is not rung looks so often whether it is the first one: somebody before it may have been passed a lease,
-/// and not be polled.
-const LOOK: Duration = Timing::RETRY_MAX;

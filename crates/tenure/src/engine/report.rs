@@ -1,32 +1,80 @@
-//! What is said of acquisitions and holds in traces and in the log.
+//! What is reported of an acquisition while it waits.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tenure_core::{Grant, HolderView, LockName, Moment};
-use tracing::{Span, debug_span, field::Empty};
+use tenure_core::{BackendError, Claim, HolderView, LockName, Moment, OwnerId};
+use tracing::field;
 
-/// What a trace shows of each acquisition, hold and renewal on one store. All have the same fields.
-#[derive(Clone, Copy)]
-pub(crate) struct Spans {
-    pub(crate) backend: &'static str,
+use crate::{
+    engine::{hold::HoldCell, queue::LocalWaiter, telemetry::AcquireRecord},
+    machine::acquisition::Position,
+    options::{Progress, WaitStatus},
+};
+
+/// Reports each step of one acquisition: to the program, in its trace and its `Progress`, and to the others
+/// that wait for the lock in this process.
+pub(crate) struct Reporter<'a> {
+    lock: &'a LockName,
+    record: &'a AcquireRecord<'a>,
+    progress: Option<&'a Progress>,
+    /// In the queue of this process, where the store takes only a few waiters of one.
+    pub(crate) queued: Option<LocalWaiter<'a>>,
+    self_wait: SelfWait,
 }
 
-impl Spans {
-    /// From the first request to the answer; its owner and its token are recorded when they are known.
-    pub(crate) fn acquire(self, lock: &LockName) -> Span {
-        debug_span!("acquire", %lock, owner = Empty, token = Empty, backend = self.backend)
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(
+        lock: &'a LockName,
+        record: &'a AcquireRecord<'a>,
+        progress: Option<&'a Progress>,
+        queued: Option<LocalWaiter<'a>>,
+    ) -> Self {
+        Self { lock, record, progress, queued, self_wait: SelfWait::default() }
     }
 
-    /// For as long as there is a guard.
-    pub(crate) fn hold(self, grant: &Grant) -> Span {
-        let Grant { name, owner, token, .. } = grant;
-        debug_span!("hold", lock = %name, %owner, %token, backend = self.backend)
+    /// The store is asked under this owner from now on.
+    pub(crate) fn on_owner(&self, owner: OwnerId) {
+        self.record.span.record("owner", field::display(owner));
     }
 
-    /// One renewal of one lease. Has no parent: it happens on a thread of its own, and may outlive the guard.
-    pub(crate) fn renewal(self, grant: &Grant) -> Span {
-        let Grant { name, owner, token, .. } = grant;
-        debug_span!(parent: None, "renewal", lock = %name, %owner, %token, backend = self.backend)
+    pub(crate) fn on_sent(&self, sent_at: Moment, timeout: Duration) {
+        self.on_wait(sent_at + timeout);
+        self.progress.iter().for_each(|progress| progress.on_sent(sent_at));
+    }
+
+    /// Nothing is sent until then.
+    pub(crate) fn on_wait(&self, until: Moment) {
+        self.queued.iter().for_each(|queued| queued.on_due(until));
+    }
+
+    /// The store is busy for a moment, and may be so for long: the claim is sent again without an answer.
+    pub(crate) fn on_retry(&self, error: &BackendError) {
+        self.progress.iter().for_each(|progress| progress.on_trouble(error));
+    }
+
+    pub(crate) fn on_answer(&mut self, now: Moment, is_granted: bool, position: Position<'_>) {
+        if !is_granted {
+            self.self_wait.on_holder(now, self.lock, position.holder);
+            self.record.on_queue(|| position.ahead);
+        }
+        self.queued.iter().for_each(|queued| queued.on_answer(now, Ok(position)));
+        self.show(position, None);
+    }
+
+    pub(crate) fn on_failure(&self, now: Moment, error: &BackendError, position: Position<'_>) {
+        tracing::debug!(lock = %self.lock, %error, "a claim failed");
+        self.queued.iter().for_each(|queued| queued.on_answer(now, Err(error)));
+        self.show(position, Some(error.clone()));
+    }
+
+    pub(crate) fn on_granted(&self, now: Moment, cell: &Arc<HoldCell>, claim: &Claim) {
+        self.record.span.record("token", field::display(cell.grant().token));
+        self.queued.iter().for_each(|queued| queued.on_granted(now, cell, claim));
+    }
+
+    fn show(&self, Position { ahead, holder }: Position<'_>, failing: Option<BackendError>) {
+        let Some(progress) = self.progress else { return };
+        progress.show(WaitStatus { ahead, holder: holder.cloned(), failing });
     }
 }
 
@@ -35,11 +83,12 @@ impl Spans {
 pub(crate) struct SelfWait {
     /// Which owner, and since when.
     seen: Option<(String, Moment)>,
-    told: bool,
+    is_warned: bool,
 }
 
 impl SelfWait {
-    /// The store has said who holds the lock. Warns once, when it has been the same owner of this process for a second.
+    /// The store has answered that this one holds the lock. Warns once, when it has been the same owner of
+    /// this process for a second.
     pub(crate) fn on_holder(&mut self, now: Moment, lock: &LockName, holder: Option<&HolderView>) {
         let Some(holder) = holder.filter(|holder| holder.is_this_process) else {
             self.seen = None;
@@ -47,8 +96,8 @@ impl SelfWait {
         };
         match &self.seen {
             Some((owner, since)) if *owner == holder.owner => {
-                if since.elapsed(now) >= WORTH_A_WORD && !self.told {
-                    self.told = true;
+                if since.elapsed(now) >= WORTH_A_WORD && !self.is_warned {
+                    self.is_warned = true;
                     tracing::warn!(
                         %lock,
                         owner = holder.owner,
@@ -62,5 +111,6 @@ impl SelfWait {
     }
 }
 
-/// A wait for ourselves that is worth a word: most end sooner, when another task of the process has done its work.
+/// A wait for ourselves that is worth a word: most end sooner, when another task of the process has done its
+/// work.
 const WORTH_A_WORD: Duration = Duration::from_secs(1);

@@ -1,10 +1,12 @@
-//! What every request to the store goes through: a time-out, the keeper's own handle, and the question which process this is.
+//! What every request to the store goes through: a time-out, the keeper's own handle, and the question which
+//! process this is.
 //!
-//! A forked child has the memory of its parent and one of its threads: it would wait for a thread that it does not have, take the answers of
-//! its parent off their common connection, or enter under a lease that is not its own. So each verb asks first which process this is, at
-//! every poll, before it locks anything.
+//! A forked child has the memory of its parent and one of its threads: it would wait for a thread that it
+//! does not have, take the answers of its parent off their common connection, or enter under a lease that is
+//! not its own. So each verb asks first which process this is, at every poll, before it locks anything.
 
 use std::{
+    fmt::Display,
     mem,
     pin::Pin,
     process,
@@ -15,7 +17,7 @@ use std::{
 use tenure_core::{BackendError, BackendHandle, ErrorKind, Host, Moment, Outcome};
 use tokio::sync::OnceCell;
 
-use crate::engine::report::Spans;
+use crate::engine::telemetry::Telemetry;
 
 /// Asks once, and again only while the store says that it is busy with others for a moment.
 ///
@@ -55,18 +57,15 @@ fn unanswered(timeout: Duration) -> BackendError {
 }
 
 /// The keeper's own handle to the store, made on its thread when first needed.
-pub(crate) struct Link {
+pub(crate) struct KeeperStore {
     main: BackendHandle,
     own: OnceCell<BackendHandle>,
+    pub(crate) telemetry: Telemetry,
 }
 
-impl Link {
-    pub(crate) fn new(main: BackendHandle) -> Self {
-        Self { main, own: OnceCell::new() }
-    }
-
-    pub(crate) fn spans(&self) -> Spans {
-        Spans { backend: self.main.promises().backend }
+impl KeeperStore {
+    pub(crate) fn new(main: BackendHandle, telemetry: Telemetry) -> Self {
+        Self { main, own: OnceCell::new(), telemetry }
     }
 
     pub(crate) async fn backend(&self) -> Result<BackendHandle, BackendError> {
@@ -110,8 +109,13 @@ impl<W: Future, F> Drop for Unforked<W, F> {
     }
 }
 
-/// What each verb says in a forked child.
+/// What each verb answers in a forked child.
 pub(crate) fn forked() -> BackendError {
     let message = "this process was forked from the one that connected; connect anew in it";
     BackendError::new(ErrorKind::Forked, Outcome::NotApplied, message)
+}
+
+/// Refused before anything was sent.
+pub(crate) fn invalid(why: impl Display) -> BackendError {
+    BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, why.to_string())
 }

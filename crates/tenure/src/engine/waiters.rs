@@ -1,4 +1,4 @@
-//! `Waiters`: brings hints to those who wait.
+//! `Waiters`: brings hints to the waiters of this process.
 
 use std::{
     future::pending,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use foldhash::HashMap;
-use tenure_core::{Audience, Backend, Host, OwnerId, ProcessId, Wake, Wakes, locked};
+use tenure_core::{Audience, Backend, Host, OwnerId, ProcessId, WakeEvent, WakeStream, locked};
 use tokio::sync::Notify;
 
 /// The stream is polled for so long after the last waiter has gone: one that comes soon wakes no thread.
@@ -19,55 +19,56 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The waiters of one process. The task that receives a hint notifies its waiter; no waiter depends on another one. What a store
 /// finds only by looking, the keeper's thread looks for while there are waiters.
 pub(crate) struct Waiters {
-    bells: Arc<Bells>,
+    owners: Arc<OwnerWakers>,
     /// Until the keeper's thread takes it, and where it puts it back.
-    stream: Mutex<Option<Box<dyn Wakes>>>,
+    stream: Mutex<Option<Box<dyn WakeStream>>>,
     waiting: AtomicUsize,
     /// The stream is polled.
     is_polled: AtomicBool,
     began: Notify,
 }
 
+/// What wakes each waiter.
 #[derive(Default)]
-struct Bells(Mutex<HashMap<OwnerId, Arc<Notify>>>);
+struct OwnerWakers(Mutex<HashMap<OwnerId, Arc<Notify>>>);
 
 /// Where the hints for one waiter arrive; it ends when it is dropped.
 pub(crate) struct Subscription<'a> {
     waiters: &'a Waiters,
     owner: OwnerId,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 /// Counts as a waiter.
-struct Waiting<'a>(&'a Waiters);
+struct CountedWaiter<'a>(&'a Waiters);
 
-/// The stream, in the hands of the keeper's thread.
+/// The stream, while the keeper's thread has it.
 struct Polling<'a> {
     waiters: &'a Waiters,
-    stream: Option<Box<dyn Wakes>>,
+    stream: Option<Box<dyn WakeStream>>,
 }
 
-impl Bells {
-    fn notify(&self, wake: Wake) {
+impl OwnerWakers {
+    fn notify(&self, wake: WakeEvent) {
         // OK because a map is whole whenever code that can panic runs.
-        let bells = locked(&self.0);
+        let owners = locked(&self.0);
         match wake {
-            Wake::Owner(woken) => bells.get(&woken).into_iter().for_each(|bell| bell.notify_one()),
-            Wake::All => bells.values().for_each(|bell| bell.notify_one()),
+            WakeEvent::Owner(owner) => owners.get(&owner).into_iter().for_each(|notify| notify.notify_one()),
+            WakeEvent::All => owners.values().for_each(|notify| notify.notify_one()),
         }
     }
 }
 
 impl Waiters {
     pub(crate) fn new(backend: &dyn Backend, process: ProcessId) -> Self {
-        let bells = Arc::<Bells>::default();
+        let owners = Arc::<OwnerWakers>::default();
         let mut stream = backend.wakes(process, Audience::Waiters);
         stream.forward(Arc::new({
-            let bells = bells.clone();
-            move |wake| bells.notify(wake)
+            let owners = owners.clone();
+            move |wake| owners.notify(wake)
         }));
         Self {
-            bells,
+            owners,
             stream: Mutex::new(Some(stream)),
             waiting: AtomicUsize::new(0),
             is_polled: AtomicBool::new(false),
@@ -77,28 +78,28 @@ impl Waiters {
 
     /// To be made before the claim is sent, so that no hint comes too early.
     pub(crate) fn subscribe(&self, owner: OwnerId) -> Subscription<'_> {
-        let bell = Arc::new(Notify::new());
-        locked(&self.bells.0).insert(owner, bell.clone());
-        Subscription { waiters: self, owner, bell }
+        let notify = Arc::new(Notify::new());
+        locked(&self.owners.0).insert(owner, notify.clone());
+        Subscription { waiters: self, owner, notify }
     }
 
-    /// Polls the stream of hints while somebody waits. On the keeper's thread.
+    /// Polls the stream of hints while there are waiters. On the keeper's thread.
     pub(crate) async fn listen(&self, host: &dyn Host) {
         let stream = locked(&self.stream).take();
         let mut polling = Polling { waiters: self, stream };
         let Some(stream) = polling.stream.as_mut() else { return pending().await };
         loop {
-            while !self.is_anybody_waiting() {
+            while !self.has_waiters() {
                 self.began.notified().await;
             }
             self.is_polled.store(true, Ordering::SeqCst);
             let bring = async {
                 loop {
-                    self.bells.notify(stream.next().await);
+                    self.owners.notify(stream.next().await);
                 }
             };
             tokio::pin!(bring);
-            while self.is_anybody_waiting() {
+            while self.has_waiters() {
                 tokio::select! {
                     biased;
                     () = &mut bring => {}
@@ -110,7 +111,12 @@ impl Waiters {
         }
     }
 
-    fn is_anybody_waiting(&self) -> bool {
+    /// The number of claims that wait for hints.
+    pub(crate) fn len(&self) -> usize {
+        locked(&self.owners.0).len()
+    }
+
+    fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 }
@@ -122,7 +128,7 @@ impl Drop for Polling<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CountedWaiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -132,20 +138,20 @@ impl Subscription<'_> {
     /// Waits for a hint to this owner.
     ///
     /// # Cancel safety
-    /// No hint is lost: a bell that was rung stays rung.
+    /// No hint is lost: what was notified stays notified.
     pub(crate) async fn woken(&self) {
         let waiters = self.waiters;
         waiters.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waiting = Waiting(waiters);
+        let _counted = CountedWaiter(waiters);
         if !waiters.is_polled.load(Ordering::SeqCst) {
             waiters.began.notify_one();
         }
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 }
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        locked(&self.waiters.bells.0).remove(&self.owner);
+        locked(&self.waiters.owners.0).remove(&self.owner);
     }
 }

@@ -27,7 +27,7 @@ use crate::fence::pass::{Pass, Refused, decimal};
 /// let locks = tenure::blocking::connect("memory:")?;
 /// let report = FencedFile::new(&path);
 ///
-/// let former: Pass = locks.mutex("report").acquire()?.pass(); // released at once: its holder is a former one
+/// let former: Pass = locks.mutex("report").acquire()?.pass(); // released immediately: its holder is a former one
 /// let guard = locks.mutex("report").acquire()?;
 /// report.write(guard.pass(), b"new text")?;
 /// assert!(report.write(former, b"late text").is_err());
@@ -38,15 +38,15 @@ use crate::fence::pass::{Pass, Refused, decimal};
 /// # Fencing
 /// The check, the raise and the write are one step under the lock of `report.lock`. The mark is raised first, on the disk,
 /// and then the data is replaced as a whole. A crash or a power cut leaves at worst a raised mark and the old data, which
-/// does no harm; never new data under an old mark (L3).
+/// does no harm; never new data under an old mark.
 ///
 /// # What is not promised
 /// * **It blocks.** Every call but [`read`](Self::read) waits for others at the same file, for as long as the disk takes for
 ///   up to two files. In an asynchronous program it belongs on a thread for blocking work (`spawn_blocking`).
 /// * **A process that is stopped inside such a call holds up the others** until it goes on or dies.
-/// * Without the mark, because it was removed or the data was copied without it, former holders are let in again (H6.4). If
-///   the lock is removed during a write, the next writer is let in beside it.
-/// * A reader is not told that its lease is over. A program that reads and writes later calls [`touch`](Self::touch) before
+/// * Without the mark, because it was removed or the data was copied without it, former holders may write again. If
+///   the lock is removed during a write, the next writer writes beside it.
+/// * A reader is not told that its lease has ended. A program that reads and writes later calls [`touch`](Self::touch) before
 ///   it reads, or [`update`](Self::update).
 /// * One host. On a network file system this is as good as its locks and its renames.
 /// * The file keeps its permissions, but no set-id bit, which would make it run as the user that wrote it. It keeps its
@@ -93,7 +93,7 @@ impl FencedFile {
     }
 
     /// Shows a pass without writing data: raises the mark, or checks it. Do so before the first read of what will be
-    /// written later: otherwise a former holder's write can slip in between (hazard 51).
+    /// written later: otherwise a former holder's write can slip in between.
     ///
     /// # Errors
     /// [`FileError::Refused`] if a later holder has been here; the others if the mark cannot be seen or raised.

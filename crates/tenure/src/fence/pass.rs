@@ -56,15 +56,15 @@ impl Pass {
         self.token
     }
 
-    /// Whether the mark rises to the token. True for exclusive holders only (hazard 50).
+    /// Whether the mark rises to the token. True for exclusive holders only.
     pub const fn raises(self) -> bool {
         self.raises
     }
 
-    /// The rule (L3): the mark after this pass was shown to a resource that has this mark.
+    /// The rule: the mark after this pass was shown to a resource that has this mark.
     ///
     /// A resource of your own calls it in the same atomic step as the write, and keeps the answer durably, no later
-    /// than the write. A resource that nobody has been at has the mark 0.
+    /// than the write. A resource that no holder has written to has the mark 0.
     ///
     /// # Errors
     /// [`Refused`] if the mark is above the token: nothing may be written.
@@ -89,7 +89,7 @@ impl From<&Guard> for Pass {
     }
 }
 
-/// A later holder has been at the resource: who shows this token is over. Do not try again with the same token.
+/// A later holder has been at the resource: the lease with this token has ended. Do not try again with the same token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is refused: a later holder with token {mark} has been here")]
 #[non_exhaustive]

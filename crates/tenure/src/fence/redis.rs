@@ -22,7 +22,7 @@
 //! * **A Redis that forgets, forgets marks.** After a fail-over or a restart that loses the last writes, the mark may be
 //!   lower than it was, as the value may be older. A server that evicts keys (anything but `noeviction`) may throw away
 //!   the mark and keep the value. Where that is not enough, keep the data in a database.
-//! * **The mark has no end, and must not get one.** Deleting it lets former holders in again (H6.4).
+//! * **The mark has no end, and must not get one.** Deleting it admits former holders again.
 //! * **Writes that do not come through the script are not fenced.**
 //! * The protected key is not the lock's: on Redis a lock named `report` *is* the key `report`.
 
@@ -39,7 +39,7 @@ pub fn arguments(pass: Pass) -> [String; 2] {
 /// The key of the mark of a key, on the same node of a Cluster: `{report}:mark` for `report`, `{a}b:mark` for `{a}b`.
 ///
 /// `None` if there is no such name, because the key has braces that are no hash tag. Any other key on the same node does
-/// as well, as long as everybody takes the same one.
+/// as well, as long as all take the same one.
 pub fn mark_key(key: &str) -> Option<String> {
     if is_tagged(key) {
         return Some(format!("{key}:mark"));

@@ -1,7 +1,8 @@
-//! Fenced rows in PostgreSQL and SQLite: the texts, for the driver of your choice.
+//! Fenced rows in PostgreSQL, MySQL, MariaDB and SQLite: the texts, for the driver of your choice.
 //!
 //! # A table that gets a column
-//! [`Column`] gives the two pieces of your own statement. No row changed: refused.
+//! [`Column`] gives the two pieces of your own statement. No row changed: refused. On MySQL and MariaDB the table gets a
+//! second column, see [`Column::with_counter`].
 //!
 //! ```
 //! use rusqlite::Connection;
@@ -13,11 +14,12 @@
 //!     "CREATE TABLE report (id TEXT PRIMARY KEY, body TEXT, mark BIGINT NOT NULL DEFAULT 0);
 //!      INSERT INTO report (id) VALUES ('q3')",
 //! )?;
-//! let write = |pass: Pass, body: &str| {
+//! let write = |pass: Pass, body: &str| -> Result<usize, Box<dyn std::error::Error>> {
 //!     let mark = Column::new("mark", "?1").expect("two good names");
 //!     let sql =
 //!         format!("UPDATE report SET body = ?2, {} WHERE id = ?3 AND {}", mark.assignment(pass), mark.condition());
-//!     db.execute(&sql, (pass.token().get(), body, "q3"))
+//!     let token = i64::try_from(pass.token().get())?;
+//!     Ok(db.execute(&sql, (token, body, "q3"))?)
 //! };
 //! let (former, later) = (Pass::exclusive(FencingToken::new(7)), Pass::exclusive(FencingToken::new(8)));
 //! assert_eq!(write(later, "the new text")?, 1);
@@ -41,8 +43,9 @@
 //!
 //! let pass = Pass::exclusive(FencingToken::new(7));
 //! let transaction = db.transaction_with_behavior(Immediate)?;
-//! let mark: Option<u64> = transaction
-//!     .query_row(&fence.touch(pass), ("stock", pass.token().get()), |row| row.get(0))
+//! let token = i64::try_from(pass.token().get())?;
+//! let mark: Option<i64> = transaction
+//!     .query_row(&fence.touch(pass), ("stock", token), |row| row.get(0))
 //!     .optional()?;
 //! if mark.is_some() {
 //!     transaction.execute("INSERT INTO stock VALUES ('bolt', 12)", ())?;
@@ -52,15 +55,23 @@
 //! # Ok(()) }
 //! ```
 //!
+//! On MySQL and MariaDB an exclusive pass changes one row where the others return one, see [`Table::touch`].
+//!
 //! # Why this is one atomic step
 //! * *PostgreSQL*, in `READ COMMITTED`, or in `SERIALIZABLE` if all transactions are. A raise (and a write to a row with a
 //!   [`Column`]) locks the row until the transaction ends. A statement that comes meanwhile waits, and then its condition is
 //!   looked at again, on the row as it is by then. A check takes `FOR SHARE`: checks run beside each other, a raise waits for them, and they for a raise. Above
 //!   `READ COMMITTED` the one that waited may get a serialization failure instead: nothing was written, begin anew.
 //!   **In `REPEATABLE READ` touch in a transaction of its own first**, and again in that of the write. What such a
-//!   transaction sees is what was there when its first statement began. A raise that waits for a check is let in when that
-//!   transaction has committed, and then reads as if it had not (hazard 51). Where both are `SERIALIZABLE`, the server
+//!   transaction sees is what was there when its first statement began. A raise that waits for a check goes on when that
+//!   transaction has committed, and then reads as if it had not. Where both are `SERIALIZABLE`, the server
 //!   notices that they cannot be put in order, and the one that reads so fails.
+//! * *MySQL and MariaDB*, on InnoDB, in every isolation. A raise (and a write to a row with a [`Column`]) locks the row until
+//!   the transaction ends. A statement that comes meanwhile waits, and judges the row as it is by then, also in
+//!   `REPEATABLE READ`. A check takes `LOCK IN SHARE MODE`: checks run beside each other, a raise waits for them, and they
+//!   for a raise. What a transaction reads is what is there at its first read, so begin with the touch, and not with
+//!   `START TRANSACTION WITH CONSISTENT SNAPSHOT`. A statement that waits for too long (1205), that is in a deadlock (1213),
+//!   or whose row has changed since the first read (1020, only MariaDB) wrote nothing: roll back, begin anew.
 //! * *SQLite*. There is one writer at a time. Begin with `BEGIN IMMEDIATE`. With a plain `BEGIN` a transaction that
 //!   checked, and then finds that another one wrote meanwhile, cannot write any more: safe, but an error.
 //!
@@ -68,14 +79,15 @@
 //! `SELECT`, `INSERT` and `UPDATE` on the table.
 //!
 //! A holder that is stopped inside of its transaction holds up the next one until its connection ends. PostgreSQL's
-//! `idle_in_transaction_session_timeout` bounds that; in SQLite only the end of the process does.
+//! `idle_in_transaction_session_timeout` and MariaDB's `idle_transaction_timeout` bound that; in MySQL `wait_timeout` does,
+//! and in SQLite only the end of the process.
 //!
 //! # Tokens as numbers
 //! A mark is a `BIGINT`. Tokens of all backends fit: `i64::try_from(pass.token().get())`.
 //!
 //! # What is not promised
-//! A row that is deleted takes its mark along (H6.4), and one that is not there yet has none: use a [`Table`] for those, and
-//! delete nothing from it. Reads are not fenced: touch first, then read (hazard 51); in PostgreSQL's `REPEATABLE READ` that
+//! A row that is deleted takes its mark along, and one that is not there yet has none: use a [`Table`] for those, and
+//! delete nothing from it. Reads are not fenced: touch first, then read; in PostgreSQL's `REPEATABLE READ` that
 //! is not enough, see above. A statement that leaves out the condition is not fenced.
 
 use crate::fence::pass::Pass;
@@ -85,15 +97,29 @@ use crate::fence::pass::Pass;
 pub struct Column {
     column: String,
     token: String,
+    counter: Option<String>,
 }
 
 impl Column {
-    /// With the name of the column and the placeholder that stands for the token: `$1`, `?1`, `:token`.
+    /// With the name of the column and the placeholder that stands for the token: `$1`, `?1`, `:token`. For a driver of MySQL
+    /// that knows `?` alone, name a variable, `@token`, and run `SET @token = ?` before, over the same connection.
     ///
     /// # Errors
     /// [`NotSql`] if one of them is none.
     pub fn new(column: &str, token: &str) -> Result<Self, NotSql> {
-        Ok(Self { column: identifier(column)?, token: placeholder(token)? })
+        Ok(Self { column: identifier(column)?, token: placeholder(token)?, counter: None })
+    }
+
+    /// With a second column that counts the writes: `BIGINT NOT NULL DEFAULT 0`. **Needed on MySQL and MariaDB.**
+    ///
+    /// Their servers count the rows that a statement *changes*. A holder that writes what is there already, with the token that
+    /// is there already, changes no row, and would take that for a refusal. (A client that sets `CLIENT_FOUND_ROWS` is told how
+    /// many rows were found.) With a counter each write changes its row, and both counts are the same.
+    ///
+    /// # Errors
+    /// [`NotSql`] if it is no name.
+    pub fn with_counter(self, column: &str) -> Result<Self, NotSql> {
+        Ok(Self { counter: Some(identifier(column)?), ..self })
     }
 
     /// What must be true of the row, for `WHERE … AND …`: `mark <= $1`.
@@ -101,12 +127,17 @@ impl Column {
         format!("{} <= {}", self.column, self.token)
     }
 
-    /// What becomes of the mark, for `SET …, …`: `mark = $1`, and for a pass that does not raise it `mark = mark`.
+    /// What becomes of the mark, for `SET …, …`: `mark = $1`, and for a pass that does not raise it `mark = mark`. With a
+    /// counter `, writes = writes + 1` follows.
     ///
     /// Alone it touches: `UPDATE … SET mark = $1 WHERE id = $2 AND mark <= $1`, before the first read.
     pub fn assignment(&self, pass: Pass) -> String {
         let value = if pass.raises() { &self.token } else { &self.column };
-        format!("{} = {value}", self.column)
+        let mark = format!("{} = {value}", self.column);
+        match &self.counter {
+            Some(counter) => format!("{mark}, {counter} = {counter} + 1"),
+            None => mark,
+        }
     }
 }
 
@@ -118,6 +149,11 @@ pub enum Dialect {
     Postgres,
     /// SQLite 3.35 and later. Placeholders are `?1` and `?2`.
     Sqlite,
+    /// MySQL 5.7 and later, and MariaDB. Placeholders are `:resource` and `:token`, which the drivers `mysql` and
+    /// `mysql_async` know. For a driver that knows `?` alone, take `@resource` and `@token`
+    /// ([`with_placeholders`](Table::with_placeholders)), and run `SET @resource = ?, @token = ?` before, over the same
+    /// connection.
+    Mysql,
 }
 
 /// A table that keeps the marks of resources by their names.
@@ -141,6 +177,7 @@ impl Table {
         let (resource, token) = match dialect {
             Dialect::Postgres => ("$1", "$2"),
             Dialect::Sqlite => ("?1", "?2"),
+            Dialect::Mysql => (":resource", ":token"),
         };
         Ok(Self { name: name.to_owned(), dialect, resource: resource.to_owned(), token: token.to_owned() })
     }
@@ -156,26 +193,50 @@ impl Table {
     /// Makes the table if it is not there. No parameters.
     pub fn create(&self) -> String {
         let name = &self.name;
-        format!("CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL)")
+        match self.dialect {
+            // Bytes: no collation makes two names one. On another engine nothing would be locked.
+            Dialect::Mysql => format!(
+                "CREATE TABLE IF NOT EXISTS {name} (resource VARBINARY(512) PRIMARY KEY, mark BIGINT NOT NULL, \
+                 writes BIGINT NOT NULL) ENGINE = InnoDB"
+            ),
+            Dialect::Postgres | Dialect::Sqlite => {
+                format!("CREATE TABLE IF NOT EXISTS {name} (resource TEXT PRIMARY KEY, mark BIGINT NOT NULL)")
+            }
+        }
     }
 
-    /// Registers a resource that nobody has been at. Its parameter is the name of the resource.
+    /// Registers a resource that no holder has written to. Its parameter is the name of the resource.
     ///
-    /// Changes nothing if it is there. An exclusive holder needs none of it; a shared one does, because there is no row to
-    /// lock otherwise: run it before [`touch`](Self::touch), in the same transaction or long before.
+    /// Changes nothing if it is there. An exclusive holder needs none of it, but on MySQL and MariaDB; a shared one does, because
+    /// there is no row to lock otherwise: run it before [`touch`](Self::touch), in the same transaction or long before.
     pub fn register(&self) -> String {
         let Self { name, resource, .. } = self;
-        format!(
-            "INSERT INTO {name} (resource, mark) VALUES ({resource}, 0) ON CONFLICT (resource) DO NOTHING"
-        )
+        match self.dialect {
+            // Not IGNORE: that hides other mistakes, and takes a lock of which two make a deadlock when both raise.
+            Dialect::Mysql => format!(
+                "INSERT INTO {name} (resource, mark, writes) VALUES ({resource}, 0, 0) ON DUPLICATE KEY UPDATE mark = mark"
+            ),
+            Dialect::Postgres | Dialect::Sqlite => format!(
+                "INSERT INTO {name} (resource, mark) VALUES ({resource}, 0) ON CONFLICT (resource) DO NOTHING"
+            ),
+        }
     }
 
     /// Shows a pass: raises the mark or checks it. Its parameters are the name of the resource and the token.
     ///
     /// **One row comes back, with the mark: go on. None: refused, or a shared holder at a resource that was never
     /// [registered](Self::register).** The first statement of the transaction, before its reads and its writes.
+    ///
+    /// On MySQL and MariaDB a shared pass returns that row. **An exclusive pass returns none there, and changes one: one row
+    /// changed, go on; none, refused, or never registered.** Each raise counts itself in the row, so the number is the same
+    /// with `CLIENT_FOUND_ROWS` and without.
     pub fn touch(&self, pass: Pass) -> String {
         let Self { name, resource, token, .. } = self;
+        if pass.raises() && self.dialect == Dialect::Mysql {
+            return format!(
+                "UPDATE {name} SET mark = {token}, writes = writes + 1 WHERE resource = {resource} AND mark <= {token}"
+            );
+        }
         if pass.raises() {
             let own = name.rsplit('.').next().unwrap_or(name);
             return format!(
@@ -185,6 +246,8 @@ impl Table {
         }
         let lock = match self.dialect {
             Dialect::Postgres => " FOR SHARE",
+            // The word that MariaDB knows, too.
+            Dialect::Mysql => " LOCK IN SHARE MODE",
             // OK because the transaction has the lock, or learns that it came too late when it writes.
             Dialect::Sqlite => "",
         };
@@ -243,6 +306,10 @@ mod tests {
             assert_eq!(column.condition(), format!("mark <= {token}"));
             assert_eq!(column.assignment(RAISE), format!("mark = {token}"));
             assert_eq!(column.assignment(CHECK), "mark = mark");
+            let counted = column.with_counter("writes").unwrap();
+            assert_eq!(counted.condition(), format!("mark <= {token}"));
+            assert_eq!(counted.assignment(RAISE), format!("mark = {token}, writes = writes + 1"));
+            assert_eq!(counted.assignment(CHECK), "mark = mark, writes = writes + 1");
         }
     }
 
@@ -250,6 +317,8 @@ mod tests {
     fn nothing_but_names_and_placeholders_gets_into_a_statement() {
         for name in ["", "1a", "a b", "a;b", "a\"", "a'", "a-b", "é", "a\n", "a.b", &"a".repeat(64)] {
             assert_eq!(Column::new(name, "$1"), Err(NotSql::Name(name.to_owned())), "{name:?}");
+            let counted = Column::new("mark", "$1").unwrap().with_counter(name);
+            assert_eq!(counted, Err(NotSql::Name(name.to_owned())), "{name:?}");
         }
         for text in ["", "?", "$", "1", "$0", "?01", "$1;", ":", ":1a", ":a b", "token", "é", "'x'"] {
             assert_eq!(Column::new("mark", text), Err(NotSql::Placeholder(text.to_owned())), "{text:?}");
@@ -273,5 +342,19 @@ mod tests {
             "SELECT mark FROM app.fence WHERE resource = $7 AND mark <= $9 FOR SHARE"
         );
         assert!(table.clone().with_placeholders("?", "$1").is_err());
+    }
+
+    #[test]
+    fn mysql_is_asked_in_words_that_mariadb_knows() {
+        let table = Table::new("app.fence", Dialect::Mysql).unwrap();
+        assert_eq!(
+            table.touch(RAISE),
+            "UPDATE app.fence SET mark = :token, writes = writes + 1 WHERE resource = :resource AND mark <= :token"
+        );
+        let table = table.with_placeholders("@resource", "@token").unwrap();
+        assert_eq!(
+            table.touch(CHECK),
+            "SELECT mark FROM app.fence WHERE resource = @resource AND mark <= @token LOCK IN SHARE MODE"
+        );
     }
 }

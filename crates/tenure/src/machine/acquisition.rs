@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::{BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, Wait};
+use tenure_core::{
+    BackendError, ClaimAnswer, ErrorKind, Grant, HolderView, Moment, Outcome, Timing, WaitMode,
+};
 
 use crate::machine::backoff::Backoff;
 
@@ -11,48 +13,56 @@ const TOO_LATE_MAX: u32 = 3;
 
 /// What the engine must do next.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
-    /// Send the claim; under a new owner if an earlier one was given back.
+pub(crate) enum AcquireAction {
+    /// Send the claim; under a new owner if an earlier one was released.
     Ask { fresh_owner: bool },
     /// Wait until then, or until woken.
     Wait { until: Moment },
     /// Send a release: something is, or may be, there that we do not want.
-    Return,
-    /// Over.
-    Finish(Verdict),
+    Release,
+    /// Stop.
+    Finish(AcquireEnd),
 }
 
 /// How it ended.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum AcquireEnd {
     Granted { grant: Grant, until: Moment },
     TimedOut { waited: Duration, ahead: Option<usize>, holder: Option<HolderView> },
-    Failed(Failure),
+    Failed(AcquireFailure),
 }
 
-/// An error with which it ended; equal if it says the same.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure(pub(crate) BackendError);
+/// Where a claim stands in the queue of the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position<'a> {
+    /// How many are ahead.
+    pub(crate) ahead: Option<usize>,
+    pub(crate) holder: Option<&'a HolderView>,
+}
 
-impl PartialEq for Failure {
+/// An error with which it ended; equal if it has the same kind and outcome.
+#[derive(Clone, Debug)]
+pub(crate) struct AcquireFailure(pub(crate) BackendError);
+
+impl PartialEq for AcquireFailure {
     fn eq(&self, other: &Self) -> bool {
         (self.0.kind(), self.0.outcome()) == (other.0.kind(), other.0.outcome())
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum State {
+enum AcquireState {
     Asking {
         sent_at: Option<Moment>,
     },
     Waiting {
         until: Moment,
     },
-    /// Giving back: afterwards either over, or asking again under a new owner.
-    Returning {
-        then: Option<Verdict>,
+    /// Releasing: afterwards either done, or asking again under a new owner.
+    Releasing {
+        then: Option<AcquireEnd>,
     },
-    Done(Verdict),
+    Done(AcquireEnd),
 }
 
 /// A claim's life.
@@ -64,24 +74,26 @@ enum State {
 ///   │       │ no answer before the deadline,
 ///   │       │   and refused before ────────► Waiting(deadline)
 ///   │       │ Split ───────────────────────► Waiting(until), new owner
-///   │       │ Granted, no validity left ───► Returning ─► Asking, new owner
+///   │       │ Granted, no validity left ───► Releasing ─► Asking, new owner
 ///   │       │ Granted, validity left ──────► Done(Granted)
 ///   │       │ Busy ────────────────────────► Done(TimedOut)
-///   └───────┴ Err(permanent) ──────────────► Returning if it may be there ─► Done(Failed)
-/// deadline, from Asking or Waiting ────────► Returning if it may be there ─► Done(TimedOut)
+///   └───────┴ Err(permanent) ──────────────► Releasing if it may be there ─► Done(Failed)
+/// deadline, from Asking or Waiting ────────► Releasing if it may be there ─► Done(TimedOut)
 /// ```
 #[derive(Clone, Debug)]
 pub(crate) struct Acquisition {
-    state: State,
+    state: AcquireState,
     timing: Timing,
-    wait: Wait,
+    wait: WaitMode,
     started: Moment,
     /// When to give up waiting; `None` is never.
     deadline: Option<Moment>,
     /// How long the store may fail in a row.
     patience: Duration,
-    /// Since when the store has been failing without a break, or from when it said that it would serve, and how last.
+    /// Since when the store has been failing without a break, or from when it will serve, and how last.
     failing: Option<(Moment, BackendError)>,
+    /// How many questions in a row it has failed.
+    failures: u32,
     backoff: Backoff,
     too_late: u32,
     fresh_owner: bool,
@@ -104,15 +116,16 @@ impl Acquisition {
         patience: Duration,
         seed: u64,
     ) -> Self {
-        let wait = if budget.is_some_and(|b| b.is_zero()) { Wait::No } else { Wait::Turn };
+        let wait = if budget.is_some_and(|b| b.is_zero()) { WaitMode::No } else { WaitMode::Turn };
         Self {
-            state: State::Asking { sent_at: None },
+            state: AcquireState::Asking { sent_at: None },
             timing,
             wait,
             started: now,
             deadline: budget.map(|b| now + b),
             patience,
             failing: None,
+            failures: 0,
             backoff: Backoff::new(seed),
             too_late: 0,
             fresh_owner: false,
@@ -130,40 +143,40 @@ impl Acquisition {
     }
 
     /// What to do at `now`. Asking twice without an event in between answers the same.
-    pub(crate) fn poll(&mut self, now: Moment) -> Action {
+    pub(crate) fn poll(&mut self, now: Moment) -> AcquireAction {
         match &self.state {
-            State::Asking { .. } if self.fresh_owner && self.keeps_owner => {
-                self.finish(Verdict::Failed(Failure(spent())));
+            AcquireState::Asking { .. } if self.fresh_owner && self.keeps_owner => {
+                self.finish(AcquireEnd::Failed(AcquireFailure(spent())));
                 self.poll(now)
             }
-            State::Asking { .. } => Action::Ask { fresh_owner: self.fresh_owner },
-            State::Waiting { .. } if self.is_out_of_time(now) => {
+            AcquireState::Asking { .. } => AcquireAction::Ask { fresh_owner: self.fresh_owner },
+            AcquireState::Waiting { .. } if self.is_out_of_time(now) => {
                 let verdict = self.timed_out(now);
                 self.finish(verdict);
                 self.poll(now)
             }
-            State::Waiting { until } if until.is_over(now) => {
-                self.state = State::Asking { sent_at: None };
+            AcquireState::Waiting { until } if until.is_over(now) => {
+                self.state = AcquireState::Asking { sent_at: None };
                 self.poll(now)
             }
-            State::Waiting { until } => {
-                Action::Wait { until: self.deadline.map_or(*until, |deadline| until.earlier(deadline)) }
-            }
-            State::Returning { .. } => Action::Return,
-            State::Done(verdict) => Action::Finish(verdict.clone()),
+            AcquireState::Waiting { until } => AcquireAction::Wait {
+                until: self.deadline.map_or(*until, |deadline| until.earlier(deadline)),
+            },
+            AcquireState::Releasing { .. } => AcquireAction::Release,
+            AcquireState::Done(verdict) => AcquireAction::Finish(verdict.clone()),
         }
     }
 
     /// How long the request may take: no longer than the caller wants to wait, if the store is slow.
     pub(crate) fn request_timeout(&self, now: Moment) -> Duration {
         let usual = self.timing.request_timeout();
-        let deadline = self.deadline.filter(|_| self.wait != Wait::No);
+        let deadline = self.deadline.filter(|_| self.wait != WaitMode::No);
         let left = deadline.map(|deadline| deadline.boot.saturating_sub(now.boot));
         left.map_or(usual, |left| left.max(Duration::from_millis(50)).min(usual))
     }
 
     /// How the claim is to wait.
-    pub(crate) fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> WaitMode {
         self.wait
     }
 
@@ -172,15 +185,15 @@ impl Acquisition {
         self.may_be_there
     }
 
-    /// How many are ahead and who holds, as last heard.
-    pub(crate) fn standing(&self) -> (Option<usize>, Option<&HolderView>) {
-        (self.ahead, self.holder.as_ref())
+    /// What the store last answered.
+    pub(crate) fn position(&self) -> Position<'_> {
+        Position { ahead: self.ahead, holder: self.holder.as_ref() }
     }
 
     /// The claim is about to be sent: validity counts from here (H1.1).
     pub(crate) fn on_sent(&mut self, now: Moment) {
-        if matches!(self.state, State::Asking { .. }) {
-            self.state = State::Asking { sent_at: Some(now) };
+        if matches!(self.state, AcquireState::Asking { .. }) {
+            self.state = AcquireState::Asking { sent_at: Some(now) };
             self.fresh_owner = false;
             self.was_there = self.may_be_there;
             self.may_be_there = true;
@@ -189,10 +202,10 @@ impl Acquisition {
 
     /// The claim was answered.
     pub(crate) fn on_answer(&mut self, now: Moment, answer: Result<ClaimAnswer, BackendError>) {
-        let State::Asking { sent_at: Some(sent_at) } = self.state else { return };
+        let AcquireState::Asking { sent_at: Some(sent_at) } = self.state else { return };
         match answer {
             Ok(answer) => {
-                self.failing = None;
+                (self.failing, self.failures) = (None, 0);
                 self.backoff.reset();
                 self.on_verdict(now, sent_at, answer);
             }
@@ -205,18 +218,18 @@ impl Acquisition {
             ClaimAnswer::Granted(grant) => self.on_granted(now, sent_at, grant),
             ClaimAnswer::Queued { ahead, retry_after, holder } => {
                 (self.ahead, self.holder) = (Some(ahead), holder);
-                self.state = State::Waiting { until: now + retry_after };
+                self.state = AcquireState::Waiting { until: now + retry_after };
             }
             ClaimAnswer::Split { retry_after, holder } => {
                 (self.ahead, self.holder) = (None, holder);
-                // The store gives back what was granted; nothing of this owner may be used again (H3.4).
+                // The store releases what was granted; nothing of this owner may be used again (H3.4).
                 self.may_be_there = false;
                 self.fresh_owner = true;
-                if self.wait == Wait::No {
+                if self.wait == WaitMode::No {
                     let verdict = self.timed_out(now);
                     self.finish(verdict);
                 } else {
-                    self.state = State::Waiting { until: now + retry_after };
+                    self.state = AcquireState::Waiting { until: now + retry_after };
                 }
             }
             ClaimAnswer::Busy { holder, .. } => {
@@ -230,16 +243,19 @@ impl Acquisition {
 
     fn on_granted(&mut self, now: Moment, sent_at: Moment, grant: Grant) {
         let until = self.timing.believed_until(sent_at, grant.ttl);
-        // Elapsed check after every reply that would let in (hazards 12, 47).
+        // Elapsed check after every reply that grants (hazards 12, 47).
         if !until.is_over(now) {
-            self.state = State::Done(Verdict::Granted { grant, until });
+            self.state = AcquireState::Done(AcquireEnd::Granted { grant, until });
             return;
         }
         self.too_late += 1;
         let hopeless = self.too_late >= TOO_LATE_MAX;
-        let verdict =
-            if hopeless { Some(Verdict::Failed(Failure(too_slow(self.timing.ttl())))) } else { None };
-        self.state = State::Returning { then: verdict };
+        let verdict = if hopeless {
+            Some(AcquireEnd::Failed(AcquireFailure(too_slow(self.timing.ttl()))))
+        } else {
+            None
+        };
+        self.state = AcquireState::Releasing { then: verdict };
     }
 
     fn on_error(&mut self, now: Moment, error: BackendError) {
@@ -247,25 +263,27 @@ impl Acquisition {
             self.may_be_there = self.was_there;
         }
         if self.was_cut_short(now, &error) {
-            self.state = State::Waiting { until: now };
+            self.failures += u32::from(self.failing.is_some());
+            self.state = AcquireState::Waiting { until: now };
             return;
         }
         let since = self.failing.as_ref().map_or(now, |(since, _)| *since);
         // A store that says when it will serve is not failing until then.
         let since = error.retry_hint().map_or(since, |hint| (now + hint).later(since));
-        let worth_it = error.kind().is_transient() && self.wait != Wait::No;
+        let worth_it = error.kind().is_transient() && self.wait != WaitMode::No;
         if !worth_it || since.elapsed(now) >= self.patience {
-            self.finish(Verdict::Failed(Failure(error)));
+            self.finish(AcquireEnd::Failed(AcquireFailure(error)));
         } else {
             self.failing = Some((since, error.clone()));
+            self.failures += 1;
             let delay = self.backoff.delay();
             let delay = error.retry_hint().map_or(delay, |hint| hint.clamp(delay, Duration::from_secs(2)));
-            self.state = State::Waiting { until: now + delay };
+            self.state = AcquireState::Waiting { until: now + delay };
         }
     }
 
-    /// The last question had only the rest of the caller's time. What the store said before says more: that somebody else had
-    /// the lock, or why it cannot serve.
+    /// The last question had only the rest of the caller's time. What the store said before says more: that
+    /// another owner held the lock, or why it cannot serve.
     fn was_cut_short(&self, now: Moment, error: &BackendError) -> bool {
         let was_answered = self.ahead.is_some() || self.holder.is_some() || self.failing.is_some();
         error.kind() == ErrorKind::TimedOut && was_answered && self.is_out_of_time(now)
@@ -273,25 +291,28 @@ impl Acquisition {
 
     /// A hint came: ask now rather than later.
     pub(crate) fn on_wake(&mut self) {
-        if matches!(self.state, State::Waiting { .. }) {
-            self.state = State::Asking { sent_at: None };
+        if matches!(self.state, AcquireState::Waiting { .. }) {
+            self.state = AcquireState::Asking { sent_at: None };
         }
     }
 
     /// The release was sent; whatever became of it, that owner is done with.
-    pub(crate) fn on_returned(&mut self) {
-        if let State::Returning { then } = &mut self.state {
+    pub(crate) fn on_released(&mut self) {
+        if let AcquireState::Releasing { then } = &mut self.state {
             let next = then.take();
             self.may_be_there = false;
             self.ahead = None;
             self.fresh_owner = true;
-            self.state = next.map_or(State::Asking { sent_at: None }, State::Done);
+            self.state = next.map_or(AcquireState::Asking { sent_at: None }, AcquireState::Done);
         }
     }
 
-    fn finish(&mut self, verdict: Verdict) {
-        self.state =
-            if self.may_be_there { State::Returning { then: Some(verdict) } } else { State::Done(verdict) };
+    fn finish(&mut self, verdict: AcquireEnd) {
+        self.state = if self.may_be_there {
+            AcquireState::Releasing { then: Some(verdict) }
+        } else {
+            AcquireState::Done(verdict)
+        };
     }
 
     fn is_out_of_time(&self, now: Moment) -> bool {
@@ -299,11 +320,13 @@ impl Acquisition {
         self.deadline.is_some_and(|deadline| deadline.boot <= now.boot)
     }
 
-    fn timed_out(&self, now: Moment) -> Verdict {
-        if let Some((_, error)) = &self.failing {
-            return Verdict::Failed(Failure(error.clone()));
+    fn timed_out(&self, now: Moment) -> AcquireEnd {
+        // A store that missed one question after it had named a holder is busy, and has not failed.
+        let is_known_busy = self.failures == 1 && self.holder.is_some();
+        if let Some((_, error)) = self.failing.as_ref().filter(|_| !is_known_busy) {
+            return AcquireEnd::Failed(AcquireFailure(error.clone()));
         }
-        Verdict::TimedOut {
+        AcquireEnd::TimedOut {
             waited: self.started.elapsed(now),
             ahead: self.ahead,
             holder: self.holder.clone(),

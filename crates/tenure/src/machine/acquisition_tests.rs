@@ -4,13 +4,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use tenure_core::{
-    BackendError, ClaimAnswer, ErrorKind, FencingToken, Grant, LockName, Moment, Outcome, OwnerId, ProcessId,
-    Timing, Wait,
+    BackendError, ClaimAnswer, ErrorKind, FencingToken, Grant, HolderView, LockName, Mode, Moment, Outcome,
+    OwnerId, ProcessId, Timing, WaitMode,
 };
 
 use crate::machine::{
-    Trail,
-    acquisition::{Acquisition, Action, Failure, Verdict},
+    EventLog,
+    acquisition::{AcquireAction, AcquireEnd, AcquireFailure, Acquisition},
 };
 
 /// Validity 988 ms.
@@ -122,9 +122,9 @@ impl World {
         self.too_late >= 3
     }
 
-    fn events(&self, action: &Action) -> Vec<Event> {
+    fn events(&self, action: &AcquireAction) -> Vec<Event> {
         match action {
-            Action::Ask { .. } => {
+            AcquireAction::Ask { .. } => {
                 let busy = if self.asks_once() { Answer::Busy } else { Answer::Queued };
                 let mut answers = vec![Answer::Granted, busy, Answer::Split];
                 for kind in [ErrorKind::Unavailable, ErrorKind::Denied] {
@@ -133,21 +133,23 @@ impl World {
                 let after = |delay| answers.clone().into_iter().map(move |a| Event::Answered(a, delay));
                 after(QUICK).chain(after(TTL)).collect()
             }
-            Action::Wait { .. } => vec![Event::Waited(None), Event::Waited(Some(PATIENCE)), Event::Woken],
-            Action::Return => vec![Event::Returned(QUICK), Event::Returned(TTL)],
-            Action::Finish(_) => Vec::new(),
+            AcquireAction::Wait { .. } => {
+                vec![Event::Waited(None), Event::Waited(Some(PATIENCE)), Event::Woken]
+            }
+            AcquireAction::Release => vec![Event::Returned(QUICK), Event::Returned(TTL)],
+            AcquireAction::Finish(_) => Vec::new(),
         }
     }
 
-    fn apply(&mut self, action: &Action, event: Event) {
+    fn apply(&mut self, action: &AcquireAction, event: Event) {
         match (event, action) {
-            (Event::Answered(answer, delay), Action::Ask { fresh_owner }) => {
+            (Event::Answered(answer, delay), AcquireAction::Ask { fresh_owner }) => {
                 self.owner += u8::from(*fresh_owner);
                 self.asked_late += u32::from(self.is_late());
                 self.machine.on_sent(self.now);
                 self.answered(answer, delay);
             }
-            (Event::Waited(by), Action::Wait { until }) => {
+            (Event::Waited(by), AcquireAction::Wait { until }) => {
                 self.now = self.now + by.unwrap_or_else(|| until.boot.saturating_sub(self.now.boot));
             }
             (Event::Woken, _) => self.machine.on_wake(),
@@ -155,7 +157,7 @@ impl World {
                 self.now = self.now + delay;
                 self.there.remove(&self.owner);
                 self.returned = true;
-                self.machine.on_returned();
+                self.machine.on_released();
             }
             _ => unreachable!("{event:?} does not follow {action:?}"),
         }
@@ -198,15 +200,15 @@ impl World {
     }
 
     /// Everything that must be true of what it wants now.
-    fn judge(&self, action: &Action) {
+    fn judge(&self, action: &AcquireAction) {
         assert_eq!(self.machine.may_be_there(), self.there.contains(&self.owner), "at {action:?}");
         assert!(self.there.range(..self.owner).next().is_none(), "an earlier owner was left behind (L8)");
-        let wait = if self.asks_once() { Wait::No } else { Wait::Turn };
+        let wait = if self.asks_once() { WaitMode::No } else { WaitMode::Turn };
         assert_eq!(self.machine.wait(), wait);
         self.judge_noise(action);
         let is_good = self.last == Some(Answer::Granted) && self.until.is_some_and(|u| !u.is_over(self.now));
         match action {
-            Action::Ask { fresh_owner } => {
+            AcquireAction::Ask { fresh_owner } => {
                 assert_eq!(
                     *fresh_owner, self.returned,
                     "a new owner after every release, ours or the store's, and only then (H3.4)"
@@ -215,20 +217,22 @@ impl World {
                 // Woken at the last moment, or a grant that was too late: asked once more each time.
                 assert!(self.asks_once() || self.asked_late <= 1 + self.too_late, "the deadline is not kept");
             }
-            Action::Wait { until } => {
+            AcquireAction::Wait { until } => {
                 assert!(!self.asks_once() && !self.is_late() && !self.is_fed_up() && !self.failed_for_good());
                 assert!(until.boot > self.now.boot, "would spin");
                 let deadline = self.budget.map(|budget| START.boot + budget);
                 assert!(deadline.is_none_or(|deadline| until.boot <= deadline));
             }
-            Action::Return => assert!(self.machine.may_be_there() && !is_good, "gave back what was ours"),
-            Action::Finish(verdict) => self.judge_verdict(verdict),
+            AcquireAction::Release => {
+                assert!(self.machine.may_be_there() && !is_good, "gave back what was ours")
+            }
+            AcquireAction::Finish(verdict) => self.judge_verdict(verdict),
         }
     }
 
-    fn judge_verdict(&self, verdict: &Verdict) {
+    fn judge_verdict(&self, verdict: &AcquireEnd) {
         match verdict {
-            Verdict::Granted { until, .. } => {
+            AcquireEnd::Granted { until, .. } => {
                 assert_eq!(
                     (self.last, self.until),
                     (Some(Answer::Granted), Some(*until)),
@@ -237,14 +241,14 @@ impl World {
                 assert!(!until.is_over(self.now), "entered too late (hazards 12, 47)");
                 return assert_eq!(self.there, BTreeSet::from([self.owner]));
             }
-            Verdict::TimedOut { waited, .. } => {
+            AcquireEnd::TimedOut { waited, .. } => {
                 assert!(self.is_late() && self.failing_since.is_none());
                 assert!(self.asked && *waited <= START.elapsed(self.now));
             }
-            Verdict::Failed(failure) if self.is_hopeless() => {
+            AcquireEnd::Failed(failure) if self.is_hopeless() => {
                 assert_eq!(failure.0.kind(), ErrorKind::Invalid, "hazard 41");
             }
-            Verdict::Failed(failure) => {
+            AcquireEnd::Failed(failure) => {
                 assert!(self.failed_for_good() || self.is_fed_up() || (self.is_late() && self.asked));
                 let Some(Answer::Err(kind, outcome)) = self.last else { panic!("failed without an error") };
                 assert_eq!((failure.0.kind(), failure.0.outcome()), (kind, outcome));
@@ -254,24 +258,24 @@ impl World {
     }
 
     /// What comes at the wrong time changes nothing.
-    fn judge_noise(&self, action: &Action) {
+    fn judge_noise(&self, action: &AcquireAction) {
         let mut machine = self.machine.clone();
         assert_eq!(machine.poll(self.now), *action, "two answers to one question");
-        if !matches!(action, Action::Return) {
-            machine.on_returned();
+        if !matches!(action, AcquireAction::Release) {
+            machine.on_released();
         }
-        if !matches!(action, Action::Ask { .. }) {
+        if !matches!(action, AcquireAction::Ask { .. }) {
             machine.on_sent(self.now);
         }
         machine.on_answer(self.now, Ok(granted(99)));
-        if !matches!(action, Action::Wait { .. }) {
+        if !matches!(action, AcquireAction::Wait { .. }) {
             machine.on_wake();
         }
         assert_eq!(machine.poll(self.now), *action, "a stray event was heard");
     }
 
     /// Plays every continuation, and counts the sequences.
-    fn explore(&self, depth: usize, trail: &mut Trail<Event>) -> usize {
+    fn explore(&self, depth: usize, trail: &mut EventLog<Event>) -> usize {
         let mut here = self.clone();
         let action = here.machine.poll(here.now);
         here.judge(&action);
@@ -297,7 +301,7 @@ impl World {
 fn whatever_happens_it_enters_in_time_or_leaves_nothing_behind() {
     let budgets = [None, Some(Duration::from_millis(1500)), Some(Duration::ZERO)];
     let sequences: usize =
-        budgets.map(|budget| World::new(budget).explore(7, &mut Trail(Vec::new()))).iter().sum();
+        budgets.map(|budget| World::new(budget).explore(7, &mut EventLog(Vec::new()))).iter().sum();
     assert_eq!(sequences, 253_303);
 }
 
@@ -309,11 +313,11 @@ fn a_wall_clock_that_steps_does_not_end_the_waiting() {
     waiting.on_sent(START);
     waiting.on_answer(START, Ok(queued()));
     let stepped = Moment { wall: START.wall + Duration::from_secs(3600), ..START };
-    assert_eq!(waiting.poll(stepped), Action::Ask { fresh_owner: false }, "asking early does no harm");
+    assert_eq!(waiting.poll(stepped), AcquireAction::Ask { fresh_owner: false }, "asking early does no harm");
     assert_eq!(waiting.request_timeout(stepped), timing().request_timeout());
     waiting.on_sent(stepped);
     waiting.on_answer(stepped, Ok(queued()));
-    assert!(matches!(waiting.poll(stepped), Action::Wait { .. }));
+    assert!(matches!(waiting.poll(stepped), AcquireAction::Wait { .. }));
 }
 
 /// L6: between our own delay and 2 s.
@@ -324,7 +328,7 @@ fn a_store_that_says_when_to_ask_again_is_asked_then() {
         waiting.on_sent(START);
         let hint = Duration::from_millis(hint);
         waiting.on_answer(START, Err(error(ErrorKind::Unavailable, Outcome::NotApplied).retry_after(hint)));
-        let Action::Wait { until } = waiting.poll(START) else { panic!("does not wait") };
+        let AcquireAction::Wait { until } = waiting.poll(START) else { panic!("does not wait") };
         let wait = until.boot - START.boot;
         match expected {
             Some(ms) => assert_eq!(wait, Duration::from_millis(ms)),
@@ -346,11 +350,11 @@ fn a_store_that_says_when_it_will_serve_is_not_failing_until_then() {
         waiting.poll(START + at)
     };
     let hinted = |left: u64| refusal().retry_after(Duration::from_secs(left));
-    assert!(matches!(ask(&mut waiting, Duration::ZERO, hinted(32)), Action::Wait { .. }));
-    assert!(matches!(ask(&mut waiting, Duration::from_secs(30), hinted(2)), Action::Wait { .. }));
-    assert!(matches!(ask(&mut waiting, Duration::from_secs(34), refusal()), Action::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::ZERO, hinted(32)), AcquireAction::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(30), hinted(2)), AcquireAction::Wait { .. }));
+    assert!(matches!(ask(&mut waiting, Duration::from_secs(34), refusal()), AcquireAction::Wait { .. }));
     let over = Duration::from_secs(32) + PATIENCE;
-    assert!(matches!(ask(&mut waiting, over, refusal()), Action::Finish(Verdict::Failed(_))));
+    assert!(matches!(ask(&mut waiting, over, refusal()), AcquireAction::Finish(AcquireEnd::Failed(_))));
 }
 
 /// A store that hangs must not hold a caller back who wanted to wait for less.
@@ -379,24 +383,43 @@ fn a_store_that_is_slow_at_the_very_end_has_not_failed() {
         let mut machine = acquisition(Some(Duration::from_secs(1)));
         for (ms, answer) in answers {
             machine.on_wake();
-            assert!(matches!(machine.poll(at(ms - 100)), Action::Ask { .. }), "at {ms}");
+            assert!(matches!(machine.poll(at(ms - 100)), AcquireAction::Ask { .. }), "at {ms}");
             machine.on_sent(at(ms - 100));
             machine.on_answer(at(*ms), answer.clone());
         }
-        assert_eq!(machine.poll(at(1000)), Action::Return);
-        machine.on_returned();
-        let Action::Finish(verdict) = machine.poll(at(1000)) else { panic!("it is not over") };
+        assert_eq!(machine.poll(at(1000)), AcquireAction::Release);
+        machine.on_released();
+        let AcquireAction::Finish(verdict) = machine.poll(at(1000)) else { panic!("it is not over") };
         verdict
     };
     let (asked, cut) = ((500, Ok(queued())), (1000, Err(silence.clone())));
     let held = ends(&[asked.clone(), cut.clone()]);
-    assert!(matches!(held, Verdict::TimedOut { ahead: Some(1), .. }), "{held:?}");
+    assert!(matches!(held, AcquireEnd::TimedOut { ahead: Some(1), .. }), "{held:?}");
     // Why it cannot serve says more than that it was slow in the end.
     let refused = (700, Err(error(ErrorKind::Unavailable, Outcome::NotApplied)));
-    let Verdict::Failed(Failure(why)) = ends(&[refused, cut.clone()]) else { panic!("it has failed") };
+    let AcquireEnd::Failed(AcquireFailure(why)) = ends(&[refused, cut.clone()]) else {
+        panic!("it has failed")
+    };
     assert_eq!(why.kind(), ErrorKind::Unavailable);
-    for failed in [vec![cut.clone()], vec![asked, (700, Err(silence)), cut]] {
+    for failed in [vec![cut.clone()], vec![asked, (700, Err(silence.clone())), cut.clone()]] {
         let failed = ends(&failed);
-        assert!(matches!(failed, Verdict::Failed(_)), "{failed:?}");
+        assert!(matches!(failed, AcquireEnd::Failed(_)), "{failed:?}");
+    }
+    // One missed question of a waiter that knows the holder: busy. Two in a row: failed.
+    let holder = HolderView::new("1".repeat(48), Mode::Exclusive);
+    let held = ClaimAnswer::Queued { ahead: 1, retry_after: QUICK, holder: Some(holder.clone()) };
+    let (asked, missed) = ((300, Ok(held)), (600, Err(silence)));
+    let busy = ends(&[asked.clone(), missed.clone()]);
+    assert!(
+        matches!(&busy, AcquireEnd::TimedOut { holder: Some(named), .. } if *named == holder),
+        "{busy:?}"
+    );
+    for failed in [
+        vec![missed.clone()],
+        vec![asked.clone(), missed.clone(), (800, missed.1.clone())],
+        vec![asked, missed, cut],
+    ] {
+        let failed = ends(&failed);
+        assert!(matches!(failed, AcquireEnd::Failed(_)), "{failed:?}");
     }
 }

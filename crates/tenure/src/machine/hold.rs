@@ -8,15 +8,15 @@ use crate::error::{Loss, Lost};
 
 /// What the engine must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum HoldAction {
     /// Send a renewal now.
     Renew,
     /// Nothing until then, unless a clock steps.
     Wait { until: Moment },
-    /// Nobody has taken it since it was passed on, or it was kept idle for its time: give it back.
-    GiveBack,
+    /// No holder has taken it since it was passed on, or it was kept idle for its time: release it.
+    Release,
     /// Nothing ever again.
-    Over,
+    Done,
 }
 
 /// How the renewals of a lease went.
@@ -32,7 +32,7 @@ pub struct Renewals {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum HoldState {
     Believing {
         renew_at: Moment,
     },
@@ -41,7 +41,7 @@ enum State {
         sent_at: Moment,
         hinted: bool,
     },
-    /// What a lease that outlives its guard is told.
+    /// What a lease that outlives its guard answers.
     Released(Lost),
     Lost(Lost),
 }
@@ -63,7 +63,7 @@ enum State {
 /// * The clock decides, not a timer: every method looks first whether `until` is over (L1).
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
-    state: State,
+    state: HoldState,
     until: Moment,
     timing: Timing,
     /// The lease the server gave; a renewal extends by it.
@@ -74,9 +74,9 @@ pub(crate) struct Hold {
     token: FencingToken,
     /// It has no holder yet, and is to be taken until then.
     take_by: Option<Moment>,
-    /// It was not passed to anybody, but is kept for whoever comes.
+    /// It has no next holder yet, but is kept for one.
     is_idle: bool,
-    /// Somebody elsewhere may wait for it, or may have taken it: it is passed on no more.
+    /// A client elsewhere may wait for it, or may have taken it: it is passed on no more.
     is_wanted: bool,
     renewals: Renewals,
 }
@@ -92,12 +92,12 @@ impl Hold {
     ) -> Self {
         let sent_at = until.minus(ttl.saturating_sub(timing.drift()));
         let until = cap.map_or(until, |cap| until.earlier(cap));
-        let state = State::Believing { renew_at: until };
+        let state = HoldState::Believing { renew_at: until };
         let (take_by, renewals, is_idle, is_wanted) = (None, Renewals::default(), false, false);
         let failed = 0;
         let mut hold =
             Self { state, until, timing, ttl, cap, failed, token, take_by, is_idle, is_wanted, renewals };
-        hold.state = State::Believing { renew_at: hold.next_after(sent_at) };
+        hold.state = HoldState::Believing { renew_at: hold.next_after(sent_at) };
         hold
     }
 
@@ -106,15 +106,17 @@ impl Hold {
         (self.cap, self.until) = (Some(cap), self.until.earlier(cap));
     }
 
-    /// Looks at the clock, then says what to do.
-    pub(crate) fn poll(&mut self, now: Moment) -> Action {
+    /// Looks at the clock, then answers what to do.
+    pub(crate) fn poll(&mut self, now: Moment) -> HoldAction {
         self.look(now);
         match self.state {
-            State::Believing { .. } | State::Renewing { .. } if self.is_abandoned(now) => Action::GiveBack,
-            State::Believing { renew_at } if renew_at.is_over(now) => Action::Renew,
-            State::Believing { renew_at } => self.wait(renew_at),
-            State::Renewing { .. } => self.wait(self.until),
-            State::Released(_) | State::Lost(_) => Action::Over,
+            HoldState::Believing { .. } | HoldState::Renewing { .. } if self.is_abandoned(now) => {
+                HoldAction::Release
+            }
+            HoldState::Believing { renew_at } if renew_at.is_over(now) => HoldAction::Renew,
+            HoldState::Believing { renew_at } => self.wait(renew_at),
+            HoldState::Renewing { .. } => self.wait(self.until),
+            HoldState::Released(_) | HoldState::Lost(_) => HoldAction::Done,
         }
     }
 
@@ -123,15 +125,15 @@ impl Hold {
         if self.is_capped() { self.until } else { sent_at + self.timing.renewal_period() }
     }
 
-    fn wait(&self, until: Moment) -> Action {
+    fn wait(&self, until: Moment) -> HoldAction {
         let until = self.take_by.map_or(until, |take_by| until.earlier(take_by));
-        Action::Wait { until: until.earlier(self.until) }
+        HoldAction::Wait { until: until.earlier(self.until) }
     }
 
     /// As [`poll`](Self::poll), while others are renewed: a renewal that is due soon travels with theirs.
-    pub(crate) fn poll_beside(&mut self, now: Moment) -> Action {
+    pub(crate) fn poll_beside(&mut self, now: Moment) -> HoldAction {
         match self.poll(now) {
-            Action::Wait { .. } if self.is_nearly_due(now) => Action::Renew,
+            HoldAction::Wait { .. } if self.is_nearly_due(now) => HoldAction::Renew,
             action => action,
         }
     }
@@ -139,22 +141,22 @@ impl Hold {
     /// Within a thirty-second of the pause between two renewals.
     fn is_nearly_due(&self, now: Moment) -> bool {
         let soon = now + self.timing.renewal_period() / 32;
-        let State::Believing { renew_at } = self.state else { return false };
+        let HoldState::Believing { renew_at } = self.state else { return false };
         renew_at.is_over(soon) && self.failed == 0 && !self.is_capped()
     }
 
     /// A renewal is about to be sent.
     pub(crate) fn on_sent(&mut self, now: Moment) {
         self.look(now);
-        if matches!(self.state, State::Believing { .. }) {
-            self.state = State::Renewing { sent_at: now, hinted: false };
+        if matches!(self.state, HoldState::Believing { .. }) {
+            self.state = HoldState::Renewing { sent_at: now, hinted: false };
         }
     }
 
     /// The renewal was answered; `None` if it failed or stayed unanswered.
     pub(crate) fn on_renewal(&mut self, now: Moment, answer: Option<Renewal>) {
         self.look(now);
-        let State::Renewing { sent_at, hinted } = self.state else { return };
+        let HoldState::Renewing { sent_at, hinted } = self.state else { return };
         match answer {
             Some(Renewal::Renewed) => {
                 self.failed = 0;
@@ -166,29 +168,30 @@ impl Hold {
                     self.until = until;
                 }
                 let renew_at = if hinted { now } else { self.next_after(sent_at) };
-                self.state = State::Believing { renew_at };
+                self.state = HoldState::Believing { renew_at };
             }
             Some(Renewal::Gone) => self.lose(now, Loss::Taken),
             None => {
                 self.failed += 1;
                 self.renewals.failed += 1;
-                // ttl/24: soon enough to use what is left of the lease, without hammering a store that refuses.
-                self.state = State::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
+                // ttl/24: soon enough to use what is left of the lease, without hammering a store that
+                // refuses.
+                self.state = HoldState::Believing { renew_at: now + self.timing.renewal_timeout() / 4 };
             }
         }
     }
 
-    /// Somebody says that we were robbed, or waits: ask at once, or give back what nobody uses.
+    /// The lease may have been broken, or a client waits: ask immediately, or release what no holder uses.
     pub(crate) fn on_wake(&mut self, now: Moment) {
         self.on_wanted(now);
         match &mut self.state {
-            State::Believing { renew_at } => *renew_at = now,
-            State::Renewing { hinted, .. } => *hinted = true,
-            State::Released(_) | State::Lost(_) => {}
+            HoldState::Believing { renew_at } => *renew_at = now,
+            HoldState::Renewing { hinted, .. } => *hinted = true,
+            HoldState::Released(_) | HoldState::Lost(_) => {}
         }
     }
 
-    /// Somebody elsewhere may wait: it is passed on no more, and given back if nobody uses it.
+    /// A client elsewhere may wait: it is passed on no more, and released if no holder uses it.
     pub(crate) fn on_wanted(&mut self, now: Moment) {
         self.is_wanted = true;
         if self.is_idle {
@@ -196,54 +199,55 @@ impl Hold {
         }
     }
 
-    /// The holder gives it back: from here on nothing is a loss, nothing is renewed and nothing is believed.
+    /// The holder releases it: from here on nothing is a loss, nothing is renewed and nothing is believed.
     ///
     /// Answers the loss if it was lost before.
     pub(crate) fn release(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
-        if let State::Lost(lost) = self.state {
+        if let HoldState::Lost(lost) = self.state {
             return Err(lost);
         }
-        if !matches!(self.state, State::Released(_)) {
-            self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
+        if !matches!(self.state, HoldState::Released(_)) {
+            self.state = HoldState::Released(Lost::new(Loss::Released, self.token, now.wall));
         }
         Ok(())
     }
 
-    /// Passes the lease on to the next holder in this process, who has this token: from here on it is released here, and
-    /// believed there until the same end.
+    /// Passes the lease on to the next holder in this process, with this token: from here on it is released
+    /// here, and believed there until the same end.
     ///
     /// It is to be [taken](Self::take) within the claim ttl, like a lock that the store hands on.
     ///
-    /// `None`, and nothing changes, unless two thirds of the ttl are left, no renewal is under way or has failed, and nothing
-    /// ends it but its ttl (H5.1). Once it is released or lost it is not passed on any more (H5.3).
+    /// `None`, and nothing changes, unless two thirds of the ttl are left, no renewal is under way or has
+    /// failed, and nothing ends it but its ttl (H5.1). Once it is released or lost it is not passed on any
+    /// more (H5.3).
     pub(crate) fn pass_on(&mut self, now: Moment, token: FencingToken) -> Option<Self> {
         self.look(now);
-        let is_passed = matches!(self.state, State::Believing { .. }) && self.cap.is_none();
+        let is_passed = matches!(self.state, HoldState::Believing { .. }) && self.cap.is_none();
         let is_fresh = self.failed == 0 && self.until.remaining(now) * 3 >= self.ttl * 2;
         if !is_passed || self.is_wanted || !is_fresh {
             return None;
         }
         let (take_by, renewals) = (Some(now + Timing::CLAIM_TTL), Renewals::default());
         let passed = Self { token, take_by, renewals, ..self.clone() };
-        self.state = State::Released(Lost::new(Loss::Released, self.token, now.wall));
+        self.state = HoldState::Released(Lost::new(Loss::Released, self.token, now.wall));
         Some(passed)
     }
 
-    /// As [`pass_on`](Self::pass_on), but to nobody: whoever comes within this time may take it.
+    /// As [`pass_on`](Self::pass_on), but to the holder that takes it within this time.
     pub(crate) fn keep_idle(&mut self, now: Moment, token: FencingToken, idle: Duration) -> Option<Self> {
         let kept = self.pass_on(now, token)?;
         Some(Self { take_by: Some(now + idle), is_idle: true, ..kept })
     }
 
-    /// Whoever it was passed on to has seen it; the loss, if it is over.
+    /// The holder that it was passed on to has seen it; the loss, if it has ended.
     pub(crate) fn take(&mut self, now: Moment) -> Result<(), Lost> {
         (self.take_by, self.is_idle) = (None, false);
         self.check(now)
     }
 
-    /// It was kept idle, and may be taken: its renewals succeed, half of the ttl is left at least, nobody is known to wait for
-    /// it elsewhere, and its time is not over (H5.1).
+    /// It was kept idle, and may be taken: its renewals succeed, half of the ttl is left at least, nobody is
+    /// known to wait for it elsewhere, and its time is not over (H5.1).
     pub(crate) fn may_be_taken(&mut self, now: Moment) -> bool {
         let is_fresh = self.failed == 0 && self.until.remaining(now) * 2 >= self.ttl;
         self.check(now).is_ok() && is_fresh && !self.is_wanted && !self.is_abandoned(now)
@@ -259,7 +263,7 @@ impl Hold {
         self.abandon(now)
     }
 
-    /// Released if it was passed on and nobody has taken it in time; true if so.
+    /// Released if it was passed on and no holder has taken it in time; true if so.
     pub(crate) fn abandon(&mut self, now: Moment) -> bool {
         self.is_abandoned(now) && self.release(now).is_ok()
     }
@@ -272,16 +276,16 @@ impl Hold {
     pub(crate) fn check(&mut self, now: Moment) -> Result<(), Lost> {
         self.look(now);
         match self.state {
-            State::Lost(lost) | State::Released(lost) => Err(lost),
-            State::Believing { .. } | State::Renewing { .. } => Ok(()),
+            HoldState::Lost(lost) | HoldState::Released(lost) => Err(lost),
+            HoldState::Believing { .. } | HoldState::Renewing { .. } => Ok(()),
         }
     }
 
     /// How long it may still be believed.
     pub(crate) fn remaining(&self, now: Moment) -> Duration {
         match self.state {
-            State::Lost(_) | State::Released(_) => Duration::ZERO,
-            State::Believing { .. } | State::Renewing { .. } => self.until.remaining(now),
+            HoldState::Lost(_) | HoldState::Released(_) => Duration::ZERO,
+            HoldState::Believing { .. } | HoldState::Renewing { .. } => self.until.remaining(now),
         }
     }
 
@@ -300,7 +304,7 @@ impl Hold {
     }
 
     fn look(&mut self, now: Moment) {
-        let believing = matches!(self.state, State::Believing { .. } | State::Renewing { .. });
+        let believing = matches!(self.state, HoldState::Believing { .. } | HoldState::Renewing { .. });
         if believing && self.until.is_over(now) {
             let over = self.is_capped();
             self.lose(now, if over { Loss::MaxHold } else { Loss::Expired });
@@ -308,6 +312,6 @@ impl Hold {
     }
 
     fn lose(&mut self, now: Moment, cause: Loss) {
-        self.state = State::Lost(Lost::new(cause, self.token, now.wall));
+        self.state = HoldState::Lost(Lost::new(cause, self.token, now.wall));
     }
 }

@@ -7,8 +7,8 @@ use tenure_core::{FencingToken, Moment, Renewal, Timing};
 use crate::{
     error::{Loss, Lost},
     machine::{
-        Trail,
-        hold::{Action, Hold},
+        EventLog,
+        hold::{Hold, HoldAction},
     },
 };
 
@@ -112,7 +112,7 @@ impl World {
         ];
         if self.in_flight.is_some() {
             events.extend([Some(Renewal::Renewed), Some(Renewal::Gone), None].map(Event::Answer));
-        } else if self.hold.clone().poll(self.now) == Action::Renew {
+        } else if self.hold.clone().poll(self.now) == HoldAction::Renew {
             events.push(Event::Send);
         }
         events
@@ -175,7 +175,7 @@ impl World {
         let mut untaken = passed.clone();
         let take_by = self.now + Timing::CLAIM_TTL;
         assert!(
-            !untaken.abandon(self.now) && untaken.poll(take_by) == Action::GiveBack,
+            !untaken.abandon(self.now) && untaken.poll(take_by) == HoldAction::Release,
             "in vain for the claim ttl"
         );
         assert!(untaken.abandon(take_by) && untaken.take(take_by).is_err(), "given back and taken");
@@ -215,7 +215,7 @@ impl World {
                 Err(Loss::Released),
                 "a clone of the lease goes on"
             );
-            assert_eq!(action, Action::Over, "never renewed after a release");
+            assert_eq!(action, HoldAction::Done, "never renewed after a release");
             assert_eq!(
                 self.hold.remaining(self.now),
                 Duration::ZERO,
@@ -224,7 +224,7 @@ impl World {
             return;
         }
         let Ok(()) = check else {
-            assert_eq!(action, Action::Over, "never renewed after loss");
+            assert_eq!(action, HoldAction::Done, "never renewed after loss");
             assert_eq!(self.hold.remaining(self.now), Duration::ZERO);
             let taken = self.lost.is_some_and(|lost| lost.cause() == Loss::Taken);
             assert!(taken || self.stepped || self.now.boot >= self.end(), "lost without a reason");
@@ -235,25 +235,25 @@ impl World {
         assert!(self.allowed.iter().any(|until| !until.is_over(self.now)), "a clock was not heard (H2.1)");
         let is_due = self.in_flight.is_none() && self.due.is_some_and(|due| due.is_over(self.now));
         match action {
-            Action::Renew => assert!(is_due, "renewed though not due: due {:?}", self.due),
-            Action::Wait { until } => {
+            HoldAction::Renew => assert!(is_due, "renewed though not due: due {:?}", self.due),
+            HoldAction::Wait { until } => {
                 assert!(!is_due, "a renewal was due at {:?}", self.due);
                 assert!(!until.is_over(self.now), "would spin");
                 let planned = self.due.filter(|_| self.in_flight.is_none()).map_or(Duration::MAX, |d| d.boot);
                 assert!(until.boot <= self.end().min(planned));
             }
-            Action::Over | Action::GiveBack => panic!("{action:?} while held"),
+            HoldAction::Done | HoldAction::Release => panic!("{action:?} while held"),
         }
         let soon = self.now + timing(TTL).renewal_period() / 32;
         let is_nearly_due = self.in_flight.is_none() && self.due.is_some_and(|due| due.is_over(soon));
         match self.hold.clone().poll_beside(self.now) {
-            Action::Renew => assert!(is_nearly_due, "renewed beside others: due {:?}", self.due),
+            HoldAction::Renew => assert!(is_nearly_due, "renewed beside others: due {:?}", self.due),
             beside => assert_eq!(beside, action),
         }
     }
 
     /// Plays every continuation, and counts the sequences.
-    fn explore(&self, depth: usize, trail: &mut Trail<Event>) -> usize {
+    fn explore(&self, depth: usize, trail: &mut EventLog<Event>) -> usize {
         self.judge();
         if depth == 0 {
             return 1;
@@ -277,12 +277,12 @@ fn whatever_happens_belief_ends_in_time_and_a_loss_is_final() {
     let mut sequences = 0;
     for max_hold in [None, Some(TTL / 2), Some(TTL + TTL / 4)] {
         let granted = World::new(max_hold);
-        sequences += granted.explore(6, &mut Trail(Vec::new()));
+        sequences += granted.explore(6, &mut EventLog(Vec::new()));
         let mut renewing = granted;
         renewing.apply(Event::Pass(timing(TTL).renewal_period()));
         if renewing.events().contains(&Event::Send) {
             renewing.apply(Event::Send);
-            sequences += renewing.explore(6, &mut Trail(Vec::new()));
+            sequences += renewing.explore(6, &mut EventLog(Vec::new()));
         }
     }
     assert_eq!(sequences, 5_134_920);
@@ -313,7 +313,7 @@ fn what_was_released_or_lost_is_not_passed_on() {
     assert!(held(None).pass_on(step(START, 20), next).is_none(), "lost by the other clock");
 }
 
-/// L1: a lease that was kept idle is ended for whoever wants it, and not if somebody has taken it in this moment.
+/// L1: a lease that was kept idle is ended for a waiter, and not if a task has taken it in this moment.
 #[test]
 fn a_lease_that_was_taken_is_not_ended_for_others() {
     let at = |ms| START + Duration::from_millis(ms);

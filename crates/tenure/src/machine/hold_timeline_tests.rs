@@ -7,7 +7,7 @@ use tenure_core::{Moment, Renewal, Timing};
 use crate::{
     error::Loss,
     machine::{
-        hold::{Action, Hold},
+        hold::{Hold, HoldAction},
         hold_tests::{START, TOKEN, step, timing},
     },
 };
@@ -59,10 +59,10 @@ impl Scene {
     fn pass_until(&mut self, then: Moment, line: &str) {
         while let Some(hold) = self.hold.as_mut().filter(|_| !self.asleep) {
             let next = match hold.poll(self.now) {
-                Action::Wait { until } => until.boot,
-                Action::Over => break,
-                Action::GiveBack => panic!("nobody passed it on"),
-                Action::Renew => {
+                HoldAction::Wait { until } => until.boot,
+                HoldAction::Done => break,
+                HoldAction::Release => panic!("nobody passed it on"),
+                HoldAction::Renew => {
                     assert!(self.now.boot == then.boot && line.contains("→ renew"), "renew before: {line}");
                     break;
                 }
@@ -73,7 +73,7 @@ impl Scene {
             self.now = self.now + next.saturating_sub(self.now.boot);
             let said = hold.poll(self.now);
             assert!(
-                matches!(said, Action::Wait { .. }),
+                matches!(said, HoldAction::Wait { .. }),
                 "{said:?} at {:?}, before: {line}",
                 self.now.boot - START.boot
             );
@@ -93,7 +93,7 @@ impl Scene {
         let hold = self.hold.as_mut().unwrap();
         match event {
             "→ renew" => {
-                assert_eq!(hold.poll(now), Action::Renew, "{line}");
+                assert_eq!(hold.poll(now), HoldAction::Renew, "{line}");
                 hold.on_sent(now);
             }
             "renewed" => hold.on_renewal(now, Some(Renewal::Renewed)),
@@ -107,7 +107,7 @@ impl Scene {
                 assert_eq!(hold.check(now).map_err(|lost| lost.cause()), Err(Loss::Released), "{line}");
             }
             "→ at risk" => assert!(hold.is_at_risk(), "{line}"),
-            "→ over" => assert_eq!(hold.poll(now), Action::Over, "{line}"),
+            "→ over" => assert_eq!(hold.poll(now), HoldAction::Done, "{line}"),
             _ if event.starts_with("wall") => {
                 self.now = step(now, event.trim_start_matches("wall").trim().parse().unwrap());
             }
@@ -119,7 +119,7 @@ impl Scene {
                     _ => panic!("what is {event:?}?"),
                 };
                 assert_eq!(hold.check(now).map_err(|lost| lost.cause()), Err(loss), "{line}");
-                assert_eq!(hold.poll(now), Action::Over, "{line}");
+                assert_eq!(hold.poll(now), HoldAction::Done, "{line}");
             }
         }
     }
@@ -310,7 +310,7 @@ fn no_renewal_reaches_beyond_max_hold() {
     );
 }
 
-/// A robbed holder is told at once: also if it could not gain anything by a renewal.
+/// A robbed holder is told immediately: also if it could not gain anything by a renewal.
 #[test]
 fn a_hint_asks_at_once_in_the_last_lease_too() {
     for max_hold in ["", "max_hold 2s"] {

@@ -2,16 +2,21 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::store::{
-    connects::connects,
-    written::{Server, Written, encoded, is_written},
+use tenure_client::{
+    Login,
+    url::{bad, named_hosts, some},
+};
+
+use crate::{
+    connect::postgres::{Config, Listen, TlsMode},
+    store::described::{Described, is_described},
 };
 
 /// Locks in a table of PostgreSQL. The URL that says the same begins with `postgres`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use tenure::{PostgresStore, PostgresTls};
+/// use tenure::store::{PostgresStore, PostgresTls};
 ///
 /// let locks = PostgresStore::at("db.example")
 ///     .user("app")
@@ -24,7 +29,7 @@ use crate::store::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct PostgresStore(Written);
+pub struct PostgresStore(pub(super) Described<Config>);
 
 /// What `sslmode` means to libpq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub struct PostgresStore(Written);
 pub enum PostgresTls {
     /// Never.
     Disable,
-    /// If the server can, with whatever certificate: nobody is kept from listening. The default, as in libpq.
+    /// If the server can, with whatever certificate: it keeps no one from listening. The default, as in libpq.
     Prefer,
     /// With whatever certificate, unless a [`ca`](PostgresStore::ca) is named.
     Require,
@@ -45,42 +50,39 @@ pub enum PostgresTls {
 impl PostgresStore {
     /// One server; its port is 5432 by default.
     pub fn at(host: impl AsRef<str>) -> Self {
-        Self(Written::at("postgres://", [host]))
+        Self::any_of([host])
     }
 
     /// The first of these servers that takes writes.
     pub fn any_of<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Self {
-        Self(Written::at("postgres://", hosts))
+        Self(Described::new(named_hosts(hosts).map(Config::new)))
     }
 
     /// One server on this machine, by the folder of its socket, such as `/run/postgresql`.
     pub fn socket(folder: impl AsRef<Path>) -> Self {
-        let mut written = Written::new("postgres://");
-        match folder.as_ref().to_str().filter(|folder| folder.starts_with('/')) {
-            Some(folder) => written.servers = vec![Server::encoded(folder)],
-            None => written.refuse("the folder of a socket is absolute and UTF-8"),
-        }
-        Self(written)
+        let folder = folder.as_ref().to_str().filter(|folder| folder.starts_with('/'));
+        let folder = folder.ok_or_else(|| bad("the folder of a socket is absolute and UTF-8"));
+        Self(Described::new(folder.map(|folder| Config::new(vec![(folder.to_owned(), None)]))))
     }
 
     /// The port of all servers that were named without one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
-        self.0.set("port", port.to_string());
+        self.0.set(|config| config.port = port);
         self
     }
 
     /// The database. Default: that of the user's name.
     #[must_use]
     pub fn database(mut self, name: impl AsRef<str>) -> Self {
-        self.0.path = format!("/{}", encoded(name.as_ref()));
+        self.0.set(|config| config.database = some(name.as_ref()));
         self
     }
 
     /// The table of the locks, `name` or `schema.name`. Default `tenure_lock`. All clients must say the same.
     #[must_use]
     pub fn table(mut self, name: impl AsRef<str>) -> Self {
-        self.0.set("table", name);
+        self.0.set(|config| name.as_ref().clone_into(&mut config.table));
         self
     }
 
@@ -88,9 +90,9 @@ impl PostgresStore {
     /// to the server itself.
     #[must_use]
     pub fn listen(mut self, past_the_pooler: &Self) -> Self {
-        match past_the_pooler.url() {
-            Ok(url) => self.0.set("listen", url),
-            Err(_) => self.0.refuse("the server to listen at cannot be written as a URL"),
+        match past_the_pooler.0.config.clone() {
+            Ok(other) => self.0.set(|config| config.listen = Listen::At(Box::new(other))),
+            Err(wrong) => self.0.config = self.0.config.and(Err(wrong)),
         }
         self
     }
@@ -98,7 +100,7 @@ impl PostgresStore {
     /// Without hints: waiters ask again.
     #[must_use]
     pub fn without_listening(mut self) -> Self {
-        self.0.set("listen", "off");
+        self.0.set(|config| config.listen = Listen::Off);
         self
     }
 
@@ -106,14 +108,14 @@ impl PostgresStore {
     /// by default.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
-        self.0.set_duration("claim_ttl", claim_ttl);
+        self.0.set(|config| config.rules.claim_ttl = claim_ttl);
         self
     }
 
     /// How long a connection may take to open: 10 ms to 1 min, 2 s by default.
     #[must_use]
     pub fn connect_timeout(mut self, patience: Duration) -> Self {
-        self.0.set_duration("connect_timeout", patience);
+        self.0.set(|config| config.connect_timeout = patience);
         self
     }
 
@@ -122,13 +124,13 @@ impl PostgresStore {
     #[must_use]
     pub fn tls(mut self, mode: PostgresTls) -> Self {
         let mode = match mode {
-            PostgresTls::Disable => "disable",
-            PostgresTls::Prefer => "prefer",
-            PostgresTls::Require => "require",
-            PostgresTls::VerifyCa => "verify-ca",
-            PostgresTls::VerifyFull => "verify-full",
+            PostgresTls::Disable => TlsMode::Disable,
+            PostgresTls::Prefer => TlsMode::Prefer,
+            PostgresTls::Require => TlsMode::Require,
+            PostgresTls::VerifyCa => TlsMode::VerifyCa,
+            PostgresTls::VerifyFull => TlsMode::VerifyFull,
         };
-        self.0.set("sslmode", mode);
+        self.0.set(|config| config.tls = Some(mode));
         self
     }
 
@@ -136,31 +138,35 @@ impl PostgresStore {
     /// trusts.
     #[must_use]
     pub fn ca(mut self, file: impl AsRef<Path>) -> Self {
-        self.0.set_path("sslrootcert", file.as_ref());
+        self.0.set(|config| config.ca = Some(file.as_ref().to_owned()));
         self
     }
 
     /// What the server shows of us in `pg_stat_activity`. Default `tenure`.
     #[must_use]
     pub fn application_name(mut self, name: impl AsRef<str>) -> Self {
-        self.0.set("application_name", name);
+        self.0.set(|config| name.as_ref().clone_into(&mut config.application));
         self
     }
 
-    /// Whether a server that takes no writes is passed over. Default: where several are named.
+    /// Passes over a server that takes no writes. Default: where several are named.
     #[must_use]
-    pub fn must_write(mut self, must_write: bool) -> Self {
-        self.0.set("target_session_attrs", if must_write { "read-write" } else { "any" });
+    pub fn must_write(mut self) -> Self {
+        self.0.set(|config| config.must_write = true);
         self
     }
 
     /// Settings of the session, as on the command line of the server: `-c key=value`.
     #[must_use]
     pub fn options(mut self, options: impl AsRef<str>) -> Self {
-        self.0.set("options", options);
+        self.0.set(|config| config.options = some(options.as_ref()).map(Into::into));
         self
     }
 }
 
-is_written!(PostgresStore);
-connects!(PostgresStore);
+is_described!(PostgresStore);
+connects!(PostgresStore, |url| Described::read(url).map(Self));
+
+fn login(config: &mut Config) -> &mut Login {
+    &mut config.login
+}

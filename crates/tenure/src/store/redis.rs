@@ -2,9 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::store::{
-    connects::connects,
-    written::{Written, encoded, is_written},
+use tenure_client::{Login, url::some};
+
+use crate::{
+    connect::redis::{Config, GuardMode, Topology},
+    store::described::{Described, is_described},
 };
 
 /// Locks in Redis or Valkey. The URLs that say the same begin with `redis`.
@@ -13,7 +15,7 @@ use crate::store::{
 /// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let locks = tenure::RedisStore::at("db.example")
+/// let locks = tenure::store::RedisStore::at("db.example")
 ///     .user("app")
 ///     .password("any text: /?#@&")
 ///     .tls()
@@ -24,56 +26,46 @@ use crate::store::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct RedisStore(pub(super) Written);
+pub struct RedisStore(pub(super) Described<Config>);
 
 impl RedisStore {
     /// One server; its port is 6379 by default.
     pub fn at(host: impl AsRef<str>) -> Self {
-        Self(Written::at("redis://", [host]))
+        Self(Described::at([host], Config::PORT, |mut hosts| {
+            let (host, port) = hosts.swap_remove(0);
+            Config::new(Topology::Host(host, port))
+        }))
     }
 
-    /// One server on this machine, by the path of its socket.
+    /// One server on this machine, by the absolute path of its socket, UTF-8 or not.
     pub fn socket(path: impl AsRef<Path>) -> Self {
-        let mut written = Written::new("redis+unix://");
-        match path.as_ref().to_str().and_then(|path| path.strip_prefix('/')) {
-            Some(path) => written.path = format!("/{}", encoded(path)),
-            None => written.refuse("the path of a socket is absolute and UTF-8"),
-        }
-        Self(written)
+        Self(Described::new(Ok(Config::new(Topology::Socket(path.as_ref().to_owned())))))
     }
 
     /// The master of this name, as the Sentinels at these hosts know it; their port is 26379 by default.
     pub fn sentinel<H: AsRef<str>>(sentinels: impl IntoIterator<Item = H>, master: impl AsRef<str>) -> Self {
-        let mut written = Written::at("redis-sentinel://", sentinels);
-        written.set("master", master);
-        Self(written)
+        Self(Described::at(sentinels, Config::SENTINEL_PORT, |sentinels| {
+            let master = master.as_ref().to_owned();
+            Config::new(Topology::Sentinel { sentinels, master })
+        }))
     }
 
     /// A Cluster, of which these nodes are asked for the others; their port is 6379 by default.
     pub fn cluster<H: AsRef<str>>(nodes: impl IntoIterator<Item = H>) -> Self {
-        Self(Written::at("redis-cluster://", nodes))
+        Self(Described::at(nodes, Config::PORT, |nodes| Config::new(Topology::Cluster(nodes))))
     }
 
     /// The port of all servers, of which none names its own.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
-        self.0.port = Some(port);
+        self.0.set_port(|config| config.set_port(port));
         self
     }
 
     /// Over TLS. The server's certificate must be signed by an authority that this machine trusts, or by [`ca`](Self::ca).
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.0.scheme = match self.0.scheme {
-            "redis://" => "rediss://",
-            "redis-sentinel://" => "rediss-sentinel://",
-            "redis-cluster://" => "rediss-cluster://",
-            "redis+unix://" => {
-                self.0.refuse("a socket on this machine is not reached over TLS");
-                "redis+unix://"
-            }
-            over_tls => over_tls,
-        };
+        self.0.set(|config| config.tls = true);
         self
     }
 
@@ -81,37 +73,37 @@ impl RedisStore {
     #[must_use]
     pub fn ca(self, file: impl AsRef<Path>) -> Self {
         let mut store = self.tls();
-        store.0.set_path("ca", file.as_ref());
+        store.0.set(|config| config.ca = Some(file.as_ref().to_owned()));
         store
     }
 
     /// The number of the database. Default 0. A Cluster has no other.
     #[must_use]
     pub fn database(mut self, number: u32) -> Self {
-        self.0.set("db", number.to_string());
+        self.0.set(|config| config.db = number.into());
         self
     }
 
-    /// The key of a lock, with `%s` for its name, as in `lock:%s`. Default `%s`. All clients must say the same.
+    /// The key of a lock, with `%s` for its name, as in `lock:%s`. Default `%s`. All clients must set the same value.
     #[must_use]
     pub fn key(mut self, template: impl AsRef<str>) -> Self {
-        self.0.set("key", template);
+        self.0.set(|config| template.as_ref().clone_into(&mut config.key));
         self
     }
 
-    /// Whether a server that may have forgotten locks grants nothing until all of them are over. Default: it does so.
-    /// `false` lets two holders in after a restart or a fail-over, and is for tests. All clients must say the same.
+    /// A server that may have forgotten locks grants all the same, instead of waiting until all of them have expired: that allows two
+    /// holders after a restart or a fail-over, and is for tests. All clients must set the same value. Default: it waits.
     #[must_use]
-    pub fn guard(mut self, is_on: bool) -> Self {
-        self.0.set("guard", if is_on { "on" } else { "off" });
+    pub fn without_guard(mut self) -> Self {
+        self.0.set(|config| config.guard = GuardMode::Off);
         self
     }
 
-    /// The longest lease: 1 s to 10 min, 10 s by default, because a server without a record waits for so long. All clients must
-    /// say the same.
+    /// The longest lease: 1 s to 10 min, 10 s by default, because a new or emptied server grants nothing for this long. All clients must
+    /// set the same value.
     #[must_use]
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.0.set_duration("max_ttl", max_ttl);
+        self.0.set(|config| config.guarded_ttl = max_ttl);
         self
     }
 
@@ -119,52 +111,56 @@ impl RedisStore {
     /// by default.
     #[must_use]
     pub fn claim_ttl(mut self, claim_ttl: Duration) -> Self {
-        self.0.set_duration("claim_ttl", claim_ttl);
+        self.0.set(|config| config.claim_ttl = claim_ttl);
         self
     }
 
     /// How long a connection may take to open: 10 ms to 1 min, 1 s by default.
     #[must_use]
     pub fn connect_timeout(mut self, patience: Duration) -> Self {
-        self.0.set_duration("connect_timeout", patience);
+        self.0.set(|config| config.connect_timeout = patience);
         self
     }
 
     /// How long an answer may take: 10 ms to 1 min, 1 s by default.
     #[must_use]
     pub fn response_timeout(mut self, patience: Duration) -> Self {
-        self.0.set_duration("response_timeout", patience);
+        self.0.set(|config| config.response_timeout = patience);
         self
     }
 
-    /// How long a waiter waits at most before it asks again: 10 ms to 2 s, 2 s by default.
+    /// The longest pause between two requests of a waiter: 10 ms to 2 s, 2 s by default.
     #[must_use]
     pub fn retry_max(mut self, pause: Duration) -> Self {
-        self.0.set_duration("retry_max", pause);
+        self.0.set(|config| config.retry_max = pause);
         self
     }
 
-    /// Whether RESP3 may be spoken. Default: yes. `false` is for servers and proxies that do not know it.
+    /// Speaks RESP2 only, for servers and proxies that do not know RESP3. Default: RESP3 where the server knows it.
     #[must_use]
-    pub fn resp3(mut self, is_known: bool) -> Self {
-        self.0.set("protocol", if is_known { "3" } else { "2" });
+    pub fn resp2(mut self) -> Self {
+        self.0.set(|config| config.resp3 = false);
         self
     }
 
     /// The user at the Sentinels themselves. Default: none.
     #[must_use]
     pub fn sentinel_user(mut self, user: impl AsRef<str>) -> Self {
-        self.0.set("sentinel_user", user);
+        self.0.set(|config| config.sentinel_login.user = some(user.as_ref()));
         self
     }
 
     /// The password at the Sentinels themselves. Default: none.
     #[must_use]
     pub fn sentinel_password(mut self, password: impl AsRef<str>) -> Self {
-        self.0.set("sentinel_password", password);
+        self.0.set(|config| config.sentinel_login.password = Some(password.as_ref().into()));
         self
     }
 }
 
-is_written!(RedisStore);
-connects!(RedisStore);
+is_described!(RedisStore);
+connects!(RedisStore, |url| Described::read(url).map(Self));
+
+fn login(config: &mut Config) -> &mut Login {
+    &mut config.login
+}

@@ -1,17 +1,20 @@
 //! `RedlockStore`: a quorum of Redis servers that know nothing of each other.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
+
+use tenure_core::{BackendHandle, Host};
 
 use crate::{
+    connect::{StoreSettings, nodes_of_redlock, redis::Config, redlock},
     error::ConfigError,
-    store::{connects::connects, redis::RedisStore},
+    store::{described::Described, redis::RedisStore},
 };
 
 /// Locks on a majority of Redis servers. The URL that says the same is `redlock:URL,URL,URL`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use tenure::{RedisStore, RedlockStore};
+/// use tenure::store::{RedisStore, RedlockStore};
 ///
 /// let nodes = ["a.example", "b.example", "c.example"];
 /// let locks = RedlockStore::of(nodes.map(|host| RedisStore::at(host).password("secret"))).connect().await?;
@@ -33,20 +36,38 @@ impl RedlockStore {
     /// # Errors
     /// [`ConfigError`] for what no URL can say.
     pub fn url(&self) -> Result<String, ConfigError> {
-        let Some(first) = self.0.first() else {
+        let urls = self.nodes()?.iter().map(StoreSettings::url).collect::<Result<Vec<_>, _>>()?;
+        let nodes: Vec<&str> = urls.iter().map(|url| url.split('?').next().unwrap_or(url)).collect();
+        let parameters = urls[0].strip_prefix(nodes[0]).unwrap_or_default();
+        Ok(format!("redlock:{}{parameters}", nodes.join(",")))
+    }
+
+    pub(super) fn nodes(&self) -> Result<Vec<Config>, ConfigError> {
+        let nodes = self.0.iter().map(|node| node.0.config.clone()).collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = nodes.first() else {
             return Err(ConfigError::Url("no server is named".into()));
         };
-        let query = first.0.query();
-        if self.0.iter().any(|node| node.0.query() != query) {
+        let like_first = |node: &Config| {
+            let mut node = node.clone();
+            (node.topology, node.tls) = (first.topology.clone(), first.tls);
+            node.login = first.login.clone();
+            node
+        };
+        if nodes.iter().any(|node| like_first(node) != *first) {
             return Err(ConfigError::Url("the nodes of a quorum have the same settings".into()));
         }
-        let nodes = self.0.iter().map(|node| node.0.without_query()).collect::<Result<Vec<_>, _>>()?;
-        let query = if query.is_empty() { query } else { format!("?{query}") };
-        Ok(format!("redlock:{}{query}", nodes.join(",")))
+        Ok(nodes)
+    }
+
+    fn backend(&self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError> {
+        redlock(self.nodes()?, host)
     }
 }
 
-connects!(RedlockStore);
+connects!(RedlockStore, |url| {
+    let nodes = nodes_of_redlock(url)?.into_iter().map(|config| RedisStore(Described::of_url(config)));
+    Ok(Self(nodes.collect()))
+});
 
 /// Shows no secret.
 impl fmt::Debug for RedlockStore {

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use crate::store::{
-    connects::connects,
-    written::{Written, encoded, is_written},
+use tenure_client::Login;
+
+use crate::{
+    connect::zookeeper::{Access, Config, Layout},
+    store::described::{Described, is_described},
 };
 
 /// Locks in ZooKeeper. The URL that says the same begins with `zookeeper`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let locks = tenure::ZooKeeperStore::at(["a.example", "b.example", "c.example"])
+/// let locks = tenure::store::ZooKeeperStore::at(["a.example", "b.example", "c.example"])
 ///     .user("app")
 ///     .password("any text: /?#@&")
 ///     .path("locks/of/app")
@@ -21,26 +23,25 @@ use crate::store::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct ZooKeeperStore(Written);
+pub struct ZooKeeperStore(pub(super) Described<Config>);
 
 impl ZooKeeperStore {
     /// The members of the ensemble; their port is 2181 by default.
     pub fn at<H: AsRef<str>>(hosts: impl IntoIterator<Item = H>) -> Self {
-        Self(Written::at("zookeeper://", hosts))
+        Self(Described::at(hosts, Config::PORT, Config::new))
     }
 
     /// The port of all members, of which none names its own.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
-        self.0.port = Some(port);
+        self.0.set_port(|config| config.hosts.iter_mut().for_each(|(_, own)| *own = port));
         self
     }
 
     /// Under which node the locks are. Default `/tenure`. All clients must say the same.
     #[must_use]
     pub fn path(mut self, path: impl AsRef<str>) -> Self {
-        let parts: Vec<String> = path.as_ref().trim_start_matches('/').split('/').map(encoded).collect();
-        self.0.path = format!("/{}", parts.join("/"));
+        self.0.set(|config| config.set_base(path.as_ref().trim_start_matches('/')));
         self
     }
 
@@ -48,31 +49,35 @@ impl ZooKeeperStore {
     /// `InterProcessMutex` names them. All clients must say the same.
     #[must_use]
     pub fn like_kazoo(mut self) -> Self {
-        self.0.set("layout", "kazoo");
+        self.0.set(|config| config.layout = Layout::Kazoo);
         self
     }
 
     /// With nodes that anybody may change. Default: where a user is named, only that user may.
     #[must_use]
     pub fn open_to_all(mut self) -> Self {
-        self.0.set("acl", "open");
+        self.0.set(|config| config.access = Some(Access::Open));
         self
     }
 
     /// The ensemble's `tickTime`: 10 ms to 1 min, 2 s by default. A session lasts longer than its ttl by one and a half of it.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
-        self.0.set_duration("tick", tick);
+        self.0.set(|config| config.tick = tick);
         self
     }
 
     /// How long a session may take to open: 250 ms to 1 min, 3 s by default.
     #[must_use]
     pub fn connect_timeout(mut self, patience: Duration) -> Self {
-        self.0.set_duration("connect_timeout", patience);
+        self.0.set(|config| config.connect_timeout = patience);
         self
     }
 }
 
-is_written!(ZooKeeperStore);
-connects!(ZooKeeperStore);
+is_described!(ZooKeeperStore);
+connects!(ZooKeeperStore, |url| Described::read(url).map(Self));
+
+fn login(config: &mut Config) -> &mut Login {
+    config.login.get_or_insert_default()
+}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use tenure::{AcquireError, FencingToken, Guard, Lock, LockName, Locker};
-use tenure::{BackendError, LockView};
+use tenure::{BackendError, view::LockView};
 use tenure_testkit::{
     patience::{self, eventually, slowness, stretch},
     proxy::Proxy,
@@ -192,7 +192,7 @@ pub(crate) fn renewed(guard: &Guard) {
 
 /// Waits until everything that was dropped has been released.
 pub(crate) async fn drained(locks: &Locker) {
-    assert!(locks.drain(PATIENCE * slowness()).await, "releases are under way for ever");
+    assert!(locks.flush(PATIENCE * slowness()).await, "releases are under way for ever");
 }
 
 /// True once it was dropped.

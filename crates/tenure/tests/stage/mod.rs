@@ -13,9 +13,12 @@ use std::{
 
 use async_trait::async_trait;
 use tenure::{
-    Audience, Backend, BackendError, BackendHandle, BoxFuture, Claim, ClaimAnswer, ErrorKind, Finding, Grant,
-    HolderView, Host, LockView, Memo, Mode, Moment, Noted, Outcome, ProcessId, Promises, Released, Renewal,
-    Sharing, Start, Wake, Wakes,
+    BackendError, ErrorKind,
+    backend::{
+        Audience, Backend, BackendHandle, BoxFuture, Claim, ClaimAnswer, Grant, Host, Memo, Moment, Noted,
+        Outcome, ProcessId, Promises, Released, Renewal, Sharing, Start, WakeEvent, WakeStream,
+    },
+    view::{Finding, HolderView, LockView, Mode},
 };
 use tenure::{FencingToken, Guard, Lock, LockName, Locker, OwnerId};
 use tenure_memory::Memory;
@@ -255,10 +258,10 @@ impl Deaf {
 }
 
 #[async_trait]
-impl Wakes for Silence {
-    async fn next(&mut self) -> Wake {
+impl WakeStream for Silence {
+    async fn next(&mut self) -> WakeEvent {
         self.0.notified().await;
-        Wake::All
+        WakeEvent::All
     }
 }
 
@@ -299,7 +302,7 @@ impl Backend for Deaf {
         self.store.note(name, owner, token, memo).await
     }
 
-    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn Wakes> {
+    fn wakes(&self, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
         if self.hears {
             return self.store.wakes(process, audience);
         }

@@ -1,0 +1,331 @@
+//! Places beside a cell: which waiters have one, and which of them move up into the cell.
+//!
+//! Every client that acquires or releases the lock compares and sets its cell. So the queue in the cell is
+//! short: [`FRONT`] places. Any other waiter puts a place beside the cell, without comparing anything, and
+//! then reads. When few places are left in the cell, the next verb that writes it moves the first places
+//! beside it into it, with the same write.
+//!
+//! **Why no owner is granted twice or forgotten (L1, L6).** A place beside the cell gives no right: the
+//! ledger in the cell alone says which owner holds and which is next. A place that could not be deleted and
+//! is moved up a second time is left out while its owner holds or waits. A place that was put there while the
+//! queue became empty is found by its owner's next question.
+//!
+//! **Why no place is left when its owner has left (L8).** Another client may have read the place, and be
+//! about to move it up. So a release removes the place, and reads the cell after that. If the place has moved
+//! up, the release finds it in the queue. No client moves a place up into a long queue, and a client that has
+//! read a shorter queue compares a version that is gone. Otherwise the release writes the cell, which bars
+//! that client.
+//!
+//! **Why no waiter is passed (L7).** Keys grow in the order of arrival. A client that writes a cell without
+//! reading it first knows from its text whether places may stand beside it: a place is put there only while
+//! the text says so, and the write that removes that mark from the text is applied only if no place stands
+//! there.
+//!
+//! A store that has no room beside its cells keeps all places in them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Mutex,
+    time::Duration,
+};
+
+use tenure_core::{Audience, LockName, Moment, OwnerId, locked};
+use tenure_ledger::{Ledger, LedgerError, Place, Rules, Unseen};
+
+use crate::{
+    cell::{CellReading, Overflow, Until},
+    encode::{is_long, split},
+    memory::moment,
+};
+
+/// Places in the cell of a lock, where there can be some beside it.
+pub(crate) const FRONT: usize = 4;
+/// Places move up when only this many are left in the cell.
+pub(crate) const LOW: usize = 1;
+
+/// A cell as it was read, and when by the store's clock.
+pub(crate) struct Snapshot {
+    pub(crate) version: i64,
+    pub(crate) state: String,
+    pub(crate) ledger: Ledger,
+    /// It says that places may stand beside it.
+    pub(crate) is_long: bool,
+    /// A client that reads this may move places up that stand beside it.
+    pub(crate) may_move: bool,
+    /// None: there can be none.
+    pub(crate) beside: Option<Beside>,
+    /// Owners that are handed the lock by moving into the queue: that is written, or no hint reaches them.
+    pub(crate) news: Vec<(Audience, OwnerId)>,
+    pub(crate) now: Duration,
+}
+
+/// The places beside a cell, as far as they were read.
+pub(crate) struct Beside {
+    /// The first few, with their keys. `None`: a row that no tenure wrote.
+    first: Vec<(String, Option<Place>)>,
+    is_whole: bool,
+    /// That of the claim's owner.
+    pub(crate) own: Option<Place>,
+    /// How many stand before that.
+    ahead: usize,
+}
+
+/// The places that move up with the next write.
+#[derive(Default)]
+pub(crate) struct MovingUp {
+    /// The keys that are of no use then.
+    pub(crate) gone: Vec<String>,
+    /// Places may be left beside it.
+    pub(crate) is_more: bool,
+}
+
+impl Beside {
+    pub(crate) fn of(overflow: Overflow) -> Self {
+        let Overflow { first, is_whole, own, ahead } = overflow;
+        let place = |text: String| Place::from_text(&text).ok();
+        let first = first.into_iter().map(|(key, text)| (key, place(text))).collect();
+        Self { first, is_whole, own: own.and_then(place), ahead }
+    }
+
+    /// All of them, if they were read.
+    pub(crate) fn whole(self) -> Option<Vec<Place>> {
+        self.is_whole.then(|| self.first.into_iter().filter_map(|(_, place)| place).collect())
+    }
+}
+
+impl Snapshot {
+    /// Places that were put into the cell without comparing move into its queue.
+    ///
+    /// # Errors
+    /// If the text is no ledger.
+    pub(crate) fn of(reading: CellReading, rules: &Rules) -> Result<Self, LedgerError> {
+        let CellReading { version, state, now, overflow } = reading;
+        let (mut ledger, newcomers) =
+            if version == 0 { (Ledger::new(0), Vec::new()) } else { split(&state)? };
+        let mut up: Vec<Place> = Vec::new();
+        for place in newcomers {
+            let is_known =
+                ledger.knows(place.owner()) || up.iter().any(|known| known.owner() == place.owner());
+            if !is_known && !place.is_over(moment(now)) {
+                up.push(place);
+            }
+        }
+        let news = ledger.move_up(moment(now), rules, up);
+        // With the same text it was no shorter before: what has not expired now had not then.
+        let may_move = ledger.waiting() <= LOW;
+        let (is_long, beside) = (is_long(&state), overflow.map(Beside::of));
+        Ok(Self { version, state, ledger, is_long, may_move, beside, news, now })
+    }
+
+    /// A new claim has no room in the cell, or would pass the places beside it.
+    pub(crate) fn is_full(&self, up: Option<&MovingUp>) -> bool {
+        up.is_some_and(|up| up.is_more || self.ledger.waiting() >= FRONT)
+    }
+
+    /// The first places beside the cell move up into its queue if that is short, and the rest is counted.
+    /// `asker`: the owner that asks, and how far was counted for it.
+    pub(crate) fn move_up(&mut self, asker: Option<(OwnerId, &Until)>, rules: &Rules) -> Option<MovingUp> {
+        let now = moment(self.now);
+        let beside = self.beside.as_mut()?;
+        let (is_whole, is_short) = (beside.is_whole, self.ledger.waiting() <= LOW);
+        let (mut room, mut seen) = (FRONT.saturating_sub(self.ledger.waiting()), HashSet::new());
+        let (mut up, mut gone, mut rest, mut before) = (Vec::new(), Vec::new(), 0, 0);
+        for (key, place) in std::mem::take(&mut beside.first) {
+            let waits = |place: &Place| {
+                !place.is_over(now) && !self.ledger.knows(place.owner()) && seen.insert(place.owner())
+            };
+            let place = place.filter(waits);
+            let moves = |place: &Place| is_short && rest == 0 && (room > 0 || place.is_shared());
+            if place.as_ref().is_some_and(|place| !moves(place)) {
+                rest += 1;
+                continue;
+            }
+            before += usize::from(asker.is_some_and(|(_, until)| until.is_behind(&key)));
+            gone.push(key);
+            room = room.saturating_sub(usize::from(place.is_some()));
+            up.extend(place);
+        }
+        let (ahead, has_place) = (beside.ahead.saturating_sub(before), beside.own.is_some());
+        self.news.extend(self.ledger.move_up(now, rules, up));
+        let ahead = match asker {
+            Some((owner, _)) if self.ledger.knows(owner) => 0,
+            Some(_) if has_place => ahead,
+            _ => ahead.max(rest),
+        };
+        self.ledger.leave_out(Unseen { ahead, places: ahead.max(rest) });
+        Some(MovingUp { gone, is_more: !is_whole || rest > 0 })
+    }
+}
+
+/// The waiters of all locks. Only a memory: it says where to look, never which owner holds.
+#[derive(Default)]
+pub(crate) struct OwnPlaces(Mutex<HashMap<LockName, Vec<OwnWaiter>>>);
+
+struct OwnWaiter {
+    owner: OwnerId,
+    asked: Moment,
+    /// How many were ahead of it when it asked last, and since when.
+    ahead: Option<(usize, Moment)>,
+    /// A claim of it was answered with where it stands.
+    is_answered: bool,
+    /// The key of its place beside the cell.
+    key: Option<String>,
+    /// The store has not acknowledged such a place: it may be there, or come later.
+    is_unacknowledged: bool,
+    /// Such a place was taken away.
+    had_one: bool,
+}
+
+/// Where to look for a place beside the cell of a lock.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnPlace {
+    /// Its key; empty if that is not known.
+    pub(crate) key: String,
+    /// It may be there under another key.
+    pub(crate) is_unacknowledged: bool,
+    /// It was taken away, by an earlier release.
+    pub(crate) had_one: bool,
+}
+
+impl OwnPlaces {
+    /// The owner is about to ask.
+    pub(crate) fn ask(&self, name: &LockName, owner: OwnerId, now: Moment) {
+        self.entry(name, owner, now, |waiter| waiter.asked = now);
+    }
+
+    fn entry<A>(
+        &self,
+        name: &LockName,
+        owner: OwnerId,
+        now: Moment,
+        run: impl FnOnce(&mut OwnWaiter) -> A,
+    ) -> A {
+        let mut waiting = locked(&self.0);
+        let is_here = |waiter: &OwnWaiter| waiter.owner == owner || waiter.asked.elapsed(now) < AWAY;
+        if waiting.len() >= AWAY_NAMES_MAX {
+            waiting.retain(|_, waiters| waiters.iter().any(is_here));
+        }
+        let waiters = waiting.entry(name.clone()).or_default();
+        waiters.retain(is_here);
+        let at = waiters.iter().position(|waiter| waiter.owner == owner).unwrap_or_else(|| {
+            let (is_answered, key, is_unacknowledged, had_one) = (false, None, false, false);
+            waiters.push(OwnWaiter {
+                owner,
+                asked: now,
+                ahead: None,
+                is_answered,
+                key,
+                is_unacknowledged,
+                had_one,
+            });
+            waiters.len() - 1
+        });
+        run(&mut waiters[at])
+    }
+
+    fn with<A>(&self, name: &LockName, owner: OwnerId, run: impl FnOnce(&mut OwnWaiter) -> A) -> Option<A> {
+        let mut waiting = locked(&self.0);
+        let waiter = waiting.get_mut(name)?.iter_mut().find(|waiter| waiter.owner == owner)?;
+        Some(run(waiter))
+    }
+
+    /// How long the number of waiters ahead of it has been the same.
+    pub(crate) fn stood(&self, name: &LockName, owner: OwnerId, ahead: usize, now: Moment) -> Duration {
+        let stood = |waiter: &mut OwnWaiter| {
+            let since = waiter.ahead.filter(|(before, _)| *before == ahead).map_or(now, |(_, since)| since);
+            waiter.ahead = Some((ahead, since));
+            since.elapsed(now)
+        };
+        self.with(name, owner, stood).unwrap_or_default()
+    }
+
+    /// A claim of it was answered.
+    pub(crate) fn answered(&self, name: &LockName, owner: OwnerId) {
+        self.with(name, owner, |waiter| waiter.is_answered = true);
+    }
+
+    /// How far places are counted for this owner: to its own, or to the end until a claim of it was answered.
+    pub(crate) fn until(&self, name: &LockName, owner: OwnerId) -> Until {
+        let until = |waiter: &mut OwnWaiter| match &waiter.key {
+            Some(key) => Until::Key(key.clone()),
+            None if waiter.is_answered => Until::Nothing,
+            None => Until::End,
+        };
+        self.with(name, owner, until).unwrap_or_default()
+    }
+
+    /// The key of its place beside the cell, as far as that is known.
+    pub(crate) fn key(&self, name: &LockName, owner: OwnerId) -> String {
+        self.with(name, owner, |waiter| waiter.key.clone()).flatten().unwrap_or_default()
+    }
+
+    /// A place beside the cell is about to be made, even if its owner has been released since it asked: the
+    /// next release finds it. True if there may be one.
+    pub(crate) fn send(&self, name: &LockName, owner: OwnerId, now: Moment) -> bool {
+        self.entry(name, owner, now, |waiter| std::mem::replace(&mut waiter.is_unacknowledged, true))
+    }
+
+    /// It has this key.
+    pub(crate) fn stands(&self, name: &LockName, owner: OwnerId, key: String, now: Moment) {
+        self.entry(name, owner, now, |waiter| (waiter.key, waiter.is_unacknowledged) = (Some(key), false));
+    }
+
+    /// Where a place of it may be left.
+    pub(crate) fn find(&self, name: &LockName, owner: OwnerId) -> Option<OwnPlace> {
+        let found = |waiter: &mut OwnWaiter| {
+            let (key, is_unacknowledged, had_one) =
+                (waiter.key.clone(), waiter.is_unacknowledged, waiter.had_one);
+            (key.is_some() || is_unacknowledged).then(|| OwnPlace {
+                key: key.unwrap_or_default(),
+                is_unacknowledged,
+                had_one,
+            })
+        };
+        self.with(name, owner, found).flatten()
+    }
+
+    /// Its place was taken away.
+    pub(crate) fn taken(&self, name: &LockName, owner: OwnerId) {
+        self.with(name, owner, |waiter| waiter.had_one = true);
+    }
+
+    /// It waits no more.
+    pub(crate) fn leave(&self, name: &LockName, owner: OwnerId) {
+        let mut waiting = locked(&self.0);
+        let Some(waiters) = waiting.get_mut(name) else { return };
+        waiters.retain(|waiter| waiter.owner != owner);
+        if waiters.is_empty() {
+            waiting.remove(name);
+        }
+    }
+}
+
+/// An owner that has not asked for this long has left without a release.
+const AWAY: Duration = Duration::from_secs(40);
+
+/// Names of which all waiters that have gone are forgotten only when their name is asked for; of more they
+/// are immediately.
+const AWAY_NAMES_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// L8: a release came while the claim was on its way, and forgot where its place would be. The one behind
+    /// the claim left it there.
+    #[test]
+    fn a_place_that_is_made_after_a_release_is_found_by_the_next_one() {
+        let places = OwnPlaces::default();
+        let (name, now) = (LockName::new("one").unwrap(), Moment { boot: AWAY, wall: AWAY });
+        let owner: OwnerId = "0000000000000009000000000000000000000000000000aa".parse().unwrap();
+        places.ask(&name, owner, now);
+        places.leave(&name, owner);
+        places.send(&name, owner, now);
+        assert!(places.find(&name, owner).is_some_and(|own| own.is_unacknowledged));
+        places.leave(&name, owner);
+        places.stands(&name, owner, "key".to_owned(), now);
+        assert_eq!(places.find(&name, owner).map(|own| own.key).as_deref(), Some("key"));
+        places.leave(&name, owner);
+        assert!(places.find(&name, owner).is_none());
+    }
+}

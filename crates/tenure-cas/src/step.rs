@@ -1,0 +1,871 @@
+//! `Locks`: one verb on one lock, by comparing and setting the version of its cell.
+//!
+//! A verb reads the cell and the store's clock, runs on the ledger here, and writes the cell if its version
+//! and text are still those that were read. Nothing is locked between the two. A verb waits for another
+//! client for one commit at most.
+//!
+//! **Why a time that was read before the write will do.** Let `now` be that time. The store read it after the
+//! request was sent, so a lease that ends at `now` + ttl ends no sooner than its owner believes, because
+//! belief counts from before the request (L3, H2.2). What had expired at `now` has expired at the write. Any
+//! write of another client since then has changed the version, so this write fails. A write that waits for
+//! another transaction ends leases early, never late.
+//!
+//! **A missing cell is made first, without a holder.** Each write goes on top of a version that the store
+//! gave, and no two cells that were made have the same version. So a late claim, after the cell was granted
+//! to others and deleted, does not find its version, and cannot be granted a token below theirs (L2). A write
+//! that comes later than [`LATE`] after its reading is refused as well, and reads again: a backup may have
+//! brought back the cell that it was made from.
+//!
+//! **The first try is blind.** It runs on the ledger that this process stored last, at a time that the
+//! store's clock has surely reached. The store confirms both: it writes if the cell is the same and its clock
+//! is at most [`TOLERANCE`] further. The leases are longer by the tolerance, so that they last the ttl at
+//! least, counted from the store's own time.
+//!
+//! **A write without an answer (L8, L9).** Its outcome is unknown: its answer was lost, or its future was
+//! dropped ([`WriteInFlight`]). The process remembers on top of which version it was sent. The verb runs once
+//! more over a new connection, as the same owner, and the cell shows what became of the first try, unless
+//! that write may still come. As long as the cell has that version it may: then a verb writes the cell, even
+//! if it changes nothing, and its answer is final, because the write that may come compares a version that is
+//! gone. So a release that begins after a claim was dropped is not answered before that claim is done, or
+//! never will be. A write that compares nothing may come later still: its claim fails as unknown, and the
+//! engine repeats the release.
+//!
+//! # A place that is put into the cell without comparing
+//!
+//! A holder that releases and claims again writes on top of its own last write, with one request. Another
+//! claim reads first, with one more request, and so finds the cell changed each time. Therefore the store
+//! itself adds the place of such a claim to the cell, in line with the other writes, without a comparison.
+//!
+//! **Why no owner is granted the lock twice or too early (L1, L2).** Such a place gives no right. It raises
+//! the version of the cell, so that no client writes on top of a cell that it has read without this place.
+//! The next write of the ledger compares as ever, and says which owner holds, and with which token.
+//!
+//! **Why no claim waits for ever (L6).** A write in line is applied when those before it are: each of the
+//! other clients makes one or two of them, and then reads, because its next comparison fails. The next reader
+//! of the cell moves the place into the queue, hands the lock to its owner if the lock is free, and stores
+//! that with its own write.
+//!
+//! **Why no waiter is passed (L7).** Places move into the queue in the order in which they were added, behind
+//! those that were there. A cell that [is long](LONG) takes none: there the places beside it come first.
+//!
+//! **What may be left (L8).** A place that arrives after its owner has left expires, as a late claim does. It
+//! arrives within [`LATE`] of its reading or not at all, and never beside its owner's lease or place.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tenure_core::{Audience, BackendError, Claim, Hint, Host, LockName, Moment, OwnerId, locked};
+use tenure_ledger::{Change, Ledger, LedgerError, Place, Rules, Unseen};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::{
+    beside::{FRONT, LOW, MovingUp, OwnPlaces, Snapshot},
+    cell::{
+        Cell, CellError, CellWrite, Connected, ConnectionPurpose, NewCell, NewPlace, Newcomer, Patience,
+        PlacesBeside, ReadRequest, VerbError, WrittenCell,
+    },
+    encode::{EACH, LONG, encode, encode_newcomer, encode_place, is_long},
+    memory::{CellMemory, KnownCell, LATE, TOLERANCE, moment},
+};
+
+/// Locks in the cells of a store. It is a [`Backend`](tenure_core::Backend).
+pub struct Locks<C> {
+    pub(crate) cell: Arc<C>,
+    pub(crate) shared: Arc<SharedMemory>,
+    /// Hints of other processes reached this handle when it connected last.
+    pub(crate) is_notified: AtomicBool,
+    verbs: KeyedMutex,
+}
+
+/// What all handles of one process have in common.
+pub(crate) struct SharedMemory {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) rules: Rules,
+    pub(crate) memory: CellMemory,
+    pub(crate) own_places: OwnPlaces,
+}
+
+impl<C: Cell> Locks<C> {
+    /// Locks in these cells, with these durations of the queue.
+    pub fn new(cell: C, host: Arc<dyn Host>, rules: Rules) -> Self {
+        let (memory, own_places) = (CellMemory::default(), OwnPlaces::default());
+        Self::sharing(cell, Arc::new(SharedMemory { host, rules, memory, own_places }))
+    }
+
+    /// Another handle of this process.
+    pub(crate) fn sharing(cell: C, shared: Arc<SharedMemory>) -> Self {
+        let (cell, is_notified) = (Arc::new(cell), AtomicBool::new(true));
+        Self { cell, shared, is_notified, verbs: KeyedMutex::default() }
+    }
+
+    pub(crate) async fn connect(&self, purpose: ConnectionPurpose) -> Result<C::Connection, BackendError> {
+        let Connected { over, is_notified } = self.cell.connect(purpose).await?;
+        if purpose == ConnectionPurpose::Wait {
+            self.is_notified.store(is_notified, Ordering::Relaxed);
+        }
+        Ok(over)
+    }
+
+    /// Asked only where a reading had them.
+    pub(crate) fn beside(&self) -> &dyn PlacesBeside<C::Connection> {
+        self.cell.beside().expect("BUG: a cell that is read with places beside it has some")
+    }
+
+    /// Runs a verb on a lock.
+    pub(crate) async fn step<V: CellVerb>(
+        &self,
+        name: &LockName,
+        verb: &V,
+    ) -> Result<V::Answer, BackendError> {
+        let turn = if V::IN_TURN { Some(self.verbs.lock(name, &*self.shared.host).await) } else { None };
+        VerbRun { locks: self, name, verb, contention: None, maybe: None, locked: 0, made: 0 }.run(turn).await
+    }
+}
+
+/// When a verb runs.
+pub(crate) struct StepStart {
+    /// Lengthened by the slack.
+    pub(crate) rules: Rules,
+    pub(crate) now: Moment,
+    /// The store's clock reached `now` no longer ago than this.
+    pub(crate) slack: Duration,
+}
+
+impl StepStart {
+    pub(crate) fn new(rules: &Rules, now: Moment, slack: Duration) -> Self {
+        let (claim_ttl, place_ttl) = (rules.claim_ttl + slack, rules.place_ttl + slack);
+        Self { rules: Rules { claim_ttl, place_ttl, ..*rules }, now, slack }
+    }
+}
+
+/// One verb.
+pub(crate) trait CellVerb: Sync {
+    /// What the caller is answered.
+    type Answer: Send + Sync;
+
+    /// Whether the cell is made if it is not there.
+    const CREATES: bool;
+
+    /// Whether it waits for the client that has the cell locked.
+    const WAITS: bool = true;
+
+    /// How long its writes wait for that, at first.
+    const PATIENCE: Patience = if Self::WAITS { Patience::Any } else { Patience::None };
+
+    /// Whether it waits for other verbs of this handle on the lock, so that they do not race each other. A
+    /// holder's does not.
+    const IN_TURN: bool = false;
+
+    /// Runs on a ledger: every lease that it gives is longer by the slack.
+    fn run(&self, ledger: &mut Ledger, at: &StepStart) -> Result<Change<Self::Answer>, LedgerError>;
+
+    /// The claim, if this is one that waits for a place or the lock.
+    fn claim(&self) -> Option<&Claim> {
+        None
+    }
+
+    /// # Errors
+    /// If it was cancelled, and is to go no further.
+    fn must_be_wanted(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Whether the cell is written even if nothing changes, so that no client moves up a place that it has
+    /// read beside the cell before.
+    fn bars(&self) -> bool {
+        false
+    }
+
+    /// What can be answered without a write.
+    fn answer_unwritten(&self, _ledger: &Ledger, _rules: &Rules, _now: Moment) -> Option<Self::Answer> {
+        None
+    }
+
+    /// It may be tried later, so that the holder and the next one win the races for the cell (L6).
+    fn yields(&self, _answer: &Self::Answer) -> bool {
+        false
+    }
+
+    /// It did what was asked for, so that what is stored is worth a try without being read first: the store
+    /// compares.
+    fn is_plain(&self, answer: &Self::Answer) -> bool;
+
+    /// With `answer` it is not known whether an earlier try of ours, which would have been answered with
+    /// `maybe`, has done it.
+    fn is_unsettled(&self, maybe: &Self::Answer, answer: &Self::Answer) -> bool;
+}
+
+/// The more waiters are ahead, the more rarely a waiter asks, and the longer its place lasts without a
+/// question (L6).
+pub(crate) fn crowded(rules: &Rules, waiting: usize) -> Rules {
+    let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+    let retry_max =
+        (Duration::from_secs(1) * waiting / ASKS).clamp(rules.retry_max, rules.retry_max * ASKS_LESS);
+    Rules { retry_max, place_ttl: rules.place_ttl.max(retry_max * 3), ..*rules }
+}
+
+/// A waiter waits one second longer for each 50 that are ahead.
+const ASKS: u32 = 50;
+/// How many times more rarely than by the rules one asks at most: every 10 s instead of 2 s.
+const ASKS_LESS: u32 = 5;
+
+/// One verb on its way.
+struct VerbRun<'a, C: Cell, V: CellVerb> {
+    locks: &'a Locks<C>,
+    name: &'a LockName,
+    verb: &'a V,
+    contention: Option<Contention>,
+    /// What an earlier try has done, or may have.
+    maybe: Option<V::Answer>,
+    /// How often the cell was locked for longer than a commit takes.
+    locked: u32,
+    /// How many cells it has made.
+    made: usize,
+}
+
+/// A cell that was to be written, and was not.
+struct Contention {
+    version: i64,
+    /// When it was read last, by the store's clock.
+    read: Duration,
+    since: Moment,
+    /// It was at another version before: others commit.
+    has_moved: bool,
+    /// How often it was found at this version.
+    times: usize,
+}
+
+impl Contention {
+    /// It was written in time, and is at the same version.
+    fn is_still(&self, version: i64, now: Duration) -> bool {
+        self.version == version && now <= self.read + LATE
+    }
+}
+
+impl<C: Cell, V: CellVerb> VerbRun<'_, C, V> {
+    async fn run(mut self, mut turn: Option<KeyedGuard<'_>>) -> Result<V::Answer, BackendError> {
+        let cell = &self.locks.cell;
+        let mut breaks = 0;
+        let unsure = |error: BackendError, maybe: &Option<V::Answer>| {
+            if maybe.is_some() { error.of_unknown_outcome() } else { error }
+        };
+        for count in 0..TRIES {
+            let failure = match self.attempt(count == 0).await {
+                Ok(Tried::Done(answer)) => {
+                    let is_unsettled =
+                        self.maybe.is_some_and(|maybe| self.verb.is_unsettled(&maybe, &answer));
+                    return if is_unsettled { Err(cell.error(VerbError::Unsettled)) } else { Ok(answer) };
+                }
+                Ok(Tried::Overtaken) => {
+                    // A verb that steps back keeps no other one waiting.
+                    drop(turn.take());
+                    continue;
+                }
+                Ok(Tried::Lost(error, answer)) => {
+                    self.maybe = Some(answer);
+                    CellError::Broken(error)
+                }
+                // L8: the caller would learn how another try ended, and no release would come behind this
+                // one.
+                Ok(Tried::Late(error)) => return Err(error),
+                Err(failure) => failure,
+            };
+            match failure {
+                // Read back on one new connection, as the same owner.
+                CellError::Broken(_) if breaks == 0 => breaks += 1,
+                CellError::Overtaken => self.has_lost_a_race(),
+                // The next try waits before it reads.
+                CellError::Locked if V::WAITS && self.locked < ASIDE => {
+                    drop(turn.take());
+                    self.locked += 1;
+                    self.has_lost_a_race();
+                }
+                CellError::Locked => return Err(unsure(cell.error(VerbError::Locked), &self.maybe)),
+                CellError::Broken(error) | CellError::Refused(error) => {
+                    return Err(unsure(error, &self.maybe));
+                }
+            }
+        }
+        Err(unsure(cell.error(VerbError::Overtaken).retry_after(PAUSE), &self.maybe))
+    }
+
+    /// Runs the verb once, on what was stored last or on what is read now.
+    async fn attempt(&mut self, may_guess: bool) -> Result<Tried<V::Answer>, CellError> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let over = &locks.connect(self.purpose()).await.map_err(CellError::Refused)?;
+        verb.must_be_wanted().map_err(CellError::Refused)?;
+        let guess = if may_guess { locks.guess(name, verb, locks.store_time()) } else { None };
+        if let Some(draft) = guess {
+            return locks.write(over, name, draft).await;
+        }
+        if self.locked > 0 {
+            self.step_back().await;
+        }
+        let (snapshot, up) = self.look(over).await?;
+        verb.must_be_wanted().map_err(CellError::Refused)?;
+        if V::WAITS {
+            self.must_have_moved(snapshot.version, snapshot.now)?;
+        } else {
+            let is_unacknowledged = locks.shared.memory.settle_below(name, snapshot.version);
+            self.wait_for_commit((snapshot.version, snapshot.now), is_unacknowledged).await?;
+        }
+        let has_lost = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        let Some((place, answer)) = locks.newcomer(verb, (&snapshot, up.as_ref()), has_lost) else {
+            return self.attempt_on(over, (snapshot, up)).await;
+        };
+        match locks.enqueue(over, (name, place), &snapshot).await {
+            Ok(Some(now)) => {
+                self.maybe = Some(answer);
+                self.attempt_on(over, (now, None)).await
+            }
+            Ok(None) => self.attempt_on(over, (snapshot, up)).await,
+            // L9: it may have its place, or get it later.
+            Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Runs the verb on what was read.
+    async fn attempt_on(
+        &mut self,
+        over: &C::Connection,
+        (mut snapshot, up): (Snapshot, Option<MovingUp>),
+    ) -> Result<Tried<V::Answer>, CellError> {
+        let (locks, name, verb) = (self.locks, self.name, self.verb);
+        let is_unacknowledged = locks.shared.memory.settle_below(name, snapshot.version);
+        if !is_unacknowledged
+            && snapshot.news.is_empty()
+            && let Some(answer) =
+                verb.answer_unwritten(&snapshot.ledger, &locks.shared.rules, moment(snapshot.now))
+        {
+            return Ok(Tried::Done(answer));
+        }
+        let is_full = snapshot.is_full(up.as_ref());
+        let stands = verb.claim().filter(|claim| is_full && !snapshot.ledger.knows(claim.owner));
+        let own = snapshot.beside.as_mut().and_then(|beside| beside.own.take());
+        let (is_there, may_move) = (snapshot.version != 0, snapshot.may_move);
+        let named = |error: BackendError| CellError::Refused(error.with("lock", name));
+        let mut draft = locks.draft((snapshot, up), verb).map_err(named)?;
+        let yields = verb.yields(&draft.change.answer);
+        if let Some(claim) = stands.filter(|_| yields)
+            && let Some(place) = draft.ledger.take_last()
+        {
+            return locks.stand_beside(over, claim, (own, place), draft).await;
+        }
+        draft.patience = self.patience(yields);
+        // A write of ours that may still come is barred by one more: only then the answer is final. Where
+        // there is no cell any more, none can come.
+        if is_there && (draft.change.changed || is_unacknowledged || (verb.bars() && may_move)) {
+            return locks.write(over, name, draft).await;
+        }
+        Ok(Tried::Done(draft.change.answer))
+    }
+
+    fn purpose(&self) -> ConnectionPurpose {
+        match self.verb.claim() {
+            Some(_) => ConnectionPurpose::Wait,
+            None if V::CREATES => ConnectionPurpose::Use,
+            None => ConnectionPurpose::Keep,
+        }
+    }
+
+    /// The cell as it is now, with the first places beside it moved up.
+    async fn look(&mut self, over: &C::Connection) -> Result<(Snapshot, Option<MovingUp>), CellError> {
+        let (locks, claim) = (self.locks, self.verb.claim());
+        let until = claim.map(|claim| locks.shared.own_places.until(self.name, claim.owner));
+        let look = ReadRequest { until: until.unwrap_or_default(), creates: V::CREATES };
+        let mut reading = locks.cell.read(over, self.name, &look).await?;
+        if V::CREATES && reading.version == 0 {
+            self.must_have_moved(0, reading.now)?;
+            if self.made == SWALLOWED {
+                return Err(CellError::Refused(locks.cell.error(VerbError::Swallowed)));
+            }
+            reading.state = encode(&Ledger::new(0), false);
+            let made = locks.cell.make(over, self.name, &reading.state).await?;
+            let NewCell { version, at, is_ours } = made.ok_or(CellError::Overtaken)?;
+            if !is_ours {
+                return Err(CellError::Refused(locks.cell.error(VerbError::Altered)));
+            }
+            self.made += 1;
+            (reading.version, reading.now) = (version, at);
+        }
+        locks.shared.memory.learn(reading.now, locks.shared.host.now());
+        let mut snapshot =
+            Snapshot::of(reading, &locks.shared.rules).map_err(|error| locks.unreadable(error))?;
+        let asker = claim.map(|claim| (claim.owner, &look.until));
+        let may_move = V::WAITS && snapshot.version != 0;
+        let up = if may_move { snapshot.move_up(asker, &locks.shared.rules) } else { None };
+        Ok((snapshot, up))
+    }
+
+    /// How long a write waits for the client that has the cell locked; `yields`: it may be written later.
+    fn patience(&self, yields: bool) -> Patience {
+        // Where others commit all the time, the cell is hardly ever free: a renewal gets in line.
+        let is_hot = self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        if yields || (!V::WAITS && is_hot) { Patience::Brief } else { V::PATIENCE }
+    }
+
+    /// The cell was skipped, and is as it was: another client has it locked, unless the write came too late.
+    /// A client that commits is done in a moment; a stranger that stays in its transaction is not waited for.
+    async fn wait_for_commit(
+        &mut self,
+        (version, now): (i64, Duration),
+        is_unacknowledged: bool,
+    ) -> Result<(), CellError> {
+        let host = &self.locks.shared.host;
+        match &mut self.contention {
+            Some(cell) if cell.is_still(version, now) => {
+                if cell.since.elapsed(host.now()) >= COMMIT {
+                    let error = self.locks.cell.error(VerbError::Locked);
+                    let error = if is_unacknowledged { error.of_unknown_outcome() } else { error };
+                    return Err(CellError::Refused(error));
+                }
+                cell.read = now;
+                host.sleep_until(host.now() + PAUSE).await;
+            }
+            other => {
+                let has_moved = other.as_ref().is_some_and(|cell| cell.version != version);
+                let since = host.now();
+                self.contention = Some(Contention { version, read: now, since, has_moved, times: 1 });
+            }
+        }
+        Ok(())
+    }
+
+    /// A write that waits for the client that has the cell locked finds it changed, or changes it. A cell
+    /// that is read again and again as it was is one that the store does not let us change, and no answer but
+    /// an error may come of it (L1).
+    fn must_have_moved(&mut self, version: i64, now: Duration) -> Result<(), CellError> {
+        let same = self.contention.as_ref().filter(|cell| cell.is_still(version, now));
+        let times = same.map_or(1, |cell| cell.times + 1);
+        if times > SWALLOWED {
+            return Err(CellError::Refused(self.locks.cell.error(VerbError::Swallowed)));
+        }
+        let since = self.locks.shared.host.now();
+        // One that was made a moment ago has not.
+        let moves = self.contention.as_ref().is_some_and(|cell| cell.version != version && cell.version != 0);
+        // The client that had it locked has committed: that was no stranger.
+        self.locked = if moves { 0 } else { self.locked };
+        let has_moved = moves || self.contention.as_ref().is_some_and(|cell| cell.has_moved);
+        self.contention = Some(Contention { version, read: now, since, has_moved, times });
+        Ok(())
+    }
+
+    /// The store has said why it did not write the cell: it is none that drops what is written.
+    fn has_lost_a_race(&mut self) {
+        self.contention.iter_mut().for_each(|cell| cell.times = 0);
+    }
+
+    /// While a stranger has the cell locked, for a time that chance chooses, longer each time: a connection
+    /// that waits for a lock is of no use to others.
+    async fn step_back(&self) {
+        let host = &self.locks.shared.host;
+        let mut chance = [0; 2];
+        host.random(&mut chance);
+        let most = STEP_BACK * (1 << self.locked.min(ASIDE));
+        host.sleep_until(host.now() + most * u32::from(u16::from_be_bytes(chance)) / (1 << 16)).await;
+    }
+}
+
+/// What became of a try.
+enum Tried<A> {
+    Done(A),
+    /// Read again.
+    Overtaken,
+    /// It was sent, and had no answer. It compares: it is done by now, or never.
+    Lost(BackendError, A),
+    /// It was sent, compares nothing, and may be done later.
+    Late(BackendError),
+}
+
+/// What is done to the cell.
+impl<C: Cell> Locks<C> {
+    /// The verb on what was stored last, if that does what is asked for or was stored just now.
+    pub(crate) fn guess<V: CellVerb>(
+        &self,
+        name: &LockName,
+        verb: &V,
+        now: Option<Duration>,
+    ) -> Option<Draft<V::Answer>> {
+        let now = now?;
+        let seen = self.shared.memory.seen(name)?;
+        let is_fresh = seen.is_fresh(self.shared.host.now());
+        let (version, before, mut ledger) = (seen.version, seen.state, seen.ledger);
+        ledger.leave_out(Unseen::default());
+        // A claim must see the places beside the cell, and so must a verb that is to move them up.
+        if seen.is_long && (verb.claim().is_some() || ledger.waiting() <= LOW) {
+            return None;
+        }
+        let change =
+            verb.run(&mut ledger, &StepStart::new(&self.shared.rules, moment(now), TOLERANCE)).ok()?;
+        let is_likely = change.changed && (is_fresh || verb.is_plain(&change.answer));
+        let has_beside = seen.has_beside;
+        let is_long = seen.is_long || has_beside && ledger.waiting() >= FRONT;
+        let (gone, patience, is_guessed) = (Vec::new(), V::PATIENCE, true);
+        let draft =
+            Draft { version, before, ledger, is_long, has_beside, gone, change, patience, is_guessed, now };
+        is_likely.then_some(draft)
+    }
+
+    /// The verb on what was read, after those who move up.
+    pub(crate) fn draft<V: CellVerb>(
+        &self,
+        (snapshot, up): (Snapshot, Option<MovingUp>),
+        verb: &V,
+    ) -> Result<Draft<V::Answer>, BackendError> {
+        let Snapshot { version, state: before, mut ledger, is_long: was_long, beside, news, now, .. } =
+            snapshot;
+        let change = verb.run(&mut ledger, &StepStart::new(&self.shared.rules, moment(now), Duration::ZERO));
+        let mut change = change.map_err(|error| self.cell.error(VerbError::Ledger(error)))?;
+        let is_more = up.as_ref().map_or(was_long, |up| up.is_more);
+        // Where no place can be beside the cell, no client would find out that none is left there, and the cell would
+        // be long, and so busy, for ever.
+        let has_beside = beside.is_some();
+        let is_long = is_more || has_beside && ledger.waiting() >= FRONT;
+        let gone = up.map_or_else(Vec::new, |up| up.gone);
+        change.wakes.splice(0..0, news);
+        let (patience, is_guessed) = (V::PATIENCE, false);
+        Ok(Draft { version, before, ledger, is_long, has_beside, gone, change, patience, is_guessed, now })
+    }
+
+    /// The place of a claim that would wait, or that `has_lost` a race, and what it would be answered; `None`
+    /// where there is none to be put into the cell.
+    fn newcomer<V: CellVerb>(
+        &self,
+        verb: &V,
+        (snapshot, up): (&Snapshot, Option<&MovingUp>),
+        has_lost: bool,
+    ) -> Option<(Place, V::Answer)> {
+        let (ledger, rules) = (&snapshot.ledger, &self.shared.rules);
+        let claim = verb.claim().filter(|claim| !ledger.knows(claim.owner))?;
+        if snapshot.version == 0 || snapshot.is_long || snapshot.is_full(up) {
+            return None;
+        }
+        let now = moment(snapshot.now);
+        let change = verb.run(&mut ledger.clone(), &StepStart::new(rules, now, Duration::ZERO)).ok()?;
+        // A write of the ledger notifies the owner whose turn has come (L6).
+        let is_quiet = snapshot.news.is_empty() && change.wakes.is_empty();
+        let waits = is_quiet && verb.yields(&change.answer);
+        (waits || has_lost).then(|| (Place::of(claim, now, rules, ledger.waiting()), change.answer))
+    }
+
+    /// Puts a place into a cell; answers the cell as it is then, `None` if it did not take it.
+    async fn enqueue(
+        &self,
+        over: &C::Connection,
+        (name, place): (&LockName, Place),
+        before: &Snapshot,
+    ) -> Result<Option<Snapshot>, CellError> {
+        let newcomer = Newcomer {
+            owner: place.owner(),
+            state: &encode_newcomer(&place),
+            long: LONG,
+            each: EACH,
+            most: if before.beside.is_some() { FRONT } else { self.shared.rules.places_max },
+            until: before.now + LATE,
+        };
+        let Some(reading) = self.cell.enqueue(over, name, &newcomer).await? else { return Ok(None) };
+        self.shared.memory.forget(name);
+        self.shared.memory.learn(reading.now, self.shared.host.now());
+        Snapshot::of(reading, &self.shared.rules).map(Some).map_err(|error| self.unreadable(error))
+    }
+
+    /// For a claim that is to have no place in the cell: it was taken out of the draft.
+    async fn stand_beside<A: Send + Sync>(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place): (Option<Place>, Place),
+        mut draft: Draft<A>,
+    ) -> Result<Tried<A>, CellError> {
+        // Three things are written before the waiter is answered. The turn of another owner has come (L6).
+        // The cell has no owner left, and the owners of the first places beside it have left without a
+        // release: no other client writes the cell then, and the waiters behind them would wait for ever.
+        // Places are beside the cell, and it does not say so: an older tenure wrote it.
+        let is_stuck = draft.ledger.is_deserted() && !draft.gone.is_empty();
+        if !draft.change.wakes.is_empty() || is_stuck || !draft.was_long() {
+            draft.patience = Patience::Brief;
+            let written = self.write(over, &claim.name, draft).await?;
+            return Ok(if let Tried::Done(_) = written { Tried::Overtaken } else { written });
+        }
+        let is_there = match own {
+            Some(own) => self.keep(over, claim, (own, place, draft.now), &draft.ledger).await,
+            None => self.stand_at_the_end(over, claim, &place).await,
+        };
+        match is_there {
+            Ok(true) => Ok(Tried::Done(draft.change.answer)),
+            Ok(false) => Ok(Tried::Overtaken),
+            // L9: it may stand there, or will.
+            Err(CellError::Broken(error)) => Ok(Tried::Late(error.of_unknown_outcome())),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Keeps the place that is there. False if it has moved up meanwhile.
+    async fn keep(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        (own, place, now): (Place, Place, Duration),
+        ledger: &Ledger,
+    ) -> Result<bool, CellError> {
+        let rules = crowded(&self.shared.rules, ledger.waiting());
+        if !own.is_over(moment(now + rules.retry_max * 3 / 2)) {
+            return Ok(true);
+        }
+        let key = self.shared.own_places.key(&claim.name, claim.owner);
+        let state = encode_place(&own.lasting_as(&place));
+        let (owner, key) = (claim.owner, Some(key.as_str()));
+        let place = NewPlace { key, owner, state: &state, may_be_there: true, behind: LONG };
+        Ok(self.beside().put(over, &claim.name, &place).await?.is_some())
+    }
+
+    async fn stand_at_the_end(
+        &self,
+        over: &C::Connection,
+        claim: &Claim,
+        place: &Place,
+    ) -> Result<bool, CellError> {
+        let (own_places, name, owner) = (&self.shared.own_places, &claim.name, claim.owner);
+        let state = encode_place(place);
+        let may_be_there = own_places.send(name, owner, self.shared.host.now());
+        let place = NewPlace { key: None, owner, state: &state, may_be_there, behind: LONG };
+        let Some(key) = self.beside().put(over, name, &place).await? else { return Ok(false) };
+        own_places.stands(name, owner, key, self.shared.host.now());
+        Ok(true)
+    }
+
+    /// Stores a draft if no other client wrote since, notifies other processes with the same write, and this
+    /// one after it.
+    async fn write<A: Send + Sync>(
+        &self,
+        over: &C::Connection,
+        name: &LockName,
+        draft: Draft<A>,
+    ) -> Result<Tried<A>, CellError> {
+        let (state, hints) = (draft.text(), draft.hints());
+        let away = self.elsewhere(&hints);
+        let sent = WriteInFlight::new(self, name, draft.version, hints);
+        let answer = self.cell.write(over, name, &draft.write(&state, &away)).await;
+        if let Err(CellError::Broken(error)) = answer {
+            return Ok(Tried::Lost(error.of_unknown_outcome(), draft.change.answer));
+        }
+        let hints = sent.settle();
+        let Some(WrittenCell { at, is_ours }) = answer? else {
+            self.shared.memory.forget(name);
+            return Ok(Tried::Overtaken);
+        };
+        if !is_ours {
+            self.shared.memory.forget(name);
+            return Err(CellError::Refused(self.cell.error(VerbError::Altered)));
+        }
+        self.shared.memory.learn(at, self.shared.host.now());
+        Ok(Tried::Done(self.stored(name, draft, state, &hints)))
+    }
+
+    /// A write came through: nothing older can any more.
+    pub(crate) fn stored<A>(&self, name: &LockName, draft: Draft<A>, state: String, hints: &[Hint]) -> A {
+        let (version, memory) = (draft.version + 1, &self.shared.memory);
+        let Draft { ledger, is_long, has_beside, change, .. } = draft;
+        // What is still unacknowledged below it can be written no more; whether there was one changes nothing here.
+        let _ = memory.settle_below(name, version);
+        let at = self.shared.host.now();
+        memory.remember(name, KnownCell { version, state, ledger, is_long, has_beside, at });
+        self.deliver(hints);
+        change.answer
+    }
+
+    /// Those of other processes.
+    pub(crate) fn elsewhere(&self, hints: &[Hint]) -> Vec<Hint> {
+        hints.iter().copied().filter(|hint| !self.cell.reaches(*hint)).collect()
+    }
+
+    fn deliver(&self, hints: &[Hint]) {
+        hints.iter().for_each(|hint| self.cell.deliver(*hint));
+    }
+
+    /// A time that the store's clock has reached.
+    pub(crate) fn store_time(&self) -> Option<Duration> {
+        self.shared.memory.store_time(self.shared.host.now())
+    }
+
+    pub(crate) fn unreadable(&self, error: LedgerError) -> CellError {
+        CellError::Refused(self.cell.error(VerbError::Ledger(error)))
+    }
+}
+
+/// A verb that was run, and is to be stored.
+pub(crate) struct Draft<A> {
+    /// On top of which version; 0: there is no cell, and nothing to be stored.
+    pub(crate) version: i64,
+    /// And of which text. After a fail-over another history of the cell may have come to the same version;
+    /// and a pooler may lead a reading and the write behind it to two servers.
+    before: String,
+    ledger: Ledger,
+    /// Places may stand beside the cell.
+    is_long: bool,
+    has_beside: bool,
+    /// Keys of those who move up with this.
+    gone: Vec<String>,
+    pub(crate) change: Change<A>,
+    patience: Patience,
+    /// The time was not read from the store.
+    is_guessed: bool,
+    now: Duration,
+}
+
+impl<A> Draft<A> {
+    /// As the cell keeps it.
+    pub(crate) fn text(&self) -> String {
+        encode(&self.ledger, self.is_long)
+    }
+
+    /// What is sent, with this text and these hints.
+    pub(crate) fn write<'a>(&'a self, state: &'a str, hints: &'a [Hint]) -> CellWrite<'a> {
+        // What was guessed may be ahead of the clock; what was read is not.
+        let within = if self.is_guessed {
+            (self.now, self.now + TOLERANCE)
+        } else {
+            (Duration::ZERO, self.now + LATE)
+        };
+        CellWrite {
+            on: (self.version, &self.before),
+            state,
+            is_busy: self.is_long || !self.ledger.is_free(),
+            within,
+            patience: self.patience,
+            hints,
+            gone: &self.gone,
+            is_last: !self.is_long && self.was_long(),
+        }
+    }
+
+    /// The cell says already that places may stand beside it.
+    fn was_long(&self) -> bool {
+        is_long(&self.before)
+    }
+
+    /// Whom it concerns, once it is stored.
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        let wakes = &self.change.wakes;
+        let behind = self.behind();
+        let hint = |&(audience, owner): &(Audience, OwnerId)| {
+            let is_behind = audience == Audience::Waiters && behind == Some(owner);
+            Hint { audience, owner, is_behind }
+        };
+        wakes.iter().map(hint).collect()
+    }
+
+    /// Who is woken although it was not let in: it stands behind those who were, in case they are dead.
+    fn behind(&self) -> Option<OwnerId> {
+        // Where no owner holds by this, there is none to wait for.
+        let [first, .., (Audience::Waiters, last)] = &self.change.wakes[..] else { return None };
+        (self.ledger.holds(first.1) && !self.ledger.holds(*last)).then_some(*last)
+    }
+}
+
+/// A write in flight. Dropped before it is settled, it is unacknowledged: the next verb on that lock makes
+/// sure what became of it, and the owners of this process that it may concern are notified, since no other
+/// process notifies them.
+pub(crate) struct WriteInFlight<'a, C: Cell> {
+    locks: &'a Locks<C>,
+    name: &'a LockName,
+    /// On top of which version.
+    version: i64,
+    hints: Vec<Hint>,
+    is_settled: bool,
+}
+
+impl<'a, C: Cell> WriteInFlight<'a, C> {
+    pub(crate) fn new(locks: &'a Locks<C>, name: &'a LockName, version: i64, hints: Vec<Hint>) -> Self {
+        Self { locks, name, version, hints, is_settled: false }
+    }
+
+    /// The store has said what became of it; answers whom it concerns.
+    pub(crate) fn settle(mut self) -> Vec<Hint> {
+        self.is_settled = true;
+        std::mem::take(&mut self.hints)
+    }
+}
+
+impl<C: Cell> Drop for WriteInFlight<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.locks.shared.memory.add_unacknowledged(self.name, self.version);
+            self.locks.deliver(&self.hints);
+        }
+    }
+}
+
+type KeyLock = Arc<tokio::sync::Mutex<()>>;
+
+/// The verbs of one handle on one lock, one after the other, so that they do not race each other for its
+/// version.
+#[derive(Default)]
+struct KeyedMutex(Mutex<HashMap<LockName, KeyLock>>);
+
+/// The right to be the only verb of this handle on a lock.
+struct KeyedGuard<'a> {
+    mutex: &'a KeyedMutex,
+    name: LockName,
+    key: KeyLock,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl KeyedMutex {
+    /// How long one verb waits for another of its lock. It is about speed only: a verb that hangs must not
+    /// stop verbs that could take another connection, and an owner that is to enter has no more than the
+    /// claim ttl.
+    const PATIENCE: Duration = Duration::from_millis(100);
+
+    /// Waits until no other verb of this handle works on the lock, or for long enough.
+    async fn lock(&self, name: &LockName, host: &dyn Host) -> KeyedGuard<'_> {
+        let key = locked(&self.0).entry(name.clone()).or_default().clone();
+        let mut guard = KeyedGuard { mutex: self, name: name.clone(), key, held: None };
+        if let Ok(held) = guard.key.clone().try_lock_owned() {
+            guard.held = Some(held);
+            return guard;
+        }
+        let over = host.sleep_until(host.now() + Self::PATIENCE);
+        guard.held = tokio::select! {
+            biased;
+            held = guard.key.clone().lock_owned() => Some(held),
+            () = over => None,
+        };
+        guard
+    }
+}
+
+impl Drop for KeyedGuard<'_> {
+    fn drop(&mut self) {
+        self.held = None;
+        let mut keys = locked(&self.mutex.0);
+        // Two: the one here, and that in the map. A verb that wants it takes a third under this lock.
+        if let Entry::Occupied(key) = keys.entry(self.name.clone())
+            && Arc::strong_count(key.get()) <= 2
+        {
+            key.remove();
+        }
+    }
+}
+
+/// How often a verb reads again after another client was faster. Each time another client has made progress.
+const TRIES: usize = 64;
+/// How long a commit may take before the cell counts as locked by a stranger.
+const COMMIT: Duration = Duration::from_millis(50);
+/// How long a waiter steps back at most after it has found the cell locked; doubled with each time.
+const STEP_BACK: Duration = Duration::from_millis(2);
+/// How often a waiter finds the cell locked by a stranger before it says so.
+const ASIDE: u32 = 8;
+/// How often a cell may be read at one version. Once or twice it may be so for another reason: a connection
+/// that broke, a cell that was deleted in between. The same number of cells may be made and deleted before
+/// they are written.
+const SWALLOWED: usize = 5;
+/// Before the next try of a verb that lost every race, or whose cell is locked.
+const PAUSE: Duration = Duration::from_millis(5);

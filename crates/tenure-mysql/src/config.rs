@@ -1,0 +1,319 @@
+//! `Config`: which server, how to reach it, and the settings of its locks.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tenure_client::{
+    Login, Secret,
+    durations::{CLAIM_TTL, CONNECT_TIMEOUT},
+    url::{Form, HostPort, UrlWriter, Words, bad, check_ports, listed, shown, some},
+};
+use tenure_ledger::Rules;
+
+/// Why settings are refused.
+pub use tenure_client::url::UrlError as ConfigError;
+
+/// Where MariaDB or MySQL is and how its locks behave. A URL fills it, or a program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The servers, in the order in which they are tried.
+    pub hosts: Vec<HostPort>,
+    /// User and password.
+    pub login: Login,
+    /// The database. Default: the one that [`table`](Self::table) names.
+    pub database: Option<String>,
+    /// A socket of this machine, in place of the servers.
+    pub socket: Option<PathBuf>,
+    /// Default: see [`TlsMode`].
+    pub tls: Option<TlsMode>,
+    /// The certificate of the authority that signed the server's. Default: those that this machine trusts.
+    pub ca: Option<PathBuf>,
+    /// Our certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// How long a connection may take to open.
+    pub connect_timeout: Duration,
+    /// The table, `name` or `database.name`.
+    pub table: String,
+    /// All clients write to one server of a cluster in which several could be written to.
+    pub one_writer: bool,
+    /// The rules of the queues.
+    pub rules: Rules,
+}
+
+/// As the command `mysql` means `--ssl-mode`: without one, [`Preferred`](Self::Preferred), and
+/// [`VerifyCa`](Self::VerifyCa) if a CA is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsMode {
+    /// Never.
+    Disabled,
+    /// If the server can, with whatever certificate.
+    Preferred,
+    /// With whatever certificate.
+    Required,
+    /// The CA has signed the certificate.
+    VerifyCa,
+    /// And it is that of the host.
+    VerifyIdentity,
+}
+
+const FORM: Form = Form {
+    store: "mysql",
+    schemes: Config::SCHEMES,
+    example: "mysql://127.0.0.1/db",
+    settings: &[
+        "table",
+        "claim_ttl",
+        "connect_timeout",
+        "ssl-mode",
+        "ssl-ca",
+        "ssl-cert",
+        "ssl-key",
+        "socket",
+        "one_writer",
+    ],
+};
+
+const TLS: Words<TlsMode> = Words(
+    "ssl-mode",
+    &[
+        ("DISABLED", TlsMode::Disabled),
+        ("PREFERRED", TlsMode::Preferred),
+        ("REQUIRED", TlsMode::Required),
+        ("VERIFY_CA", TlsMode::VerifyCa),
+        ("VERIFY_IDENTITY", TlsMode::VerifyIdentity),
+    ],
+);
+
+const ONE_WRITER: Words<bool> = Words("one_writer", &[("no", false), ("yes", true)]);
+
+impl Config {
+    /// The port of a server that is named without one.
+    pub const PORT: u16 = 3306;
+    /// The schemes of URLs that [`from_url`](Self::from_url) reads.
+    pub const SCHEMES: &'static [&'static str] = &["mysql", "mariadb"];
+
+    /// Reads `mysql://user:password@host:3306/database?table=…`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the part that is wrong, and never a password.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let url = FORM.read(url)?;
+        let mut config = Self::new(Vec::new());
+        let (mut certificate, mut key) = (None, None);
+        config.database = some(url.path()?);
+        for (name, value) in &url.settings {
+            let path = || some(value.as_str()).map(PathBuf::from);
+            match *name {
+                "table" => config.table = value.clone(),
+                "claim_ttl" => config.rules.claim_ttl = CLAIM_TTL.read(value)?,
+                "connect_timeout" => config.connect_timeout = CONNECT_TIMEOUT.read(value)?,
+                "ssl-mode" => config.tls = Some(TLS.read(&value.to_ascii_uppercase())?),
+                "ssl-ca" => config.ca = path(),
+                "ssl-cert" => certificate = path(),
+                "ssl-key" => key = path(),
+                "socket" => config.socket = path(),
+                _ => config.one_writer = ONE_WRITER.read(value)?,
+            }
+        }
+        config.identity = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(bad("ssl-cert= and ssl-key= belong together: one of them is missing")),
+        };
+        if !(url.is_hostless() && config.socket.is_some()) {
+            config.hosts = url.hosts(Self::PORT)?;
+        }
+        config.login = url.login.unwrap_or_default();
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// These servers, with defaults.
+    pub fn new(hosts: Vec<HostPort>) -> Self {
+        Self {
+            hosts,
+            login: Login::default(),
+            database: None,
+            socket: None,
+            tls: None,
+            ca: None,
+            identity: None,
+            connect_timeout: Duration::from_secs(2),
+            table: "tenure_lock".into(),
+            one_writer: false,
+            rules: Rules::default(),
+        }
+    }
+
+    /// # Errors
+    /// [`ConfigError`] names the setting that is wrong, and never a password.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        use TlsMode::{Disabled, Preferred, Required};
+        check_ports(self.hosts.iter().map(|(_, port)| *port))?;
+        if self.socket.is_some() && !self.hosts.is_empty() {
+            return Err(bad(
+                "socket= is a server of this machine: leave out the host, as in mysql:///db?socket=…",
+            ));
+        }
+        if matches!(self.tls, Some(Disabled)) && (self.ca.is_some() || self.identity.is_some()) {
+            return Err(bad("ssl-ca= and ssl-cert= are for TLS, which ssl-mode=DISABLED turns off"));
+        }
+        if matches!(self.tls, Some(Preferred | Required)) && self.ca.is_some() {
+            return Err(bad("this ssl-mode= asks no CA; with ssl-ca= use VERIFY_CA or VERIFY_IDENTITY"));
+        }
+        let parts: Vec<&str> = self.table.split('.').collect();
+        let is_name = |part: &&str| {
+            !part.is_empty() && part.chars().count() <= 64 && !part.chars().any(char::is_control)
+        };
+        if parts.len() > 2 || !parts.iter().all(is_name) {
+            return Err(bad(
+                "table= is name or database.name, each of 1 to 64 characters, as in table=app.locks",
+            ));
+        }
+        if parts.len() == 1 && self.database.is_none() {
+            return Err(bad("a database is missing, as in mysql://127.0.0.1/db"));
+        }
+        CLAIM_TTL.check(self.rules.claim_ttl)?;
+        CONNECT_TIMEOUT.check(self.connect_timeout)
+    }
+
+    /// The URL that says the same. **It holds the password.**
+    ///
+    /// # Errors
+    /// If the path of a file is not UTF-8.
+    pub fn to_url(&self) -> Result<String, ConfigError> {
+        let plain = Self::new(Vec::new());
+        let (certificate, key) = self.identity.clone().unzip();
+        UrlWriter::new("mysql", &self.login, &listed(&self.hosts))
+            .path(self.database.as_deref().unwrap_or_default())
+            .file("socket", self.socket.as_deref())
+            .set("ssl-mode", self.tls.and_then(|mode| TLS.word(mode)))
+            .file("ssl-ca", self.ca.as_deref())
+            .file("ssl-cert", certificate.as_deref())
+            .file("ssl-key", key.as_deref())
+            .set("table", Some(&*self.table).filter(|table| *table != plain.table))
+            .set("one_writer", self.one_writer.then_some("yes"))
+            .duration(CLAIM_TTL, self.rules.claim_ttl, plain.rules.claim_ttl)
+            .duration(CONNECT_TIMEOUT, self.connect_timeout, plain.connect_timeout)
+            .finish()
+    }
+
+    /// The servers, in the order in which they are tried.
+    pub(crate) fn servers(&self) -> Vec<Server> {
+        if let Some(socket) = &self.socket {
+            return vec![Server::Socket(socket.clone())];
+        }
+        self.hosts.iter().map(|host| Server::Host(host.clone())).collect()
+    }
+
+    /// As the command `mysql`: a CA that is named is asked.
+    pub(crate) fn tls_mode(&self) -> TlsMode {
+        let default = if self.ca.is_some() { TlsMode::VerifyCa } else { TlsMode::Preferred };
+        self.tls.unwrap_or(default)
+    }
+
+    /// With the password of the environment, where none is said. Once: a program may remove it from there.
+    pub(crate) fn with_password(mut self) -> Self {
+        let of_environment = || std::env::var("MYSQL_PWD").ok().map(Secret::from);
+        self.login.password = self.login.password.or_else(of_environment);
+        self
+    }
+
+    /// The database of the table, if it has one of its own, and its name.
+    pub(crate) fn table_parts(&self) -> (Option<&str>, &str) {
+        self.table.split_once('.').map_or((None, &*self.table), |(schema, name)| (Some(schema), name))
+    }
+
+    /// The table, quoted.
+    pub(crate) fn quoted_table(&self) -> String {
+        let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
+        self.table.split('.').map(quoted).collect::<Vec<_>>().join(".")
+    }
+
+    /// For people: where it is, without a secret.
+    pub fn place_name(&self) -> String {
+        let servers: Vec<String> = self.servers().iter().map(Server::shown).collect();
+        let database = self.table_parts().0.or(self.database.as_deref()).unwrap_or_default();
+        format!("{}/{database}", servers.join(","))
+    }
+}
+
+/// One server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Server {
+    Host(HostPort),
+    Socket(PathBuf),
+}
+
+impl Server {
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Host(host) => shown(host),
+            Self::Socket(path) => Path::display(path).to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(url: &str) -> String {
+        Config::from_url(url).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_url_names_servers_login_and_settings() {
+        let url = "mariadb://app:p%40ss@db.example:7000,[::1]/shop?table=app.my`lock&ssl-mode=required&\
+                   claim_ttl=1s&one_writer=yes&ssl-cert=/c.pem&ssl-key=/k.pem";
+        let config = Config::from_url(url).unwrap();
+        let servers = [Server::Host(("db.example".into(), 7000)), Server::Host(("::1".into(), 3306))];
+        assert_eq!(config.servers(), servers);
+        assert_eq!(config.login.password.as_ref().map(Secret::expose), Some("p@ss"));
+        assert_eq!((config.database.as_deref(), config.tls_mode()), (Some("shop"), TlsMode::Required));
+        assert_eq!((&*config.quoted_table(), config.one_writer), ("`app`.`my``lock`", true));
+        assert_eq!(config.table_parts(), (Some("app"), "my`lock"));
+        assert_eq!(config.place_name(), "db.example:7000,[::1]:3306/app");
+        assert_eq!(config.rules.claim_ttl, Duration::from_secs(1));
+        assert_eq!(Config::from_url(&config.to_url().unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn a_socket_needs_no_host() {
+        let config = Config::from_url("mysql://root@/db?socket=/run/mysqld/mysqld.sock").unwrap();
+        assert_eq!(config.servers(), [Server::Socket("/run/mysqld/mysqld.sock".into())]);
+        assert_eq!(config.place_name(), "/run/mysqld/mysqld.sock/db");
+        assert_eq!(Config::from_url(&config.to_url().unwrap()).unwrap(), config);
+        assert!(refusal("mysql://host/db?socket=/s").contains("leave out the host"));
+    }
+
+    #[test]
+    fn a_ca_that_is_named_is_asked() {
+        let mode = |query: &str| Config::from_url(&format!("mysql://h/db{query}")).unwrap().tls_mode();
+        assert_eq!(mode(""), TlsMode::Preferred);
+        assert_eq!(mode("?ssl-ca=/ca.pem"), TlsMode::VerifyCa);
+        assert_eq!(mode("?ssl-mode=VERIFY_IDENTITY"), TlsMode::VerifyIdentity);
+        assert!(refusal("mysql://h/db?ssl-mode=REQUIRED&ssl-ca=/ca.pem").contains("VERIFY_IDENTITY"));
+        assert!(refusal("mysql://h/db?ssl-mode=DISABLED&ssl-ca=/ca.pem").contains("turns off"));
+        assert!(refusal("mysql://h/db?ssl-mode=maybe").contains("ssl-mode= is DISABLED, "));
+        assert!(refusal("mysql://h/db?ssl-cert=/c.pem").contains("belong together"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_without_a_secret() {
+        for (url, part) in [
+            ("mysql://u:hush@h", "a database is missing"),
+            ("mysql://u:hush@h/db?table=a.b.c", "table= is name or database.name"),
+            ("mysql://u:hush@h/db?claim_ttl=1ms", "claim_ttl= lies outside"),
+            ("mysql://u:hush@/db", "a host is missing, as in mysql://127.0.0.1/db"),
+            ("mysql://u:hush@h:0/db", "a port is no number"),
+            ("mysql://u:hush@h/db?ssl=1", "mysql does not know parameter 1 of the URL"),
+        ] {
+            let refusal = refusal(url);
+            assert!(refusal.contains(part) && !refusal.contains("hush"), "{url}: {refusal}");
+        }
+        assert!(Config::from_url("mysql://h?table=app.locks").is_ok(), "the table says where it is");
+    }
+}

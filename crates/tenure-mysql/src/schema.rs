@@ -1,0 +1,175 @@
+//! What a connection finds: settings of the server, and the table, whether it is ours.
+
+use std::collections::HashMap;
+
+use tenure_core::{BackendError, ErrorKind};
+
+use crate::{answer::Answer, error, sql::is_table};
+
+/// What was found when a connection was made.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerFacts {
+    pub(crate) table: LockTable,
+    /// We may delete rows: places may have some of their own, which would stay for ever otherwise.
+    pub(crate) may_delete: bool,
+    /// Variables of the server by name, in small letters; those that it has of [`VARIABLES`].
+    settings: HashMap<String, String>,
+}
+
+/// What was found where the table should be: ours is one that has what we use, whatever else it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LockTable {
+    /// With this engine.
+    Ours(String),
+    Missing,
+    /// Another program's, with these columns.
+    Strange(String),
+}
+
+/// What a connection asks first. A server answers those that it has, in one row each.
+pub(crate) fn variables() -> String {
+    let names: Vec<String> = VARIABLES.iter().map(|name| format!("'{name}'")).collect();
+    format!("SHOW VARIABLES WHERE Variable_name IN ({})", names.join(", "))
+}
+
+/// The columns of a table, in one row each: name, type, whether it is generated, engine, and the number of
+/// unique indexes that have the whole name and nothing else.
+pub(crate) fn columns(schema: Option<&str>, table: &str) -> String {
+    let of = |columns| is_table(columns, schema, table);
+    format!(
+        "SELECT LOWER(c.column_name), LOWER(c.column_type), LOWER(c.extra), LOWER(COALESCE(t.engine, '')), \
+         (SELECT COUNT(*) FROM (SELECT COUNT(*) AS parts, MAX(LOWER(s.column_name)) AS part, \
+         MAX(s.sub_part) AS cut FROM information_schema.statistics AS s WHERE {} AND s.non_unique = 0 \
+         GROUP BY s.index_name) AS i WHERE i.parts = 1 AND i.part = 'name' AND i.cut IS NULL) \
+         FROM information_schema.columns AS c JOIN information_schema.tables AS t \
+         ON t.table_schema = c.table_schema AND t.table_name = c.table_name WHERE {} ORDER BY c.ordinal_position",
+        of(["s.table_schema", "s.table_name"]),
+        of(["c.table_schema", "c.table_name"])
+    )
+}
+
+impl ServerFacts {
+    pub(crate) fn read(variables: &Answer, columns: &Answer) -> Self {
+        let setting = |at: usize| Some((variables.text(at, 0)?.to_lowercase(), variables.text(at, 1)?));
+        let settings = (0..variables.rows.len()).filter_map(setting).collect();
+        Self { table: LockTable::read(columns), may_delete: true, settings }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(table: LockTable, settings: &[(&str, &str)]) -> Self {
+        let settings =
+            settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Self { table, may_delete: true, settings }
+    }
+
+    /// The value of a variable, in small letters; empty if the server does not have it.
+    pub(crate) fn setting(&self, name: &str) -> String {
+        self.settings.get(name).map(|value| value.to_lowercase()).unwrap_or_default()
+    }
+
+    pub(crate) fn is_enabled(&self, name: &str) -> bool {
+        matches!(&*self.setting(name), "on" | "1")
+    }
+
+    /// The variable by which the server takes no writes.
+    pub(crate) fn read_only(&self) -> Option<&'static str> {
+        ["super_read_only", "innodb_read_only", "read_only", "transaction_read_only", "tx_read_only"]
+            .into_iter()
+            .find(|name| self.is_enabled(name))
+    }
+
+    /// Each statement that writes is a commit here.
+    pub(crate) fn takes_writes(&self) -> bool {
+        self.is_enabled("autocommit") && self.read_only().is_none()
+    }
+
+    /// The cluster of which several servers take writes.
+    pub(crate) fn many_writers(&self) -> Option<&'static str> {
+        if self.is_enabled("wsrep_on") {
+            return Some("a Galera cluster");
+        }
+        let is_group = !self.setting("group_replication_group_name").is_empty();
+        let is_single = self.is_enabled("group_replication_single_primary_mode");
+        (is_group && !is_single).then_some("a group with several primaries")
+    }
+
+    /// # Errors
+    /// If no lock can be kept here: the clocks of several servers that all take writes would judge one lease;
+    /// a statement would be no transaction; or the table is another program's.
+    pub(crate) fn must_be_ours(&self, place: &str, one_writer: bool) -> Result<(), BackendError> {
+        if !self.is_enabled("autocommit") {
+            return Err(error::refused(place, ErrorKind::Unsupported, error::NO_AUTOCOMMIT));
+        }
+        if let Some(cluster) = self.many_writers().filter(|_| !one_writer) {
+            let message = format!(
+                "the server is one of {cluster}: a lease would be judged by several clocks, and two clients \
+                 could hold a lock; if all clients write to one server, say so with one_writer=yes"
+            );
+            return Err(error::refused(place, ErrorKind::Unsupported, message));
+        }
+        match &self.table {
+            LockTable::Strange(columns) => {
+                let strange = error::refused(place, ErrorKind::Corrupt, error::NOT_OURS);
+                Err(strange.with("columns", columns))
+            }
+            LockTable::Ours(_) | LockTable::Missing => Ok(()),
+        }
+    }
+}
+
+impl LockTable {
+    fn read(answer: &Answer) -> Self {
+        let columns: Vec<[String; 5]> = (0..answer.rows.len())
+            .map(|at| [0, 1, 2, 3, 4].map(|column| answer.text(at, column).unwrap_or_default()))
+            .collect();
+        let Some([.., engine, unique]) = columns.first() else { return Self::Missing };
+        let has = |(name, fits): &(&str, Fits)| {
+            let found = columns.iter().find(|[column, ..]| column == name);
+            found.is_some_and(|[_, kind, extra, ..]| fits(kind) && !extra.contains("generated"))
+        };
+        if unique != "0" && OURS.iter().all(has) {
+            return Self::Ours(engine.clone());
+        }
+        let shown: Vec<String> = columns.iter().map(|[name, kind, ..]| format!("{name} {kind}")).collect();
+        Self::Strange(shown.join(", "))
+    }
+}
+
+/// Whether a type is one for a column of ours.
+type Fits = fn(&str) -> bool;
+
+/// The columns that we use, and which types lose nothing of what is written to them.
+const OURS: [(&str, Fits); 5] = [
+    ("name", |kind| {
+        let length = kind.strip_prefix("varbinary(").and_then(|rest| rest.strip_suffix(')'));
+        length.and_then(|length| length.parse().ok()).is_some_and(|length: u32| length >= 600)
+    }),
+    ("version", is_bigint),
+    ("busy", |kind| kind.starts_with("tinyint") || is_bigint(kind) || kind.starts_with("int")),
+    ("used", is_bigint),
+    ("state", |kind| matches!(kind, "mediumblob" | "longblob")),
+];
+
+fn is_bigint(kind: &str) -> bool {
+    kind.starts_with("bigint") && !kind.contains("unsigned")
+}
+
+/// What is asked of a server; none has all of them.
+const VARIABLES: [&str; 16] = [
+    "version",
+    "autocommit",
+    "read_only",
+    "super_read_only",
+    "innodb_read_only",
+    "tx_read_only",
+    "transaction_read_only",
+    "wsrep_on",
+    "group_replication_group_name",
+    "group_replication_single_primary_mode",
+    "innodb_flush_log_at_trx_commit",
+    "innodb_doublewrite",
+    "log_bin",
+    "binlog_format",
+    "rpl_semi_sync_master_enabled",
+    "rpl_semi_sync_source_enabled",
+];

@@ -1,0 +1,380 @@
+//! `Sessions`: the connection of one handle, and its successor when it ends or is stuck; `Session`: one
+//! connection that has looked at its server and at the table.
+
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::Duration,
+};
+
+use mysql_async::{
+    ClientIdentity, Conn, DriverError, Error, IoError, Opts, OptsBuilder, SslOpts, prelude::Queryable,
+};
+use rustls::{CertificateError, crypto::CryptoProvider};
+use tenure_cas::CellError;
+use tenure_client::{Connections, End, Link, StallDetector, tls};
+use tenure_core::{BackendError, ErrorKind, Host, Notifier, Outcome, locked};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    answer::Answer,
+    config::{Config, Server, TlsMode},
+    error,
+    schema::{LockTable, ServerFacts, columns, variables},
+    sql::{LOCK_WAIT, Sql},
+};
+
+/// What all handles of one process have in common.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) sql: Sql,
+    /// Whom a hint reaches: the server knows none.
+    pub(crate) notifier: Notifier,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, host: Arc<dyn Host>) -> Arc<Self> {
+        let config = config.with_password();
+        let sql = Sql::new(config.quoted_table());
+        let notifier = Notifier::with_turns(host.clone(), config.rules.claim_ttl);
+        Arc::new(Self { config, host, sql, notifier })
+    }
+
+    /// The connections of one handle.
+    pub(crate) fn sessions(self: &Arc<Self>) -> Connections<Session> {
+        let shared = self.clone();
+        Connections::new(self.host.clone(), move || Box::pin(shared.clone().open()))
+    }
+
+    /// Connects to the first server that answers, and that takes writes if there are several.
+    pub(crate) async fn open(self: Arc<Self>) -> Result<Session, BackendError> {
+        let servers = self.config.servers();
+        let is_choosy = servers.len() > 1;
+        let mut last = None;
+        for server in servers {
+            let name = server.shown();
+            let over = self.host.sleep_until(self.host.now() + self.config.connect_timeout);
+            let opened = tokio::select! {
+                biased;
+                opened = Session::open(self.clone(), &server) => opened,
+                () = over => Err(error::refused(&name, ErrorKind::Unavailable, "the MySQL server does not answer")),
+            };
+            match opened {
+                Ok(session) => match session.facts().read_only().filter(|_| is_choosy) {
+                    None => return Ok(session),
+                    Some(variable) => {
+                        let message = format!("this MySQL server takes no writes: {variable} is on");
+                        last = Some(error::refused(&name, ErrorKind::Unavailable, message));
+                    }
+                },
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("BUG: a configuration names a server"))
+    }
+}
+
+/// One connection.
+///
+/// A task of its own has it, and runs the statements in the order in which they were asked: a caller whose
+/// future rests or is dropped keeps no other one from the connection, and what was begun is finished.
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+    name: String,
+    requests: mpsc::UnboundedSender<Request>,
+    facts: Mutex<ServerFacts>,
+    stall: Arc<StallDetector>,
+    end: Arc<End>,
+    /// A row that was written over it was read back once: no trigger changes it.
+    pub(crate) is_checked: AtomicBool,
+}
+
+struct Request {
+    sql: String,
+    /// `None`: it was not sent.
+    reply: oneshot::Sender<Option<Result<Answer, Error>>>,
+}
+
+impl Session {
+    /// Connects, and looks at what is there.
+    async fn open(shared: Arc<Shared>, server: &Server) -> Result<Self, BackendError> {
+        let name = server.shown();
+        let conn = connect(&shared.config, server, &name).await?;
+        let (requests, asked) = mpsc::unbounded_channel();
+        let (stall, end) = (StallDetector::new(shared.host.clone(), STUCK), Arc::<End>::default());
+        // The task ends with the connection, or with the last of those who have the session.
+        let driver = drive(conn, asked, stall.clone(), Ending(end.clone()), shared.host.clone());
+        shared.host.spawn(Box::pin(driver));
+        let facts = Mutex::new(ServerFacts::read(&Answer::default(), &Answer::default()));
+        let session = Self { shared, name, requests, facts, stall, end, is_checked: AtomicBool::new(false) };
+        let looked = session.look().await;
+        let facts = looked.map_err(|failure| error::settled(&session.name, failure))?;
+        if !facts.setting("version").contains("mariadb") {
+            // Where a pooler drops it, a statement waits longer for a row that another transaction has.
+            let _ = session.ask(LOCK_WAIT.into()).await;
+        }
+        Ok(session)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn facts(&self) -> ServerFacts {
+        locked(&self.facts).clone()
+    }
+
+    /// Looks at the server and at the table again.
+    pub(crate) async fn look(&self) -> Result<ServerFacts, CellError> {
+        let (schema, table) = self.shared.config.table_parts();
+        let variables = self.ask(variables()).await?;
+        let mut facts = ServerFacts::read(&variables, &self.ask(columns(schema, table)).await?);
+        // A server that takes no writes would refuse that as well, and the connection would be left for it.
+        if matches!(facts.table, LockTable::Ours(_)) && facts.takes_writes() {
+            let deleted = self.ask(self.shared.sql.delete_nothing()).await;
+            facts.may_delete =
+                !matches!(deleted, Err(CellError::Refused(error)) if error.kind() == ErrorKind::Denied);
+        }
+        *locked(&self.facts) = facts.clone();
+        Ok(facts)
+    }
+
+    /// Makes the table if it is not there.
+    pub(crate) async fn create(&self) -> Result<(), CellError> {
+        if self.look().await?.table == LockTable::Missing {
+            self.ask(self.shared.sql.create()).await?;
+            self.look().await?;
+        }
+        let one_writer = self.shared.config.one_writer;
+        self.facts().must_be_ours(&self.name, one_writer).map_err(CellError::Refused)
+    }
+
+    /// Runs one statement, which is a transaction of its own.
+    pub(crate) async fn ask(&self, sql: String) -> Result<Answer, CellError> {
+        let awaited = self.stall.ask();
+        let (reply, answer) = oneshot::channel();
+        if self.requests.send(Request { sql, reply }).is_err() {
+            return Err(self.unsent());
+        }
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer.unwrap_or_else(|_| Some(Err(DriverError::ConnectionClosed.into()))),
+            () = self.is_hopeless() => return Err(CellError::Broken(error::unanswered(&self.name))),
+        };
+        drop(awaited);
+        let Some(answer) = answer else { return Err(self.unsent()) };
+        answer.map_err(|error| {
+            let is_demoted = error::is_demoted(&error);
+            if error::is_table_missing(&error) {
+                locked(&self.facts).table = LockTable::Missing;
+            }
+            let failure = error::asked(&self.name, error);
+            if is_demoted || matches!(failure, CellError::Broken(_)) {
+                self.leave();
+            }
+            failure
+        })
+    }
+
+    /// Others have left it, or it has ended: nothing happened, and the next try goes over another one.
+    fn unsent(&self) -> CellError {
+        self.leave();
+        CellError::Overtaken
+    }
+
+    /// It was left more than 2 s ago, and no answer comes over it any more.
+    async fn is_hopeless(&self) {
+        self.end.wait().await;
+        let host = &self.shared.host;
+        host.sleep_until(host.now() + HOPELESS).await;
+    }
+
+    /// Nothing more is asked over it.
+    pub(crate) fn leave(&self) {
+        self.end.set();
+    }
+}
+
+impl Link for Session {
+    fn is_usable(&self) -> bool {
+        !self.end.is_over() && !self.stall.is_stalled()
+    }
+
+    fn on_left(&self) {
+        self.leave();
+    }
+}
+
+/// Says that a connection has ended, whatever ended its task.
+struct Ending(Arc<End>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// Runs what is asked, one statement after the other. Ends with the connection, or when it is left.
+async fn drive(
+    mut conn: Conn,
+    mut asked: mpsc::UnboundedReceiver<Request>,
+    stall: Arc<StallDetector>,
+    ending: Ending,
+    host: Arc<dyn Host>,
+) {
+    loop {
+        let asked = tokio::select! {
+            biased;
+            // What was not sent yet is not sent late; and a transaction that may be open ends immediately.
+            () = ending.0.wait() => break,
+            asked = asked.recv() => asked,
+        };
+        let Some(Request { sql, reply }) = asked else { break };
+        stall.on_sent();
+        let answer = tokio::select! {
+            biased;
+            answer = run(&mut conn, sql) => answer,
+            () = abandoned(&ending.0, &*host) => break,
+        };
+        stall.on_heard();
+        let is_over = answer.as_ref().is_err_and(Error::is_fatal);
+        // OK to ignore because a caller that has left needs no answer.
+        let _ = reply.send(Some(answer));
+        if is_over {
+            break;
+        }
+    }
+    asked.close();
+    while let Ok(Request { reply, .. }) = asked.try_recv() {
+        // OK to ignore because a caller that has left needs no answer.
+        let _ = reply.send(None);
+    }
+    let over = host.sleep_until(host.now() + HOPELESS);
+    tokio::select! {
+        biased;
+        _ = conn.disconnect() => {}
+        () = over => {}
+    }
+}
+
+async fn run(conn: &mut Conn, sql: String) -> Result<Answer, Error> {
+    let mut result = conn.query_iter(sql).await?;
+    let rows = result.collect().await?;
+    Ok(Answer { rows, written: result.affected_rows(), id: result.last_insert_id().unwrap_or(0) })
+}
+
+/// It was left, and the server has had the time that it waits for any lock by default.
+async fn abandoned(end: &End, host: &dyn Host) {
+    end.wait().await;
+    host.sleep_until(host.now() + LOCK_WAIT_DEFAULT).await;
+}
+
+/// Connects and logs in.
+async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, BackendError> {
+    let mode = match server {
+        // A socket of the same machine needs no TLS.
+        Server::Socket(_) => TlsMode::Disabled,
+        Server::Host(..) => config.tls_mode(),
+    };
+    let failed = |error| error::connecting(name, error);
+    if mode == TlsMode::Disabled {
+        return Conn::new(options(config, server, None)).await.map_err(failed);
+    }
+    // The driver takes the provider of the process; one that the program has chosen stays.
+    if CryptoProvider::get_default().is_none() {
+        // OK to ignore because another thread was faster, and has chosen one.
+        let _ = (*tls::provider()).clone().install_default();
+    }
+    let trusted = trust(config, mode)?;
+    match Conn::new(options(config, server, Some(trusted.clone()))).await {
+        Err(Error::Driver(DriverError::NoClientSslFlagFromServer)) if mode == TlsMode::Preferred => {
+            Conn::new(options(config, server, None)).await.map_err(failed)
+        }
+        Err(error) if mode == TlsMode::VerifyCa => match other_name(&error) {
+            Some(name) => {
+                let named = trusted.with_danger_tls_hostname_override(Some(name));
+                Conn::new(options(config, server, Some(named))).await.map_err(failed)
+            }
+            None => Err(failed(error)),
+        },
+        answer => answer.map_err(failed),
+    }
+}
+
+/// A name that the server's certificate is for, if the CA has signed it and nothing but the host's name is
+/// missing in it. The driver asks for the name even if told not to: it looks for other words of rustls.
+fn other_name(error: &Error) -> Option<String> {
+    let Error::Io(IoError::Io(io)) = error else { return None };
+    let Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForNameContext {
+        presented, ..
+    })) = io.get_ref()?.downcast_ref()
+    else {
+        return None;
+    };
+    // As in `DnsName("*.example")` or `IpAddress(::1)`.
+    let (_, name) = presented.first()?.split_once('(')?;
+    Some(name.trim_matches(['"', ')']).replace('*', "any"))
+}
+
+fn options(config: &Config, server: &Server, tls: Option<SslOpts>) -> Opts {
+    let builder = OptsBuilder::default()
+        .user(config.login.user.clone())
+        .pass(config.login.password.as_ref().map(|password| password.expose().to_owned()))
+        .db_name(config.database.clone())
+        .ssl_opts(tls)
+        .prefer_socket(false)
+        .tcp_keepalive(Some(KEEPALIVE))
+        .client_found_rows(false)
+        .stmt_cache_size(0)
+        // Known here, so that no connection asks for them.
+        .max_allowed_packet(Some(PACKET_MAX))
+        .wait_timeout(Some(0));
+    match server {
+        Server::Host((host, port)) => builder.ip_or_hostname(host.clone()).tcp_port(*port),
+        Server::Socket(path) => builder.socket(Some(path.to_string_lossy())),
+    }
+    .into()
+}
+
+/// Which servers are believed.
+fn trust(config: &Config, mode: TlsMode) -> Result<SslOpts, BackendError> {
+    let identity = config.identity.clone();
+    if let Some((certificate, key)) = &identity {
+        for (parameter, path) in [("ssl-cert", certificate), ("ssl-key", key)] {
+            let unreadable = |error| {
+                let message = "the file of our certificate or its key cannot be read";
+                let unreadable = BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message);
+                unreadable.with(parameter, path.display()).caused_by(error)
+            };
+            std::fs::File::open(path).map_err(unreadable)?;
+        }
+    }
+    let identity = identity.map(|(certificate, key)| ClientIdentity::new(certificate.into(), key.into()));
+    let tls = SslOpts::default().with_client_identity(identity);
+    if matches!(mode, TlsMode::Preferred | TlsMode::Required) {
+        return Ok(tls.with_danger_accept_invalid_certs(true));
+    }
+    let roots = match &config.ca {
+        Some(ca) => {
+            // So that a file that cannot be read is named.
+            tls::authorities(ca, "ssl-ca")?;
+            vec![ca.clone().into()]
+        }
+        None => tls::system_certificates("ssl-ca")?.into_iter().map(|der| der.to_vec().into()).collect(),
+    };
+    Ok(tls
+        .with_disable_built_in_roots(true)
+        .with_root_certs(roots)
+        .with_danger_skip_domain_validation(mode == TlsMode::VerifyCa))
+}
+
+/// How long nothing may be answered before others get a connection of their own.
+const STUCK: Duration = Duration::from_millis(500);
+/// How long an answer is waited for over a connection that was left.
+const HOPELESS: Duration = Duration::from_secs(2);
+/// `innodb_lock_wait_timeout`, and some more.
+const LOCK_WAIT_DEFAULT: Duration = Duration::from_secs(60);
+/// How soon a server that has gone without a word is noticed by the system.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+/// No row is larger.
+const PACKET_MAX: usize = 16 << 20;

@@ -1,0 +1,319 @@
+//! The statements, each with its contract. Each is a transaction of its own in one packet of text, and none
+//! needs a session.
+//!
+//! Texts and names are written in hexadecimal, which means the same in every `sql_mode` and character set.
+//! What a statement answers travels with its own answer, `LAST_INSERT_ID(x)` as well: a pooler may lead the
+//! next one to another connection. A write does nothing where autocommit is off: its yes would be no commit.
+
+use std::time::Duration;
+
+use tenure_cas::{BESIDE, CellWrite, END, NewPlace, Newcomer, Patience};
+use tenure_core::{LockName, OwnerId};
+
+/// The server's clock in µs since the Unix epoch, when the statement began. In UTC: in a time zone with
+/// summer time an hour comes twice.
+pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// How long a statement waits for a row that another transaction has locked, in s: no unit is smaller.
+pub(crate) const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout = 1";
+
+/// MariaDB alone reads this: the statement waits for no lock. Elsewhere it waits as long as [`LOCK_WAIT`].
+const NOT_WAITING: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
+/// The same for as long as [`LOCK_WAIT`], also where a pooler has dropped that.
+const WAITING: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */ ";
+
+/// Its clock. Out: as [`Sql::read`], without a row.
+pub(crate) fn time() -> String {
+    format!("SELECT NULL, NULL, {CLOCK}, @@autocommit")
+}
+
+/// The triggers of a table, those that we have the right to see. Out: name.
+pub(crate) fn triggers(schema: Option<&str>, table: &str) -> String {
+    format!(
+        "SELECT trigger_name FROM information_schema.triggers WHERE {} ORDER BY trigger_name",
+        is_table(["event_object_schema", "event_object_table"], schema, table)
+    )
+}
+
+/// That a row of `information_schema`, with these two columns for it, is about this table.
+pub(crate) fn is_table(columns: [&str; 2], schema: Option<&str>, table: &str) -> String {
+    // As the server compares names of its own.
+    let text = |name: &str| format!("CONVERT({} USING utf8)", hex(name));
+    let schema = schema.map_or_else(|| "DATABASE()".to_owned(), text);
+    format!("{} = {schema} AND {} = {}", columns[0], columns[1], text(table))
+}
+
+/// The statements for one table.
+pub(crate) struct Sql {
+    /// The table, quoted.
+    table: String,
+}
+
+impl Sql {
+    pub(crate) fn new(table: String) -> Self {
+        Self { table }
+    }
+
+    /// Reads one lock. Out: version, state, time, autocommit; no version: there is no such lock.
+    pub(crate) fn read(&self, name: &LockName) -> String {
+        self.read_and(name, "")
+    }
+
+    fn read_and(&self, name: &LockName, more: &str) -> String {
+        let (table, name) = (&self.table, hex(name.as_str()));
+        format!(
+            "SELECT t.version, t.state, {CLOCK}, @@autocommit{more} FROM (SELECT 1 AS one) AS one \
+             LEFT JOIN {table} AS t ON t.name = {name}"
+        )
+    }
+
+    /// The same with the first places behind its queue. `until`: up to which key places are counted. Out: and,
+    /// in each row, how many places stand before that key; then a row for the place at that key and one for
+    /// each of the first places, with key and state in place of version and state, and with 2 and 3 in place
+    /// of autocommit.
+    pub(crate) fn read_with_places(&self, name: &LockName, until: &str) -> String {
+        let (table, all) = (&self.table, places_of(name));
+        let one = self.read_and(name, &format!(", {}", self.ahead(name, until)));
+        format!(
+            "({one}) UNION ALL (SELECT name, state, 0, 2, 0 FROM {table} WHERE name = {}) \
+             UNION ALL (SELECT name, state, 0, 3, 0 FROM {table} WHERE {all} ORDER BY name LIMIT {READ})",
+            place_row(name, until)
+        )
+    }
+
+    /// How many places stand before that key.
+    fn ahead(&self, name: &LockName, until: &str) -> String {
+        if until.is_empty() {
+            return "0".to_owned();
+        }
+        let (table, all, until) = (&self.table, places_of(name), place_row(name, until));
+        format!("(SELECT COUNT(*) FROM {table} WHERE {all} AND name < {until})")
+    }
+
+    /// The same of many, those that there are. Out: and name.
+    pub(crate) fn read_many(&self, names: &[&LockName]) -> String {
+        let names: Vec<String> = names.iter().map(|name| hex(name.as_str())).collect();
+        let (table, names) = (&self.table, names.join(", "));
+        format!("SELECT version, state, {CLOCK}, @@autocommit, name FROM {table} WHERE name IN ({names})")
+    }
+
+    /// Makes the row of a lock that has no holder; its version is the time. Out: the time, as the id that was
+    /// inserted, or another id; no row: it may not be made here.
+    pub(crate) fn make(&self, name: &LockName, state: &str) -> String {
+        let (table, name, state) = (&self.table, hex(name.as_str()), hex(state));
+        format!(
+            "{WAITING}INSERT INTO {table} (name, version, busy, used, state) \
+             SELECT {name}, LAST_INSERT_ID({CLOCK}), 0, {CLOCK}, {state} FROM (SELECT 1 AS one) AS one \
+             WHERE @@autocommit = 1"
+        )
+    }
+
+    /// Reads a row that was made and not written since. Out: as [`Self::read`], or no row.
+    pub(crate) fn made(&self, name: &LockName) -> String {
+        let (table, name) = (&self.table, hex(name.as_str()));
+        format!(
+            "SELECT version, state, {CLOCK}, @@autocommit FROM {table} WHERE name = {name} AND version = used"
+        )
+    }
+
+    /// Writes a row if it is as it was and the server's time lies between two points. Out: the time, as the
+    /// id that was inserted, or another id; no row: it is not as it was.
+    pub(crate) fn write(&self, lock: &LockName, write: &CellWrite<'_>) -> String {
+        let (version, before) = write.on;
+        let (table, name, before, state) = (&self.table, hex(lock.as_str()), hex(before), hex(write.state));
+        let (from, until) = (micros(write.within.0), micros(write.within.1));
+        let how = if write.patience == Patience::None { NOT_WAITING } else { WAITING };
+        let busy = u8::from(write.is_busy);
+        let alone = if write.is_last { self.is_alone(lock, write.gone) } else { String::new() };
+        format!(
+            "{how}UPDATE {table} SET version = version + 1, busy = {busy}, used = LAST_INSERT_ID({CLOCK}), \
+             state = {state} WHERE name = {name} AND version = {version} AND state = {before} \
+             AND {CLOCK} BETWEEN {from} AND {until} AND @@autocommit = 1{alone}"
+        )
+    }
+
+    /// That no place but these stands beside the lock. In a table of its own, as MySQL wants it.
+    fn is_alone(&self, name: &LockName, gone: &[String]) -> String {
+        let (table, all) = (&self.table, places_of(name));
+        let gone =
+            if gone.is_empty() { String::new() } else { format!(" AND name NOT IN ({})", rows(name, gone)) };
+        format!(
+            " AND NOT EXISTS (SELECT 1 FROM (SELECT name FROM {table} WHERE {all}{gone} LIMIT 1) AS tenure_others)"
+        )
+    }
+
+    /// Deletes places.
+    pub(crate) fn remove(&self, name: &LockName, keys: &[String]) -> String {
+        let (table, rows) = (&self.table, rows(name, keys));
+        format!("{WAITING}DELETE FROM {table} WHERE name IN ({rows}) AND @@autocommit = 1")
+    }
+
+    /// What a newcomer must know. Out: whether the lock begins so, the last place, that of the owner.
+    pub(crate) fn end(&self, name: &LockName, place: &NewPlace<'_>) -> String {
+        let (table, all, length, behind) =
+            (&self.table, places_of(name), place.behind.len(), hex(place.behind));
+        let own = if place.may_be_there { self.own(name, place.owner) } else { "NULL".to_owned() };
+        format!(
+            "SELECT LEFT(state, {length}) = {behind}, (SELECT MAX(name) FROM {table} WHERE {all}), {own} \
+             FROM {table} WHERE name = {}",
+            hex(name.as_str())
+        )
+    }
+
+    /// The name of the row of an owner's place.
+    pub(crate) fn own(&self, name: &LockName, owner: OwnerId) -> String {
+        let (table, all, owner) = (&self.table, places_of(name), hex(owner.to_string()));
+        format!("(SELECT MAX(name) FROM {table} WHERE {all} AND LOCATE({owner}, state) > 0)")
+    }
+
+    /// Puts a place behind the last one, by its number. Out: its number, as the id that was
+    /// inserted, or another id.
+    pub(crate) fn stand(&self, name: &LockName, last: u64, state: &str) -> String {
+        let (table, state, beside) = (&self.table, hex(state), hex(format!("{name}{BESIDE}")));
+        format!(
+            "{WAITING}INSERT INTO {table} (name, version, busy, used, state) SELECT CONCAT({beside}, \
+             LOWER(LPAD(HEX(LAST_INSERT_ID(GREATEST({CLOCK}, {last} + 1))), 16, '0'))), 1, 0, {CLOCK}, {state} \
+             FROM (SELECT 1 AS one) AS one WHERE @@autocommit = 1"
+        )
+    }
+
+    /// Writes a place anew.
+    pub(crate) fn keep(&self, name: &LockName, key: &str, state: &str) -> String {
+        let (table, row, state) = (&self.table, place_row(name, key), hex(state));
+        format!(
+            "{WAITING}UPDATE {table} SET version = version + 1, used = {CLOCK}, state = {state} \
+             WHERE name = {row} AND @@autocommit = 1"
+        )
+    }
+
+    /// The places of a lock in their order. Out: state.
+    pub(crate) fn places(&self, name: &LockName) -> String {
+        format!("SELECT state FROM {} WHERE {} ORDER BY name LIMIT {PLACES}", self.table, places_of(name))
+    }
+
+    /// Puts a place into the text of a lock, whatever that is, behind the transaction that has the row
+    /// locked. No row: it was not put there.
+    pub(crate) fn enqueue(&self, name: &LockName, place: &Newcomer<'_>) -> String {
+        let Newcomer { owner, state, long, each, most, until } = *place;
+        let (table, name, owner) = (&self.table, hex(name.as_str()), hex(owner.to_string()));
+        let there = format!(
+            "(LENGTH(state) - LENGTH(REPLACE(state, {each}, {none}))) DIV {length}",
+            each = hex(each),
+            none = "X''",
+            length = each.len()
+        );
+        let (state, long, long_length, until) = (hex(state), hex(long), long.len(), micros(until));
+        format!(
+            "{WAITING}UPDATE {table} SET version = version + 1, busy = 1, used = {CLOCK}, \
+             state = CONCAT(IF({there} + 1 < {most}, LEFT(state, 1), {long}), {state}, SUBSTRING(state, 2)) \
+             WHERE name = {name} AND LEFT(state, {long_length}) <> {long} AND LOCATE({owner}, state) = 0 \
+             AND {there} < {most} AND {CLOCK} <= {until} AND @@autocommit = 1"
+        )
+    }
+
+    /// What is held or waited for. Out: name, state, time; by name, each lock before its places.
+    pub(crate) fn list(&self, prefix: &str) -> String {
+        // A limit of the session is not for us.
+        let (table, length, beside) = (&self.table, prefix.len(), hex(BESIDE.to_string()));
+        let begins = if prefix.is_empty() {
+            String::new()
+        } else {
+            let prefix = hex(prefix);
+            format!("AND name >= {prefix} AND LEFT(name, {length}) = {prefix} ")
+        };
+        format!(
+            "SELECT name, state, {CLOCK} FROM {table} WHERE (busy = 1 OR LOCATE({beside}, name) > 1) {begins}ORDER BY name \
+             LIMIT 18446744073709551615"
+        )
+    }
+
+    /// Leaves a hint for a process in a row of its own, behind those that are there.
+    pub(crate) fn leave_hint(&self, row: &str, hint: &str) -> String {
+        let (table, row, hint) = (&self.table, hex(row), hex(hint));
+        format!(
+            "{WAITING}INSERT INTO {table} (name, version, busy, used, state) \
+             SELECT {row}, 1, 0, {CLOCK}, {hint} FROM (SELECT 1 AS one) AS one WHERE @@autocommit = 1 \
+             ON DUPLICATE KEY UPDATE version = version + 1, used = {CLOCK}, \
+             state = RIGHT(CONCAT(state, {hint}), {HINTS_MAX})"
+        )
+    }
+
+    /// The hints for a process. Out: how many there were, the last ones.
+    pub(crate) fn hints(&self, row: &str) -> String {
+        format!("SELECT version, state FROM {} WHERE name = {}", self.table, hex(row))
+    }
+
+    /// Rows behind a name, in their order, without a lock on any. Out: name, version, state, whether the row is
+    /// free and was not used for a day, time.
+    pub(crate) fn old(&self, behind: &[u8]) -> String {
+        let (table, behind) = (&self.table, hex(behind));
+        format!(
+            "SELECT name, version, state, busy = 0 AND used < {CLOCK} - 86400000000, {CLOCK} FROM {table} \
+             WHERE name > {behind} ORDER BY name LIMIT 64"
+        )
+    }
+
+    /// Deletes nothing, if that is allowed.
+    pub(crate) fn delete_nothing(&self) -> String {
+        format!("DELETE FROM {} WHERE name = {} AND version = -1", self.table, hex(BESIDE.to_string()))
+    }
+
+    /// Deletes a free row that is as it was.
+    pub(crate) fn delete(&self, name: &[u8], version: i64) -> String {
+        let (table, name) = (&self.table, hex(name));
+        format!(
+            "{NOT_WAITING}DELETE FROM {table} WHERE name = {name} AND version = {version} AND busy = 0 \
+             AND @@autocommit = 1"
+        )
+    }
+
+    /// Makes the table.
+    pub(crate) fn create(&self) -> String {
+        format!("CREATE TABLE IF NOT EXISTS {} ({COLUMNS}) ENGINE = InnoDB", self.table)
+    }
+}
+
+/// The columns, as the README shows them. Bytes all of them: no collation makes two names one.
+const COLUMNS: &str = "name varbinary(600) NOT NULL PRIMARY KEY, version bigint NOT NULL, \
+                       busy tinyint NOT NULL, used bigint NOT NULL, state mediumblob NOT NULL";
+
+/// In bytes: what is kept of the hints for a process; each is an owner in 48 hexadecimal digits.
+const HINTS_MAX: usize = 64 * 48;
+
+/// That a row is a place of this lock.
+fn places_of(name: &LockName) -> String {
+    format!("name > {} AND name < {}", hex(format!("{name}{BESIDE}")), hex(format!("{name}{END}")))
+}
+
+/// The name of the row of a place.
+fn place_row(name: &LockName, key: &str) -> String {
+    hex(format!("{name}{BESIDE}{key}"))
+}
+
+fn rows(name: &LockName, keys: &[String]) -> String {
+    keys.iter().map(|key| place_row(name, key)).collect::<Vec<_>>().join(", ")
+}
+
+/// How many places are read with the row: some may be dead, and readers move up together.
+pub(crate) const READ: usize = 16;
+/// More than may wait for one lock are not shown.
+const PLACES: usize = 4096;
+
+/// A text as no `sql_mode` and no character set can read it otherwise.
+pub(crate) fn hex(text: impl AsRef<[u8]>) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let text = text.as_ref();
+    let mut hex = String::with_capacity(text.len() * 2 + 3);
+    hex.push_str("X'");
+    for byte in text {
+        hex.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        hex.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    hex.push('\'');
+    hex
+}
+
+/// A time as the server's clock counts.
+fn micros(since_epoch: Duration) -> i64 {
+    i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,531 @@
+//! `RowStore`: a lock is a row. What `tenure-cas` asks of a cell, said in statements.
+
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tenure_cas::{
+    BESIDE, Cell, CellError, CellReading, CellWrite, Connected, ConnectionPurpose, Listed, Locks, NewCell,
+    NewPlace, Newcomer, OldPlace, Overflow, Patience, PlacesBeside, ReadRequest, Until, VerbError,
+    WrittenCell, decode, listed, promises,
+};
+use tenure_client::Connections;
+use tenure_core::{
+    Audience, Backend, BackendError, ErrorKind, Finding, Forward, Hint, Host, LockName, Moment,
+    Notifications, OwnerId, ProcessId, Promises, Restart, WakeEvent, WakeStream, WakeSupport, locked,
+};
+
+use crate::{
+    answer::Answer,
+    config::Config,
+    diagnose::examine,
+    error,
+    schema::LockTable,
+    session::{Session, Shared},
+    sql,
+};
+
+/// A handle to the locks in a table of a MariaDB or MySQL database; the first request connects. Each verb is
+/// that of a lock in a cell: see `tenure-cas`.
+pub fn backend(config: Config, host: Arc<dyn Host>) -> impl Backend {
+    let rules = config.rules;
+    Locks::new(RowStore::new(Shared::new(config, host.clone())), host, rules)
+}
+
+/// What one handle knows of the store.
+struct RowStore {
+    shared: Arc<Shared>,
+    sessions: Connections<Session>,
+    /// In place of `sessions`: the connection of a lock that is tried in a transaction.
+    trial: Option<Arc<Session>>,
+    /// Behind which name old rows are looked for next.
+    swept: Arc<Mutex<Vec<u8>>>,
+}
+
+#[async_trait]
+impl Cell for RowStore {
+    type Connection = Arc<Session>;
+
+    fn promises(&self) -> Promises {
+        let mut promises = promises("mysql");
+        promises.restart = Restart::Survives;
+        // A replica that is not waited for has not everything yet.
+        promises.fail_over = Some(Restart::Lost);
+        promises.reach = "all clients of the database";
+        promises.chosen_owner = true;
+        // Of the claim ttl, four fifths: how often the first waiters ask.
+        promises.wake = WakeSupport::Asked(self.shared.config.rules.claim_ttl * 4 / 5);
+        promises.places = Some(8);
+        promises
+    }
+
+    async fn connect(&self, purpose: ConnectionPurpose) -> Result<Connected<Arc<Session>>, BackendError> {
+        let mut over = match &self.trial {
+            Some(session) => session.clone(),
+            None => self.sessions.get().await?,
+        };
+        let judged = |over: &Session| over.facts().must_be_ours(over.name(), self.shared.config.one_writer);
+        if purpose != ConnectionPurpose::Keep && self.trial.is_none() && judged(&over).is_err() {
+            // It may have been mended since this one looked.
+            over.leave();
+            over = self.sessions.get().await?;
+            judged(&over)?;
+        }
+        Ok(Connected { over, is_notified: false })
+    }
+
+    async fn read(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        look: &ReadRequest,
+    ) -> Result<CellReading, CellError> {
+        if session.facts().table == LockTable::Missing {
+            if look.creates {
+                session.create().await?;
+            } else if session.look().await?.table == LockTable::Missing {
+                return reading(session, &session.ask(sql::time()).await?, 0);
+            }
+        }
+        if !session.facts().may_delete {
+            return reading(session, &session.ask(self.shared.sql.read(name)).await?, 0);
+        }
+        let until = match &look.until {
+            Until::Nothing => "",
+            Until::Key(key) => key,
+            // Behind all digits.
+            Until::End => "g",
+        };
+        let answer = session.ask(self.shared.sql.read_with_places(name, until)).await?;
+        Ok(CellReading { overflow: Some(overflow(name, &answer)), ..reading(session, &answer, 0)? })
+    }
+
+    async fn read_many(
+        &self,
+        session: &Arc<Session>,
+        names: &[&LockName],
+    ) -> Result<Vec<Option<CellReading>>, CellError> {
+        let mut readings = vec![None; names.len()];
+        let answer = session.ask(self.shared.sql.read_many(names)).await?;
+        for row in 0..answer.rows.len() {
+            let at = names.iter().position(|name| answer.bytes(row, 4) == Some(name.as_str().as_bytes()));
+            if let Some(at) = at {
+                readings[at] = Some(reading(session, &answer, row)?);
+            }
+        }
+        Ok(readings)
+    }
+
+    async fn make(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        state: &str,
+    ) -> Result<Option<NewCell>, CellError> {
+        let answer = self.ask_in_line(session, self.shared.sql.make(name, state)).await?;
+        if answer.written == 0 {
+            return Ok(None);
+        }
+        // A trial is rolled back, and its user need not have the right to delete.
+        if self.trial.is_none() {
+            self.sweep_now_and_then(session);
+        }
+        let Some(at) = answer.time() else { return self.made(session, name, state).await.map(Some) };
+        let version = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
+        // Another trigger may change what is written to it.
+        let is_ours = self.is_as_written(session, name, (version, state)).await? != Some(false);
+        Ok(Some(NewCell { version, at, is_ours }))
+    }
+
+    async fn write(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        write: &CellWrite<'_>,
+    ) -> Result<Option<WrittenCell>, CellError> {
+        let statement = self.shared.sql.write(name, write);
+        let answer = if write.patience == Patience::None {
+            match session.ask(statement).await {
+                Err(CellError::Locked) => return Ok(None),
+                answer => answer?,
+            }
+        } else {
+            self.ask_in_line(session, statement).await?
+        };
+        if answer.written == 0 {
+            return Ok(None);
+        }
+        if !write.gone.is_empty() {
+            // A place that stays is left out as long as its owner holds or waits, and its release deletes it.
+            if let Err(failure) = session.ask(self.shared.sql.remove(name, write.gone)).await {
+                tracing::debug!(?failure, "places stay that have moved up");
+            }
+        }
+        for hint in write.hints.iter().filter(|hint| hint.audience != Audience::Waiters) {
+            // A hint may be lost.
+            if let Err(failure) = self.notify(session, *hint).await {
+                tracing::debug!(?failure, "a hint was not left");
+            }
+        }
+        let is_as_written = self.is_as_written(session, name, (write.on.0 + 1, write.state)).await?;
+        session.is_checked.fetch_or(is_as_written == Some(true), Ordering::AcqRel);
+        let is_ours = is_as_written != Some(false);
+        let at = match answer.time() {
+            Some(at) => at,
+            None => self.time_after(session).await?,
+        };
+        Ok(Some(WrittenCell { at, is_ours }))
+    }
+
+    async fn enqueue(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        place: &Newcomer<'_>,
+    ) -> Result<Option<CellReading>, CellError> {
+        if self.ask_in_line(session, self.shared.sql.enqueue(name, place)).await?.written == 0 {
+            return Ok(None);
+        }
+        // What others write before it is read is what they would have written after it, too.
+        match self.read(session, name, &ReadRequest::default()).await {
+            Ok(reading) => Ok(Some(reading)),
+            // L9: the place is there.
+            Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
+        }
+    }
+
+    async fn list(&self, session: &Arc<Session>, prefix: &str) -> Result<Vec<Listed>, CellError> {
+        if session.facts().table == LockTable::Missing && session.look().await?.table == LockTable::Missing {
+            return Ok(Vec::new());
+        }
+        let answer = session.ask(self.shared.sql.list(prefix)).await?;
+        let row = |row| Some((answer.text(row, 0)?, answer.text(row, 1)?, time(&answer, row, 2)?));
+        Ok(listed((0..answer.rows.len()).filter_map(row)))
+    }
+
+    fn beside(&self) -> Option<&dyn PlacesBeside<Arc<Session>>> {
+        Some(self)
+    }
+
+    fn error(&self, trouble: VerbError) -> BackendError {
+        error::worded(&self.shared.config.place_name(), trouble)
+    }
+
+    async fn diagnose(&self) -> Result<Vec<Finding>, BackendError> {
+        let (host, rules) = (self.shared.host.clone(), self.shared.config.rules);
+        examine(&self.shared, &self.sessions, |session| Locks::new(self.over(session), host, rules)).await
+    }
+
+    async fn notify(&self, session: &Arc<Session>, hint: Hint) -> Result<(), CellError> {
+        let row = hint_row(hint.owner.process(), hint.audience);
+        session.ask(self.shared.sql.leave_hint(&row, &hint.owner.to_string())).await.map(|_| ())
+    }
+
+    fn reaches(&self, hint: Hint) -> bool {
+        self.shared.notifier.reaches(hint.audience, hint.owner)
+    }
+
+    fn deliver(&self, hint: Hint) {
+        self.shared.notifier.deliver(hint);
+    }
+
+    fn listen(self: &Arc<Self>, process: ProcessId, audience: Audience) -> Box<dyn WakeStream> {
+        let notifications = self.shared.notifier.subscribe(process, audience);
+        if audience == Audience::Waiters {
+            // They ask.
+            return Box::new(notifications);
+        }
+        let (row, due) = (hint_row(process, audience), self.shared.host.now());
+        Box::new(RowHints { store: self.clone(), process, audience, row, seen: 0, due, notifications })
+    }
+}
+
+#[async_trait]
+impl PlacesBeside<Arc<Session>> for RowStore {
+    async fn put(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        place: &NewPlace<'_>,
+    ) -> Result<Option<String>, CellError> {
+        let sql = &self.shared.sql;
+        if let Some(key) = place.key {
+            let is_kept = self.ask_in_line(session, sql.keep(name, key, place.state)).await?.written > 0;
+            return Ok(is_kept.then(|| key.to_owned()));
+        }
+        let end = session.ask(sql.end(name, place)).await?;
+        let key = |column| end.text(0, column)?.split_once(BESIDE).map(|(_, key)| key.to_owned());
+        if let Some(own) = key(2) {
+            return Ok(Some(own));
+        }
+        if end.number(0, 0) != Some(1) {
+            return Ok(None);
+        }
+        let last = key(1).and_then(|key| u64::from_str_radix(&key, 16).ok()).unwrap_or(0);
+        let answer = self.ask_in_line(session, sql.stand(name, last, place.state)).await?;
+        if answer.written == 0 {
+            return Ok(None);
+        }
+        match answer.micros() {
+            Some(number) => Ok(Some(format!("{number:016x}"))),
+            // L9: it stands there.
+            None => self
+                .own_key(session, name, place.owner)
+                .await
+                .map_err(|failure| CellError::Broken(error::settled(session.name(), failure))),
+        }
+    }
+
+    async fn remove(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        place: &OldPlace<'_>,
+    ) -> Result<bool, CellError> {
+        let sql = &self.shared.sql;
+        let mut keys = vec![place.key.to_owned()];
+        if place.may_have_another {
+            keys.extend(self.own_key(session, name, place.owner).await?);
+        }
+        Ok(self.ask_in_line(session, sql.remove(name, &keys)).await?.written > 0)
+    }
+
+    async fn all(&self, session: &Arc<Session>, name: &LockName) -> Result<Vec<String>, CellError> {
+        let answer = session.ask(self.shared.sql.places(name)).await?;
+        Ok((0..answer.rows.len()).filter_map(|row| answer.text(row, 0)).collect())
+    }
+}
+
+impl Clone for RowStore {
+    fn clone(&self) -> Self {
+        Self { swept: self.swept.clone(), ..Self::new(self.shared.clone()) }
+    }
+}
+
+impl RowStore {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self { sessions: shared.sessions(), shared, trial: None, swept: Arc::default() }
+    }
+
+    /// One that asks all over this connection.
+    fn over(&self, session: Arc<Session>) -> Self {
+        Self { trial: Some(session), ..self.clone() }
+    }
+
+    /// The key of an owner's place.
+    async fn own_key(
+        &self,
+        session: &Session,
+        name: &LockName,
+        owner: OwnerId,
+    ) -> Result<Option<String>, CellError> {
+        let row = session.ask(format!("SELECT {}", self.shared.sql.own(name, owner))).await?.text(0, 0);
+        Ok(row.and_then(|row| Some(row.split_once(BESIDE)?.1.to_owned())))
+    }
+
+    /// Runs a statement that waits for the client that has the row locked. The server has no shorter wait than a
+    /// second, and one is enough: that is no commit, but a stranger's transaction.
+    async fn ask_in_line(&self, session: &Session, sql: String) -> Result<Answer, CellError> {
+        session.ask(sql).await.map_err(|failure| match failure {
+            CellError::Locked => CellError::Refused(error::worded(session.name(), VerbError::Locked)),
+            other => other,
+        })
+    }
+
+    /// The row that was made just now, where the server does not say when.
+    async fn made(&self, session: &Session, name: &LockName, state: &str) -> Result<NewCell, CellError> {
+        let after = async {
+            let answer = session.ask(self.shared.sql.made(name)).await?;
+            if answer.rows.is_empty() { Ok(None) } else { reading(session, &answer, 0).map(Some) }
+        };
+        match after.await {
+            Ok(Some(made)) => {
+                Ok(NewCell { version: made.version, at: made.now, is_ours: made.state == state })
+            }
+            // Another client has written it since.
+            Ok(None) => Err(CellError::Overtaken),
+            // L9: it is made.
+            Err(failure) => Err(CellError::Broken(error::settled(session.name(), failure))),
+        }
+    }
+
+    /// The server's clock after a write, where the server does not say it with the write.
+    async fn time_after(&self, session: &Session) -> Result<Duration, CellError> {
+        let answer = session.ask(sql::time()).await;
+        let read = answer.and_then(|answer| time(&answer, 0, 2).ok_or_else(|| unreadable(session)));
+        // L9: it is written.
+        read.map_err(|failure| CellError::Broken(error::settled(session.name(), failure)))
+    }
+
+    /// Whether the row has what was written to it, which a trigger may change (L1); `None` if that is not known.
+    /// The server cannot answer that with the write, so the first write of each connection is read back, and
+    /// the rows that it makes before.
+    async fn is_as_written(
+        &self,
+        session: &Arc<Session>,
+        name: &LockName,
+        (version, state): (i64, &str),
+    ) -> Result<Option<bool>, CellError> {
+        if session.is_checked.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let reading = match self.read(session, name, &ReadRequest::default()).await {
+            Ok(reading) => reading,
+            // L9: it is written.
+            Err(failure) => return Err(CellError::Broken(error::settled(session.name(), failure))),
+        };
+        // Another client may have written since.
+        let is_over = reading.version > version || reading.version == 0;
+        Ok((!is_over).then_some((reading.version, &*reading.state) == (version, state)))
+    }
+
+    /// Deletes free rows that were not used for a day, a few at a time.
+    ///
+    /// OK because a fence never outruns the server's clock (A10): the next row of that name starts above it,
+    /// unless the clock was set back by more than a day (H6.4).
+    fn sweep_now_and_then(&self, session: &Arc<Session>) {
+        let mut chance = [0];
+        self.shared.host.random(&mut chance);
+        if chance[0] >= SWEEP_CHANCE {
+            return;
+        }
+        let (session, shared, swept) = (session.clone(), self.shared.clone(), self.swept.clone());
+        self.shared.host.spawn(Box::pin(async move {
+            // A user that may not delete has rows that stay.
+            if let Err(failure) = sweep(&session, &shared, &swept).await {
+                tracing::debug!(?failure, "nothing was swept");
+            }
+        }));
+    }
+}
+
+/// The row in which hints for a process are left: no lock has such a name.
+fn hint_row(process: ProcessId, audience: Audience) -> String {
+    format!("\u{1}{}{process}", if audience == Audience::Holders { 'h' } else { 'o' })
+}
+
+/// The hints of other processes for holders or observers, read once a second while somebody listens: a lock
+/// is seldom broken or watched.
+struct RowHints {
+    store: Arc<RowStore>,
+    process: ProcessId,
+    audience: Audience,
+    row: String,
+    /// How many there were when they were read last.
+    seen: i64,
+    /// When they are read next: a caller that comes and goes does not put that off.
+    due: Moment,
+    notifications: Notifications,
+}
+
+impl RowHints {
+    /// # Errors
+    /// If the store does not answer: nothing is heard then.
+    async fn look(&mut self) -> Result<(), BackendError> {
+        let (store, audience) = (&self.store, self.audience);
+        let session = store.sessions.get().await?;
+        if session.facts().table == LockTable::Missing {
+            return Ok(());
+        }
+        let answer = session.ask(store.shared.sql.hints(&self.row)).await;
+        let answer = answer.map_err(|failure| error::settled(session.name(), failure))?;
+        let (count, hints) = (answer.number(0, 0).unwrap_or(0), answer.text(0, 1).unwrap_or_default());
+        let many = usize::try_from(count.saturating_sub(self.seen)).unwrap_or(0);
+        let owners: Vec<&str> =
+            hints.as_bytes().chunks(OWNER).filter_map(|o| std::str::from_utf8(o).ok()).collect();
+        if many > owners.len() {
+            store.shared.notifier.notify_all(self.process, audience);
+        }
+        for owner in owners.iter().rev().take(many).filter_map(|owner| owner.parse().ok()) {
+            store.shared.notifier.deliver(Hint { audience, owner, is_behind: false });
+        }
+        self.seen = count;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl WakeStream for RowHints {
+    async fn next(&mut self) -> WakeEvent {
+        loop {
+            let host = self.store.shared.host.clone();
+            tokio::select! {
+                biased;
+                wake = self.notifications.next() => return wake,
+                () = host.sleep_until(self.due) => {}
+            }
+            self.due = host.now() + LOOK;
+            if let Err(error) = self.look().await {
+                tracing::debug!(%error, "no hints are read");
+            }
+        }
+    }
+
+    fn forward(&mut self, to: Forward) {
+        self.notifications.forward(to);
+    }
+}
+
+/// Looks at the rows behind those that were looked at last.
+async fn sweep(session: &Session, shared: &Shared, swept: &Mutex<Vec<u8>>) -> Result<(), CellError> {
+    let behind = locked(swept).clone();
+    let answer = session.ask(shared.sql.old(&behind)).await?;
+    *locked(swept) = answer.bytes(answer.rows.len().wrapping_sub(1), 0).unwrap_or_default().to_vec();
+    for row in 0..answer.rows.len() {
+        let (name, version) = (answer.bytes(row, 0).unwrap_or_default(), answer.number(row, 1).unwrap_or(0));
+        let state = answer.text(row, 2).unwrap_or_default();
+        let is_old = answer.number(row, 3) == Some(1);
+        let now = time(&answer, row, 4).unwrap_or_default();
+        // What is no ledger is a place or a hint.
+        let is_noted = decode(&state).is_ok_and(|ledger| ledger.has_memo(Moment { boot: now, wall: now }));
+        if is_old && !is_noted {
+            session.ask(shared.sql.delete(name, version)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// From a row of [`sql::Sql::read`].
+fn reading(session: &Session, answer: &Answer, row: usize) -> Result<CellReading, CellError> {
+    if answer.number(row, 3) != Some(1) {
+        // It may have a transaction open, which ends with it.
+        session.leave();
+        let message = error::NO_AUTOCOMMIT;
+        return Err(CellError::Refused(error::refused(session.name(), ErrorKind::Unsupported, message)));
+    }
+    let now = time(answer, row, 2).ok_or_else(|| unreadable(session))?;
+    let version = answer.number(row, 0).unwrap_or(0);
+    Ok(CellReading { version, state: answer.text(row, 1).unwrap_or_default(), now, overflow: None })
+}
+
+/// From the rows of [`sql::Sql::read_with_places`].
+fn overflow(name: &LockName, answer: &Answer) -> Overflow {
+    let of = |kind| (0..answer.rows.len()).filter(move |row| answer.number(*row, 3) == Some(kind));
+    let text = |row, column| answer.text(row, column).unwrap_or_default();
+    let key =
+        |row: &str| row.strip_prefix(name.as_str()).map(|key| key.trim_start_matches(BESIDE).to_owned());
+    let first: Vec<_> = of(3).filter_map(|row| Some((key(&text(row, 0))?, text(row, 1)))).collect();
+    let ahead = usize::try_from(answer.number(0, 4).unwrap_or(0)).unwrap_or(usize::MAX);
+    // The row of the lock itself has 0 or 1 there.
+    Overflow { is_whole: first.len() < sql::READ, first, own: of(2).next().map(|row| text(row, 1)), ahead }
+}
+
+/// The server's clock.
+fn time(answer: &Answer, row: usize, column: usize) -> Option<Duration> {
+    u64::try_from(answer.number(row, column)?).ok().map(Duration::from_micros)
+}
+
+/// An answer that does not fit the request.
+fn unreadable(session: &Session) -> CellError {
+    let message = "the answer is not that of a MySQL server: does a proxy change it?";
+    CellError::Refused(error::refused(session.name(), ErrorKind::Corrupt, message).of_unknown_outcome())
+}
+
+/// The length of an owner, as it is written.
+const OWNER: usize = 48;
+/// How often hints are read.
+const LOOK: Duration = Duration::from_secs(1);
+/// Of 256: one insert in 64 sweeps.
+const SWEEP_CHANCE: u8 = 4;

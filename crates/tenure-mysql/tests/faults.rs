@@ -1,0 +1,308 @@
+//! Servers that die, stand still, are full, are replicas or cut connections: never two holders, one clear line, and the lock goes on.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tenure_core::{ErrorKind, Memo, Outcome, Released, Renewal, Severity};
+use tenure_testkit::{
+    clock::Clock,
+    conformance::player::Player,
+    mysql::{MysqlServer, Recipe},
+    patience::{becomes_ok, slowness},
+    polls::dropped_after,
+};
+
+use crate::stage::{chain, connect, contend, enter_in_time, finding, mysql, player, refused_as, soon, until};
+
+const LONG: Duration = Duration::from_secs(600);
+const UNAVAILABLE: ErrorKind = ErrorKind::Unavailable;
+
+/// Restart::Survives; L1, L2: a crash of the server forgets neither lease nor token.
+#[tokio::test]
+async fn a_lease_survives_a_crash_of_the_server() {
+    let server = Recipe::new().durable().start();
+    let (a, b) = (player(&server.url(""), "one").lasting(LONG), player(&server.url(""), "one"));
+    let first = a.enter().await;
+    b.queue_behind(0).await;
+    server.kill();
+    let error = soon(b.backend.claim(&b.claim)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{error:?}");
+    refused_as(&server.url(""), UNAVAILABLE, "cannot be reached").await;
+    server.start_again();
+    assert!(!soon(b.try_enter()).await, "it is still held");
+    assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);
+    assert_eq!(a.leave().await, Released::Released);
+    assert!(enter_in_time(&b).await.token > first.token);
+}
+
+/// L3: a lease ends by the server's clock alone, and tokens grow wherever that goes.
+#[tokio::test]
+async fn a_lease_ends_by_the_clock_of_the_server_alone() {
+    let clock = Clock::new();
+    let server = Recipe::new().clock(&clock).start();
+    let (a, b) = (player(&server.url(""), "one"), player(&server.url(""), "one"));
+    let first = a.enter().await;
+    assert!(!b.try_enter().await);
+    clock.step(3_600_000);
+    assert_eq!(a.renew(&first).await, Renewal::Gone, "its time was over");
+    let second = enter_in_time(&b).await;
+    assert!(second.token > first.token);
+    // Back by two hours: it has not ended, and lasts two hours longer.
+    clock.step(-3_600_000);
+    assert!(!player(&server.url(""), "one").try_enter().await);
+    assert_eq!(b.renew(&second).await, Renewal::Renewed);
+    assert_eq!(b.leave().await, Released::Released);
+    let third = enter_in_time(&a).await;
+    assert!(third.token > second.token, "{:?} after {:?}", third.token, second.token);
+    clock.advance(Duration::from_secs(9) / slowness());
+    assert_eq!(a.renew(&third).await, Renewal::Renewed);
+    clock.advance(Duration::from_secs(11));
+    assert!(enter_in_time(&b).await.token > third.token);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_is_told_from_one_that_does() {
+    let (bad, good) = (Recipe::new().set("read-only=1").start(), MysqlServer::start());
+    refused_as(&bad.url(""), UNAVAILABLE, "this MySQL server takes no writes").await;
+    assert_eq!(bad.sql("SHOW TABLES"), "", "no table was made");
+    finding(&mysql(&bad.url("")), Severity::Problem, "read_only is on: nothing can be locked").await;
+    let url = |first: &MysqlServer, second: &MysqlServer| {
+        format!("mysql://tenure@{},{}/tenure", first.address(), second.address())
+    };
+    enter_in_time(&player(&url(&bad, &good), "one")).await;
+    assert!(!player(&url(&good, &bad), "one").try_enter().await, "it is held on the good one");
+    refused_as(&url(&bad, &bad), UNAVAILABLE, "takes no writes: read_only is on").await;
+    // Under a connection that is open already: it is left for the other server, and found again.
+    let a = player(&url(&good, &bad), "two");
+    a.enter().await;
+    good.sql("SET GLOBAL read_only = 1");
+    let error = soon(a.backend.claim(&Player::new(a.backend.clone(), "new").claim)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{error:?}");
+    bad.sql("SET GLOBAL read_only = 0");
+    enter_in_time(&Player::new(a.backend.clone(), "new")).await;
+    assert_eq!(bad.sql("SELECT name FROM tenure_lock"), "new");
+}
+
+/// A replica is refused until it is promoted; what it has copied is held there, and tokens go on.
+#[tokio::test]
+async fn a_replica_takes_over() {
+    let primary = Recipe::new().set("log-bin=binlog").set("server-id=1").start();
+    let replica = Recipe::new().set("server-id=2").set("read-only=1").start();
+    primary.sql("CREATE USER copy@'127.0.0.1'; GRANT REPLICATION SLAVE ON *.* TO copy@'127.0.0.1'");
+    replica.sql(&format!(
+        "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='copy', MASTER_USE_GTID=slave_pos; \
+         START SLAVE",
+        primary.port()
+    ));
+    let both = format!("mysql://tenure@{},{}/tenure", replica.address(), primary.address());
+    let (a, b) = (player(&both, "one").lasting(LONG), player(&both, "one"));
+    let first = enter_in_time(&a).await;
+    b.queue_behind(0).await;
+    let place = format!("SELECT COUNT(*) FROM tenure_lock WHERE state LIKE '%{}%'", b.claim.owner);
+    until("the replica has the table", async || replica.sql("SHOW TABLES") == "tenure_lock").await;
+    until("the replica has the place", async || replica.sql(&place) == "1").await;
+    refused_as(&replica.url(""), UNAVAILABLE, "this MySQL server takes no writes").await;
+    replica.sql("GRANT REPLICA MONITOR ON *.* TO tenure@'127.0.0.1'");
+    finding(&mysql(&replica.url("")), Severity::Problem, "the server is a replica").await;
+    finding(&mysql(&primary.url("")), Severity::Note, "do not wait for a replica").await;
+    primary.kill();
+    replica.sql("STOP SLAVE; SET GLOBAL read_only = 0");
+    assert!(!soon(b.try_enter()).await, "the lease was copied");
+    assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);
+    assert_eq!(a.leave().await, Released::Released);
+    assert!(enter_in_time(&b).await.token > first.token);
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_connections_says_so() {
+    let server = Recipe::new().set("max-connections=10").start();
+    let holder = player(&server.url(""), "held").lasting(LONG);
+    let grant = holder.enter().await;
+    let others = join_all((0..9).map(|_| connect(server.port(), &[]))).await;
+    refused_as(&server.url(""), UNAVAILABLE, "has too many connections").await;
+    assert_eq!(holder.renew(&grant).await, Renewal::Renewed, "who has a connection needs none");
+    drop(others);
+    enter_in_time(&player(&server.url(""), "one")).await;
+}
+
+/// A folder of a few MiB; `None`, with a word of why, where the system mounts none.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=48m", "tmpfs"])
+            .arg(folder.path())
+            .output();
+        let is_there = mount.is_ok_and(|output| output.status.success());
+        if !is_there {
+            println!("nothing is mounted here: a full disk is not tried");
+        }
+        is_there.then_some(Self(folder))
+    }
+
+    /// Until nothing more can be written.
+    fn fill(&self, count: usize) {
+        let mut file = File::create(self.0.path().join(format!("filler-{count}"))).unwrap();
+        std::io::copy(&mut std::io::repeat(0), &mut file).unwrap_err();
+    }
+
+    fn free(&self) {
+        let files = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| is_filler(path)).for_each(|path| fs::remove_file(path).unwrap());
+    }
+}
+
+fn is_filler(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("filler"))
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_the_lock_works_again_when_there_is_room() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let data = disk.0.path().join("data");
+    let server = Recipe::new().data(&data).start();
+    let backend = mysql(&server.url(""));
+    let held = Player::new(backend.clone(), "held").lasting(LONG);
+    let grant = held.enter().await;
+    let error = 'full: {
+        for count in 0..20_000 {
+            // What the server gives back is taken as well.
+            if count % 500 == 0 {
+                disk.fill(count);
+            }
+            let new = Player::new(backend.clone(), &format!("new/{count}/{}", "n".repeat(400)));
+            if let Err(error) = soon(backend.claim(&new.claim)).await {
+                break 'full error;
+            }
+        }
+        panic!("the disk is never full");
+    };
+    assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{}", chain(&error));
+    assert!(error.to_string().contains("the disk of the MySQL server is full"), "{}", chain(&error));
+    // What is there already is written in its place.
+    assert_eq!(soon(held.renew(&grant)).await, Renewal::Renewed);
+    disk.free();
+    enter_in_time(&Player::new(backend.clone(), "new")).await;
+    assert_eq!(held.leave().await, Released::Released);
+    enter_in_time(&player(&server.url(""), "held")).await;
+}
+
+/// L1, L2, L6: every connection is cut again and again, in whatever statement it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_killed_all_the_time_cost_no_exclusion() {
+    let server = Arc::new(MysqlServer::start());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let kills = Arc::new(AtomicUsize::new(0));
+    let killer = std::thread::spawn({
+        let (server, is_over, kills) = (server.clone(), is_over.clone(), kills.clone());
+        move || {
+            while !is_over.load(SeqCst) {
+                server.sql("KILL USER tenure@'127.0.0.1'");
+                kills.fetch_add(1, SeqCst);
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        }
+    });
+    let url = server.url("");
+    while kills.load(SeqCst) < 10 {
+        contend(&url, 4, 4).await;
+    }
+    is_over.store(true, SeqCst);
+    killer.join().unwrap();
+}
+
+/// L1: a server that stands still: claims end with one clear error in the end, and go on after it.
+#[tokio::test]
+async fn a_server_that_stands_still_is_told_and_goes_on() {
+    let server = MysqlServer::start();
+    let (a, b) = (player(&server.url(""), "one").lasting(LONG), player(&server.url(""), "one"));
+    let first = a.enter().await;
+    b.queue_behind(0).await;
+    server.stop();
+    refused_as(&server.url("?connect_timeout=200ms"), UNAVAILABLE, "the MySQL server does not answer").await;
+    let name = b.claim.name.clone();
+    let (claimed, inspected) = soon(async {
+        let stuck = b.backend.claim(&b.claim);
+        // Behind it comes another one, which finds the connection stuck.
+        let late = async {
+            let _ =
+                tokio::time::timeout(Duration::from_millis(600) * slowness(), std::future::pending::<()>())
+                    .await;
+            b.backend.inspect(&name).await
+        };
+        tokio::join!(stuck, late)
+    })
+    .await;
+    for error in [claimed.unwrap_err(), inspected.unwrap_err()] {
+        assert!(matches!(error.kind(), UNAVAILABLE | ErrorKind::TimedOut), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("not answer"), "{text}");
+    }
+    server.resume();
+    assert!(!soon(b.try_enter()).await);
+    assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);
+    assert_eq!(a.leave().await, Released::Released);
+    assert!(enter_in_time(&b).await.token > first.token);
+}
+
+/// L8: a future that is dropped at whatever await leaves nothing, once its release was answered.
+#[tokio::test]
+async fn what_is_dropped_anywhere_leaves_nothing() {
+    let server = MysqlServer::start();
+    let backend = mysql(&server.url(""));
+    let witness = mysql(&server.url(""));
+    Player::new(witness.clone(), "busy").lasting(LONG).enter().await;
+    let memo = Memo::new("memo", LONG).unwrap();
+    let mut dropped = 0;
+    for verb in ["claim", "queue", "renew", "note", "release", "break"] {
+        for polls in 0..40 {
+            let name = if verb == "queue" { "busy".to_owned() } else { format!("{verb}/{polls}") };
+            let a = Player::new(backend.clone(), &name).lasting(LONG);
+            let (name, owner) = (&a.claim.name, a.claim.owner);
+            let grant = if matches!(verb, "claim" | "queue") { None } else { Some(a.enter().await) };
+            let grants = grant.as_slice();
+            let is_done = match verb {
+                "claim" | "queue" => dropped_after(polls, a.backend.claim(&a.claim)).await.is_some(),
+                "renew" => dropped_after(polls, a.backend.renew(grants)).await.is_some(),
+                "note" => {
+                    dropped_after(polls, a.backend.note(name, owner, grants[0].token, &memo)).await.is_some()
+                }
+                "release" => dropped_after(polls, a.backend.release(name, owner)).await.is_some(),
+                _ => dropped_after(polls, a.backend.break_lock(name)).await.is_some(),
+            };
+            dropped += usize::from(!is_done);
+            // As the reaper has it, on a handle of its own.
+            let reaper = soon(backend.handle()).await.unwrap();
+            soon(reaper.release(name, owner)).await.unwrap();
+            if is_done && polls > 0 {
+                break;
+            }
+        }
+    }
+    assert!(dropped > 12, "only {dropped}");
+    let left = async || {
+        let views = witness.list("").await.unwrap();
+        let is_left = views.len() != 1 || views[0].holders.len() != 1 || !views[0].queue.is_empty();
+        if is_left { Err(format!("{views:?}")) } else { Ok(()) }
+    };
+    becomes_ok("nothing is left", Duration::from_millis(100), left).await;
+    let enters = backend.handle().await.unwrap();
+    Player::new(enters, "claim/1").enter().await;
+}

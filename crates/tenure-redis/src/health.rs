@@ -1,0 +1,555 @@
+//! `Health`: whether a server is fit to grant and to renew, as far as one connection knows. It is asked with
+//! [`Health::ensure_fit`] before each claim and renewal; what it takes to know that again is done by one task
+//! for all callers.
+//!
+//! A server is *checked* over each new connection before its first claim (H4.3), and again when it may have
+//! changed: its facts and its record are read in one step, and what was decided is written if they are still
+//! the same. Its replicas are *looked at* from time to time.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use redis::Value;
+use tenure_client::SingleFlight;
+use tenure_core::{Adoption, BackendError, ErrorKind, Moment, Outcome, locked};
+
+use crate::{
+    config::{GuardMode, Topology},
+    connection::{Connection, Wire},
+    error,
+    guard::{
+        self, ClientRefusal, Decision, LOOK, Predecessor, ServerFacts, ServerRecord, Terms, Why,
+        renewals_wait,
+    },
+    script::{Reply, number},
+    sentinel,
+    shared::RedisShared,
+};
+
+/// How often a server may turn out to be another one than it was thought to be, before a caller is refused.
+pub(crate) const TRIES: usize = 3;
+
+/// How often facts may change while they are judged.
+const ROUNDS: usize = 8;
+
+/// What a server has to be fit for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FitFor {
+    Claim,
+    Renewal,
+    /// To hand a lock on; a server that is not fit hands nothing on, which is no error.
+    HandOff,
+}
+
+/// What one connection knows of its server.
+pub(crate) struct Health {
+    shared: Arc<RedisShared>,
+    connection: Arc<Connection>,
+    state: Mutex<HealthState>,
+    /// Two, for one that waits for a check has not looked at the replicas: a server that stands alone renews
+    /// nothing.
+    checking: SingleFlight<Result<bool, BackendError>>,
+    looking: SingleFlight<Result<bool, BackendError>>,
+}
+
+struct HealthState {
+    fitness: Fitness,
+    /// When it was asked last whether it has its replicas, if it had: see [`guard::is_alone`].
+    looked: Option<Moment>,
+}
+
+/// What comes next for one that asks.
+#[derive(Debug, PartialEq, Eq)]
+enum NextStep {
+    /// With this gate.
+    GoOn(Arc<str>),
+    Refresh(Refresh),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refresh {
+    /// Decide anew whether it is fit.
+    Check,
+    /// See that it still has its replicas, and the history for which it was found fit.
+    LookAtReplicas,
+}
+
+/// Whether this client may be granted something over this connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Fitness {
+    /// With this gate, the field of the record that the scripts look up; a claim with another one is refused by
+    /// the script.
+    Fit(Arc<str>),
+    /// Not before then; and nothing is renewed until `renews`, if that is said, when it is to be checked
+    /// again.
+    Unfit { why: Why, until: Moment, renews: Option<Moment> },
+    /// It is not what it was thought to be.
+    Unknown,
+}
+
+/// The gate of a server that is not fit: none.
+pub(crate) const CLOSED: &str = "closed";
+
+impl Health {
+    /// Checks the server.
+    pub(crate) async fn check(
+        connection: Arc<Connection>,
+        shared: Arc<RedisShared>,
+    ) -> Result<Self, BackendError> {
+        let state = HealthState::checked(&shared, &connection).await?;
+        let flight = || SingleFlight::new(shared.host.clone());
+        let (checking, looking) = (flight(), flight());
+        Ok(Self { shared, connection, state: Mutex::new(state), checking, looking })
+    }
+
+    pub(crate) fn fitness(&self) -> Fitness {
+        locked(&self.state).fitness.clone()
+    }
+
+    /// What scripts that hand on are called with. A wrong one only keeps them from handing on.
+    pub(crate) fn gate(&self) -> Arc<str> {
+        match &locked(&self.state).fitness {
+            Fitness::Fit(gate) => gate.clone(),
+            _ => Arc::from(CLOSED),
+        }
+    }
+
+    /// The gate to ask with, once the server is known to be fit.
+    ///
+    /// # Errors
+    /// Why it is not fit, and for how long if that is known.
+    pub(crate) async fn ensure_fit(
+        self: &Arc<Self>,
+        purpose: FitFor,
+        mut now: Moment,
+    ) -> Result<Arc<str>, BackendError> {
+        let mut has_looked = false;
+        for _ in 0..TRIES {
+            let refresh = match self.next_step(purpose, now, has_looked)? {
+                NextStep::GoOn(gate) => return Ok(gate),
+                NextStep::Refresh(refresh) => refresh,
+            };
+            // In a box what is rare: the futures of most requests stay small.
+            let flight = if refresh == Refresh::Check { &self.checking } else { &self.looking };
+            has_looked |= Box::pin(flight.join(|| Box::pin(self.clone().refresh(refresh)))).await?;
+            now = self.shared.host.now();
+        }
+        Err(Fitness::Unknown.refusal(&self.connection.place, now))
+    }
+
+    /// One that `has_looked` at the replicas need not look again, however long that took.
+    fn next_step(&self, purpose: FitFor, now: Moment, has_looked: bool) -> Result<NextStep, BackendError> {
+        let (state, config) = (locked(&self.state), &self.shared.config);
+        let has_looked = has_looked
+            || purpose == FitFor::HandOff
+            || config.is_cluster()
+            || config.guard == GuardMode::Off
+            // One request more in each `LOOK`, even on a server that never had a replica: only the server knows
+            // whether it had one.
+            || state.looked.is_some_and(|at| at.elapsed(now) < LOOK);
+        state.fitness.next_step(purpose, now, has_looked, &self.connection.place)
+    }
+
+    /// The server does not know this gate: what was known of it is wrong.
+    pub(crate) fn refute(&self, gate: &Arc<str>) {
+        let mut state = locked(&self.state);
+        // Another one was learnt since.
+        if matches!(&state.fitness, Fitness::Fit(known) if Arc::ptr_eq(known, gate)) {
+            state.fitness = Fitness::Unknown;
+        }
+    }
+
+    /// Checks the server, whatever is known of it.
+    pub(crate) async fn check_again(self: &Arc<Self>) -> Result<(), BackendError> {
+        locked(&self.state).fitness = Fitness::Unknown;
+        self.ensure_fit(FitFor::HandOff, self.shared.host.now()).await.map(drop)
+    }
+
+    /// True if the server has its replicas, in the history for which it was found fit.
+    async fn refresh(self: Arc<Self>, refresh: Refresh) -> Result<bool, BackendError> {
+        if let Refresh::LookAtReplicas = refresh
+            && self.look_at_replicas().await?
+        {
+            return Ok(true);
+        }
+        let checked = HealthState::checked(&self.shared, &self.connection).await;
+        // A server that is no master any more, say: the next request looks for another one.
+        if checked.as_ref().is_err_and(|error| error.kind().is_transient()) {
+            self.connection.on_left();
+        }
+        *locked(&self.state) = checked?;
+        Ok(false)
+    }
+
+    /// False if its history is another one than that for which it was found fit. Fails on a master that lost
+    /// its replicas.
+    async fn look_at_replicas(&self) -> Result<bool, BackendError> {
+        let (connection, asked) = (&self.connection, self.shared.host.now());
+        let script = &self.shared.scripts.look;
+        let answer = connection.ask(script, &script.call(&[self.shared.config.record()])).await?;
+        let read = |mut reply: Reply| {
+            let mut millis = || Some(reply.text()?.parse().ok().map(Duration::from_millis));
+            let (acked, before, now) = (millis()?, millis()?, millis()??);
+            Some((guard::is_alone(now, acked, before), reply.text()?))
+        };
+        let seen = Reply::new(answer).and_then(read);
+        let (is_alone, replid) = seen.ok_or_else(|| error::unreadable(&connection.place, "a look"))?;
+        let mut state = locked(&self.state);
+        if state.fitness.is_of_another_history(&replid) {
+            return Ok(false);
+        }
+        if is_alone {
+            let alone = Fitness::Unfit { why: Why::Alone, until: asked + LOOK, renews: None };
+            return Err(alone.refusal(&connection.place, asked));
+        }
+        state.looked = Some(asked);
+        Ok(true)
+    }
+}
+
+impl HealthState {
+    async fn checked(shared: &RedisShared, connection: &Connection) -> Result<Self, BackendError> {
+        let asked = shared.host.now();
+        let fitness = if shared.config.is_cluster() {
+            Fitness::always()
+        } else {
+            judge_by(shared, &connection.wire, &connection.place, guard::decide).await?
+        };
+        let is_fit = matches!(fitness, Fitness::Fit(_));
+        Ok(Self { fitness, looked: is_fit.then_some(asked) })
+    }
+}
+
+impl Fitness {
+    /// Of a server without a record.
+    pub(crate) fn always() -> Self {
+        Self::Fit(Arc::from("-"))
+    }
+
+    fn next_step(
+        &self,
+        purpose: FitFor,
+        now: Moment,
+        has_looked: bool,
+        place: &str,
+    ) -> Result<NextStep, BackendError> {
+        let check = || Ok(NextStep::Refresh(Refresh::Check));
+        match (self, purpose) {
+            (Self::Unknown, _) => check(),
+            (Self::Unfit { until, .. }, FitFor::Claim | FitFor::HandOff) if until.is_over(now) => check(),
+            (Self::Unfit { .. }, FitFor::Claim) => Err(self.refusal(place, now)),
+            _ if !has_looked => Ok(NextStep::Refresh(Refresh::LookAtReplicas)),
+            (Self::Unfit { renews: Some(at), .. }, FitFor::Renewal) if at.is_over(now) => check(),
+            (Self::Unfit { renews: Some(at), .. }, FitFor::Renewal) => {
+                Err(no_renewal(place, at.remaining(now)))
+            }
+            (Self::Unfit { .. }, _) => Ok(NextStep::GoOn(Arc::from(CLOSED))),
+            (Self::Fit(gate), _) => Ok(NextStep::GoOn(gate.clone())),
+        }
+    }
+
+    /// Nothing was granted.
+    pub(crate) fn refusal(&self, place: &str, now: Moment) -> BackendError {
+        let Self::Unfit { why, until, .. } = self else {
+            let message = "the Redis server changes too fast to be judged";
+            return BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message)
+                .with("redis", place);
+        };
+        let left = until.remaining(now).max(Duration::from_millis(1));
+        let message = match why {
+            Why::Alone => format!(
+                "{why}: it grants and renews nothing until one does; if it is to stand alone from now on, run `tenure doctor \
+                 --adopt`"
+            ),
+            _ => format!(
+                "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
+                left.as_secs_f64()
+            ),
+        };
+        let error =
+            BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
+        // It is not known when a replica comes back.
+        if *why == Why::Alone { error } else { error.retry_after(left) }
+    }
+
+    /// True if the server was found fit with another history of data than the one with this id.
+    pub(crate) fn is_of_another_history(&self, replid: &str) -> bool {
+        let Self::Fit(text) = self else { return false };
+        text.split('.').nth(1).is_some_and(|known| !replid.starts_with(known))
+    }
+}
+
+/// Nothing is renewed yet.
+fn no_renewal(place: &str, left: Duration) -> BackendError {
+    let message = format!(
+        "the Redis server was promoted: it renews nothing for another {:.1} s, while the master before it may let others in",
+        left.as_secs_f64()
+    );
+    BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place)
+}
+
+/// What was read in one step.
+struct ServerReading {
+    facts: ServerFacts,
+    record: Option<ServerRecord>,
+    said: String,
+    recorded: String,
+}
+
+/// Facts and record, not judged.
+pub(crate) async fn facts_and_record(
+    shared: &RedisShared,
+    wire: &Wire,
+    place: &str,
+) -> Result<(ServerFacts, Option<ServerRecord>), BackendError> {
+    let reading = read(shared, wire, place, &Terms::of(&shared.config), backlog_ttl(wire).await).await?;
+    Ok((reading.facts, reading.record))
+}
+
+/// Has the settings of this client adopted in place of those in the record.
+pub(crate) async fn adopt(shared: &RedisShared, wire: &Wire, place: &str) -> Result<Adoption, BackendError> {
+    let terms = Terms::of(&shared.config);
+    let (wait, what) = match judge_by(shared, wire, place, guard::adopt).await? {
+        Fitness::Unfit { until, .. } => (
+            until.remaining(shared.host.now()),
+            format!("grants nothing until the leases of the old settings are over, then {terms}"),
+        ),
+        _ => (Duration::ZERO, format!("the record says {terms}")),
+    };
+    Ok(Adoption::new(wait, format!("{place}: {what}")))
+}
+
+type Rule = fn(&Terms, &ServerFacts, Option<&ServerRecord>) -> Decision;
+
+async fn judge_by(
+    shared: &RedisShared,
+    wire: &Wire,
+    place: &str,
+    rule: Rule,
+) -> Result<Fitness, BackendError> {
+    let terms = Terms::of(&shared.config);
+    for _ in 0..ROUNDS {
+        let backlog_ttl = backlog_ttl(wire).await;
+        let reading = read(shared, wire, place, &terms, backlog_ttl).await?;
+        let gate = gate_of(&reading.facts, &terms);
+        let decision = rule(&terms, &reading.facts, reading.record.as_ref());
+        let refused_for = renewals_wait(&terms, &reading.facts, reading.record.as_ref(), &decision);
+        let unfit = |why, from: Moment, wait| Fitness::Unfit {
+            why,
+            until: from + wait,
+            renews: (!refused_for.is_zero()).then(|| from + refused_for),
+        };
+        match decision {
+            Decision::Open => return Ok(fit(shared, &reading.facts, gate)),
+            Decision::Wait { why, wait } => {
+                return Ok(unfit(why, shared.host.now(), wait));
+            }
+            // It serves requests that only read, and is checked again.
+            Decision::Refuse(ClientRefusal::Alone) => {
+                return Ok(unfit(Why::Alone, shared.host.now(), LOOK));
+            }
+            Decision::Refuse(refusal) => return Err(refused(place, &refusal)),
+            Decision::Write { why, wait, settings, next, acked } => {
+                let now = shared.host.now();
+                let update = RecordUpdate { wait, settings: &settings, next: next.as_deref(), acked };
+                if !write(shared, wire, place, &reading, &gate, update).await? {
+                    continue;
+                }
+                if wait.is_zero() {
+                    tracing::info!(%place, %why, "a Redis server may grant");
+                    return Ok(fit(shared, &reading.facts, gate));
+                }
+                tracing::warn!(%place, %why, ?wait, "a Redis server must wait before it grants");
+                return Ok(unfit(why, now, wait));
+            }
+        }
+    }
+    Err(Fitness::Unknown.refusal(place, shared.host.now()))
+}
+
+fn fit(shared: &RedisShared, facts: &ServerFacts, gate: String) -> Fitness {
+    locked(&shared.history).found_fit(&facts.run_id);
+    Fitness::Fit(Arc::from(gate))
+}
+
+/// 16 digits of each id are 64 random bits: enough that no two are ever equal by chance.
+fn gate_of(facts: &ServerFacts, terms: &Terms) -> String {
+    let short = |id: &str| id.chars().take(16).collect::<String>();
+    format!("{}.{}.{terms}", short(&facts.run_id), short(&facts.replid))
+}
+
+fn refused(place: &str, refusal: &ClientRefusal) -> BackendError {
+    let (kind, message) = match refusal {
+        ClientRefusal::NotMaster => {
+            (ErrorKind::Unavailable, "the Redis server is a replica and takes no writes".to_owned())
+        }
+        ClientRefusal::Alone => (ErrorKind::Unavailable, Why::Alone.to_string()),
+        ClientRefusal::Mismatch { theirs, ours } => (
+            ErrorKind::Invalid,
+            format!(
+                "this Redis server is used with {theirs}, and this client has {ours}; make them equal everywhere, or \
+                 have the server adopt these with `tenure doctor --adopt`"
+            ),
+        ),
+    };
+    BackendError::new(kind, Outcome::NotApplied, message).with("redis", place)
+}
+
+/// `None` if it cannot be read; then no shortcut is taken.
+async fn backlog_ttl(wire: &Wire) -> Option<Duration> {
+    let mut cmd = redis::cmd("CONFIG");
+    let answer = wire.ask(cmd.arg("GET").arg("repl-backlog-ttl")).await.ok()?;
+    let seconds = match &answer {
+        Value::Map(pairs) => number(&pairs.first()?.1),
+        Value::Array(items) => number(items.get(1)?),
+        _ => None,
+    }?;
+    u64::try_from(seconds).ok().map(Duration::from_secs)
+}
+
+async fn read(
+    shared: &RedisShared,
+    wire: &Wire,
+    place: &str,
+    terms: &Terms,
+    backlog_ttl: Option<Duration>,
+) -> Result<ServerReading, BackendError> {
+    let script = &shared.scripts.check;
+    let mut call = script.call(&[shared.config.record()]);
+    call.arg(terms.to_string());
+    let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
+    let reading = Reply::new(answer).and_then(|reply| parse(reply, backlog_ttl));
+    let mut reading = reading.ok_or_else(|| error::unreadable(place, "what it is"))?;
+    let is_settled = reading.record.as_ref().is_some_and(|record| record.is_open) && is_of_record(&reading);
+    if reading.facts.is_promoted && !is_settled && matches!(shared.config.topology, Topology::Sentinel { .. })
+    {
+        reading.facts.predecessor = predecessor(shared, &reading).await;
+    }
+    reading.facts.moved = locked(&shared.history).met(&reading.facts.run_id, shared.host.now());
+    Ok(reading)
+}
+
+fn is_of_record(reading: &ServerReading) -> bool {
+    reading.record.as_ref().is_some_and(|record| guard::is_of_this_history(record, &reading.facts))
+}
+
+/// What the Sentinels say of the master before; nothing, if they cannot be asked.
+async fn predecessor(shared: &RedisShared, reading: &ServerReading) -> Predecessor {
+    let survey = sentinel::survey(&shared.config, &shared.host).await;
+    survey.map_or(Predecessor::Unknown, |it| it.predecessor(&reading.facts, reading.record.as_ref()))
+}
+
+fn parse(mut reply: Reply, backlog_ttl: Option<Duration>) -> Option<ServerReading> {
+    let (said, up, recorded) = (reply.text()?, reply.text()?, reply.text()?);
+    let (acked, acked_before) = (reply.text()?, reply.text()?);
+    let (now, is_open) = (reply.text()?, reply.count()? == 1);
+    let mut fields = said.split('|');
+    let (run_id, role) = (fields.next()?.to_owned(), fields.next()?);
+    let (replid, second_offset) = (fields.next()?.to_owned(), fields.next()?);
+    let mut count = || fields.next()?.parse::<u64>().ok();
+    let (evicted, flushes) = (count()?, count()?);
+    let facts = ServerFacts {
+        is_master: role == "master",
+        is_promoted: second_offset != "-1",
+        // Negative after a step back of the clock to before its start.
+        up: Duration::from_secs(u64::try_from(up.parse::<i64>().ok()?).unwrap_or(0)),
+        is_lossy: evicted + flushes > 0,
+        backlog_ttl,
+        acked: millis(&acked),
+        predecessor: Predecessor::Unknown,
+        moved: None,
+        now: Duration::from_micros(now.parse().ok()?),
+        run_id,
+        replid,
+    };
+    let record = parse_record(&recorded, millis(&acked_before), is_open);
+    Some(ServerReading { facts, record, said, recorded })
+}
+
+/// Nothing, where there is none.
+fn millis(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_millis)
+}
+
+fn parse_record(text: &str, acked: Option<Duration>, is_open: bool) -> Option<ServerRecord> {
+    let mut fields = text.split('|').map(str::to_owned);
+    let (run_id, replid) = (fields.next()?, fields.next()?);
+    let ready = Duration::from_millis(fields.next()?.parse().ok()?);
+    let (settings, next) = (fields.next()?, fields.next()?);
+    let next = Some(next).filter(|n| !n.is_empty());
+    Some(ServerRecord { run_id, replid, ready, settings, next, acked, is_open })
+}
+
+/// What is written besides what was judged.
+struct RecordUpdate<'a> {
+    wait: Duration,
+    settings: &'a str,
+    next: Option<&'a str>,
+    acked: Option<Duration>,
+}
+
+/// True if facts and record were still what was judged.
+async fn write(
+    shared: &RedisShared,
+    wire: &Wire,
+    place: &str,
+    judged: &ServerReading,
+    gate: &str,
+    update: RecordUpdate<'_>,
+) -> Result<bool, BackendError> {
+    let script = &shared.scripts.judge;
+    let mut call = script.call(&[shared.config.record()]);
+    call.arg(&judged.said).arg(&judged.recorded).arg(update.wait.as_millis().to_string()).arg(gate);
+    call.arg(&judged.facts.run_id).arg(&judged.facts.replid);
+    call.arg(update.settings).arg(update.next.unwrap_or_default());
+    call.arg(update.acked.map_or_else(String::new, |at| at.as_millis().to_string()));
+    let answer = wire.eval(script, &call).await.map_err(|error| error::asked(place, error).1)?;
+    Ok(number(&answer) == Some(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment { boot: Duration::from_secs(seconds), wall: Duration::from_secs(seconds) }
+    }
+
+    /// What comes next at 10 s for a claim, a renewal and a hand-off.
+    fn next(fitness: &Fitness, has_looked: bool) -> [&'static str; 3] {
+        [FitFor::Claim, FitFor::Renewal, FitFor::HandOff].map(|purpose| {
+            match fitness.next_step(purpose, at(10), has_looked || purpose == FitFor::HandOff, "here") {
+                Ok(NextStep::GoOn(gate)) if *gate == *CLOSED => "closed",
+                Ok(NextStep::GoOn(_)) => "go on",
+                Ok(NextStep::Refresh(Refresh::Check)) => "check",
+                Ok(NextStep::Refresh(Refresh::LookAtReplicas)) => "look",
+                Err(_) => "refused",
+            }
+        })
+    }
+
+    /// L1, H4.3: nothing is granted before the wait has ended, and a renewal is refused only as long as
+    /// `renews` says.
+    #[test]
+    fn each_purpose_waits_for_what_it_needs() {
+        let unfit = |until, renews: Option<u64>| Fitness::Unfit {
+            why: Why::Promoted,
+            until: at(until),
+            renews: renews.map(at),
+        };
+        for (fitness, has_looked, expected) in [
+            (Fitness::always(), true, ["go on", "go on", "go on"]),
+            (Fitness::always(), false, ["look", "look", "go on"]),
+            (Fitness::Unknown, true, ["check", "check", "check"]),
+            (unfit(11, None), true, ["refused", "closed", "closed"]),
+            (unfit(11, None), false, ["refused", "look", "closed"]),
+            (unfit(9, None), true, ["check", "closed", "check"]),
+            (unfit(30, Some(20)), true, ["refused", "refused", "closed"]),
+            (unfit(30, Some(9)), true, ["refused", "check", "closed"]),
+        ] {
+            assert_eq!(next(&fitness, has_looked), expected, "{fitness:?}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Real MariaDB servers: on free ports, in folders of their own. They go with the test, or with the run that shares them.
+
+mod pooler;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    clock::Clock,
+    daemon::{Daemon, checked, started},
+    folder, ports,
+    redis::Certificates,
+    shared::Shared,
+};
+
+pub use pooler::Pooler;
+
+/// The server of this run, for tests that do not harm it.
+///
+/// # Panics
+/// If it does not start.
+pub fn shared() -> Shared {
+    Shared::server("mysql", MysqlServer::start, MysqlServer::address)
+}
+
+/// How a server is started.
+#[derive(Clone, Debug, Default)]
+pub struct Recipe {
+    arguments: Vec<String>,
+    env: Vec<(String, String)>,
+    certificates: Option<Certificates>,
+    data: Option<PathBuf>,
+    is_durable: bool,
+    /// Lives as long as a server may be started by it.
+    clock: Option<Clock>,
+}
+
+impl Recipe {
+    /// With defaults, 700 connections, no password, no binary log, and a disk that is not waited for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With this setting, as in `sql-mode=ANSI_QUOTES`.
+    #[must_use]
+    pub fn set(mut self, setting: &str) -> Self {
+        self.arguments.push(format!("--{setting}"));
+        self
+    }
+
+    /// A commit is on the disk before it is answered, as it is by default outside of tests.
+    #[must_use]
+    pub fn durable(mut self) -> Self {
+        self.is_durable = true;
+        self
+    }
+
+    /// Its wall clock is this one.
+    #[must_use]
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = Some(clock.clone());
+        self.env.extend(clock.env());
+        self
+    }
+
+    /// It speaks TLS with every client that asks for it.
+    #[must_use]
+    pub fn tls(mut self, certificates: &Certificates) -> Self {
+        self.certificates = Some(certificates.clone());
+        self
+    }
+
+    /// Its data lie in this folder, which is empty.
+    #[must_use]
+    pub fn data(mut self, folder: &Path) -> Self {
+        self.data = Some(folder.to_owned());
+        self
+    }
+
+    /// Starts it and waits until it answers.
+    ///
+    /// # Panics
+    /// If MariaDB is missing, or it does not answer in time.
+    pub fn start(self) -> MysqlServer {
+        started("MariaDB", TRIES, || {
+            let server = MysqlServer::prepare(self.clone());
+            server.launch().map(|()| server)
+        })
+    }
+}
+
+/// A server that dies with the test, with a user and a database that are both called `tenure`.
+#[derive(Debug)]
+pub struct MysqlServer {
+    recipe: Recipe,
+    port: u16,
+    daemon: Daemon,
+    // Last, as the process must be gone before its folder goes.
+    folder: TempDir,
+}
+
+impl MysqlServer {
+    /// With defaults.
+    pub fn start() -> Self {
+        Recipe::new().start()
+    }
+
+    fn prepare(recipe: Recipe) -> Self {
+        // Where nothing reaches a disk, durable says nothing.
+        let place = if recipe.is_durable { folder::temporary } else { folder::of_server };
+        let folder = place("tenure-mysql-");
+        let server = Self { recipe, port: ports::free(false), daemon: Daemon::default(), folder };
+        fs::create_dir_all(server.data()).expect("a folder in the temporary folder");
+        checked(Command::new("cp").arg("-a").arg(original().join(".")).arg(server.data()));
+        fs::write(server.folder.path().join("init.sql"), FIRST_WORDS)
+            .expect("a file in the temporary folder");
+        server
+    }
+
+    /// Starts the process and waits until it serves; if it ends before that, its last words.
+    fn launch(&self) -> Result<(), String> {
+        let serves =
+            |log: &Path| fs::read_to_string(log).is_ok_and(|log| log.contains("ready for connections"));
+        self.daemon.launch(self.folder.path(), |_| self.command_line(), serves)
+    }
+
+    fn command_line(&self) -> Command {
+        let folder = self.folder.path().display();
+        let mut command = server(&self.data(), self.folder.path());
+        command
+            .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--max-connections=700"])
+            .args(["--skip-log-bin", "--innodb-flush-log-at-trx-commit=0"])
+            .arg(format!("--port={}", self.port))
+            .arg(format!("--socket={}", self.socket().display()))
+            .arg(format!("--pid-file={folder}/pid"))
+            .arg(format!("--init-file={folder}/init.sql"))
+            .envs(self.recipe.env.iter().cloned());
+        if self.recipe.is_durable {
+            command.arg("--innodb-flush-log-at-trx-commit=1");
+        }
+        if let Some(certificates) = &self.recipe.certificates {
+            let ca = certificates.ca_file();
+            for (setting, file) in [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")] {
+                command.arg(format!("--ssl-{setting}={}", ca.with_file_name(file).display()));
+            }
+        }
+        // What the test said comes last, and so wins.
+        command.args(&self.recipe.arguments);
+        command
+    }
+
+    /// Where it listens, at 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `mysql://tenure@127.0.0.1:PORT/tenure` with this query, as in `?table=x`.
+    pub fn url(&self, query: &str) -> String {
+        format!("mysql://tenure@{}/tenure{query}", self.address())
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.recipe.data.clone().unwrap_or_else(|| self.folder.path().join("data"))
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// What the statements answer to the user `root` in the database `tenure`: a line per row, with tabs between.
+    ///
+    /// # Panics
+    /// If there is an error.
+    #[track_caller]
+    pub fn sql(&self, statements: &str) -> String {
+        let mut client = Command::new("mariadb");
+        client.args(["--no-defaults", "-N", "-B", "-u", "root", "-D", "tenure", "-e", statements]);
+        checked(client.arg("-S").arg(self.socket()))
+    }
+
+    /// Ends it as a crash of the machine does, and waits until it is gone. It may be stopped, or dead already.
+    pub fn kill(&self) {
+        self.daemon.kill();
+    }
+
+    /// Starts it again after a [`kill`](Self::kill): the same port, folder and recipe. It goes through its log first.
+    ///
+    /// # Panics
+    /// If it runs, or does not answer in time.
+    pub fn start_again(&self) {
+        self.daemon.insist(|| self.launch());
+    }
+
+    /// It does nothing any more, and its connections stay open. Returns when it does nothing.
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn stop(&self) {
+        self.daemon.stop();
+    }
+
+    /// It goes on after a [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// If it was killed.
+    pub fn resume(&self) {
+        self.daemon.resume();
+    }
+}
+
+impl Drop for MysqlServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A server on these data that leaves its small files in a folder.
+fn server(data: &Path, folder: &Path) -> Command {
+    let mut command = Command::new("mariadbd");
+    command.arg("--no-defaults").args(SMALL).current_dir(folder);
+    command.arg(format!("--datadir={}", data.display())).arg(format!("--tmpdir={}", folder.display()));
+    if nix::unistd::geteuid().is_root() {
+        // It refuses to run as root unless it is told to.
+        command.arg("--user=root");
+    }
+    command
+}
+
+/// Data that were set up once for this machine: that takes a second, and a copy a tenth of it. They stay among the temporary files.
+fn original() -> PathBuf {
+    let place = std::env::temp_dir().join(format!("tenure-mysql-original-{FORM}"));
+    if !place.exists() {
+        let folder = folder::temporary("tenure-mysql-install-");
+        let data = folder.path().join("data");
+        let mut install = Command::new("mariadb-install-db");
+        install
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(SMALL);
+        install
+            .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--tmpdir={}", folder.path().display()));
+        if nix::unistd::geteuid().is_root() {
+            install.arg("--user=root");
+        }
+        checked(install.current_dir(folder.path()));
+        // The first gives it its name; the others find that it is there.
+        // OK to ignore because of that.
+        let _ = fs::rename(&data, &place);
+    }
+    assert!(place.join("ibdata1").exists(), "{} has no data; remove it", place.display());
+    place
+}
+
+/// So that hundreds of servers need little room.
+const SMALL: [&str; 5] = [
+    "--innodb-log-file-size=4M",
+    "--innodb-log-buffer-size=2M",
+    "--innodb-buffer-pool-size=16M",
+    "--aria-pagecache-buffer-size=1M",
+    "--aria-log-file-size=8M",
+];
+const FIRST_WORDS: &str = "CREATE DATABASE IF NOT EXISTS tenure;\n\
+    CREATE USER IF NOT EXISTS tenure@'127.0.0.1';\n\
+    GRANT ALL ON tenure.* TO tenure@'127.0.0.1';\n";
+/// Changes with what is set up here, so that an older original is not taken for it.
+const FORM: &str = "1";
+/// Ports that may be taken in a row between our look and the server's start.
+const TRIES: usize = 10;

@@ -1,0 +1,112 @@
+//! `Lock::attach`: to go on with a lease that another process has detached from.
+
+use std::sync::Arc;
+
+use tenure_core::{
+    BackendError, EndOfGrant, ErrorKind, FencingToken, Grant, HolderView, Outcome, OwnerId, Renewal,
+};
+
+use crate::{
+    engine::{Engine, acquire::AcquireRequest, hold::HoldCell, request::forked},
+    error::{AcquireError, ConfigError},
+    guard::Guard,
+    lease::Lease,
+    lock::Lock,
+};
+
+impl Lock {
+    /// Goes on with a lease that another process took and [detached](crate::Guard::detach) from: it is renewed from here on, and
+    /// the guard releases it. The token is the one that the lease has, and passes where the other process has been.
+    ///
+    /// The other process must not work under the lease any more: nothing keeps the two apart.
+    ///
+    /// # Timing
+    /// Two requests, a renewal and a look. The lease lasts for the [ttl](Self::ttl) from the renewal, or for what it had left
+    /// if that is longer; [`remaining`](crate::Lease::remaining) counts the ttl only. That it is released by force is noticed
+    /// at the next renewal, ttl/3 later at most: the hint goes to the process that took the lease.
+    ///
+    /// # Errors
+    /// [`AcquireError::Gone`] if the owner does not hold the lock; [`ConfigError::OwnerInUse`] if a guard of this process does
+    /// under this owner, even one of those that take [turns](Self::fifo); [`ConfigError::EndsWithProcess`] where no lease outlives its process (ZooKeeper).
+    ///
+    /// # Cancel safety
+    /// The lease may have been renewed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = tenure::connect("memory:").await?;
+    /// let left = locks.mutex("nightly").acquire().await?.detach();
+    /// // In another process:
+    /// let guard = locks.mutex("nightly").attach(left.owner()).await?;
+    /// assert_eq!((guard.owner(), Some(guard.token())), (left.owner(), left.token()));
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn attach(&self, owner: OwnerId) -> impl Future<Output = Result<Guard, AcquireError>> + Send + use<> {
+        let lock = self.clone();
+        async move {
+            let engine = lock.shared_engine();
+            engine.must_be_ours()?;
+            let request = lock.request(None)?;
+            let promises = engine.backend.promises();
+            if promises.end == EndOfGrant::Session {
+                return Err(ConfigError::EndsWithProcess { backend: promises.backend }.into());
+            }
+            let lease = attach(engine, request, owner).await?;
+            Ok(Guard::new(engine.clone(), lease))
+        }
+    }
+}
+
+/// Renews the lease of this owner and has it kept; its token is the one that the store shows.
+///
+/// The renewal comes first: it alone says that the owner holds, and belief counts from before it was sent (H1.1). If the
+/// lease is lost between the two, the look finds no holder of this owner.
+async fn attach(
+    engine: &Arc<Engine>,
+    request: AcquireRequest<'_>,
+    owner: OwnerId,
+) -> Result<Lease, AcquireError> {
+    let attaching = attach_here(engine, request, owner);
+    engine.unless_forked(|| Err(AcquireError::Store(forked())), attaching).await
+}
+
+async fn attach_here(
+    engine: &Arc<Engine>,
+    request: AcquireRequest<'_>,
+    owner: OwnerId,
+) -> Result<Lease, AcquireError> {
+    engine.start_keeper().map_err(|error| AcquireError::NoKeeper(Arc::new(error)))?;
+    if engine.has(owner) || engine.is_shared(request.name, owner) {
+        return Err(ConfigError::OwnerInUse { owner }.into());
+    }
+    let _reservation = engine.reserve(owner);
+    let (timing, name) = (request.timing, request.name.clone());
+    let mut grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl: timing.ttl() };
+    let sent_at = engine.host.now();
+    if engine.renew_one(&grant, timing.request_timeout()).await? == Renewal::Gone {
+        return Err(AcquireError::Gone);
+    }
+    let now = engine.host.now();
+    let view = engine.request(now, timing.request_timeout(), || engine.backend.inspect(request.name)).await?;
+    let text = owner.to_string();
+    let is_ours = |holder: &&HolderView| holder.owner == text;
+    // An owner without a token was handed the lock, and has not entered.
+    let held = view.holders.iter().find(is_ours).and_then(|holder| Some((holder.token?, holder.mode)));
+    let Some((token, mode)) = held else { return Err(AcquireError::Gone) };
+    grant.token = token;
+    let until = timing.believed_until(sent_at, grant.ttl);
+    let now = engine.host.now();
+    if until.is_over(now) {
+        let message = format!("the store answers more slowly than a lease of {:?} lasts", grant.ttl);
+        return Err(BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).into());
+    }
+    let cap = request.options.max_hold.map(|max_hold| now + max_hold);
+    let seen = (engine.host.clone(), engine.telemetry().hold(&grant.name));
+    let cell = Arc::new(HoldCell::new(grant, until, timing, cap, seen));
+    if engine.keep_new(now, cell.clone()) {
+        Ok(Lease::new(cell, mode, engine))
+    } else {
+        Err(ConfigError::OwnerInUse { owner }.into())
+    }
+}

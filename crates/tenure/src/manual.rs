@@ -1,0 +1,121 @@
+//! Leases that outlive the process that took them, renewed and released by hand.
+//!
+//! A process takes a lock and [detaches](crate::Guard::detach) from it; another one, or a person, goes on: it is told the name
+//! of the lock and the [`owner`](Detached::owner), renews the lease, releases it, or [attaches](crate::Lock::attach) to it and
+//! holds it like any other.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let locks = tenure::connect("memory:").await?;
+//! let left = locks.mutex("nightly").acquire().await?.detach();
+//! let written = left.owner().to_string();
+//!
+//! // In another process, which has read what was written:
+//! let found = locks.detached("nightly", written.parse()?)?;
+//! found.renew(Duration::from_secs(30)).await?;
+//! let guard = locks.mutex("nightly").attach(found.owner()).await?;
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tenure_core::{
+    BackendError, ErrorKind, FencingToken, Grant, LockName, Outcome, OwnerId, Released, Renewal, Timing,
+};
+
+use crate::engine::{Engine, QUESTION, request::invalid};
+
+/// A lease without a guard: nothing renews it but [`renew`](Self::renew), and dropping this changes nothing. Made by
+/// [`Guard::detach`](crate::Guard::detach) and [`Locker::detached`](crate::Locker::detached).
+#[derive(Clone)]
+pub struct Detached {
+    engine: Arc<Engine>,
+    name: LockName,
+    owner: OwnerId,
+    token: Option<FencingToken>,
+}
+
+impl Detached {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        name: LockName,
+        owner: OwnerId,
+        token: Option<FencingToken>,
+    ) -> Self {
+        Self { engine, name, owner, token }
+    }
+
+    /// Which lock; where a store makes a semaphore of so many mutexes, that of the slot.
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// The owner that holds the lease: what another process needs to know of it beside the name of the lock.
+    pub fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// The fencing token of the lease; `None` if another process has detached it.
+    pub fn token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// Extends the lease to this ttl from now on, 100 ms to 24 h; never shortens it.
+    ///
+    /// # Timing
+    /// One request, up to 5 s.
+    ///
+    /// # Errors
+    /// The store's, and [`ErrorKind::Invalid`] for a ttl out of its range, and for a lease with which guards of this process
+    /// [take turns](crate::Lock::fifo).
+    ///
+    /// # Cancel safety
+    /// It may or may not be extended.
+    pub async fn renew(&self, ttl: Duration) -> Result<Renewal, BackendError> {
+        let ttl = Timing::new(ttl).map_err(invalid)?.ttl();
+        self.must_have_one_holder()?;
+        let (name, owner) = (self.name.clone(), self.owner);
+        let grant = Grant { name, owner, token: FencingToken::new(0), block: 1, ttl };
+        self.engine.renew_one(&grant, QUESTION).await
+    }
+
+    /// Releases the lease.
+    ///
+    /// # Timing
+    /// One request, up to 5 s.
+    ///
+    /// # Errors
+    /// The store's, and [`ErrorKind::Invalid`] for a lease with which guards of this process [take turns](crate::Lock::fifo).
+    ///
+    /// # Cancel safety
+    /// It may or may not be released.
+    pub async fn release(&self) -> Result<Released, BackendError> {
+        self.must_have_one_holder()?;
+        self.engine.release((&self.name, self.owner), self.engine.host.now(), QUESTION).await
+    }
+
+    /// A lease that is passed on has one owner and many holders: by its owner any of them could end another's (L4).
+    fn must_have_one_holder(&self) -> Result<(), BackendError> {
+        self.engine.must_be_ours()?;
+        if self.engine.is_shared(&self.name, self.owner) {
+            let message = "this lease is passed on from guard to guard here; it ends with the last of them";
+            let error = BackendError::new(ErrorKind::Invalid, Outcome::NotApplied, message);
+            return Err(error.with("lock", &self.name));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, owner, token, .. } = self;
+        f.debug_struct("Detached")
+            .field("name", name)
+            .field("owner", owner)
+            .field("token", token)
+            .finish_non_exhaustive()
+    }
+}

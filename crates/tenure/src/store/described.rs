@@ -1,0 +1,116 @@
+//! `Described`: what the calls of a builder have said so far.
+
+use std::fmt;
+
+use tenure_client::url::{HostPort, NamedHost, UrlError, named_hosts};
+
+use crate::{connect::StoreSettings, error::ConfigError};
+
+/// The settings of a store on servers, as far as calls have described them.
+#[derive(Clone)]
+pub(super) struct Described<C> {
+    /// Or the first call that described nothing; it is named when the store is connected.
+    pub(super) config: Result<C, ConfigError>,
+    /// A host was named with its port.
+    names_port: bool,
+}
+
+impl<C> Described<C> {
+    pub(super) fn new(config: Result<C, UrlError>) -> Self {
+        Self { config: config.map_err(ConfigError::of_url), names_port: false }
+    }
+
+    /// Those of a URL.
+    pub(super) fn read(url: &str) -> Result<Self, ConfigError>
+    where
+        C: StoreSettings,
+    {
+        C::read(url).map(Self::of_url)
+    }
+
+    pub(super) fn of_url(config: C) -> Self {
+        Self { config: Ok(config), names_port: true }
+    }
+
+    /// On these servers, each `host` or `host:port`.
+    pub(super) fn at<H: AsRef<str>>(
+        hosts: impl IntoIterator<Item = H>,
+        port: u16,
+        config: impl FnOnce(Vec<HostPort>) -> C,
+    ) -> Self {
+        let hosts = named_hosts(hosts);
+        let names_port = hosts.as_ref().is_ok_and(|hosts| hosts.iter().any(|(_, own)| own.is_some()));
+        let whole = |(host, own): NamedHost| (host, own.unwrap_or(port));
+        let config = hosts.map(|hosts| config(hosts.into_iter().map(whole).collect()));
+        Self { names_port, ..Self::new(config) }
+    }
+
+    pub(super) fn set(&mut self, set: impl FnOnce(&mut C)) {
+        if let Ok(config) = &mut self.config {
+            set(config);
+        }
+    }
+
+    /// The port of all servers.
+    pub(super) fn set_port(&mut self, set: impl FnOnce(&mut C)) {
+        self.set(set);
+        if self.names_port && self.config.is_ok() {
+            let why = "a port is said twice: with its host, and for all servers";
+            self.config = Err(ConfigError::Url(why.into()));
+        }
+    }
+}
+
+impl<C: fmt::Debug> fmt::Debug for Described<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.config {
+            Ok(config) => config.fmt(f),
+            Err(wrong) => wrong.fmt(f),
+        }
+    }
+}
+
+/// What every builder over [`Described`] has; its module has a `login` of its settings.
+macro_rules! is_described {
+    ($store:ident) => {
+        impl $store {
+            /// The URL that says the same, as [`connect`](crate::connect) reads it. **It holds the password.**
+            ///
+            /// # Errors
+            /// [`ConfigError`](crate::ConfigError) for what no URL can say, such as a path that is not UTF-8.
+            pub fn url(&self) -> Result<String, crate::ConfigError> {
+                crate::connect::StoreSettings::url(&self.0.config.clone()?)
+            }
+
+            /// The user. Default: none is named.
+            #[must_use]
+            pub fn user(mut self, user: impl AsRef<str>) -> Self {
+                self.0.set(|config| login(config).user = tenure_client::url::some(user.as_ref()));
+                self
+            }
+
+            /// The password, as it is. Default: none.
+            #[must_use]
+            pub fn password(mut self, password: impl AsRef<str>) -> Self {
+                self.0.set(|config| login(config).password = Some(password.as_ref().into()));
+                self
+            }
+
+            fn backend(
+                &self,
+                host: &std::sync::Arc<dyn tenure_core::Host>,
+            ) -> Result<tenure_core::BackendHandle, crate::ConfigError> {
+                crate::connect::StoreSettings::backend(self.0.config.clone()?, host)
+            }
+        }
+
+        /// Shows no secret.
+        impl std::fmt::Debug for $store {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+pub(super) use is_described;

@@ -1,0 +1,96 @@
+//! The four verbs, once: `acquire`, `try_acquire`, `hold` and `try_hold` are the same for one lock, for all of several and for
+//! any of several. Their futures own what they need. Only the types of this crate can implement the traits in
+//! earnest, for only it makes a `Guard`.
+
+use std::time::Duration;
+
+use crate::error::{AcquireError, HoldError, Lost};
+
+/// What can be acquired. Not to be implemented outside this crate.
+pub trait Acquirable: Clone + Send + Sync + 'static {
+    /// What one holds then.
+    type Held: Held;
+
+    /// How long to wait; `None` without a bound.
+    fn limit(&self) -> Option<Duration>;
+
+    /// The same, with another limit.
+    fn with_limit(self, limit: Duration) -> Self;
+
+    /// Waits for at most so long; zero asks once.
+    fn acquire_for(
+        &self,
+        limit: Option<Duration>,
+    ) -> impl Future<Output = Result<Self::Held, AcquireError>> + Send;
+}
+
+/// What is held, and is to be released. Not to be implemented outside this crate.
+pub trait Held: Send + Sync + 'static {
+    /// What the work is given.
+    type Proof: Clone + Send + Sync + 'static;
+
+    /// What the work is given.
+    fn proof(&self) -> Self::Proof;
+
+    /// What `work` answers; the loss, and `work` is dropped, if the lease is lost first.
+    fn work_under<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = Result<T, Lost>>;
+
+    /// Runs work that cannot be dropped, in the span of the hold.
+    fn work_through<T>(&self, work: impl FnOnce() -> T) -> T;
+
+    /// The work is done: its result counts if the lease was held until now, whatever becomes of the release.
+    fn settle(self) -> impl Future<Output = Result<(), HoldError>> + Send;
+}
+
+pub(crate) fn acquire<A: Acquirable>(
+    from: &A,
+) -> impl Future<Output = Result<A::Held, AcquireError>> + Send + use<A> {
+    let from = from.clone();
+    async move { from.acquire_for(from.limit()).await }
+}
+
+pub(crate) fn try_acquire<A: Acquirable>(
+    from: &A,
+) -> impl Future<Output = Result<Option<A::Held>, AcquireError>> + Send + use<A> {
+    let from = from.clone();
+    async move {
+        match from.acquire_for(Some(Duration::ZERO)).await {
+            Ok(held) => Ok(Some(held)),
+            Err(error) if error.is_busy() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+pub(crate) fn hold<A, T, F>(from: &A, work: F) -> impl Future<Output = Result<T, HoldError>> + use<A, T, F>
+where
+    A: Acquirable,
+    F: AsyncFnOnce(<A::Held as Held>::Proof) -> T,
+{
+    let acquiring = acquire(from);
+    async move { run(acquiring.await?, work).await }
+}
+
+pub(crate) fn try_hold<A, T, F>(
+    from: &A,
+    work: F,
+) -> impl Future<Output = Result<Option<T>, HoldError>> + use<A, T, F>
+where
+    A: Acquirable,
+    F: AsyncFnOnce(<A::Held as Held>::Proof) -> T,
+{
+    let trying = try_acquire(from);
+    async move {
+        match trying.await? {
+            Some(held) => run(held, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Works for as long as the lease lasts, then releases it.
+async fn run<H: Held, T>(held: H, work: impl AsyncFnOnce(H::Proof) -> T) -> Result<T, HoldError> {
+    let out = held.work_under(work(held.proof())).await.map_err(HoldError::Lost)?;
+    held.settle().await?;
+    Ok(out)
+}
