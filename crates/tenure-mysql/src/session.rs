@@ -278,7 +278,7 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
     };
     let failed = |error| error::connecting(name, error);
     if mode == TlsMode::Disabled {
-        return Conn::new(options(config, server, None)).await.map_err(failed);
+        return log_in(options(config, server, None)).await.map_err(failed);
     }
     // The driver takes the provider of the process; one that the program has chosen stays.
     if CryptoProvider::get_default().is_none() {
@@ -286,18 +286,27 @@ async fn connect(config: &Config, server: &Server, name: &str) -> Result<Conn, B
         let _ = (*tls::provider()).clone().install_default();
     }
     let trusted = trust(config, mode)?;
-    match Conn::new(options(config, server, Some(trusted.clone()))).await {
+    match log_in(options(config, server, Some(trusted.clone()))).await {
         Err(Error::Driver(DriverError::NoClientSslFlagFromServer)) if mode == TlsMode::Preferred => {
-            Conn::new(options(config, server, None)).await.map_err(failed)
+            log_in(options(config, server, None)).await.map_err(failed)
         }
         Err(error) if mode == TlsMode::VerifyCa => match other_name(&error) {
             Some(name) => {
                 let named = trusted.with_danger_tls_hostname_override(Some(name));
-                Conn::new(options(config, server, Some(named))).await.map_err(failed)
+                log_in(options(config, server, Some(named))).await.map_err(failed)
             }
             None => Err(failed(error)),
         },
         answer => answer.map_err(failed),
+    }
+}
+
+/// Logs in, and once more if the password is refused: the driver drops a zero at the end of the challenge of
+/// `ed25519`, so that one login of 256 with the right password fails.
+async fn log_in(options: Opts) -> Result<Conn, Error> {
+    match Conn::new(options.clone()).await {
+        Err(Error::Server(refusal)) if refusal.code == ACCESS_DENIED => Conn::new(options).await,
+        answer => answer,
     }
 }
 
@@ -376,5 +385,7 @@ const HOPELESS: Duration = Duration::from_secs(2);
 const LOCK_WAIT_DEFAULT: Duration = Duration::from_secs(60);
 /// How soon a server that has gone without a word is noticed by the system.
 const KEEPALIVE: Duration = Duration::from_secs(10);
+/// The server's code for a user or password that it refuses.
+const ACCESS_DENIED: u16 = 1045;
 /// No row is larger.
 const PACKET_MAX: usize = 16 << 20;
