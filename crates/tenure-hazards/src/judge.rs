@@ -139,13 +139,13 @@ fn overlaps(events: &[Event]) -> Vec<Harm> {
             let (from, until) = (one.from.max(other.from), one.until.min(other.until));
             if from < until {
                 let what = format!(
-                    "{} and {} were inside at once, from {} for {}.",
+                    "{} and {} worked at the same time, from {} for {}.",
                     one.lane,
                     other.lane,
                     Seconds(from),
                     Seconds(until - from)
                 );
-                harms.push(Harm { what, label: "both inside", from, until });
+                harms.push(Harm { what, label: "two holders", from, until });
             }
         }
     }
@@ -225,11 +225,11 @@ fn unserved(events: &[Event], limit: Duration) -> Option<Harm> {
     }
     let (from, until, who) = worst.filter(|(from, until, _)| *until - *from > limit)?;
     let what = format!(
-        "From {} on {who} waited {} for a lock that nobody used.",
+        "From {} on {who} waited {} for a lock that no client used.",
         Seconds(from),
         Seconds(until - from)
     );
-    Some(Harm { what, label: "nobody is served", from, until })
+    Some(Harm { what, label: "waits indefinitely", from, until })
 }
 
 /// Only who came clearly later counts: requests of two processes may cross on their way.
@@ -241,7 +241,7 @@ fn out_of_turn(events: &[Event], limit: usize, clearly: Duration) -> Option<Harm
     let (worst, count) = waits.iter().map(|span| (span, overtakers(span))).max_by_key(|(_, count)| *count)?;
     (count > limit).then(|| Harm {
         what: format!(
-            "{} came at {} and waited {}: {count} that came more than {} after it went in before it.",
+            "{} came at {} and waited {}: {count} that came more than {} later acquired the lock first.",
             worst.lane,
             Seconds(worst.from),
             Seconds(worst.until - worst.from),
@@ -263,7 +263,7 @@ fn too_many_requests(events: &[Event], each: u64) -> Option<Harm> {
     let mean = requests / u64::try_from(entries).expect("BUG: a small number").max(1);
     (mean > each).then(|| Harm {
         what: format!("The server was asked {requests} times for {entries} entries, {mean} times for each."),
-        label: "all ask again and again",
+        label: "all poll",
         from: since,
         until: at,
     })
@@ -312,7 +312,7 @@ mod tests {
         use What::{Dies, Enters, GoesOn, Leaves, Stops};
         let both = [(10, "A", Enters), (500, "B", Enters), (800, "A", Leaves), (900, "B", Leaves)];
         let said = verdict(Rule::OneAtATime, &both).expect("they overlap");
-        assert_eq!(said, "A and B were inside at once, from 500 ms for 300 ms.");
+        assert_eq!(said, "A and B worked at the same time, from 500 ms for 300 ms.");
         for after in [Leaves, What::Abandons, What::Hears { by_clock: true }, Dies] {
             let turns =
                 [(10, "A", Enters), (400, "A", after.clone()), (500, "B", Enters), (900, "B", Leaves)];

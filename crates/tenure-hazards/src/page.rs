@@ -65,7 +65,7 @@ impl<'a> Scene<'a> {
 impl<'a> Side<'a> {
     fn of(scene: &'static crate::scenes::Scene, half: Half, outcome: &'a Outcome, code: String) -> Self {
         let (name, sentence, short) = match half {
-            Half::Naive => ("As everybody writes it", scene.harm, "naive"),
+            Half::Naive => ("The usual recipe", scene.harm, "naive"),
             Half::Tenure => ("With Tenure", scene.instead, "tenure"),
         };
         let class = match outcome.verdict {

@@ -55,13 +55,13 @@ pub(crate) fn picture(scene: &Scene, half: Half, played: &Played) -> Picture {
         lane.marks = marks(&lane.name, played);
     }
     if lanes.len() > FEW {
-        // Who goes in and out is seen from the bars.
+        // Grants and releases are seen from the bars.
         lanes
             .iter_mut()
-            .for_each(|lane| lane.marks.retain(|mark| ![GOES_IN, LEAVES].contains(&mark.label.as_str())));
+            .for_each(|lane| lane.marks.retain(|mark| ![ACQUIRES, RELEASES].contains(&mark.label.as_str())));
     }
     let (word, sentence) = match half {
-        Half::Naive => ("as everybody writes it", scene.harm),
+        Half::Naive => ("the usual recipe", scene.harm),
         Half::Tenure => ("with Tenure", scene.instead),
     };
     Picture {
@@ -105,7 +105,7 @@ fn bars(lane: &str, events: &[Event]) -> Vec<Bar> {
         own.map(move |span| Bar { from: span.from, until: span.until, look, label: label.to_owned() })
     };
     let client = of(waiting(events), Look::Waits, "waits")
-        .chain(of(inside(events), Look::Believes, "believes"))
+        .chain(of(inside(events), Look::Believes, "works"))
         .chain(of(stopped(events), Look::Stopped, ""));
     client.chain(held(lane, events)).collect()
 }
@@ -146,20 +146,18 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         (false, _) => Sign::Refused,
     };
     Some(match &event.what {
-        What::Enters => (Sign::Note, GOES_IN.to_owned()),
+        What::Enters => (Sign::Note, ACQUIRES.to_owned()),
         // Who has lost the lock has nothing to leave.
         What::Leaves if !was_inside(event, played) => return None,
-        What::Leaves => (Sign::Note, LEAVES.to_owned()),
-        What::Abandons => (Sign::Fault, "loses its worker, which gives nothing back".to_owned()),
-        What::Hears { by_clock: true } => {
-            (Sign::Note, "reaches the end of its lease, by its own clock".to_owned())
-        }
-        What::Hears { by_clock: false } => (Sign::Note, "is told that its lease is over".to_owned()),
+        What::Leaves => (Sign::Note, RELEASES.to_owned()),
+        What::Abandons => (Sign::Fault, "loses its worker, which does not release".to_owned()),
+        What::Hears { by_clock: true } => (Sign::Note, "reaches its deadline, by its own clock".to_owned()),
+        What::Hears { by_clock: false } => (Sign::Note, "is told that its lease has expired".to_owned()),
         What::Dies => (Sign::Fault, "dies".to_owned()),
         What::Stops => (Sign::Fault, "is stopped, and does not know it".to_owned()),
         What::GoesOn => (Sign::Note, "resumes".to_owned()),
         What::Writes { text, is_taken } => {
-            let word = if *is_taken { "the resource takes it" } else { "the resource refuses it" };
+            let word = if *is_taken { "accepted" } else { "refused" };
             (write(*is_taken), format!("writes \"{text}\": {word}"))
         }
         What::Adds { is_taken } => {
@@ -169,7 +167,7 @@ fn mark(event: &Event, played: &Played) -> Option<(Sign, String)> {
         What::Sum(sum) => {
             (if is_harmful { Sign::Harmful } else { Sign::Note }, format!("is {sum} in the end"))
         }
-        What::Requests(0) => (Sign::Note, "has its requests counted from now on".to_owned()),
+        What::Requests(0) => (Sign::Note, "has its requests counted from here".to_owned()),
         What::Requests(count) => (Sign::Note, format!("was sent {count} requests")),
         What::Fault(words) => (Sign::Fault, words.clone()),
         What::Note(words) => (Sign::Note, words.clone()),
@@ -181,7 +179,7 @@ fn was_inside(event: &Event, played: &Played) -> bool {
     inside(&played.events).iter().any(|span| span.lane == event.lane && span.until == event.at)
 }
 
-const GOES_IN: &str = "goes in";
-const LEAVES: &str = "leaves";
+const ACQUIRES: &str = "acquires the lock";
+const RELEASES: &str = "releases";
 /// With more lanes there would be too many marks.
 const FEW: usize = 9;

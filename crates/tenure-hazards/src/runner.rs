@@ -79,7 +79,7 @@ impl Runner {
 pub struct Report {
     /// What is known of it.
     pub scene: &'static Scene,
-    /// With the scheme as everybody writes it.
+    /// With the usual recipe.
     pub naive: Outcome,
     /// With Tenure.
     pub tenure: Outcome,
@@ -186,4 +186,4 @@ pub fn play(scene: &Scene, half: Half, setup: &Setup) -> Played {
 }
 
 /// The words for a half in which nobody was hurt.
-pub(crate) const NO_HARM: &str = "Nobody was hurt.";
+pub(crate) const NO_HARM: &str = "No harm.";

@@ -171,7 +171,7 @@ pub(crate) fn fail_over(world: &mut World) {
     let [mut a, mut b] = ["A", "B"].map(|name| world.client(name, &servers.address));
     if world.has_fault() {
         servers.link.hold_replies();
-        world.fault("replica", "hears nothing");
+        world.fault("replica", "receives nothing");
     }
     a.enters();
     if !world.has_fault() {
@@ -244,7 +244,7 @@ pub(crate) fn a_late_answer(world: &mut World) {
     a.connects();
     if world.has_fault() {
         network.hold_replies();
-        world.fault("A", "hears no answer");
+        world.fault("A", "receives no answer");
     }
     a.asks();
     world.waits(20.0, || server.server().command(&["EXISTS", &world.lock]).int() == 1);
@@ -252,7 +252,7 @@ pub(crate) fn a_late_answer(world: &mut World) {
     if world.has_fault() {
         b.is_in();
         world.pass(0.1);
-        world.note("A", "hears the answer");
+        world.note("A", "receives the answer");
         network.release();
     }
     let a_is_in = a.is_in_within(world.ttl / 3);

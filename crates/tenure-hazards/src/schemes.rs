@@ -1,4 +1,4 @@
-//! The schemes: as everybody writes them, and with Tenure. What a page shows of one is the text that runs.
+//! The schemes: the usual recipe, and with Tenure. What a page shows of one is the text that runs.
 
 mod ephemeral;
 mod over_redis;

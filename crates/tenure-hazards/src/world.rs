@@ -45,7 +45,7 @@ impl Setup {
 /// Whose scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// As everybody writes it.
+    /// The usual recipe.
     Naive,
     /// With Tenure.
     Tenure,

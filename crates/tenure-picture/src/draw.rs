@@ -102,7 +102,8 @@ impl<'p> Drawing<'p> {
         let y = self.y(index);
         let mut group = Group::new().set("data-lane", lane.name.as_str());
         if self.lane >= LANE || index == 0 {
-            group.append(text("name", 6.0, y + self.lane / 2.0 + 4.0, &lane.name));
+            let middle = y + (self.row() + self.lane) / 2.0;
+            group.append(text("name", 6.0, middle + 4.0, &lane.name));
         }
         group.append(line("base", (LEFT, y + self.lane - 1.0), (self.width - RIGHT, y + self.lane - 1.0)));
         for bar in &lane.bars {
@@ -113,27 +114,29 @@ impl<'p> Drawing<'p> {
 
     fn bar(&self, bar: &Bar, y: f64) -> Group {
         let (from, until) = (self.x(bar.from), self.x(bar.until));
-        let (width, air) = ((until - from).max(1.5), self.lane / 6.0);
+        let width = (until - from).max(1.5);
+        let (y, lane) = (y + self.row(), self.lane - self.row());
+        let air = lane / 8.0;
         let (class, deep) = match bar.look {
-            Look::Waits if self.lane < LANE => ("thin", self.lane / 3.0),
-            Look::Waits => ("waits", self.lane / 4.0),
+            Look::Waits if self.lane < LANE => ("thin", lane / 3.0),
+            Look::Waits => ("waits", lane / 5.0),
             Look::Believes => ("believes", air),
             Look::Stopped => ("stopped", air),
             Look::Holds => ("holds", air),
         };
         let mut group = Group::new();
-        group.append(rectangle(class, from, y + deep, width, self.lane - 2.0 * deep));
+        group.append(rectangle(class, from, y + deep, width, lane - 2.0 * deep));
         if bar.look == Look::Stopped {
             // Hatched: it does nothing, and does not know it.
             let mut x = from + 3.0;
             while x + 4.0 < from + width {
-                group.append(line("hatch", (x, y + self.lane - deep), (x + 4.0, y + deep)));
+                group.append(line("hatch", (x, y + lane - deep), (x + 4.0, y + deep)));
                 x += 6.0;
             }
         }
         if self.lane >= LANE && width > bar.label.chars().count() as f64 * 6.0 + 12.0 {
             let class = format!("in-{class}");
-            group.append(text(&class, from + 9.0, y + self.lane / 2.0 + 4.0, &bar.label));
+            group.append(text(&class, from + 9.0, y + lane / 2.0 + 4.0, &bar.label));
         }
         group
     }
@@ -157,14 +160,23 @@ impl<'p> Drawing<'p> {
         let mut last: Option<(usize, f64, f64)> = None;
         for Numbered { number, lane, mark, .. } in &self.marks {
             let x = self.x(mark.at);
-            let middle = self.y(*lane) + self.lane / 2.0;
-            // Marks of one instant stand beside each other.
+            let y = self.y(*lane);
+            let middle = y + if self.row() > 0.0 { self.row() / 2.0 } else { self.lane / 2.0 };
+            let at = x;
+            // Marks of one instant are next to each other.
             let x = match last {
-                Some((before, at, _)) if before == *lane && x < at + 11.0 => at + 11.0,
+                Some((before, last, _)) if before == *lane && x < last + 11.0 => last + 11.0,
                 _ => x,
             };
             last = Some((*lane, x, middle));
             let class = format!("sign {}", sign(mark.sign));
+            if self.row() > 0.0 {
+                group.append(line("stem", (x, middle), (at, y + self.row() + 2.0)));
+            }
+            if mark.sign == Sign::Refused {
+                group.append(line("cross", (x - 7.0, middle - 7.0), (x + 7.0, middle + 7.0)));
+                group.append(line("cross", (x - 7.0, middle + 7.0), (x + 7.0, middle - 7.0)));
+            }
             group.append(
                 Circle::new()
                     .set("class", class)
@@ -173,10 +185,6 @@ impl<'p> Drawing<'p> {
                     .set("r", 6),
             );
             group.append(text("number", x, middle + 3.0, &number.to_string()));
-            if mark.sign == Sign::Refused {
-                group.append(line("cross", (x - 6.0, middle - 6.0), (x + 6.0, middle + 6.0)));
-                group.append(line("cross", (x - 6.0, middle + 6.0), (x + 6.0, middle - 6.0)));
-            }
         }
         group
     }
@@ -188,6 +196,11 @@ impl<'p> Drawing<'p> {
 
     fn y(&self, lane: usize) -> f64 {
         self.top + lane as f64 * self.lane
+    }
+
+    /// What a lane has above its bars, so that no mark covers a word: nothing in a lane that is drawn thinner.
+    fn row(&self) -> f64 {
+        if self.lane < LANE { 0.0 } else { ROW }
     }
 
     fn bottom(&self) -> f64 {
@@ -305,10 +318,12 @@ const RIGHT: f64 = 36.0;
 const TOP: f64 = 26.0;
 /// One more of these above the lanes for each shade after the first: their words must not meet.
 const WORDS: f64 = 12.0;
-const LANE: f64 = 26.0;
+const LANE: f64 = 36.0;
+/// Of a lane, for its marks.
+const ROW: f64 = 14.0;
 const LINE: f64 = 15.0;
 /// More lanes than this are drawn thinner.
-const MANY: usize = 12;
+const MANY: usize = 9;
 /// Letters in a line below the lanes.
 const COLUMNS: usize = 70;
 /// Of these, for its number and its time: `10. 12.062 s `.
@@ -333,7 +348,7 @@ const STYLE: &str = "\
 .tp .sign.fault{fill:var(--fault)}.tp .sign.taken{fill:var(--good)}.tp .sign.harmful{fill:var(--harm)}\
 .tp .sign.refused{fill:var(--soft)}.tp .sign.note{fill:var(--ink)}\
 .tp .number{fill:var(--paper);font-size:8px;text-anchor:middle;font-weight:700}\
-.tp .cross{stroke:var(--harm);stroke-width:2}.tp .hatch{stroke:var(--ink);stroke-width:1}";
+.tp .stem{stroke:var(--ink);stroke-width:.7}.tp .cross{stroke:var(--harm);stroke-width:2}.tp .hatch{stroke:var(--ink);stroke-width:1}";
 
 #[cfg(test)]
 mod tests {

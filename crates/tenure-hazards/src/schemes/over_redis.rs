@@ -1,4 +1,4 @@
-//! The schemes over Redis, as everybody writes them.
+//! The usual recipes over Redis.
 
 use std::{
     sync::{
