@@ -108,3 +108,43 @@ fn a_url_with_a_mistake_is_a_mistake_of_usage() {
         assert!(format!("{ended:?}").contains(part), "{ended:?}");
     }
 }
+
+/// L4: the recipe of the guide, as it is printed. A late write changes nothing, and the command of the shell fails.
+#[test]
+fn the_recipe_of_the_guide_refuses_a_late_write_and_its_psql_fails() {
+    let guide = include_str!("../../../docs/guides/check-the-token.md");
+    let blocks = |kind: &str| -> Vec<&str> {
+        guide.split(&format!("```{kind}\n")).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+    };
+    let [alter, update, marks, many] = blocks("sql")[..] else { panic!("the guide has four blocks of SQL") };
+    let line = blocks("sh")[0];
+    let server = PostgresServer::start();
+    let stage = Stage::at(server.url(""));
+    server.psql_as("tenure", "CREATE TABLE invoices (id bigint PRIMARY KEY, amount bigint NOT NULL)");
+    server.psql_as("tenure", "INSERT INTO invoices VALUES (7, 1), (6, 0)");
+    server.psql_as("tenure", alter);
+    server.psql_as("tenure", marks);
+    std::fs::write(stage.path("update.sql"), update).unwrap();
+    std::fs::write(stage.path("many.sql"), many).unwrap();
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tenure")).parent().unwrap().display().to_string();
+    let run = |line: &str| {
+        let mut shell = stage.program("sh");
+        let path = std::env::var("PATH").unwrap();
+        shell.args(["-c", line]).env("PATH", format!("{bin}:{path}")).env("DATABASE", server.url(""));
+        stage.run_command(shell)
+    };
+    let amounts = || server.psql("SELECT string_agg(id || '=' || amount, ' ' ORDER BY id) FROM invoices");
+    run(line).silent(0);
+    assert_eq!(amounts(), "6=0 7=120");
+    let late = |line: &str| {
+        let late = run(&line.replace("\"$TENURE_TOKEN\"", "1").replace("amount=120", "amount=999"));
+        assert_eq!(late.code, 3, "{}", late.err);
+    };
+    late(line);
+    assert_eq!(amounts(), "6=0 7=120");
+    let many = line.replace("update.sql", "many.sql");
+    run(&many).silent(0);
+    assert_eq!(amounts(), "7=120 8=120");
+    late(&many);
+    assert_eq!(amounts(), "7=120 8=120");
+}
