@@ -121,7 +121,7 @@ fn cannot(promises: &Promises) -> Vec<&'static str> {
         (promises.end == EndOfGrant::Session, "leases for scripts"),
         (!promises.chosen_owner, "a chosen owner"),
         (promises.restart == Restart::Lost, "restart"),
-        (promises.fail_over == Some(Restart::Lost), "fail-over"),
+        (promises.fail_over == Some(Restart::Lost), "failover"),
         (promises.restart == Restart::WaitedFor, "immediately"),
         (promises.fail_over.is_none(), "host"),
     ];
