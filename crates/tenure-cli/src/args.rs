@@ -8,7 +8,12 @@ use tenure::{
     backend::{Memo, Timing},
 };
 
-const EXIT_CODES: &str = "\
+/// What follows the help of a verb: its examples, and its exit codes.
+macro_rules! after_help {
+    ($examples:literal) => {
+        after_help!(
+            $examples,
+            "\
 Exit codes:
   that of the command   it ran, and the lock was held throughout (128 + n if signal n ended it)
   1, or -E              another owner holds the lock; of `doctor`: there are warnings or problems
@@ -16,27 +21,84 @@ Exit codes:
   69                    the store is unavailable, damaged, read-only, or of a newer version
   70                    the system failed, or tenure has a bug
   79                    the lease was lost, or there was nothing to renew or to unlock
-  126, 127              the command cannot be executed, or was not found";
+  126, 127              the command cannot be executed, or was not found"
+        )
+    };
+    ($examples:literal, $rest:expr) => {
+        concat!("Examples:\n", $examples, "\n\n", $rest)
+    };
+}
 
-const DOCTOR_CODES: &str = "\
+/// The help, with its verbs in groups. A test holds it to the verbs.
+const HELP: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+Run:
+  run          Run a command while holding a lock
+  lead         Run a command on one host of many; start it again after a lost lead
+  attach       Run a command under a lease that `lock` took; renew it, and release it at the end
+
+Inspect:
+  ls           List the locks that are held or waited for
+  show         Show who holds a lock and who waits
+  watch        Show the locks as they change: a table, or JSON lines in a pipe
+
+Scripts:
+  lock         Take a lease for a script: prints owner and token as JSON; nothing renews it
+  renew        Renew a lease taken by `lock`
+  unlock       Release a lease taken by `lock`
+
+Maintenance:
+  break        Take a lock from its holders; they may overlap with the next one until they stop
+  doctor       Check the store: what weakens its promises, and what to do about it
+  bench        Measure how fast and how fair the store is, with locks of its own
+  completions  Print completions for a shell
+  help         Print this message or the help of a verb
+
+Options:
+{options}
+
+{after-help}";
+
+const RUN_EXAMPLES: &str = after_help!(
+    "  tenure run backup -- ./backup.sh                      Wait for the lock, then run
+  tenure run -n deploy -- ./deploy.sh                   Fail immediately if it is held
+  tenure run --every 1h report -- ./report.sh           Once an hour over all hosts
+  tenure run --url redis://db job -- ./job.sh           With the locks of all hosts in a Redis"
+);
+
+const DOCTOR_HELP: &str = after_help!(
+    "  tenure doctor                                         The store of this host
+  tenure doctor --url redis://db --json                 Findings as JSON",
+    "\
 Exit codes:
   0     all is well, or there are notes only
   1     there are warnings or problems
   64    wrong usage
-  69    the store cannot be reached, or has no record to adopt";
+  69    the store cannot be reached, or has no record to adopt"
+);
 
-const BENCH_PARTS: &str = "\
+const BENCH_HELP: &str = after_help!(
+    "  tenure bench --url redis://db                         Six parts, 2 s each
+  tenure bench --waiters 64 --duration 10s --json       More waiters, for longer, as JSON",
+    "\
 Parts:
   round trip       one request: to look at a free lock
   cycle            acquire and release a lock without contention: one task, then 64 tasks with 64 locks
   change of owner  two, then N waiters pass one lock on, each as soon as it has it
   waiters hold     N waiters hold one lock for 1 ms each; the timer may make 2 ms of it
 Jain's index says how evenly turns were shared: 1 if all had as many, 1/N if one had all.
-A waiter starved if it had no turn while another had two.";
+A waiter starved if it had no turn while another had two."
+);
 
 /// Distributed locks as leases: a `flock` for a cluster
 #[derive(Parser, Debug)]
-#[command(name = "tenure", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "tenure", version, propagate_version = true, max_term_width = 100, help_template = HELP, after_help = after_help!(
+    "  tenure run deploy -- ./deploy.sh                      Run a command while holding the lock `deploy`
+  tenure run -w 5m deploy -- ./deploy.sh                Give up after 5 minutes
+  tenure show deploy                                    Who holds it, and who waits"
+))]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -47,13 +109,20 @@ pub(crate) struct Cli {
 #[derive(Args, Debug)]
 pub(crate) struct Global {
     /// The store of locks, such as sqlite:/var/lib/app/locks.db [default: a file in the state directory]
-    #[arg(long, global = true, env = "TENURE_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global",
+        env = "TENURE_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub(crate) url: Option<String>,
-    /// Say nothing but errors
-    #[arg(short, long, global = true)]
+    /// Print errors only
+    #[arg(short, long, global = true, help_heading = "Global")]
     pub(crate) quiet: bool,
-    /// Say what is going on; twice for more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Print progress; -vv for debug logs
+    #[arg(short, long, global = true, help_heading = "Global", action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 
@@ -61,29 +130,33 @@ pub(crate) struct Global {
 pub(crate) enum Verb {
     /// Run a command while holding a lock
     Run(Run),
-    /// Run a command on one of many hosts: it is started again each time that the lead is lost
+    /// Run a command on one host of many; start it again after a lost lead
     Lead(Lead),
     /// List the locks that are held or waited for
     Ls(Ls),
     /// Show who holds a lock and who waits
     Show(Show),
-    /// Show the locks as they change: a table on a terminal, JSON lines elsewhere; looks once a second
+    /// Show the locks as they change: a table, or JSON lines in a pipe
     Watch(WatchArgs),
-    /// Take a lock from its holders: they are told to stop, but may overlap with the next holder until then
+    /// Take a lock from its holders; they may overlap with the next one until they stop
     Break(Break),
     /// Check the store: what weakens its promises, and what to do about it
     Doctor(Doctor),
-    /// Measure how fast the store is, and how fair; it uses locks of its own
+    /// Measure how fast and how fair the store is, with locks of its own
     Bench(Bench),
-    /// Take a lease for a script, and print its owner and token as JSON; nothing renews it
+    /// Take a lease for a script: prints owner and token as JSON; nothing renews it
     Lock(LockArgs),
     /// Renew a lease taken by `lock`
     Renew(Renew),
-    /// Give back a lease taken by `lock`
+    /// Release a lease taken by `lock`
     Unlock(Unlock),
-    /// Run a command under a lease taken by `lock`, which is renewed from here on, and given back at the end
+    /// Run a command under a lease that `lock` took; renew it, and release it at the end
     Attach(Attach),
     /// Print completions for a shell
+    #[command(after_help = after_help!(
+        "  tenure completions bash >/etc/bash_completion.d/tenure
+  tenure completions zsh >~/.zfunc/_tenure"
+    ))]
     Completions {
         /// Which shell
         shell: clap_complete::Shell,
@@ -92,63 +165,63 @@ pub(crate) enum Verb {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = EXIT_CODES,
+    after_help = RUN_EXAMPLES,
     override_usage = "tenure run [OPTIONS] <NAME> [--] <COMMAND>...\n       tenure run [OPTIONS] --any <NAMES> -- <COMMAND>..."
 )]
 pub(crate) struct Run {
-    /// Do not wait: fail at once if the lock is held
-    #[arg(short = 'n', long = "nonblock", conflicts_with = "wait")]
+    /// Do not wait: fail immediately if the lock is held
+    #[arg(short = 'n', long = "nonblock", conflicts_with = "wait", help_heading = "Waiting")]
     pub(crate) nonblock: bool,
-    /// Wait for at most this long [default: for ever]
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    /// Wait for at most this long [default: indefinitely]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
     /// Share the lock with others that share it: many readers, one writer
-    #[arg(short = 's', long, conflicts_with = "slots")]
+    #[arg(short = 's', long, conflicts_with = "slots", help_heading = "Locks")]
     pub(crate) shared: bool,
-    /// Let so many run at once
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    /// Let up to N holders run at the same time (semaphore)
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..), help_heading = "Locks")]
     pub(crate) slots: Option<u32>,
     /// Hold this lock as well, all or none; may be repeated
-    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["shared", "slots"])]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["shared", "slots"], help_heading = "Locks")]
     pub(crate) also: Vec<LockName>,
     /// Instead of NAME: hold one of these locks, the first that is free; names with commas between
-    #[arg(long, value_name = "NAMES", value_parser = name, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"])]
+    #[arg(long, value_name = "NAMES", value_parser = name, value_delimiter = ',', conflicts_with_all = ["also", "shared", "slots"], help_heading = "Locks")]
     pub(crate) any: Vec<LockName>,
-    /// Length of the lease: after a crash the lock is free this much later [default: 10s, or what the store accepts at
-    /// most if that is less]
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    /// Length of the lease: after a crash the lock is free this much later [default: 10s, or the
+    /// store's maximum]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Option<Timing>,
     /// Hold the lock for at least this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) min_hold: Option<Duration>,
     /// Stop the command after this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) grace: Option<Duration>,
-    /// Run once per interval over all hosts: skip if the last run that succeeded began less than this long ago
-    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"])]
+    /// Run once per interval over all hosts: skip if the last successful run began less than this long ago
+    #[arg(long, value_name = "DUR", value_parser = interval, allow_hyphen_values = true, conflicts_with_all = ["shared", "slots", "also", "any"], help_heading = "Interval")]
     pub(crate) every: Option<Duration>,
-    /// Count a run of --every from its start, whatever becomes of it
-    #[arg(long, requires = "every")]
+    /// Count a run of --every from its start, even if it fails
+    #[arg(long, requires = "every", help_heading = "Interval")]
     pub(crate) even_if_failed: bool,
     /// Exit code if a run of --every was skipped
-    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every")]
+    #[arg(long, value_name = "CODE", default_value_t = 0, requires = "every", help_heading = "Interval")]
     pub(crate) skip_exit_code: u8,
     /// Exit code if the lock was not acquired
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]
     pub(crate) conflict_exit_code: u8,
     /// Exit code if the lease was lost
-    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,
     /// Run the command through `sh -c`
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME")]
     pub(crate) name: OsString,
-    /// What to run
+    /// The command and its arguments: everything after NAME, or after `--`
     #[arg(
         value_name = "COMMAND",
         required_unless_present = "any",
@@ -159,16 +232,19 @@ pub(crate) struct Run {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = after_help!(
+    "  tenure lead scheduler -- ./scheduler                  One of many hosts runs it
+  tenure lead --proclaim 10.0.0.7:80 web -- ./serve     The others find its address by tenure show"
+))]
 pub(crate) struct Lead {
-    /// Length of the lease: after a crash another host leads this much later [default: 10s, or what the store accepts at
-    /// most if that is less]
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    /// Length of the lease: after a crash another host leads this much later [default: 10s, or the
+    /// store's maximum]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Option<Timing>,
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) grace: Option<Duration>,
-    /// What all who ask are told while this host leads, such as its address; `tenure show` shows it
+    /// Text to publish while this host leads, such as its address; `tenure show` shows it
     #[arg(long, value_name = "TEXT", value_parser = memo)]
     pub(crate) proclaim: Option<String>,
     /// Run the command through `sh -c`
@@ -177,14 +253,18 @@ pub(crate) struct Lead {
     /// The election, which is the lock of this name
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
-    /// What to run
+    /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) argv: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure ls                                             All locks
+  tenure ls deploy/ --json                              Those of one prefix, as JSON"
+))]
 pub(crate) struct Ls {
-    /// Only locks whose names start so
+    /// Only locks whose name starts with PREFIX
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     /// Print JSON
@@ -193,8 +273,12 @@ pub(crate) struct Ls {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure show deploy                                    Who holds it, since when, and who waits
+  tenure show deploy --json | jq .holders               The same for a script"
+))]
 pub(crate) struct Show {
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// Print JSON
@@ -203,8 +287,12 @@ pub(crate) struct Show {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure watch                                          A table that follows the locks
+  tenure watch deploy/ | jq .name                       Lines of JSON for a script"
+))]
 pub(crate) struct WatchArgs {
-    /// Only locks whose names start so
+    /// Only locks whose name starts with PREFIX
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     /// Print JSON lines on a terminal too
@@ -213,16 +301,20 @@ pub(crate) struct WatchArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure show deploy                                    First see who holds it
+  tenure break deploy                                   Then end all its leases"
+))]
 pub(crate) struct Break {
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = DOCTOR_CODES)]
+#[command(after_help = DOCTOR_HELP)]
 pub(crate) struct Doctor {
-    /// First replace the settings recorded in the store by those of this URL, once that is safe
+    /// Make this URL's settings (guard, max_ttl) the store's, after all old leases have expired
     #[arg(long)]
     pub(crate) adopt: bool,
     /// Print JSON
@@ -231,7 +323,7 @@ pub(crate) struct Doctor {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = BENCH_PARTS)]
+#[command(after_help = BENCH_HELP)]
 pub(crate) struct Bench {
     /// How long each of the six parts lasts, 10ms to 24h
     #[arg(long, value_name = "DUR", default_value = "2s", value_parser = lasting, allow_hyphen_values = true)]
@@ -245,94 +337,115 @@ pub(crate) struct Bench {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  lease=$(tenure lock job --ttl 1m)                     Take it; $lease is JSON
+  tenure lock job --ttl 1m -w 10s -E 75                 Wait 10 s, else exit 75"
+))]
 pub(crate) struct LockArgs {
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// Length of the lease
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Timing,
-    /// Wait for at most this long [default: for ever]
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    /// Wait for at most this long [default: indefinitely]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Waiting")]
     pub(crate) wait: Option<Duration>,
-    /// Ask as this owner, 48 random hex digits, new for every lease: asked again after a lost answer, it is granted the same
-    /// lease [default: a new one]
+    /// Use this owner id (48 hex digits), so that the request can be repeated safely; new for every lease
     #[arg(long, value_name = "OWNER", value_parser = owner)]
     pub(crate) owner: Option<OwnerId>,
     /// Exit code if the lock was not acquired
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT)]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::CONFLICT, help_heading = "Waiting")]
     pub(crate) conflict_exit_code: u8,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure attach job \"$owner\" -- ./part-two.sh          Go on under a lease of another process
+  tenure attach --max-hold 1h job \"$owner\" -- ./x.sh    Stop it after an hour"
+))]
 pub(crate) struct Attach {
-    /// Length of the lease from now, never shortened [default: 10s, or what the store accepts at most if that is less]
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    /// Length of the lease from now, never shortened [default: 10s, or the store's maximum]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Option<Timing>,
     /// Hold the lock for at least this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) min_hold: Option<Duration>,
     /// Stop the command after this long
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) max_hold: Option<Duration>,
     /// How long the command may take to end after TERM, before KILL [default: ttl/4, at most 5s]
-    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = duration, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) grace: Option<Duration>,
     /// Exit code if the lease is gone or was lost
-    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,
     /// Run the command through `sh -c`
     #[arg(short = 'c', long)]
     pub(crate) command: bool,
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// The owner that `lock` printed
     #[arg(value_name = "OWNER", value_parser = owner)]
     pub(crate) owner: OwnerId,
-    /// What to run
+    /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) argv: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure renew job \"$owner\" --ttl 1m                   One minute from now
+  tenure renew job \"$owner\" --ttl 1m || exit            Stop the script if the lease is gone"
+))]
 pub(crate) struct Renew {
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// The owner that `lock` printed
     #[arg(value_name = "OWNER", value_parser = owner)]
     pub(crate) owner: OwnerId,
     /// Length of the lease from now
-    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DUR", value_parser = ttl, allow_hyphen_values = true, help_heading = "Lease")]
     pub(crate) ttl: Timing,
     /// Exit code if the lease is gone
-    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = after_help!(
+    "  tenure unlock job \"$owner\"                           End the lease
+  trap 'tenure unlock job \"$owner\"' EXIT               When the script ends"
+))]
 pub(crate) struct Unlock {
-    /// The lock
+    /// Name of the lock: up to 512 bytes of text, such as deploy or db/backup
     #[arg(value_name = "NAME", value_parser = name)]
     pub(crate) name: LockName,
     /// The owner that `lock` printed
     #[arg(value_name = "OWNER", value_parser = owner)]
     pub(crate) owner: OwnerId,
     /// Exit code if the lease is gone
-    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST)]
+    #[arg(long, value_name = "CODE", default_value_t = crate::exit::LOST, help_heading = "Lease")]
     pub(crate) lost_exit_code: u8,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| "write a duration like 500ms, 30s or 5m".to_owned())
+    humantime::parse_duration(text).map_err(|_| {
+        let like = "write a duration like 500ms, 30s or 5m";
+        match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => format!("{like} ({text} seconds are {text}s)"),
+            false => like.to_owned(),
+        }
+    })
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
     let every = duration(text)?;
     match Memo::new("", every) {
         Ok(_) => Ok(every),
-        Err(_) => Err("an interval is 1ms to 366 days".to_owned()),
+        Err(_) => Err("an interval must be 1ms to 366 days".to_owned()),
     }
 }
 
@@ -371,6 +484,41 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The verbs in groups are those that there are, each with what it does.
+    #[test]
+    fn the_help_lists_every_verb_in_a_group() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            let line = format!("\n  {:<11}  {}\n", verb.get_name(), verb.get_about().unwrap());
+            assert!(HELP.contains(&line), "{line}");
+        }
+        let listed = HELP.lines().filter(|line| line.starts_with("  ")).count();
+        assert_eq!(listed, command.get_subcommands().count());
+    }
+
+    /// The help of a verb shows how it is called.
+    #[test]
+    fn each_verb_shows_two_examples_that_are_right() {
+        let mut command = Cli::command();
+        command.build();
+        for verb in command.get_subcommands_mut().filter(|verb| verb.get_name() != "help") {
+            let help = verb.render_help().to_string();
+            let (_, examples) = help.split_once("\nExamples:\n").unwrap_or_else(|| panic!("{help}"));
+            let examples: Vec<&str> = examples.lines().take_while(|line| !line.is_empty()).collect();
+            assert!((2..=4).contains(&examples.len()), "{examples:?}");
+            for example in examples {
+                let Some((_, call)) = example.split_once("tenure ") else { panic!("{example}") };
+                let call = call.split("  ").next().unwrap().split([')', '|', '>', '\'']).next().unwrap();
+                let words = call.split_whitespace().filter(|word| *word != "exit");
+                let words =
+                    words.map(|word| if word == "\"$owner\"" { "0".repeat(48) } else { word.to_owned() });
+                let parsed = Cli::try_parse_from(["tenure".to_owned()].into_iter().chain(words));
+                assert!(parsed.is_ok(), "{example}: {parsed:?}");
+            }
+        }
     }
 
     #[test]

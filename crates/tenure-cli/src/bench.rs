@@ -150,7 +150,7 @@ impl Course {
 
     /// Why connecting takes so long: a server that has restarted may let nobody in for a while.
     fn trouble(&self) -> Option<StoreTrouble> {
-        let end = format!("; given up if that lasts {}", text::seconds(PATIENCE));
+        let end = format!("; giving up after {}", text::seconds(PATIENCE));
         Some(StoreTrouble::of(&self.waiting, &self.lockers[0], &self.place)?.until(&end))
     }
 

@@ -33,7 +33,8 @@ use tenure::{
 };
 
 use crate::{
-    exit, nested,
+    exit::{self, Stop},
+    nested,
     processes::{self, Family, Scope, raw},
     signals,
     waiting::pause,
@@ -282,8 +283,9 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
     if parent_id() == 0 {
-        exit::warn("the command would run in another PID namespace, where tenure cannot watch over it");
-        return ExitCode::from(exit::INTERNAL);
+        return exit::say(&Stop::internal(
+            "the command would run in another PID namespace, where tenure cannot watch over it",
+        ));
     }
     // The parent may have died before the death signal was set.
     if parent_id().to_string() != parent {
@@ -293,8 +295,7 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(true) => {}
         Ok(false) => return ExitCode::from(exit::LOST),
         Err(error) => {
-            exit::warn(&format!("the command cannot be started: {error}"));
-            return ExitCode::from(exit::INTERNAL);
+            return exit::say(&Stop::internal(format!("cannot start the command: {error}")));
         }
     }
     match keyboard.as_str() {
@@ -311,11 +312,12 @@ pub(crate) fn exec(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(program) = argv.first().cloned() else { return ExitCode::from(exit::USAGE) };
     let error = signals::execute(argv, &signals);
     let (code, why) = match error.kind() {
-        io::ErrorKind::NotFound => (exit::NOT_FOUND, "not found".to_owned()),
+        io::ErrorKind::NotFound => {
+            (exit::NOT_FOUND, "not found; check its path, or use -c for shell syntax".to_owned())
+        }
         _ => (exit::NOT_EXECUTABLE, error.to_string()),
     };
-    exit::warn(&format!("{}: {why}", program.to_string_lossy()));
-    ExitCode::from(code)
+    exit::say(&Stop::new(code, format!("{}: {why}", program.to_string_lossy())))
 }
 
 /// Waits until the watcher process knows our pid, and so can kill us if our parent cannot. False if that never happens.

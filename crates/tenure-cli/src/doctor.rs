@@ -159,17 +159,18 @@ fn advice(pace: ClockPace, promises: &Promises) -> Advice {
     };
     let (brief, default) = (text::brief, promises.default_ttl());
     let line = format!(
-        "ttl: {} is the shortest that makes sense here, {reason}: {answers} answers took {} at most, and this machine \
-         paused for {} at most, in {}; the default is {}",
-        brief(shortest),
+        "ttl: the default of {} is {}. Measured for {}: the slowest of {answers} answers took {}, the longest pause of \
+         this machine {}; the shortest useful ttl here is {} ({reason})",
+        brief(default),
+        if shortest > default { "too short here" } else { "fine" },
+        text::seconds(MEASURED),
         brief(round_trip),
         brief(pause),
-        text::seconds(MEASURED),
-        brief(default)
+        brief(shortest)
     );
     let finding = (shortest > default).then(|| {
         let what = format!(
-            "the default ttl of {} is too short here: the shortest that makes sense is {}, {reason}",
+            "the default ttl of {} is too short here: the shortest useful one is {}, {reason}",
             brief(default),
             brief(shortest)
         );
@@ -314,15 +315,18 @@ mod tests {
     #[test]
     fn the_shortest_ttl_follows_from_what_was_seen() {
         for (round_trip, pause, grain, shortest, reason) in [
-            (900, 4_000, 1, "100 ms is", "the shortest there is"),
-            (900, 28_000, 1, "300 ms is", "10 times the longest pause of this machine"),
-            (71_000, 28_000, 1, "800 ms is", "10 times the longest round trip"),
-            (171_000, 28_000, 1, "2.00 s is", "10 times the longest round trip"),
-            (900, 4_000, 6_000, "6.00 s is", "the unit in which paced counts leases"),
+            (900, 4_000, 1, "100 ms (", "the shortest there is"),
+            (900, 28_000, 1, "300 ms (", "10 times the longest pause of this machine"),
+            (71_000, 28_000, 1, "800 ms (", "10 times the longest round trip"),
+            (171_000, 28_000, 1, "2 s (", "10 times the longest round trip"),
+            (900, 4_000, 6_000, "6 s (", "the unit in which paced counts leases"),
         ] {
             let Advice { line, finding } = advised(round_trip, pause, grain);
-            assert!(line.starts_with(&format!("ttl: {shortest}")) && line.contains(reason), "{line}");
-            assert!(line.contains("95 answers") && line.ends_with("the default is 10.0 s"), "{line}");
+            assert!(line.contains(&format!("shortest useful ttl here is {shortest}{reason})")), "{line}");
+            assert!(
+                line.contains("95 answers") && line.starts_with("ttl: the default of 10 s is fine"),
+                "{line}"
+            );
             assert!(finding.is_none(), "{line}");
         }
     }
@@ -333,7 +337,7 @@ mod tests {
         let found = advised(1_200_000, 28_000, 1).finding.unwrap();
         assert_eq!(found.severity, Severity::Note);
         assert!(
-            found.what.contains("10.0 s is too short") && found.remedy.contains("12.0 s or more"),
+            found.what.contains("10 s is too short") && found.remedy.contains("12 s or more"),
             "{found:?}"
         );
     }

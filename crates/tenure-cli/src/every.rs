@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Every<'a> {
     global: &'a Global,
     once: RunOnce,
-    name: String,
+    name: LockName,
     every: Duration,
     even_if_failed: bool,
     skip_exit_code: u8,
@@ -35,7 +35,7 @@ impl<'a> Every<'a> {
         args: &Run,
         (name, set): (&LockName, impl Fn(Lock) -> Lock),
     ) -> Option<Self> {
-        let (every, name) = (args.every?, name.to_string());
+        let (every, name) = (args.every?, name.clone());
         let once = locks.once(&name).interval(every).with(set);
         let (even_if_failed, skip_exit_code) = (args.even_if_failed, args.skip_exit_code);
         Some(Self { global, once, name, every, even_if_failed, skip_exit_code })
@@ -60,17 +60,17 @@ impl<'a> Every<'a> {
     }
 
     fn question(&self, what: &str) -> Question<'a> {
-        Question::new(self.global, format!("{}: {what}", self.name))
+        Question::new(self.global, what).about(&self.name)
     }
 
     fn skip(&self, last: Result<Option<LastRun>, HoldError>) -> Result<Option<u8>, Stop> {
-        let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error))? else { return Ok(None) };
+        let Some(LastRun { by, ago, .. }) = last.map_err(|error| stop(&error).of(&self.name))? else {
+            return Ok(None);
+        };
         if !self.global.quiet {
-            let (ago, every) = (text::seconds(ago), text::seconds(self.every));
-            exit::warn(&format!(
-                "{}: skipped: {by} ran it {ago} ago, and it is to run once in {every}",
-                self.name
-            ));
+            let (next, ago) = (text::seconds(self.every.saturating_sub(ago)), text::ago(ago));
+            let line = format!("{}: skipped: {by} ran it {ago}; next run in {next}", self.name);
+            exit::warn(&exit::ending(&line, self.skip_exit_code));
         }
         Ok(Some(self.skip_exit_code))
     }
@@ -84,7 +84,7 @@ impl<'a> Every<'a> {
             return Ok(());
         }
         let counted = self.count(lease, Duration::ZERO, signals.asked_to_end()).await;
-        counted.map_err(Stop::signalled)?.map_err(|error| stop(&error))
+        counted.map_err(Stop::signalled)?.map_err(|error| stop(&error).of(&self.name))
     }
 
     /// The command has ended with this code: a success counts, from when it started.

@@ -1,6 +1,6 @@
 //! The exit codes, and the one line of error that goes with each.
 
-use std::{error::Error, io, process::ExitCode};
+use std::{error::Error, fmt::Display, io, process::ExitCode};
 
 use nix::sys::signal::Signal;
 use tenure::{AcquireError, BackendError, command::shown};
@@ -47,6 +47,12 @@ impl Stop {
         Self::new(INTERNAL, line)
     }
 
+    /// The same, and which lock it is about.
+    pub(crate) fn of(self, lock: impl Display) -> Self {
+        let line = if self.line.is_empty() { self.line } else { format!("{lock}: {}", self.line) };
+        Self { line, ..self }
+    }
+
     pub(crate) fn signalled(signal: Signal) -> Self {
         Self::new(SIGNAL.wrapping_add(u8::try_from(signal as i32).unwrap_or(0)), "")
     }
@@ -67,12 +73,17 @@ impl Stop {
     }
 }
 
-/// Says why, in one line, and turns it into an exit code.
+/// Says why, in one line, and turns it into an exit code: the one place for what ends the command.
 pub(crate) fn say(stop: &Stop) -> ExitCode {
     if !stop.line.is_empty() {
-        warn(&stop.line);
+        warn(&ending(&stop.line, stop.code));
     }
     ExitCode::from(stop.code)
+}
+
+/// A line that ends the command has its exit code, for a mail of cron or a journal, which do not show it.
+pub(crate) fn ending(line: &str, code: u8) -> String {
+    format!("{line} [exit {code}]")
 }
 
 /// One line on the standard error, which may be closed.
@@ -81,37 +92,66 @@ pub(crate) fn warn(line: &str) {
     let _ = text::write(&mut io::stderr(), &text::fitted(&line));
 }
 
-/// The error and its sources, each said once, in one line.
+/// The error and its sources, each said once, in one line: one that repeats what was said is left out.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
-    let mut source = error.source();
+    let (mut said, mut source) = (line.to_lowercase(), error.source());
     while let Some(error) = source {
         let text = error.to_string();
-        if !line.contains(&text) {
+        let lower = text.to_lowercase();
+        if !line.to_lowercase().contains(&lower) && !lower.contains(&said) {
             line = format!("{line}: {text}");
         }
-        source = error.source();
+        (said, source) = (lower, error.source());
     }
     shown(&line.replace(['\n', '\r'], " ")).within(4096).to_string()
 }
 
-/// The message of clap without its tips and its usage block, and without control characters.
-pub(crate) fn one_line(error: &clap::Error) -> String {
+/// The message of clap in one line with its tip and the help page of the verb, without control characters.
+pub(crate) fn one_line(error: &clap::Error, verb: Option<&str>) -> String {
+    let help = verb.map_or_else(|| "`tenure --help`".to_owned(), |verb| format!("`tenure {verb} --help`"));
     let text = match error.kind() {
         clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         | clap::error::ErrorKind::MissingSubcommand => "a command is missing".to_owned(),
         _ => error.to_string(),
     };
     // What the user wrote is part of the message and may have empty lines of its own.
-    let ends = ["\n\n  tip:", "\n\nUsage:", "\n\nFor more"];
+    let ends = [TIP, "\n\nUsage:", "\n\nFor more"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let message = text[..end].strip_prefix("error: ").unwrap_or(&text[..end]);
     // A URL that stands where none belongs may hold a password, which may hold blanks: clap ends what it quotes with `'
     // `.
-    let message = match message.split_once("://") {
-        Some((before, url)) => format!("{before}://…{}", url.rfind("' ").map_or("", |end| &url[end..])),
-        None => message.to_owned(),
+    let (message, is_url) = match message.split_once("://") {
+        Some((before, url)) => {
+            (format!("{before}://…{}", url.rfind("' ").map_or("", |end| &url[end..])), true)
+        }
+        None => (message.to_owned(), false),
     };
     let words: Vec<&str> = message.split_whitespace().collect();
-    format!("{}; try `tenure --help`", shown(&words.join(" ")).within(4096))
+    let end = match tip(error).filter(|_| !is_url) {
+        Some(tip) => format!("; did you mean {tip}?"),
+        None => usage(&text).map_or_else(|| ".".to_owned(), |usage| format!("; usage: {usage}.")),
+    };
+    format!("{}{end} See {help}", shown(&words.join(" ")).within(4096))
 }
+
+/// What clap would rather have read: a flag, a verb or a value like what was written.
+fn tip(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind::*, ContextValue};
+    let near =
+        [SuggestedArg, SuggestedSubcommand, SuggestedValue].into_iter().find_map(|kind| error.get(kind));
+    match near? {
+        ContextValue::String(one) => Some(one.clone()),
+        ContextValue::Strings(some) if !some.is_empty() => Some(some.join(" or ")),
+        _ => None,
+    }
+}
+
+/// The usage of a verb, where something is missing.
+fn usage(text: &str) -> Option<&str> {
+    let is_missing = text.contains("arguments were not provided");
+    text.split_once("Usage: ").filter(|_| is_missing)?.1.lines().next()
+}
+
+/// Before the tip of clap.
+const TIP: &str = "\n\n  tip:";

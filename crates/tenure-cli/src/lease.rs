@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::{
-    AcquireError, Guards, Label, Locker,
+    AcquireError, Guards, Label, LockName, Locker,
     backend::{EndOfGrant, Released, Renewal},
     view::Mode,
 };
@@ -50,15 +50,15 @@ pub(crate) async fn lock(global: &Global, args: LockArgs) -> Result<u8, Stop> {
         // A lease whose owner nobody knows could be neither renewed nor given back.
         drop(guard);
         let is_back = drained(&locks, LEAVE_PATIENCE, signals.asked_to_end()).await;
-        let fate = if is_back { "the lock was given back" } else { "the lock is free after its ttl" };
-        return Err(Stop::internal(format!("{name}: the owner could not be printed: {error}; {fate}")));
+        let fate = if is_back { "the lock was released" } else { "the lock is free after its ttl" };
+        return Err(Stop::internal(format!("{name}: cannot print the owner: {error}; {fate}")));
     }
     guard.detach();
     all_have_heard(&locks, signals.asked_to_end()).await;
     // The caller knows the owner, and an earlier answer may have granted it this lease: it is not released.
     printed.map(|()| 0).map_err(|error| {
         let fate = "the owner that was named holds the lock: ask again, or release it with `tenure unlock`";
-        Stop::internal(format!("{name}: the token could not be printed: {error}; {fate}"))
+        Stop::internal(format!("{name}: cannot print the token: {error}; {fate}"))
     })
 }
 
@@ -97,15 +97,19 @@ pub(crate) async fn renew(global: &Global, args: &Renew) -> Result<u8, Stop> {
     outlives_its_process(&locks, KEEP)?;
     let max = locks.promises().max_ttl;
     if args.ttl.ttl() > max {
-        return Err(Stop::usage(format!("--ttl: this store accepts {} at most", text::seconds(max))));
+        return Err(Stop::usage(format!(
+            "{}: --ttl: this store accepts {} at most",
+            args.name,
+            text::seconds(max)
+        )));
     }
     let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
-    let question = Question::new(global, format!("{}: renewing the lease", args.name));
+    let question = Question::new(global, "renewing the lease").about(&args.name);
     let renewal = question.answered(unhandled(), lease.renew(args.ttl.ttl())).await?;
     all_have_heard(&locks, unhandled()).await;
     match renewal {
         Renewal::Renewed => Ok(0),
-        Renewal::Gone => Err(gone(args.name.as_str(), args.lost_exit_code)),
+        Renewal::Gone => Err(Stop::new(args.lost_exit_code, gone(&args.name))),
     }
 }
 
@@ -116,17 +120,21 @@ pub(crate) async fn unlock(global: &Global, args: &Unlock) -> Result<u8, Stop> {
     nested::refuse_own(&args.name, args.owner, UNLOCK_ENDS_IT)?;
     let locks = store::connect(global).await?;
     let lease = locks.detached(&args.name, args.owner).map_err(|error| Stop::usage(error.to_string()))?;
-    let question = Question::new(global, format!("{}: giving the lock back", args.name));
+    let question = Question::new(global, "releasing the lock").about(&args.name);
     let released = question.answered(unhandled(), lease.release()).await?;
     all_have_heard(&locks, unhandled()).await;
     match released {
         Released::Released => Ok(0),
-        Released::WasGone => Err(gone(args.name.as_str(), args.lost_exit_code)),
+        Released::WasGone => Err(Stop::new(args.lost_exit_code, gone(&args.name))),
     }
 }
 
-fn gone(name: &str, code: u8) -> Stop {
-    Stop::new(code, format!("{name}: this owner does not hold the lock; the lease has ended or was broken"))
+fn gone(name: &LockName) -> String {
+    let see = text::word(name.as_str());
+    format!(
+        "{name}: this owner does not hold the lock: the lease has ended or was broken, or NAME, OWNER or --url is wrong. \
+         See tenure show {see}"
+    )
 }
 
 const ATTACH_ENDS_IT: &str =
@@ -140,7 +148,7 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, LockNames::only(name.clone())).await?;
     outlives_its_process(started.locks(), "another one cannot go on with it")?;
     let lock = started.set(started.locks().mutex(&name));
-    let question = Question::new(global, format!("{name}: going on with the lease"));
+    let question = Question::new(global, "attaching to the lease").about(&name);
     let attached = question.answered(started.signals().asked_to_end(), async {
         match lock.attach(owner).await {
             Err(AcquireError::Store(error)) => Err(error),
@@ -148,9 +156,9 @@ pub(crate) async fn attach(global: &Global, args: Attach) -> Result<u8, Stop> {
         }
     });
     let guard = attached.await?.map_err(|error| match error {
-        AcquireError::Gone => task.lost(format!("{name}: {error}")),
-        AcquireError::Config(error) => Stop::usage(error.to_string()),
-        other => Stop::internal(chain(&other)),
+        AcquireError::Gone => task.lost(gone(&name)),
+        AcquireError::Config(error) => Stop::usage(error.to_string()).of(&name),
+        other => Stop::internal(chain(&other)).of(&name),
     })?;
     match started.run(Guards::from(guard), async |_| Ok(())).await? {
         CommandEnd::Ended(code) => Ok(code),

@@ -124,8 +124,7 @@ impl Failing {
             return Err(Stop::store(error));
         }
         let is_said = is_new || is_live;
-        let line =
-            || format!("{}; asked again; given up if that lasts {}", chain(error), text::seconds(PATIENCE));
+        let line = || format!("{}; asking again, giving up after {}", chain(error), text::seconds(PATIENCE));
         Ok(is_said.then(line))
     }
 }

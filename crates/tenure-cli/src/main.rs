@@ -25,7 +25,7 @@ mod watcher;
 
 use std::{io, os::unix::net::UnixStream, panic, process::ExitCode};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tenure::command::shown;
 use tracing_subscriber::{field::MakeExt, fmt::format::debug_fn};
 
@@ -47,7 +47,9 @@ fn main() -> ExitCode {
     match Cli::try_parse() {
         // A panic has said why. It is ours, or the system's, which gives a driver no thread.
         Ok(cli) => panic::catch_unwind(|| main_loop(cli)).unwrap_or_else(|_| ExitCode::from(exit::INTERNAL)),
-        Err(error) if error.use_stderr() => exit::say(&Stop::usage(exit::one_line(&error))),
+        Err(error) if error.use_stderr() => {
+            exit::say(&Stop::usage(exit::one_line(&error, verb().as_deref())))
+        }
         Err(help) => {
             let text = help.render();
             let text = match text::is_colourful(&io::stdout()) {
@@ -59,13 +61,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// The verb on the command line, whose help has what was written wrongly.
+fn verb() -> Option<String> {
+    let written = std::env::args().skip(1).take_while(|word| word != "--");
+    let command = Cli::command();
+    written.into_iter().find(|word| command.find_subcommand(word).is_some())
+}
+
 /// Everything waits on the main thread: a child's death signal belongs to the thread that made it.
 fn main_loop(cli: Cli) -> ExitCode {
     init_tracing(cli.global.verbose);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return exit::say(&Stop::internal(format!("the async runtime cannot be started: {error}")));
+            return exit::say(&Stop::internal(format!("cannot start the async runtime: {error}")));
         }
     };
     let global = cli.global;
@@ -105,7 +114,8 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 fn init_tracing(verbose: u8) {
     let level = match verbose {
         0 => return,
-        1 => tracing::Level::INFO,
+        // The lines of progress are the command's own; these are what may go wrong on the way.
+        1 => tracing::Level::WARN,
         2 => tracing::Level::DEBUG,
         _ => tracing::Level::TRACE,
     };

@@ -31,20 +31,20 @@ const PARTS: &[(&str, &str, &str, &str)] = &[
     ("tenure-run", "guides/once-per-interval.md", "# Once per interval", "ONCE PER INTERVAL"),
     ("tenure-run", CLI, "### `run -v`", "OUTPUT"),
     ("tenure-run", DATA, "## Environment", "ENVIRONMENT"),
-    ("tenure-run", SCRIPTS, "# Scripts", "EXAMPLES"),
+    ("tenure-run", SCRIPTS, "# Scripts", "IN SCRIPTS"),
     ("tenure-lead", "guides/leader-election.md", "# Leader election", "ONE LEADER OF MANY"),
     ("tenure-lead", CLI, "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
     ("tenure-lead", DATA, "## Environment", "ENVIRONMENT"),
     ("tenure-attach", CLI, "## What `run` does to the command", "WHAT IT DOES TO THE COMMAND"),
     ("tenure-attach", DATA, "## Environment", "ENVIRONMENT"),
-    ("tenure-attach", SCRIPTS, "## A lease that moves to another process", "EXAMPLES"),
+    ("tenure-attach", SCRIPTS, "## A lease that moves to another process", "IN SCRIPTS"),
     ("tenure-ls", DATA, "### `ls` and `show`", "OUTPUT"),
     ("tenure-show", DATA, "### `ls` and `show`", "OUTPUT"),
     ("tenure-watch", DATA, "### `watch`", "OUTPUT"),
     ("tenure-lock", DATA, "### `lock`", "OUTPUT"),
     ("tenure-doctor", DATA, "### `doctor`", "OUTPUT"),
     ("tenure-bench", DATA, "### `bench`", "OUTPUT"),
-    ("tenure-break", CLI, "### `break`", "EXAMPLES"),
+    ("tenure-break", CLI, "### `break`", "OUTPUT"),
 ];
 
 const CLI: &str = "reference/cli.md";
@@ -52,7 +52,8 @@ const DATA: &str = "reference/json-and-environment.md";
 const SCRIPTS: &str = "guides/scripts.md";
 
 /// What the parts of the help are called on a page.
-const HELP: &[(&str, &str)] = &[("Exit codes:", "EXIT STATUS"), ("Parts:", "PARTS")];
+const HELP: &[(&str, &str)] =
+    &[("Examples:", "EXAMPLES"), ("Exit codes:", "EXIT STATUS"), ("Parts:", "PARTS")];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -60,7 +60,7 @@ pub(crate) async fn nesting(
     if around.is_empty() {
         return Ok(Nesting::Fits);
     }
-    let question = Question::new(global, format!("{name}: looking at the lock"));
+    let question = Question::new(global, "looking at the lock").about(name);
     let view = question.awaited(signal, locks.inspect(name)).await.map_err(Stop::signalled)?;
     let Ok(view) = view else { return Ok(Nesting::Unanswered) };
     let held = view.holders.iter().filter(|holder| around.contains(&holder.owner));

@@ -36,6 +36,8 @@ pub(crate) struct Release<'a> {
     /// Where the store is, for people.
     pub(crate) place: String,
     pub(crate) quiet: bool,
+    /// A release that worked is said as well.
+    pub(crate) is_verbose: bool,
     pub(crate) ttl: Duration,
 }
 
@@ -67,7 +69,11 @@ impl Release<'_> {
         let notice = || {
             is_said.set(true);
             let left = text::seconds(patience.saturating_sub(began.elapsed(TokioHost.now())));
-            format!("{}; given up in {left}; {}", self.unanswered(began), self.free())
+            format!(
+                "{}; giving up in {left}. {}; press Ctrl-C twice to end the wait",
+                self.unanswered(began),
+                self.free()
+            )
         };
         let said = announce_after(self.quiet, SILENCE, notice);
         let shown = waiting::spin(self.quiet, || self.unanswered(began));
@@ -76,19 +82,28 @@ impl Release<'_> {
         let failed = match attended(given_back, signals.insisted(), shown, said).await {
             Ok(Ok(())) => None,
             Ok(Err(None)) => Some(self.unanswered(began)),
-            Ok(Err(Some(error))) => {
-                Some(format!("{}: the lock was not given back: {}", self.name, exit::chain(&error)))
-            }
-            Err(_) => Some(format!("{}: the release was broken off by a signal", self.name)),
+            Ok(Err(Some(error))) => Some(format!(
+                "{}: the command has ended, but the lock was not released: {}",
+                self.name,
+                exit::chain(&error)
+            )),
+            Err(_) => Some(format!("{}: a signal ended the wait for the release", self.name)),
         };
+        let lost_one = gone.take().filter(|_| lost.is_none());
+        let is_there = lost.is_none() && lost_one.is_none();
         match failed {
             // A quorum has answered. Ended now, the process would leave the other nodes held until the ttl is over.
-            None => drop(drained(self.locks, LEAVE_PATIENCE, signals.insisted()).await),
-            Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}; {}", self.free())),
+            None => {
+                drained(self.locks, LEAVE_PATIENCE, signals.insisted()).await;
+                if self.is_verbose && is_there {
+                    exit::warn(&format!("{}: released", self.name));
+                }
+            }
+            Some(why) if !self.quiet && !is_said.get() => exit::warn(&format!("{why}. {}", self.free())),
             Some(_) => {}
         }
         // A lease that we do not believe in any more has ended by itself.
-        match gone.take().filter(|_| lost.is_none()) {
+        match lost_one {
             Some(lease) => Some(self.how_lost(lease, &leases, signals).await),
             None => None,
         }
@@ -168,29 +183,35 @@ impl Release<'_> {
 
     fn unanswered(&self, began: Moment) -> String {
         let waited = text::seconds(began.elapsed(TokioHost.now()));
-        format!("{}: {} has not answered the release for {waited}", self.name, self.place)
+        format!(
+            "{}: the command has ended, but {} has not confirmed the release for {waited}",
+            self.name, self.place
+        )
     }
 
     fn free(&self) -> String {
-        format!("the lock is free after its ttl of {} at the latest", text::seconds(self.ttl))
+        format!("The lock is free after its ttl of {} at the latest", text::seconds(self.ttl))
     }
 }
 
 /// How a lease with this token ended that was not given back, as far as its lock shows it.
 fn how_lost(view: Option<&LockView>, token: FencingToken) -> String {
     let Some(view) = view else {
-        return "it was broken, unlocked or forgotten, or expired".to_owned();
+        return ENDED.to_owned();
     };
     let how = match view.fence.cmp(&token) {
-        Ordering::Less => "the store forgot it",
-        Ordering::Equal => "it expired, or was unlocked",
+        Ordering::Less => "the store lost its data",
+        Ordering::Equal => "it expired, or tenure unlock ended it",
         // A break raises it, as each holder after it does; where all locks share it, those of others do as well.
-        Ordering::Greater => "it was broken, unlocked or forgotten, or expired",
+        Ordering::Greater => ENDED,
     };
     let now =
         view.holders.first().map_or_else(String::new, |holder| format!("; held by {}", text::holder(holder)));
     format!("{how}{now}")
 }
+
+/// All that may have been.
+const ENDED: &str = "it expired, tenure break or unlock ended it, or the store lost its data";
 
 #[cfg(test)]
 mod tests {
@@ -208,9 +229,9 @@ mod tests {
             LockView::new(name, holders, Vec::new(), FencingToken::new(fence))
         };
         let how = |fence| how_lost(Some(&view(fence, Vec::new())), FencingToken::new(7));
-        assert_eq!(how(6), "the store forgot it");
-        assert_eq!(how(7), "it expired, or was unlocked");
-        assert_eq!(how(8), "it was broken, unlocked or forgotten, or expired");
+        assert_eq!(how(6), "the store lost its data");
+        assert_eq!(how(7), "it expired, or tenure unlock ended it");
+        assert_eq!(how(8), ENDED);
         assert_eq!(how_lost(None, FencingToken::new(7)), how(8), "it does not answer");
         let robbed = view(8, vec![HolderView::new("someone", Mode::Exclusive)]);
         assert!(how_lost(Some(&robbed), FencingToken::new(7)).contains("; held by "));

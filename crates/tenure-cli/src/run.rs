@@ -60,7 +60,7 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
         match started.run(guards, proclaimed).await? {
             CommandEnd::Ended(code) => return Ok(code),
             CommandEnd::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
-            CommandEnd::Lost(line) if !global.quiet => exit::warn(&format!("{line}; campaigning again")),
+            CommandEnd::Lost(line) if !global.quiet => exit::warn(&format!("{line}. Campaigning again")),
             CommandEnd::Lost(_) => {}
         }
     }
@@ -68,7 +68,7 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
 
 /// A leader that cannot be found leads all the same.
 async fn proclaim(global: &Global, term: &Term, text: &str, signals: &mut Signals) -> Result<(), Stop> {
-    let question = Question::new(global, format!("{}: proclaiming", term.name()));
+    let question = Question::new(global, "proclaiming").about(term.name());
     let proclaimed = question.awaited(signals.asked_to_end(), term.proclaim(text)).await;
     if let Err(error) = proclaimed.map_err(Stop::signalled)? {
         exit::warn(&format!("{}: {}", term.name(), exit::chain(&error)));
@@ -165,9 +165,9 @@ impl<'a> Started<'a> {
         let since = TokioHost.now();
         let (first, name) = (self.wanted.first(&guard), self.wanted.held(&guard));
         let (name, place, quiet) = (name.as_str(), store::place(self.global), self.global.quiet);
-        let release = Release { locks: &self.locks, name, place, quiet, ttl: self.ttl };
-        let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let is_verbose = self.global.verbose > 0 && !quiet;
+        let release = Release { locks: &self.locks, name, place, quiet, is_verbose, ttl: self.ttl };
+        let (task, stopping, waited, every) = (self.task, self.stopping, self.waited, self.every.as_ref());
         let held = LockedCommand { task, name, stopping, guard, first, waited, is_verbose, release, every };
         let signals = &mut self.signals;
         let skipped = match before(signals).await {
@@ -370,7 +370,7 @@ impl LockedCommand<'_> {
         Ok(skipped)
     }
 
-    /// Gives the locks back: how a lease was lost, if the store says that it was gone.
+    /// Releases the locks: how a lease was lost, if the store says that it was gone.
     async fn leave(self, signals: &mut Signals) -> Option<String> {
         let is_capped = self.guard.check().is_err_and(|lost| lost.cause() == Loss::MaxHold);
         let left = if is_capped { self.release.ttl } else { self.guard.remaining() };
@@ -381,7 +381,7 @@ impl LockedCommand<'_> {
         signals.listen_to_stop();
         // We may have been stopped since the grant: nothing is started that would have to be killed at once.
         if let Err(lost) = self.guard.check() {
-            let line = format!("{}: {lost}; nothing was started", self.lost_name());
+            let line = format!("{}: {lost}. Started nothing", self.lost_name());
             self.release.in_passing(self.guard).await;
             return Ok(CommandEnd::Lost(line));
         }
@@ -390,19 +390,24 @@ impl LockedCommand<'_> {
         let mut child = match Child::start(&argv, &under, self.stopping.deadline(&self.guard)) {
             Ok(child) => child,
             Err(error) => {
+                let name = self.name;
                 self.leave(signals).await;
-                return Err(Stop::internal(format!("the command cannot be started: {error}")));
+                return Err(Stop::internal(format!("{name}: cannot start the command: {error}")));
             }
         };
         let started = TokioHost.now();
+        self.say_acquired();
         let ended = self.attend(&mut child, signals).await;
         let daemons = if ended.is_err() { child.daemons() } else { Vec::new() };
         child.bury(ended.is_err());
         match ended {
             Ok(code) => self.finish((code, started), since, signals).await,
-            Err(Over { why, is_planned }) => {
+            Err(Over { why, advice, is_planned }) => {
                 let name = self.lost_name();
-                let line = format!("{name}: {why}; the command was stopped{}", except(&daemons));
+                let line = match is_planned {
+                    true => format!("{name}: stopped the command: {why}{}", still_running(&daemons)),
+                    false => format!("{name}: {why}. Stopped the command{}{advice}", still_running(&daemons)),
+                };
                 self.say_how_it_went(since);
                 if is_planned {
                     // Our belief ends with it; the lease on the store lasts longer.
@@ -450,9 +455,18 @@ impl LockedCommand<'_> {
         };
         match lost {
             Some(line) => {
-                Err(task.lost(format!("{line}; the command had ended by itself, with code {code}")))
+                Err(task.lost(format!("{line}. The command had ended by itself, with code {code}")))
             }
             None => Ok(CommandEnd::Ended(code)),
+        }
+    }
+
+    /// What is held, for `-v`.
+    fn say_acquired(&self) {
+        if self.is_verbose {
+            let (token, ttl) = (self.first.token(), text::seconds(self.release.ttl));
+            let waited = text::seconds(self.waited);
+            exit::warn(&format!("{}: acquired after {waited}: token {token}, ttl {ttl}", self.name));
         }
     }
 
@@ -528,6 +542,7 @@ impl LockedCommand<'_> {
             // Broken, or forgotten by the store: nothing can be saved but the command's own tidying up.
             Err(lost) if lost.cause() == Loss::Taken => (steady(now + self.stopping.grace), Over::lost(lost)),
             // Too late already, as after a suspend of the machine.
+            Err(lost) if lost.cause() == Loss::Expired => (now, self.why_expired()),
             Err(lost) => (now, Over::lost(lost)),
             Ok(()) => {
                 let left = self.guard.remaining().saturating_sub(self.stopping.slack);
@@ -539,15 +554,26 @@ impl LockedCommand<'_> {
         over
     }
 
+    /// No renewal succeeded: for how long, and what the last one failed with.
+    fn why_expired(&self) -> Over {
+        let silent = self.release.ttl.saturating_sub(self.guard.remaining());
+        let failure = self.guard.iter().find_map(Lease::renewal_error);
+        let failure = failure.map_or_else(String::new, |error| format!(": {}", exit::chain(&error)));
+        let for_how_long = text::seconds(silent);
+        let why = format!("the lease was lost: no renewal succeeded for {for_how_long}{failure}");
+        Over { why, advice: ". Check the store: tenure doctor", is_planned: false }
+    }
+
     async fn kill_at(&self, kill_at: Moment, child: &mut Child) {
         child.stop(kill_at, Deadline::new(None, kill_at + self.stopping.slack / 2)).await;
     }
 
     fn why_now(&self) -> Over {
         if self.guard.is_renewal_failing() || self.task.max_hold.is_none() {
-            Over::lost("the lease was lost: it could not be renewed in time")
+            self.why_expired()
         } else {
-            Over { why: "--max-hold is over".to_owned(), is_planned: true }
+            let max_hold = humantime::format_duration(self.task.max_hold.unwrap_or_default());
+            Over { why: format!("--max-hold {max_hold} reached"), advice: "", is_planned: true }
         }
     }
 
@@ -567,7 +593,7 @@ impl LockedCommand<'_> {
             if left() >= LONG && !self.release.quiet {
                 let left = text::seconds(left());
                 exit::warn(&format!(
-                    "{}: held for another {left} by --min-hold; a second signal ends that",
+                    "{}: held for another {left} by --min-hold; a second signal ends the hold",
                     self.name
                 ));
             }
@@ -603,13 +629,15 @@ pub(crate) enum CommandEnd {
 /// The command was stopped because the lease is over, or is about to be.
 struct Over {
     why: String,
+    /// What to do.
+    advice: &'static str,
     /// `--max-hold` is over, and nothing is wrong with the lease or the store.
     is_planned: bool,
 }
 
 impl Over {
     fn lost(why: impl ToString) -> Self {
-        Self { why: why.to_string(), is_planned: false }
+        Self { why: why.to_string(), advice: "", is_planned: false }
     }
 }
 
@@ -619,12 +647,15 @@ fn steady(moment: Moment) -> Moment {
 }
 
 /// The end of the message if there are daemons, which are not stopped.
-fn except(daemons: &[nix::unistd::Pid]) -> String {
+fn still_running(daemons: &[nix::unistd::Pid]) -> String {
     if daemons.is_empty() {
         return String::new();
     }
     let pids: Vec<String> = daemons.iter().map(ToString::to_string).collect();
-    format!(", except daemons, which have a session of their own: pid {}", pids.join(", "))
+    let pids = pids.join(", ");
+    format!(
+        ". Still running: pid {pids} (started its own session, setsid). It may overlap with the next holder"
+    )
 }
 
 /// A command that is to run under a lease, and how.

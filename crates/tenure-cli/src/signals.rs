@@ -111,7 +111,7 @@ pub(crate) async fn unhandled() -> Signal {
 
 fn listen(to: Signal) -> Result<SignalStream, Stop> {
     signal(SignalKind::from_raw(to as i32))
-        .map_err(|error| Stop::internal(format!("signal handlers cannot be installed: {error}")))
+        .map_err(|error| Stop::internal(format!("cannot install signal handlers: {error}")))
 }
 
 fn listen_unless_ignored(to: Signal) -> Result<Option<SignalStream>, Stop> {

@@ -84,7 +84,13 @@ fn folder() -> Result<PathBuf, Stop> {
 fn make_folder() -> Result<(), Stop> {
     let folder = folder()?;
     DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(|error| {
-        Stop::new(UNAVAILABLE, format!("the state directory {} cannot be made: {error}", folder.display()))
+        Stop::new(
+            UNAVAILABLE,
+            format!(
+                "cannot create the state directory {}: {error}; name a store with --url",
+                folder.display()
+            ),
+        )
     })
 }
 

@@ -49,12 +49,28 @@ pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// `web-3 pid 4711 import.sh since 10:02:07, 6.2 s left`
+/// `web-3 pid 4711 import.sh since 10:02:07, expires in 6.2 s unless renewed`
 pub(crate) fn holder(holder: &HolderView) -> String {
-    let who = holder.who();
+    let end = |left| format!("expires in {} unless renewed", seconds(left));
+    let end = holder.expires_in.map_or_else(|| "does not expire".to_owned(), end);
+    format!("{}, {end}", holder_since(holder))
+}
+
+/// `web-3 pid 4711 import.sh since 10:02:07`
+pub(crate) fn holder_since(holder: &HolderView) -> String {
     let since = holder.since.map_or(String::new(), |since| format!(" since {}", clock(since)));
-    let end = holder.expires_in.map_or_else(|| "without an end".to_owned(), |left| seconds(left) + " left");
-    format!("{who}{since}, {end}")
+    holder.who() + &since
+}
+
+/// `12 s ago`
+pub(crate) fn ago(d: Duration) -> String {
+    if d < Duration::from_secs(1) { "just now".to_owned() } else { seconds(d) + " ago" }
+}
+
+/// `4711`, or in quotes what a shell would not take as one word.
+pub(crate) fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+,=".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{text}'") }
 }
 
 /// `6.2 s`, or that it does not end by the clock.
@@ -62,7 +78,7 @@ pub(crate) fn left(left: Option<Duration>) -> String {
     left.map_or_else(|| "no end".to_owned(), seconds)
 }
 
-/// Three digits and a unit: `850 ns`, `9.81 µs`, `1.24 ms`, `12.0 s`
+/// Three digits and a unit: `850 ns`, `9.81 µs`, `1.24 ms`, `12 s`
 pub(crate) fn brief(d: Duration) -> String {
     let nanos = d.as_secs_f64() * 1e9;
     let (number, unit) = match nanos {
@@ -72,16 +88,23 @@ pub(crate) fn brief(d: Duration) -> String {
         _ => (nanos / 1e9, "s"),
     };
     let digits = if number < 10.0 { 2 } else { usize::from(number < 100.0) };
-    format!("{number:.digits$} {unit}")
+    let number = format!("{number:.digits$}");
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { &number };
+    format!("{number} {unit}")
 }
 
-/// `6.2 s`, `4 min 10 s`, `3 h 5 min`
+/// `6.2 s`, `10 s`, `4 min 10 s`, `1 h`
 pub(crate) fn seconds(d: Duration) -> String {
     let whole = d.as_secs();
+    let both = |(large, of): (u64, &str), (small, unit): (u64, &str)| match small {
+        0 => format!("{large} {of}"),
+        _ => format!("{large} {of} {small} {unit}"),
+    };
     match whole {
-        0..60 => format!("{:.1} s", d.as_secs_f64()),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        0..60 => format!("{:.1}", d.as_secs_f64()).trim_end_matches(".0").to_owned() + " s",
+        60..3600 => both((whole / 60, "min"), (whole % 60, "s")),
+        _ => both((whole / 3600, "h"), (whole % 3600 / 60, "min")),
     }
 }
 
@@ -148,17 +171,37 @@ mod tests {
     }
     #[test]
     fn durations_read_at_a_glance() {
-        let cases = [(6_230, "6.2 s"), (250_000, "4 min 10 s"), (11_100_000, "3 h 5 min"), (0, "0.0 s")];
+        let cases = [
+            (6_230, "6.2 s"),
+            (250_000, "4 min 10 s"),
+            (300_000, "5 min"),
+            (11_100_000, "3 h 5 min"),
+            (3_600_000, "1 h"),
+            (0, "0 s"),
+            (10_000, "10 s"),
+            (9_970, "10 s"),
+        ];
         for (ms, text) in cases {
             assert_eq!(seconds(Duration::from_millis(ms)), text);
         }
     }
 
     #[test]
+    fn the_past_is_told_in_whole_words() {
+        assert_eq!(ago(Duration::from_millis(40)), "just now");
+        assert_eq!(ago(Duration::from_secs(12)), "12 s ago");
+    }
+
+    #[test]
+    fn a_word_for_a_shell_is_quoted_where_it_must_be() {
+        assert_eq!([word("deploy/web-1"), word("a b")], ["deploy/web-1", "'a b'"]);
+    }
+
+    #[test]
     fn short_times_have_three_digits_and_a_unit() {
         let cases =
-            [(0, "0 ns"), (850, "850 ns"), (9_812, "9.81 µs"), (52_000, "52.0 µs"), (412_300, "412 µs")];
-        for (nanos, text) in cases.into_iter().chain([(1_240_000, "1.24 ms"), (12_000_000_000, "12.0 s")]) {
+            [(0, "0 ns"), (850, "850 ns"), (9_812, "9.81 µs"), (52_000, "52 µs"), (412_300, "412 µs")];
+        for (nanos, text) in cases.into_iter().chain([(1_240_000, "1.24 ms"), (12_000_000_000, "12 s")]) {
             assert_eq!(brief(Duration::from_nanos(nanos)), text);
         }
     }

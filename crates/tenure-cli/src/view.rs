@@ -32,7 +32,7 @@ pub(crate) fn print_exactly(text: &str) -> Result<(), Stop> {
 pub(crate) fn printed(attempt: io::Result<()>) -> Result<(), Stop> {
     match attempt {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Stop::internal(format!("the standard output cannot be written: {error}")))
+            Err(Stop::internal(format!("cannot write to the standard output: {error}")))
         }
         _ => Ok(()),
     }
@@ -101,7 +101,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let question = Question::new(global, format!("{}: looking at the lock", args.name));
+    let question = Question::new(global, "looking at the lock").about(&args.name);
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
     if args.json {
         print_exactly(&json(&view))?
@@ -124,9 +124,9 @@ fn text(view: &LockView) -> String {
         text += &format!("  {place}. waits ({}) for {waited}: {}\n", waits.mode, waits.who());
     }
     if let Some(memo) = &view.memo {
-        let [age, left] = [memo.age, memo.left].map(text::seconds);
+        let (age, left) = (text::ago(memo.age), text::seconds(memo.left));
         let (owner, said) = (shown(&memo.owner).within(128), shown(&memo.text).within(1024));
-        text += &format!("  memo of {age} ago, {left} left, owner {owner}: {said}\n");
+        text += &format!("  memo of {age}, {left} left, owner {owner}: {said}\n");
     }
     text += &format!("  fence {}\n", view.fence);
     text
@@ -134,7 +134,7 @@ fn text(view: &LockView) -> String {
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
     let locks = store::connect(global).await?;
-    let question = Question::new(global, format!("{}: breaking the lock", args.name));
+    let question = Question::new(global, "breaking the lock").about(&args.name);
     let robbed = question.answered(unhandled(), locks.force_release(&args.name)).await?;
     if global.quiet {
         return Ok(0);
@@ -142,12 +142,12 @@ pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop
     let name = shown(args.name.as_str());
     let mut text = String::new();
     for holder in &robbed {
-        text += &format!("{name} was taken from {}\n", text::holder(holder));
+        text += &format!("{name} was taken from {}\n", text::holder_since(holder));
     }
     match try_print(if robbed.is_empty() { format!("{name} was free") } else { text }.as_str()) {
         // It is done, whether it can be said or not.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::internal(format!(
-            "{name}: the lock was broken, but the standard output cannot be written: {error}"
+            "{name}: the lock was broken, but cannot write to the standard output: {error}"
         ))),
         _ => Ok(0),
     }

@@ -11,7 +11,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::Signal;
 use tenure::{
-    AcquireError, BackendError, ErrorKind, Guard, Lock, Locker, Progress,
+    AcquireError, BackendError, ErrorKind, Guard, Lock, LockName, Locker, Progress,
     backend::{Host, Moment, TokioHost},
     command::shown,
 };
@@ -110,7 +110,7 @@ impl<'a> LockWait<'a> {
             Ok(Ok(guard)) => Ok(guard),
             Ok(Err(error)) => {
                 self.leave(signals).await;
-                Err(self.stop(&error))
+                Err(self.stop(&error, budget))
             }
             Err(signal) => {
                 self.leave(signals).await;
@@ -128,14 +128,29 @@ impl<'a> LockWait<'a> {
         drained(self.locks, patience, signals.asked_to_end()).await;
     }
 
-    fn stop(&self, error: &AcquireError) -> Stop {
-        Stop::not_acquired(error, self.conflict, || match error {
-            _ if self.quiet => String::new(),
-            AcquireError::TimedOut { holder: Some(holder), .. } => {
-                format!("{}: held by {}", self.name(), text::holder(holder))
-            }
-            _ => format!("{}: not acquired in time", self.name()),
-        })
+    fn stop(&self, error: &AcquireError, budget: Option<Duration>) -> Stop {
+        if let (AcquireError::TimedOut { .. }, true) = (error, self.quiet) {
+            return Stop::new(self.conflict, "");
+        }
+        Stop::not_acquired(error, self.conflict, || self.held(error, budget)).of(self.name())
+    }
+
+    /// Another owner holds it: how long that was waited for, who, and what to do.
+    fn held(&self, error: &AcquireError, budget: Option<Duration>) -> String {
+        let AcquireError::TimedOut { waited, ahead, holder } = error else { return String::new() };
+        let holder = holder.as_ref().map(|holder| format!("held by {}", text::holder(holder)));
+        let see = match self.progress.name() {
+            Some(name) => format!("tenure show {}", text::word(name.as_str())),
+            None => "tenure ls".to_owned(),
+        };
+        if budget.is_some_and(|budget| budget.is_zero()) {
+            let holder = holder.unwrap_or_else(|| "another owner has it, or waits for it".to_owned());
+            return format!("not acquired: {holder}. Wait for it with -w 5m, or see {see}");
+        }
+        let holder = holder.map_or_else(String::new, |holder| format!("; {holder}"));
+        let ahead = ahead.filter(|ahead| *ahead > 0);
+        let ahead = ahead.map_or_else(String::new, |ahead| format!(", {ahead} waiting ahead"));
+        format!("gave up after {} (--wait){ahead}{holder}. See {see}", text::seconds(*waited))
     }
 
     /// The progress line.
@@ -159,7 +174,7 @@ impl<'a> LockWait<'a> {
 
     /// The line where there is no progress line.
     fn notice(&self, trouble: &StoreTrouble) -> String {
-        format!("{}: {}", self.waited(), trouble.why)
+        format!("{}: waiting: {}", self.name(), trouble.why)
     }
 
     fn waited(&self) -> String {
@@ -176,9 +191,9 @@ impl<'a> LockWait<'a> {
     fn trouble(&self, budget: Option<Duration>) -> Option<StoreTrouble> {
         let end = match budget {
             Some(Duration::ZERO) => String::new(),
-            Some(_) => "; given up when --wait is over".to_owned(),
+            Some(_) => "; giving up when --wait ends".to_owned(),
             None => self.patience.map_or_else(String::new, |patience| {
-                format!("; given up if that lasts {}", text::seconds(patience))
+                format!("; giving up after {}", text::seconds(patience))
             }),
         };
         StoreTrouble::of(&self.progress, self.locks, &self.place).map(|trouble| trouble.until(&end))
@@ -189,6 +204,8 @@ impl<'a> LockWait<'a> {
 pub(crate) struct Question<'a> {
     global: &'a Global,
     what: String,
+    /// The lock that is asked about, if it is one.
+    lock: Option<LockName>,
     /// How long the store has to work for the answer.
     work: Duration,
     most: Duration,
@@ -197,7 +214,12 @@ pub(crate) struct Question<'a> {
 impl<'a> Question<'a> {
     /// `what` is done by it, for people.
     pub(crate) fn new(global: &'a Global, what: impl Into<String>) -> Self {
-        Self { global, what: what.into(), work: Duration::ZERO, most: QUESTION }
+        Self { global, what: what.into(), lock: None, work: Duration::ZERO, most: QUESTION }
+    }
+
+    /// One about this lock.
+    pub(crate) fn about(self, lock: &LockName) -> Self {
+        Self { lock: Some(lock.clone()), ..self }
     }
 
     /// One to which the answer may take so long.
@@ -216,8 +238,12 @@ impl<'a> Question<'a> {
         signal: impl Future<Output = Signal>,
         answer: impl Future<Output = Result<A, BackendError>>,
     ) -> Result<A, Stop> {
+        let lock = self.lock.clone();
         let answer = self.awaited(signal, answer).await.map_err(Stop::signalled)?;
-        answer.map_err(|error| Stop::store(&error))
+        answer.map_err(|error| match lock {
+            Some(lock) => Stop::store(&error).of(lock),
+            None => Stop::store(&error),
+        })
     }
 
     /// The same for an answer of any kind.
@@ -230,12 +256,14 @@ impl<'a> Question<'a> {
         answer: impl Future<Output = A>,
     ) -> Result<A, Signal> {
         let (began, place, quiet) = (TokioHost.now(), store::place(self.global), self.global.quiet);
+        let what =
+            self.lock.as_ref().map_or_else(|| self.what.clone(), |lock| format!("{lock}: {}", self.what));
         let line = || {
             let waited = began.elapsed(TokioHost.now()).saturating_sub(self.work);
             let most = text::seconds(self.most);
             match waited < LONG {
-                true => self.what.clone(),
-                false => format!("{}: {}; given up after {most}", self.what, silence(&place, waited)),
+                true => what.clone(),
+                false => format!("{what}: {}; giving up after {most}", silence(&place, waited)),
             }
         };
         let said = announce_after(quiet, self.work + LONG, line);
@@ -332,13 +360,13 @@ fn served_in(error: &BackendError) -> Option<Duration> {
 }
 
 pub(crate) fn silence(place: &str, waited: Duration) -> String {
-    format!("{place} has not answered for {}", text::seconds(waited))
+    format!("no answer from {place} for {}", text::seconds(waited))
 }
 
 /// What spares the wait for a server whose guard makes it wait.
 fn way_out(locks: &Locker) -> String {
     locks.promises().max_ttl_parameter.map_or_else(String::new, |parameter| {
-        format!("; in tests, ?guard=off or a smaller ?{parameter}= in the URL spares this wait")
+        format!("; a test server needs no such wait: add ?guard=off or a smaller ?{parameter}= to the URL")
     })
 }
 

@@ -113,7 +113,7 @@ impl Watcher {
             }
             Err(error) if !self.is_missed => {
                 self.is_missed = true;
-                exit::warn(&format!("{what} and cannot be started again: {error}; it is tried until it can"));
+                exit::warn(&format!("{what}, and another one cannot be started yet: {error}; trying again"));
             }
             Err(_) => {}
         }

@@ -115,7 +115,7 @@ fn bad_owners_are_refused() {
 fn stores_that_cannot_keep_an_owner_say_so() {
     let quorum = Stage::on_quorum();
     let refused = quorum.run(&["lock", "job", "--ttl", "5s", "--owner", OWNER]);
-    refused.complained(64, "redlock gives each claim an owner of its own");
+    refused.complained(64, "redlock chooses the owner of each claim");
     let sessions = Stage::on_zookeeper();
     sessions.run(&["lock", "job", "--ttl", "5s", "--owner", OWNER]).complained(64, "use `tenure run`");
     sessions.run(&["attach", "job", OWNER, "--", "touch", "ran"]).complained(64, "use `tenure run`");

@@ -228,7 +228,11 @@ fn a_folder_that_may_not_be_written_is_refused() {
     fs::create_dir(nobody.stage.path("store")).unwrap();
     allow(&nobody.stage.path("store"), 0o555);
     let file = nobody.stage.path("store/locks.db");
-    nobody.is_refused(&file, &VERBS[..4], "cannot be made; its directory must exist and be writable");
+    nobody.is_refused(
+        &file,
+        &VERBS[..4],
+        "cannot create the database file; its directory must exist and be writable",
+    );
     allow(&nobody.stage.path("store"), 0o755);
 }
 
@@ -238,7 +242,7 @@ fn a_home_that_may_not_be_written_is_refused() {
     let nobody = Nobody::new();
     fs::create_dir(nobody.stage.path(".local")).unwrap();
     allow(&nobody.stage.path(".local"), 0o555);
-    nobody.run(None, VERBS[0]).complained(69, "cannot be made");
+    nobody.run(None, VERBS[0]).complained(69, "cannot create the database file");
     allow(&nobody.stage.path(".local"), 0o755);
     assert!(snapshot(&nobody.stage.path(".local")).is_empty());
 }

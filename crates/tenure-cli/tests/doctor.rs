@@ -52,7 +52,7 @@ fn doctor_says_which_ttl(stage: &Stage) {
         " is the shortest that makes sense here, ",
         " answers took ",
         "paused for ",
-        "the default is 10.0 s",
+        "the default of 10 s is fine",
     ];
     assert!(parts.iter().all(|part| line.contains(part)), "{ended:?}");
 }
@@ -130,7 +130,7 @@ fn a_store_that_cannot_be_reached_is_69() {
     for (url, part) in [
         ("sqlite:nowhere/locks.db", "its directory must exist"),
         ("sqlite:notes.txt", "not an SQLite database"),
-        ("sqlite:notes.txt/locks.db", "cannot be reached"),
+        ("sqlite:notes.txt/locks.db", "cannot reach"),
     ] {
         for arguments in [&["doctor"][..], &["doctor", "--json"]] {
             stage.run(&[arguments, &["--url", url]].concat()).complained(69, part);

@@ -136,7 +136,7 @@ fn bad_input_is_named_and_no_secret_is_shown() {
     let gone = EtcdServer::start();
     gone.kill();
     let stage = Stage::at(gone.url(""));
-    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot reach");
     let wrong = Certificates::new();
     let cases = [
         // A busy member hashes a password slowly, on purpose.

@@ -285,7 +285,7 @@ fn a_standard_output_that_is_full_is_70_and_one_that_is_closed_is_not() {
         "--version",
     ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let line = "the standard output cannot be written: No space left on device (os error 28)\n";
+        let line = "cannot write to the standard output: No space left on device (os error 28) [exit 70]\n";
         // What was done is done.
         let done = verb.strip_prefix("break ").map(|name| format!("{name}: the lock was broken, but "));
         let line = format!("tenure: {}{line}", done.unwrap_or_default());

@@ -111,12 +111,7 @@ fn a_robbed_leader_campaigns_again(stage: &Stage) {
     }
     next_term(stage, 3);
     assert!(one.is_running());
-    assert_eq!(
-        one.said().matches("; the command was stopped; campaigning again\n").count(),
-        3,
-        "{}",
-        one.said()
-    );
+    assert_eq!(one.said().matches(". Stopped the command. Campaigning again\n").count(), 3, "{}", one.said());
 }
 
 /// The address of a leader is shown for as long as it leads, and it is that one's.
@@ -153,7 +148,7 @@ fn with_a_flapping_server_it_goes_on() {
         stage.server().stop();
         let lost = format!("{}", round + 1);
         eventually("the lead is lost", PATIENCE, || {
-            (one.said().matches("the command was stopped").count() > round).then_some(lost.len())
+            (one.said().matches("Stopped the command").count() > round).then_some(lost.len())
         });
         assert!(one.is_running(), "{}", one.said());
         thread::sleep((2 * ttl).saturating_sub(began.elapsed()));

@@ -313,13 +313,13 @@ const LEAVER: &str = "setpgrp 0, getpgrp getppid; open F, '>', 'pid.leaver'; pri
     while (1) { open B, '>>', 'beats'; print B \"leaver\\n\"; close B; select undef, undef, undef, 0.02 }";
 
 /// L1: a command that leaves its group is stopped and waited for all the same. Only the group was signalled and looked at
-/// once: "the command was stopped" was said of one that ran on beside the next holder.
+/// once: "Stopped the command" was said of one that ran on beside the next holder.
 fn a_command_that_leaves_its_group_is_stopped(stage: &Stage) {
     let (_, text) = scaled_ttl(2 * SECOND);
     let holder = stage.start(&["run", "--ttl", &text, "job", "--", "perl", "-e", LEAVER]);
     stage.beats("leaver");
     stage.run(&["-q", "break", "job"]).silent(0);
-    holder.ended().complained(79, "the command was stopped");
+    holder.ended().complained(79, "Stopped the command");
     assert!(!is_alive(stage.number("pid.leaver")));
     let holder = stage.start(&["run", "job", "--", "perl", "-e", LEAVER]);
     stage.has_lines("beats", stage.lines("beats").len() + 1);
@@ -379,9 +379,7 @@ fn a_daemon_is_neither_waited_for_nor_stopped(stage: &Stage) {
     stage.beats("holder");
     stage.run(&["-q", "break", "job"]).silent(0);
     let daemon: i32 = stage.number("pid.daemon");
-    holder
-        .ended()
-        .complained(79, &format!("except daemons, which have a session of their own: pid {daemon}"));
+    holder.ended().complained(79, &format!("Still running: pid {daemon} (started its own session, setsid)"));
     assert!(is_alive(daemon));
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
 }

@@ -49,7 +49,9 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
 fn every_verb_and_flag_is_in_the_manual() {
     let (stage, manual) = (Stage::new(), manual());
     let help = stage.run(&["--help"]).out;
-    let verbs: Vec<&str> = listed(&help, "Commands:").filter(|verb| *verb != "help").collect();
+    let groups = ["Run:", "Inspect:", "Scripts:", "Maintenance:"];
+    let listed = groups.into_iter().flat_map(|group| listed(&help, group));
+    let verbs: Vec<&str> = listed.filter(|verb| *verb != "help").collect();
     assert!(verbs.contains(&"run") && verbs.contains(&"completions"), "{verbs:?}");
     for verb in verbs {
         assert!(manual.contains(&format!("| `{verb}")), "the verb {verb}");

@@ -91,7 +91,7 @@ fn a_command_goes_on_while_its_mysql_server_is_restarted() {
     stage.beats("first");
     let token = stage.show("job")["holders"][0]["token"].clone();
     server.kill();
-    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot reach");
     server.start_again();
     let left = || stage.show("job")["holders"][0]["expires_in_ms"].as_u64();
     eventually("the command talks to the new server", stage::PATIENCE, || {
@@ -124,11 +124,11 @@ fn what_is_wrong_with_mysql_is_said_in_one_line() {
         (at("tenure:hidden", "tenure"), "refuses this user or password"),
         (at("tenure", "tenure"), "refuses this user or password"),
         (at("joe:hidden", "tenure"), "refuses this user or password"),
-        (at("tenure:right", "nothing"), "lacks a right"),
+        (at("tenure:right", "nothing"), "lacks a permission"),
         (at("tenure:right", "tenure?ssl-mode=REQUIRED"), "does not speak TLS"),
         (at("tenure:hidden", no_ca), "cannot be read"),
-        (at("tenure:right", "tenure?table=nowhere.locks"), "lacks a right"),
-        (nowhere, "cannot be reached"),
+        (at("tenure:right", "tenure?table=nowhere.locks"), "lacks a permission"),
+        (nowhere, "cannot reach"),
     ] {
         let ended = Stage::at(url).run(&["run", "-n", "job", "--", "true"]);
         assert!(!format!("{ended:?}").contains("hidden"), "{ended:?}");
@@ -288,7 +288,7 @@ fn the_recipe_for_mysql_gives_the_rights_that_are_needed() {
         server.sql(&format!("REVOKE {right} ON tenure_lock FROM locks@'%'"));
         let ended = stage.run(&["run", "-n", &format!("without {right}"), "--", "true"]);
         if is_needed {
-            ended.complained(69, "this MySQL user lacks a right");
+            ended.complained(69, "this MySQL user lacks a permission");
         } else {
             ended.silent(0);
         }

@@ -37,7 +37,7 @@ fn hangs(url: &str, address: &str, stop: impl Fn(), resume: impl Fn()) {
     stop();
     let quiet = stage.start(&["-q", "run", "a", "--", "true"]);
     let loud = stage.start(&["run", "b", "--", "true"]);
-    says(&loud, &["b: waiting for ", address, "; given up if that lasts 30.0 s"]);
+    says(&loud, &["b: waiting: ", address, "; giving up after 30 s"]);
     resume();
     quiet.ended().mute(0);
     loud.ended().complained(0, address);
@@ -90,7 +90,7 @@ fn a_server_that_is_not_there_yet_is_named_once() {
     stage.server().kill();
     let waiting = stage.start(&["run", "job", "--", "true"]);
     let address = format!("127.0.0.1:{}", stage.server().port());
-    says(&waiting, &["job: waiting for ", "cannot be reached", &address]);
+    says(&waiting, &["job: waiting: ", "cannot reach", &address]);
     stage.server().start_again();
     waiting.ended().complained(0, &address);
 }
@@ -101,12 +101,12 @@ fn another_reason_is_another_line() {
     let mut stage = Stage::on_redis_with("?max_ttl=4s");
     stage.server().kill();
     let waiting = stage.start(&["run", "job", "--", "true"]);
-    says(&waiting, &["cannot be reached"]);
+    says(&waiting, &["cannot reach"]);
     stage.server().start_again();
     let ended = waiting.ended();
     let lines: Vec<&str> = ended.err.lines().collect();
     assert_eq!((ended.code, lines.len()), (0, 2), "{ended:?}");
-    assert!(lines[1].contains("grants nothing for another"), "{ended:?}");
+    assert!(lines[1].contains("grants no locks for another"), "{ended:?}");
 }
 
 /// The README's first minute: a server that was started a moment ago says for how long it makes us wait, and how to be spared.
@@ -115,8 +115,7 @@ fn a_server_that_was_just_started_says_how_long_and_how_to_be_spared() {
     let server = RedisServer::start();
     let stage = Stage::at(server.url(""));
     let waiting = stage.start(&["run", "job", "--", "true"]);
-    let parts =
-        ["grants nothing for another ", " s, ", "?guard=off or a smaller ?max_ttl= in the URL spares"];
+    let parts = ["grants no locks for another ", " s, ", "?guard=off or a smaller ?max_ttl= to the URL"];
     says(&waiting, &parts);
     Stage::on_redis().run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
@@ -143,19 +142,19 @@ fn every_verb_says_that_the_store_does_not_answer() {
     stage.run(&["run", "job", "--", "true"]).silent(0);
     let hog = stage.hog_from_readers();
     let file = stage.database();
-    let silent = format!("sqlite:{} has not answered for ", file.to_str().unwrap());
+    let silent = format!("no answer from sqlite:{} for ", file.to_str().unwrap());
     let asked: [(&[&str], &str); 7] = [
         (&["show", "job"], "job: looking at the lock: "),
         (&["ls"], "looking through the store: "),
         (&["doctor"], "looking at the store: "),
         (&["break", "job"], "job: breaking the lock: "),
         (&["renew", "job", OWNER, "--ttl", "1m"], "job: renewing the lease: "),
-        (&["unlock", "job", OWNER], "job: giving the lock back: "),
+        (&["unlock", "job", OWNER], "job: releasing the lock: "),
         (&["lock", "job", "--ttl", "1m"], "the database is locked by another process"),
     ];
     let mut processes = asked.map(|(verb, what)| (stage.start(verb), verb, what));
     for (process, verb, what) in &mut processes {
-        let part = if what.ends_with(": ") { &silent } else { "; given up if that lasts 30.0 s" };
+        let part = if what.ends_with(": ") { &silent } else { "; giving up after 30 s" };
         eventually("the wait is announced", PATIENCE, || {
             let said = process.said();
             let line = said.lines().next().filter(|_| said.ends_with('\n'))?;
@@ -197,8 +196,8 @@ fn a_second_signal_ends_the_wait_for_a_run_to_be_counted() {
         panic!("two lines: {ended:?}")
     };
     assert!(counted.contains("job: a signal ended the wait for the store to count the run"), "{ended:?}");
-    let is_free = released.contains("; the lock is free after its ttl of 1 min 0 s");
-    assert!(is_free && !released.contains("given up in"), "not waited for: {ended:?}");
+    let is_free = released.contains(". The lock is free after its ttl of 1 min");
+    assert!(is_free && !released.contains("giving up in"), "not waited for: {ended:?}");
 }
 
 /// The same before the command starts, for each question that is asked then: the first signal ends it.
@@ -209,10 +208,10 @@ fn a_signal_ends_each_question_and_a_long_one_is_said() {
     let owner = lease.split('"').nth(7).unwrap();
     let held = [owner, owner].join(":");
     let _hog = stage.hog_from_readers();
-    let silent = format!("sqlite:{} has not answered for ", stage.database().display());
+    let silent = format!("no answer from sqlite:{} for ", stage.database().display());
     let asked: [(&[&str], &str); 5] = [
         (&["run", "--every", "1h", "job", "--", "true"], "job: looking for the last run: "),
-        (&["attach", "leased", owner, "--", "true"], "leased: going on with the lease: "),
+        (&["attach", "leased", owner, "--", "true"], "leased: attaching to the lease: "),
         (&["run", "job", "--", "true"], "job: looking at the lock: "),
         (&["lead", "job", "--", "true"], "job: looking at the lock: "),
         (&["lock", "job", "--ttl", "1m"], "job: looking at the lock: "),
@@ -253,8 +252,8 @@ fn a_watch_says_that_the_store_does_not_answer() {
     let _hog = stage.hog_from_readers();
     let watch = stage.start(&["watch"]);
     let mut table = Screen::start(&stage, &[env!("CARGO_BIN_EXE_tenure"), "watch"]);
-    says(&watch, &["sqlite:", "has not answered for "]);
-    table.sees("has not answered for ");
+    says(&watch, &["no answer from sqlite:"]);
+    table.sees("no answer from ");
     watch.signal(Signal::SIGTERM);
     assert_eq!(watch.ended().code, 143);
 }
@@ -281,7 +280,7 @@ fn the_place_that_is_silent_is_named_without_its_password() {
         (stage.start(&["run", "job", "--", "true"]), stage)
     });
     for (process, _stage) in &waiting {
-        says(process, &["job: waiting for ", "127.0.0.1:", "; given up if that lasts 30.0 s"]);
+        says(process, &["job: waiting: ", "127.0.0.1:", "; giving up after 30 s"]);
         assert!(!process.said().contains("s3cret"), "{}", process.said());
     }
 }

@@ -57,7 +57,7 @@ fn a_command_goes_on_while_its_database_is_restarted() {
     stage.beats("first");
     let token = stage.show("job")["holders"][0]["token"].clone();
     server.kill();
-    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot be reached");
+    stage.run(&["run", "-n", "job", "--", "true"]).complained(69, "cannot reach");
     server.start_again();
     eventually("the command talks to the new server", stage::PATIENCE, || {
         let view = stage.show("job");
@@ -88,7 +88,7 @@ fn what_is_wrong_is_said_in_one_line() {
         (at("tenure:right", "nothing"), "no database of this name"),
         (at("tenure:right", "tenure?sslmode=require"), "does not speak TLS"),
         (at("tenure:right", "tenure?table=nowhere.locks"), "no schema of this name"),
-        (nowhere, "cannot be reached"),
+        (nowhere, "cannot reach"),
     ] {
         let ended = Stage::at(url).run(&["run", "-n", "job", "--", "true"]);
         assert!(!format!("{ended:?}").contains("hidden"), "{ended:?}");

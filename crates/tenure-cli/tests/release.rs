@@ -40,7 +40,7 @@ fn a_store_that_is_locked_at_the_end_costs_a_warning_and_no_more_than_the_lease(
         if quiet {
             ended.mute(3);
         } else {
-            ended.complained(3, "; the lock is free after its ttl of ");
+            ended.complained(3, ". The lock is free after its ttl of ");
         }
         drop(hog);
     }
@@ -68,7 +68,7 @@ fn a_release_that_is_repeated_and_then_answered_is_no_failure() {
     drop(hog);
     let ended = holder.ended();
     assert_eq!(ended.code, 3, "{ended:?}");
-    assert!(ended.err.lines().count() <= 1 && !ended.err.contains("not given back"), "{ended:?}");
+    assert!(ended.err.lines().count() <= 1 && !ended.err.contains("not released"), "{ended:?}");
     stage.run(&["run", "-n", "job", "--", "true"]).silent(0);
 }
 
@@ -80,7 +80,9 @@ fn the_second_signal_ends_the_wait_for_a_release() {
     holder.signal(Signal::SIGTERM);
     holder.runs_on(Duration::from_millis(300));
     holder.signal(Signal::SIGINT);
-    holder.ended().complained(3, "the release was broken off by a signal; the lock is free after its ttl of");
+    holder
+        .ended()
+        .complained(3, "a signal ended the wait for the release. The lock is free after its ttl of");
 }
 
 /// The signal that ended the command was the first one.
@@ -95,7 +97,7 @@ fn the_signal_that_ended_the_command_counts() {
     stage.dies("pid.holder");
     holder.runs_on(Duration::from_millis(300));
     holder.signal(Signal::SIGTERM);
-    holder.ended().complained(143, "the release was broken off by a signal");
+    holder.ended().complained(143, "a signal ended the wait for the release");
 }
 
 /// The work is done: a signal that comes while the lock is given back changes neither the code nor that it is given back.
@@ -124,7 +126,7 @@ fn after_a_loss_it_ends_as_soon_as_its_command_is_gone() {
     let gone = Instant::now();
     let ended = holder.ended();
     assert_within(Duration::from_secs(1) + START, gone.elapsed(), "the end after the command's");
-    ended.complained(79, "could not be renewed in time");
+    ended.complained(79, "no renewal succeeded for ");
 }
 
 /// A lock that was broken is lost whatever the store does afterwards.
@@ -143,7 +145,7 @@ fn after_a_break_no_release_is_waited_for() {
     let gone = Instant::now();
     let ended = holder.ended();
     assert_within(Duration::from_secs(1) + START, gone.elapsed(), "the end after the command's");
-    ended.complained(79, "it was broken");
+    ended.complained(79, "tenure break or unlock ended it");
 }
 
 /// The owners of all leases on these locks.
@@ -180,7 +182,7 @@ fn a_lease_that_was_gone_at_the_release_is_lost(stage: &Stage) {
 #[test]
 fn every_verb_says_that_its_lease_was_gone() {
     let stage = Stage::new();
-    let lost = "the lease was lost: it was broken, unlocked or forgotten, or expired; the command had ended by itself, \
+    let lost = "the lease was lost: it expired, tenure break or unlock ended it, or the store lost its data. The command had ended by itself, \
                 with code 3";
     let long = ["--ttl", "60s"];
     let run = [&["run"], &long[..], &["--lost-exit-code", "7", "job", "--"]].concat();
@@ -230,9 +232,9 @@ fn how_the_lease_ended_is_said_as_far_as_the_store_tells() {
         ended
     };
     let unlock = |stage: &mut Stage| stage.run(&["unlock", "job", &owners(stage, &["job"])[0].1]).silent(0);
-    ends(&mut stage, &unlock).complained(79, "the lease was lost: it expired, or was unlocked; ");
+    ends(&mut stage, &unlock).complained(79, "the lease was lost: it expired, or tenure unlock ended it. ");
     let empty = |stage: &mut Stage| drop(stage.server().command(&["FLUSHALL"]));
-    ends(&mut stage, &empty).complained(79, "forgot");
+    ends(&mut stage, &empty).complained(79, "the store lost its data");
     let rob = |stage: &mut Stage| {
         unlock(stage);
         stage.run(&["lock", "job", "--ttl", "1m"]).silent(0);

@@ -125,7 +125,7 @@ fn a_lease_that_cannot_be_printed_is_given_back(stage: &Stage) {
     let line = "exec \"$0\" lock job --ttl 1h >/dev/full";
     let ended = stage.program("sh").args(["-c", line, env!("CARGO_BIN_EXE_tenure")]).output().unwrap();
     assert_eq!(ended.status.code(), Some(70), "{ended:?}");
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("the lock was given back"), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("the lock was released"), "{ended:?}");
     assert!(stage.show("job")["holders"].as_array().unwrap().is_empty());
 }
 

@@ -205,6 +205,6 @@ fn a_store_that_comes_back_lets_the_waiter_in() {
     waiter.runs_on(Duration::from_secs(4));
     eventually("it says that it waits", PATIENCE, || (!waiter.said().is_empty()).then_some(()));
     drop(hog);
-    waiter.ended().complained(0, "job: waiting for ");
+    waiter.ended().complained(0, "job: waiting: ");
     assert_eq!(stage.turns(), ["first"]);
 }

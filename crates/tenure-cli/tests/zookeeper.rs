@@ -160,7 +160,7 @@ fn a_wrong_password_is_refused_and_not_shown() {
         let wrong = url("wr0ng-secret");
         let ended = stage.run(&[&[verb, "--url", &wrong], rest].concat());
         assert_eq!(ended.code, 69, "{verb:?}: {ended:?}");
-        assert!(ended.err.contains("lacks a right"), "{ended:?}");
+        assert!(ended.err.contains("lacks a permission"), "{ended:?}");
         assert!(!format!("{ended:?}").contains("wr0ng-secret"), "{ended:?}");
     }
 }

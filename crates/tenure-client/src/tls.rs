@@ -40,7 +40,7 @@ pub fn believing(ca: Option<&Path>, parameter: &'static str) -> Result<ClientCon
 /// # Errors
 /// `Invalid`, if it cannot be read or has none.
 pub fn authorities(path: &Path, parameter: &'static str) -> Result<RootCertStore, BackendError> {
-    let unreadable = || broken("the file of the CA cannot be read").with(parameter, path.display());
+    let unreadable = || broken("cannot read the file of the CA").with(parameter, path.display());
     let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unreadable().caused_by(error))?;
     let mut roots = RootCertStore::empty();
     for certificate in certificates {

@@ -252,7 +252,7 @@ fn judge(error: &Error) -> Classified {
             MemberRetry::OtherConnection,
             Unavailable,
             Outcome::NotApplied,
-            "the etcd member cannot be reached",
+            "cannot reach the etcd member; check that it runs and that the URL is right",
         ),
         // Said by our end of the connection: the member has carried it out.
         Error::GRpcStatus(_) if message.contains("decoded message length too large") => {
@@ -262,7 +262,7 @@ fn judge(error: &Error) -> Classified {
             (MemberRetry::No, Invalid, Outcome::NotApplied, "etcd refuses the request")
         }
         Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::TransportError(_) => {
-            (MemberRetry::No, Invalid, Outcome::NotApplied, "the connection cannot be set up as the URL says")
+            (MemberRetry::No, Invalid, Outcome::NotApplied, "cannot set up the connection as the URL says")
         }
         _ => (
             MemberRetry::OtherConnection,

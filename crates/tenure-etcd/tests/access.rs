@@ -50,10 +50,10 @@ fn says(error: &BackendError, kind: ErrorKind, words: &str) {
 async fn a_server_that_is_not_there_cannot_be_reached() {
     let server = EtcdServer::start();
     server.kill();
-    says(&refusal(&server.url(""), "job").await, ErrorKind::Unavailable, "cannot be reached");
+    says(&refusal(&server.url(""), "job").await, ErrorKind::Unavailable, "cannot reach");
     let cluster = EtcdCluster::start(3);
     cluster.members().iter().for_each(EtcdServer::kill);
-    says(&refusal(&cluster.url(""), "job").await, ErrorKind::Unavailable, "cannot be reached");
+    says(&refusal(&cluster.url(""), "job").await, ErrorKind::Unavailable, "cannot reach");
 }
 
 /// A member without a quorum says so, or nothing; nobody gets in. L1.

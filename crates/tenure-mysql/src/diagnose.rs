@@ -77,11 +77,10 @@ pub(crate) async fn examine<B: Backend>(
         findings.extend(tried(shared, over).await);
     }
     let apart = facts.clocks.0.abs_diff(facts.clocks.1);
-    let what = format!("the server's clock and ours are {apart:.1?} apart");
+    let what = format!("the clocks of the server and of this machine are {apart:.1?} apart");
     let remedy = "leases end by the server's clock alone; labels show times of both";
     findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
-    let polls =
-        "a waiter finds out by asking, up to 40 times a second, that another process released the lock";
+    let polls = "waiters poll up to 40 times a second for a release by another process";
     findings.push(finding(Note, format!("MySQL pushes nothing: {polls}"), "nothing to do"));
     Ok(findings)
 }
@@ -185,7 +184,7 @@ async fn tried<B: Backend>(shared: &Arc<Shared>, over: impl FnOnce(Arc<Session>)
         (ErrorKind::Corrupt, Outcome::Unknown) => {
             "a lock was tried, and the row is not what was written to it".to_owned()
         }
-        _ => format!("a lock was tried, and could not be taken: {}", described(&error)),
+        _ => format!("a trial lock was not acquired: {}", described(&error)),
     };
     Some(finding(Problem, what, "look at the rights, triggers, columns and checks of the table"))
 }

@@ -14,7 +14,7 @@ pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
         VerbError::Overtaken => (
             Throttled,
             Outcome::NotApplied,
-            "other clients changed this lock during every attempt; try again",
+            "other clients changed this lock during every attempt (heavy contention); try again",
         ),
         VerbError::Unsettled => (
             Unavailable,
@@ -34,7 +34,7 @@ pub(crate) fn worded(place: &str, trouble: VerbError) -> BackendError {
         VerbError::Altered => (
             Corrupt,
             Outcome::Unknown,
-            "a trigger on the table changes what tenure writes, so that nothing can be granted; drop the \
+            "a trigger on the table changes what Tenure writes, so no lock can be granted; drop the \
              trigger",
         ),
         VerbError::Ledger(error) => return refused(place, error.kind(), error.to_string()),
@@ -91,7 +91,7 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
         Error::Io(IoError::Io(io)) if io.to_string().contains("fatal alert") => {
             (Denied, "the MySQL server refuses our certificate, or speaks another TLS; look at ssl-cert=")
         }
-        _ => (Unavailable, "the MySQL server cannot be reached"),
+        _ => (Unavailable, "cannot reach the MySQL server; check that it runs and that the URL is right"),
     };
     refused(place, kind, message).caused_by(error)
 }
@@ -138,7 +138,7 @@ const CODES: [(&[u16], ErrorKind, &str); 14] = [
     (
         &[1044, 1142, 1143, 1227],
         Denied,
-        "this MySQL user lacks a right; the README of tenure-mysql has the lines that give it",
+        "this MySQL user lacks a permission; grant SELECT, INSERT, UPDATE and DELETE on the table of the locks",
     ),
     (&[3159], Denied, "the MySQL server wants TLS; set ssl-mode=REQUIRED, or better VERIFY_IDENTITY"),
     (&[1049], Invalid, "the MySQL server has no database of this name"),

@@ -36,7 +36,7 @@ async fn a_lease_survives_a_crash_of_the_server() {
     server.kill();
     let error = soon(b.backend.claim(&b.claim)).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (UNAVAILABLE, Outcome::NotApplied), "{error:?}");
-    refused_as(&server.url(""), UNAVAILABLE, "cannot be reached").await;
+    refused_as(&server.url(""), UNAVAILABLE, "cannot reach").await;
     server.start_again();
     assert!(!soon(b.try_enter()).await, "it is still held");
     assert_eq!(soon(a.renew(&first)).await, Renewal::Renewed);

@@ -51,8 +51,8 @@ async fn without_the_right_to_delete_nothing_is_swept_and_all_else_works() {
 async fn what_a_user_may_not_do_it_is_told() {
     for rights in ["SELECT, UPDATE", "SELECT", "INSERT, UPDATE, DELETE"] {
         let (server, url) = with_rights(rights).await;
-        refused_as(&url, ErrorKind::Denied, "lacks a right").await;
-        finding(&mysql(&url), Severity::Problem, "lacks a right").await;
+        refused_as(&url, ErrorKind::Denied, "lacks a permission").await;
+        finding(&mysql(&url), Severity::Problem, "lacks a permission").await;
         let a = player(&url, "old");
         match (rights, a.backend.claim(&a.claim).await) {
             ("SELECT, UPDATE", answer) => drop(answer.unwrap()),
@@ -77,7 +77,7 @@ async fn who_may_not_make_the_table_is_told() {
         "CREATE USER app@'127.0.0.1'; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure.* TO app@'127.0.0.1'",
     );
     let url = server.url("").replace("tenure@", "app@");
-    refused_as(&url, ErrorKind::Denied, "lacks a right").await;
+    refused_as(&url, ErrorKind::Denied, "lacks a permission").await;
     let a = player(&url, "one");
     assert_eq!(a.backend.claim(&a.claim).await.unwrap_err().kind(), ErrorKind::Denied);
     player(&server.url(""), "old").enter().await;
@@ -90,7 +90,7 @@ async fn the_readmes_lines_give_the_least_rights() {
     let server = MysqlServer::start();
     server.sql("CREATE DATABASE app; CREATE USER app@'%'");
     let url = format!("mysql://app@{}/app", server.address());
-    refused_as(&url, ErrorKind::Denied, "lacks a right").await;
+    refused_as(&url, ErrorKind::Denied, "lacks a permission").await;
     let (_, lines) = include_str!("../README.md").split_once("```sql\n").unwrap();
     server.sql(&format!("USE app; {}", lines.split_once("```").unwrap().0));
     every_verb_works(&url).await;

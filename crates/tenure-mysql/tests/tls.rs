@@ -86,7 +86,7 @@ async fn who_may_not_come_in_is_told_so_without_its_password() {
     refused_as(&url("tenure:secret", "tenure"), Denied, "refuses this user or password").await;
     refused_as(&url("nobody:secret", "tenure"), Denied, "refuses this user or password").await;
     refused_as(&url("tenure", "tenure"), Denied, "refuses this user or password").await;
-    refused_as(&url("tenure:right", "nowhere"), Denied, "lacks a right").await;
+    refused_as(&url("tenure:right", "nowhere"), Denied, "lacks a permission").await;
     server.sql("GRANT ALL ON *.* TO tenure@'127.0.0.1'");
     refused_as(&url("tenure:right", "nowhere"), Invalid, "no database of this name").await;
     enter_in_time(&player(&url("tenure:right", "tenure"), "one")).await;

@@ -113,7 +113,7 @@ pub(crate) async fn examine<B: Backend>(
     }
     findings.extend(hints(sessions, hint_sessions, facts).await);
     let apart = database.clock.abs_diff(database.ours);
-    let what = format!("the server's clock and ours are {apart:.1?} apart");
+    let what = format!("the clocks of the server and of this machine are {apart:.1?} apart");
     let remedy = "leases end by the server's clock alone; labels show times of both";
     findings.extend(found(apart > Duration::from_secs(1), Note, what, remedy));
     Ok(findings)
@@ -211,15 +211,14 @@ async fn hints(
     hint_sessions: Option<&SessionSource>,
     facts: &ConnectionFacts,
 ) -> Option<Finding> {
-    let slow =
-        "a waiter finds out by asking, up to 40 times a second, that another process released the lock";
+    let slow = "waiters poll up to 40 times a second for a release by another process";
     let far = "let listen= lead to the server itself";
     let (severity, what, remedy) = match &sessions.shared.config.listen {
         Listen::Off => (Note, format!("hints are off: {slow}"), "leave out listen=off to have them"),
         Listen::Same if facts.is_direct => return None,
         Listen::Same => (
             Warning,
-            format!("somebody stands between us and the server, so no hints come: {slow}"),
+            format!("a connection pooler is in the way: LISTEN/NOTIFY does not work, so {slow}"),
             "add listen= with a URL that leads past the pooler; if it is a pooler in session mode or a \
              translation of addresses only, with the same URL",
         ),
@@ -228,14 +227,12 @@ async fn hints(
             Ok(_) => (
                 Note,
                 format!(
-                    "listen= leads to somebody between us and the server: if it is a pooler in transaction \
-                     mode, {slow}"
+                    "listen= leads to a connection pooler: in transaction mode LISTEN/NOTIFY does not work, so \
+                     {slow}"
                 ),
                 far,
             ),
-            Err(error) => {
-                (Warning, format!("no hints come, as listen= cannot be reached ({error}): {slow}"), far)
-            }
+            Err(error) => (Warning, format!("cannot reach listen= ({error}), so {slow}"), far),
         },
     };
     Some(finding(severity, what, remedy))
@@ -253,7 +250,7 @@ async fn tried<B: Backend>(
         (ErrorKind::Corrupt, Outcome::Unknown) => {
             "a lock was tried, and the row is not what was written to it".to_owned()
         }
-        _ => format!("a lock was tried, and could not be taken: {}", described(&error)),
+        _ => format!("a trial lock was not acquired: {}", described(&error)),
     };
     let remedy = "look at the triggers, rules, policies, columns and checks of the table";
     Some(finding(Problem, what, remedy))

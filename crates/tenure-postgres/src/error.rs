@@ -64,7 +64,7 @@ pub(crate) fn connecting(place: &str, error: Error) -> BackendError {
 }
 
 pub(crate) fn unreachable(place: &str, error: std::io::Error) -> BackendError {
-    let message = "the PostgreSQL server cannot be reached";
+    let message = "cannot reach the PostgreSQL server; check that it runs and that the URL is right";
     BackendError::new(Unavailable, Outcome::NotApplied, message).with("postgres", place).caused_by(error)
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn refused(place: &str, kind: ErrorKind, message: impl Into<String>) 
 
 /// Many others write to the same row.
 pub(crate) fn overtaken(place: &str) -> BackendError {
-    let message = "other clients changed this lock during every attempt; try again";
+    let message = "other clients changed this lock during every attempt (heavy contention); try again";
     BackendError::new(Throttled, Outcome::NotApplied, message).with("postgres", place)
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn row_locked(place: &str) -> BackendError {
 /// The row has something else than what was written to it.
 pub(crate) fn altered(place: &str) -> BackendError {
     let message =
-        "a trigger on the table changes what tenure writes, so that nothing can be granted; drop the trigger";
+        "a trigger on the table changes what Tenure writes, so no lock can be granted; drop the trigger";
     BackendError::new(Corrupt, Outcome::Unknown, message).with("postgres", place)
 }
 
@@ -161,7 +161,7 @@ const CODES: &[(SqlState, ErrorKind, &str)] = &[
     (
         SqlState::INSUFFICIENT_PRIVILEGE,
         Denied,
-        "this PostgreSQL role lacks a right; the README of tenure-postgres has the lines that give it",
+        "this PostgreSQL role lacks a permission; run `tenure doctor`, which names the GRANT",
     ),
     (SqlState::INVALID_CATALOG_NAME, Invalid, "the PostgreSQL server has no database of this name"),
     (
@@ -233,5 +233,5 @@ fn judge_handshake(error: &Error) -> KindAndMessage {
     if words.contains("authentication") {
         return (Denied, "the PostgreSQL server cannot be authenticated to as it demands");
     }
-    (Unavailable, "the PostgreSQL server cannot be reached")
+    (Unavailable, "cannot reach the PostgreSQL server; check that it runs and that the URL is right")
 }

@@ -50,7 +50,7 @@ async fn who_may_not_come_in_is_told_so() {
     refused_as(&url("tenure:right", "nowhere"), ErrorKind::Invalid, "no database of this name").await;
     let lines = "REVOKE CONNECT ON DATABASE tenure FROM PUBLIC; CREATE ROLE guest LOGIN PASSWORD 'secret'";
     server.psql(lines);
-    refused_as(&url("guest:secret", "tenure"), denied, "lacks a right").await;
+    refused_as(&url("guest:secret", "tenure"), denied, "lacks a permission").await;
     player(&url("tenure:right", "tenure"), "one").enter().await;
 }
 
@@ -58,7 +58,7 @@ async fn who_may_not_come_in_is_told_so() {
 async fn without_a_server_nothing_is_reached() {
     let port = ports::free(false);
     let url = format!("postgres://tenure:secret@127.0.0.1:{port}/tenure?connect_timeout=1");
-    refused_as(&url, ErrorKind::Unavailable, "cannot be reached").await;
+    refused_as(&url, ErrorKind::Unavailable, "cannot reach").await;
     let server = PostgresServer::start();
     server.stop();
     refused_as(&server.url("?connect_timeout=200ms"), ErrorKind::Unavailable, "does not answer").await;

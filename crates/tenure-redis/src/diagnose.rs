@@ -137,7 +137,7 @@ impl Visit<'_> {
             }
             Decision::Refuse(ClientRefusal::Alone) => self.say(
                 Problem,
-                format!("{}, so it grants and renews nothing", Why::Alone),
+                format!("{}, so it grants and renews no locks", Why::Alone),
                 "bring a replica back (redis-cli INFO replication shows them); or, if this server is to \
                  stand alone from now on, run `tenure doctor --adopt`",
             ),
@@ -172,10 +172,8 @@ impl Visit<'_> {
         if let Fitness::Unfit { why, until, .. } = session.health.fitness()
             && why != Why::Alone
         {
-            let left = format!("{:.1} s", until.remaining(sessions.host().now()).as_secs_f64());
-            let what = format!(
-                "{why}: it grants nothing for another {left}, until every lease it may have forgotten is over"
-            );
+            let left = health::described(until.remaining(sessions.host().now()));
+            let what = format!("{why}; it grants no locks for another {left}, in case it lost some");
             let remedy =
                 format!("wait {left}; a shorter ?max_ttl= (the same everywhere) shortens the next wait");
             self.say(Note, what, remedy);

@@ -32,18 +32,20 @@ pub(crate) fn connecting(place: &str, error: RedisError) -> BackendError {
             (Denied, "the certificate of the Redis server is not trusted; name the file of its CA with ca=")
         }
         redis::ErrorKind::Io if error.is_timeout() => (Unavailable, "the Redis server does not answer"),
-        redis::ErrorKind::Io => (Unavailable, "the Redis server cannot be reached"),
+        redis::ErrorKind::Io => {
+            (Unavailable, "cannot reach the Redis server; check that it runs and that the URL is right")
+        }
         redis::ErrorKind::MasterNameNotFoundBySentinel => {
             (Unavailable, "no Sentinel knows a living master of this name")
         }
-        redis::ErrorKind::InvalidClientConfig => (Invalid, "the connection cannot be set up as the URL says"),
+        redis::ErrorKind::InvalidClientConfig => (Invalid, "cannot set up the connection as the URL says"),
         _ => (kind, message),
     };
     BackendError::new(kind, Outcome::NotApplied, message).with("redis", place).caused_by(error)
 }
 
 pub(crate) fn no_ca(path: &Path, error: io::Error) -> BackendError {
-    let message = "the file of the CA cannot be read";
+    let message = "cannot read the file of the CA";
     BackendError::new(Invalid, Outcome::NotApplied, message).with("ca", path.display()).caused_by(error)
 }
 
@@ -99,7 +101,7 @@ const CODES: &[(&str, AfterError, ErrorKind, &str)] = &[
         "NOPERM",
         AfterError::Keep,
         Denied,
-        "this Redis user lacks a right; the README of tenure-redis has the line that gives it",
+        "this Redis user lacks a permission; run `tenure doctor`, which prints the ACL SETUSER line",
     ),
     ("SPENT", AfterError::Keep, Corrupt, SPENT),
     (
@@ -147,12 +149,9 @@ fn classify(error: &RedisError) -> ErrorClass {
             let message = "the Redis server does not know RESP3; add protocol=2 to the URL";
             (AfterError::Drop, Invalid, Outcome::NotApplied, message)
         }
-        redis::ErrorKind::InvalidClientConfig => (
-            AfterError::Drop,
-            Invalid,
-            Outcome::NotApplied,
-            "the connection cannot be set up as the URL says",
-        ),
+        redis::ErrorKind::InvalidClientConfig => {
+            (AfterError::Drop, Invalid, Outcome::NotApplied, "cannot set up the connection as the URL says")
+        }
         redis::ErrorKind::ClusterConnectionNotFound => {
             (AfterError::Drop, Unavailable, Outcome::Unknown, "no node of the Redis Cluster can be reached")
         }

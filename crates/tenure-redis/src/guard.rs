@@ -403,15 +403,15 @@ pub(crate) fn adopt(terms: &Terms, facts: &ServerFacts, record: Option<&ServerRe
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Restarted => "the Redis server was started a moment ago and may have forgotten locks",
+            Self::Restarted => "the Redis server was started a moment ago and may have lost locks",
             Self::Promoted => "the Redis server was promoted and may never have received some locks",
-            Self::Missing => "the Redis server has no record of tenure: it was emptied, or is new",
+            Self::Missing => "the Redis server is new to Tenure, or was emptied",
             Self::Overlapping => "the master before this Redis server was not demoted yet and may still grant",
             Self::Moved => "another Redis server answered at this address before",
             Self::Alone => {
-                "the Redis server had replicas and none of them acknowledges: another one may have been promoted in its place"
+                "the Redis server had replicas and none of them acknowledges; another one may have been promoted in its place"
             }
-            Self::BacklogOver | Self::Waiting => "the Redis server may have forgotten locks",
+            Self::BacklogOver | Self::Waiting => "the Redis server may have lost locks",
             Self::Adopting => "new settings are being adopted on this Redis server",
             Self::Unguarded => "the Redis server has no restart guard",
         })

@@ -260,13 +260,10 @@ impl Fitness {
         let left = until.remaining(now).max(Duration::from_millis(1));
         let message = match why {
             Why::Alone => format!(
-                "{why}: it grants and renews nothing until one does; if it is to stand alone from now on, run `tenure doctor \
-                 --adopt`"
+                "{why}. It grants and renews no locks until a replica is back; if this server stands alone on purpose, run \
+                 `tenure doctor --adopt`"
             ),
-            _ => format!(
-                "{why}: it grants nothing for another {:.1} s, until every lease it may have forgotten is over",
-                left.as_secs_f64()
-            ),
+            _ => format!("{why}; it grants no locks for another {}, in case it lost some", described(left)),
         };
         let error =
             BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place);
@@ -281,11 +278,16 @@ impl Fitness {
     }
 }
 
+/// `10 s`, `2.5 s`
+pub(crate) fn described(left: Duration) -> String {
+    format!("{:.1}", left.as_secs_f64()).trim_end_matches(".0").to_owned() + " s"
+}
+
 /// Nothing is renewed yet.
 fn no_renewal(place: &str, left: Duration) -> BackendError {
     let message = format!(
-        "the Redis server was promoted: it renews nothing for another {:.1} s, while the master before it may let others in",
-        left.as_secs_f64()
+        "the Redis server was promoted; it renews nothing for another {}, while the former master may still grant locks",
+        described(left)
     );
     BackendError::new(ErrorKind::Unavailable, Outcome::NotApplied, message).with("redis", place)
 }

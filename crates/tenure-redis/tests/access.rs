@@ -104,17 +104,17 @@ async fn a_missing_right_is_named_and_nothing_is_granted() {
     let rights = "on >pw ~* &tenure:* +@all -evalsha -eval";
     server.command(&[&["ACL", "SETUSER", "poor"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
     let poor = claimant(&format!("redis://poor:pw@127.0.0.1:{}/?guard=off", server.port()));
-    is(&refusal(&poor).await, ErrorKind::Denied, "lacks a right");
+    is(&refusal(&poor).await, ErrorKind::Denied, "lacks a permission");
     let rights = "on >pw ~app:* ~tenure:* &tenure:* +@all";
     server.command(&[&["ACL", "SETUSER", "narrow"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
     let url = format!("redis://narrow:pw@127.0.0.1:{}/?guard=off", server.port());
-    is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "lacks a right");
+    is(&refusal(&claimant(&url)).await, ErrorKind::Denied, "lacks a permission");
     claimant(&format!("{url}&key=app:%25s")).enter().await;
     // What cannot be looked at is not taken for nothing.
     let rights = "on >pw ~* &tenure:* +@all -getrange";
     server.command(&[&["ACL", "SETUSER", "blind"], &rights.split(' ').collect::<Vec<_>>()[..]].concat());
     let blind = redis(&format!("redis://blind:pw@127.0.0.1:{}/?guard=off&key=app:%25s", server.port()));
-    is(&blind.list("").await.unwrap_err(), ErrorKind::Denied, "lacks a right");
+    is(&blind.list("").await.unwrap_err(), ErrorKind::Denied, "lacks a permission");
     assert_eq!(server.command(&["EXISTS", "job"]).int(), 0);
 }
 

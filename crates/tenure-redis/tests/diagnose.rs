@@ -146,7 +146,7 @@ async fn a_server_that_is_not_there_is_an_error() {
 async fn a_closed_gate_is_noted_with_the_time_left() {
     let server = RedisServer::start();
     let seen = look(&server, "?max_ttl=10m").await;
-    seen.has_grave(0).has(Note, "it grants nothing for another ", "wait ").has(
+    seen.has_grave(0).has(Note, "it grants no locks for another ", "wait ").has(
         Note,
         "were not tried",
         "again",
@@ -282,7 +282,7 @@ async fn a_server_that_lost_its_replica_is_a_problem_until_it_is_told_to_stand_a
         ttl: claim.ttl,
     };
     let renewed = locks.renew(&[grant]).await.remove(0).unwrap_err();
-    assert!(renewed.to_string().contains("grants and renews nothing"), "{renewed}");
+    assert!(renewed.to_string().contains("grants and renews no locks"), "{renewed}");
     see(&locks).await.has(Problem, "none of them acknowledges", "tenure doctor --adopt");
     locks.adopt().await.unwrap();
     granting(&server.url("?max_ttl=1s")).await;

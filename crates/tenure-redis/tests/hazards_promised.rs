@@ -115,7 +115,7 @@ async fn an_eviction_that_takes_the_record_closes_the_gate_and_one_that_spares_i
         "b is in beside a, with the same token"
     );
     let second = let_in(&b).await;
-    second.is_after(&first, "it grants nothing for another");
+    second.is_after(&first, "it grants no locks for another");
 
     evict(&server, "volatile-lru", &[NAIVE, OURS]);
     assert!(naive.exists("tenure:one") && naive.exists(FENCE), "they have no end");
@@ -142,7 +142,7 @@ async fn a_foreign_lock_that_a_server_forgot_is_waited_for_no_longer_than_max_tt
     assert!(Naive::of(&server).set_new(NAIVE, "b", MINUTE_MS), "who asks no guard is in at once");
     let entry = let_in(&short).await;
     assert!(entry.asked >= short_until, "that of a second is over");
-    passes(entry.refusals()[0], "has no record of tenure");
+    passes(entry.refusals()[0], "is new to Tenure");
     let grant = let_in(&long).await.grant;
     assert!(
         !Naive::of(&server).release("long", "foreign"),

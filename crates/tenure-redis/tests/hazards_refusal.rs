@@ -59,7 +59,7 @@ async fn a_step_back_of_the_clock_makes_no_wait_longer_than_one_more() {
     let clock = Clock::new();
     let server = Recipe::new().clock(&clock).start();
     let [a, b] = [(); 2].map(|()| claimant(&server.url(SHORT), OURS));
-    passes(&refusal(&a).await, "has no record of tenure");
+    passes(&refusal(&a).await, "is new to Tenure");
     let until = stamp(&mut Naive::of(&server)) + 3_000_000;
 
     step_back(&clock);

@@ -50,7 +50,7 @@ async fn a_server_that_restarted_empty_lets_nobody_in_before_the_old_lease_is_ov
     server.start_again();
     assert_eq!(enters(&server, "b"), naive, "b is in beside a, with the same token");
     let second = let_in(&b).await;
-    second.is_after(&first, "has no record of tenure");
+    second.is_after(&first, "is new to Tenure");
     assert_eq!(a.renew(&first.grant).await, Renewal::Gone);
 }
 
@@ -68,7 +68,7 @@ async fn a_server_that_was_emptied_lets_nobody_in_before_the_old_lease_is_over()
         assert_eq!(server.info("server", "run_id"), run_id, "nothing to be seen by who looks for a restart");
         assert_eq!(enters(&server, "b"), naive, "b is in beside a, with the same token");
         let second = let_in(&b).await;
-        second.is_after(&first, "it grants nothing for another");
+        second.is_after(&first, "it grants no locks for another");
         assert_eq!(a.renew(&first.grant).await, Renewal::Gone);
         b.leave().await;
         server.command(&["DEL", NAIVE, FENCE]);
@@ -86,7 +86,7 @@ async fn databases_that_are_swapped_there_and_back_are_not_covered_and_the_readm
     server.command(&["SWAPDB", "0", "1"]);
     assert_eq!(enters(&server, "b"), naive);
     let second = let_in(&b).await;
-    second.is_after(&first, "it grants nothing for another");
+    second.is_after(&first, "it grants no locks for another");
 
     server.command(&["SWAPDB", "0", "1"]);
     assert_eq!(Naive::of(&server).get(NAIVE).as_deref(), Some("a"), "a is told that it holds, beside b");
@@ -157,7 +157,7 @@ async fn a_server_that_lost_its_last_second_lets_nobody_in_before_the_lost_lease
     let back = naive.get(OURS);
     assert!(back.is_none_or(|value| value.starts_with(&a.claim.owner.to_string())), "the lock of b is lost");
     passes(&refusal(&claimant_again(&server, &a)).await, "was started a moment ago");
-    let_in(&c).await.is_after(&second, "may have forgotten locks");
+    let_in(&c).await.is_after(&second, "may have lost locks");
 }
 
 /// The same claim from a new process.

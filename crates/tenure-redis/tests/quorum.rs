@@ -135,11 +135,11 @@ async fn a_node_that_restarted_empty_waits_and_then_counts_above_its_past() {
     clock.run();
     server.start_again();
     let told = Candidate::at(&server);
-    passes(&refusal(&told.player).await, "the Redis server has no record of tenure");
+    passes(&refusal(&told.player).await, "the Redis server is new to Tenure");
     assert_ne!(told.node.identity().await.unwrap(), before);
     clock.step(-30_000);
     let second = let_in(&b.player).await;
-    second.is_after(&first, "it grants nothing for another");
+    second.is_after(&first, "it grants no locks for another");
     assert!(second.grant.token > plus(first.grant.token, 400_000), "{:?}", second.grant);
     assert!(u128::from(second.grant.token.get()) > clock.shows().as_micros(), "only the floor did that");
 }
@@ -192,7 +192,7 @@ async fn a_server_of_both_kinds_keeps_its_records_apart() {
     server.command(&["DEL", "tenure:quorum"]);
     alone.leave().await;
     alone.enter().await;
-    passes(&refusal(&voter.player).await, "has no record of tenure");
+    passes(&refusal(&voter.player).await, "is new to Tenure");
     assert_eq!(settings(&server, "tenure:one"), "guard=on max_ttl=1s");
 }
 
@@ -232,7 +232,7 @@ async fn a_closed_gate_refuses_claims_and_raises_and_says_for_how_long() {
     let (name, owner) = (holder.player.claim.name.clone(), holder.player.claim.owner);
     let raised = holder.node.raise(&name, owner, plus(token, 9)).await.unwrap_err();
     for error in [raised, refusal(&other.player).await] {
-        passes(&error, "it grants nothing for another");
+        passes(&error, "it grants no locks for another");
         assert!(error.retry_hint().is_some_and(|wait| wait <= LEASE && !wait.is_zero()), "{error:?}");
     }
     assert_eq!(server.command(&["GET", COUNTER]).text(), token.to_string(), "nothing was raised");

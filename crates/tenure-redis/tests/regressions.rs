@@ -53,7 +53,7 @@ async fn a_warm_spare_at_the_same_address_waits_for_the_leases_of_the_other() {
     first.kill();
     address.lead_to(spare.port());
     let next = let_in(&claimant(&url, "job")).await;
-    next.is_after(&held, "has no record of tenure");
+    next.is_after(&held, "is new to Tenure");
 }
 
 /// L1, A3: the spare is in use at another address, and grants by its own record. Who knew the server before waits all the

@@ -37,11 +37,9 @@ impl QuorumError {
     pub(crate) fn of(places: &[&str]) -> Result<(), Self> {
         let nodes = places.len();
         let why = match nodes {
-            0..3 => Some("with fewer than 3 none may fail"),
-            _ if nodes.is_multiple_of(2) => {
-                Some("an even number tolerates no more failures than one node less")
-            }
-            _ if nodes > MOST => Some("every lock would wait for the answers of half of them"),
+            0..3 => Some("name 3, 5 or 7 servers"),
+            _ if nodes.is_multiple_of(2) => Some("name one fewer: that many tolerate as many failures"),
+            _ if nodes > MOST => Some("with more, every lock would wait for the answers of half of them"),
             _ => None,
         };
         if let Some(why) = why {
@@ -100,9 +98,9 @@ mod tests {
     #[test]
     fn what_is_no_quorum_is_refused_with_the_reason() {
         let refused = |places: &[&str]| QuorumError::of(places).unwrap_err().to_string();
-        assert!(refused(&["a"]).contains("none may fail"));
-        assert!(refused(&["a", "b"]).contains("none may fail"));
-        assert!(refused(&["a", "b", "c", "d"]).contains("no more failures than one node less"));
+        assert!(refused(&["a"]).contains("name 3, 5 or 7 servers"));
+        assert!(refused(&["a", "b"]).contains("name 3, 5 or 7 servers"));
+        assert!(refused(&["a", "b", "c", "d"]).contains("name one fewer"));
         let many: Vec<String> = (0..MOST + 2).map(|node| node.to_string()).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(refused(&many).contains("wait for the answers of half"));

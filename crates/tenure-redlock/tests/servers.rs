@@ -251,7 +251,7 @@ async fn a_node_that_came_back_empty_lets_no_second_quorum_in_beside_the_first()
     let next = let_in(&second).await;
     assert!(next.asked >= held.believed_until(), "two held at once");
     assert!(next.grant.token > held.grant.token, "{:?} after {:?}", next.grant, held.grant);
-    let told = next.errors.iter().any(|error| error.to_string().contains("it grants nothing for another"));
+    let told = next.errors.iter().any(|error| error.to_string().contains("it grants no locks for another"));
     assert!(told, "{:?}", next.errors);
 }
 

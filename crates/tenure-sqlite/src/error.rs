@@ -37,7 +37,7 @@ pub(crate) fn at_commit(path: &Path, error: rusqlite::Error) -> BackendError {
 
 /// What was granted is in the file, and too old to be believed.
 pub(crate) fn late(path: &Path) -> BackendError {
-    let message = "this process stood still while it wrote; it has to ask again";
+    let message = "this process was paused during a write, so the result is unknown; the request is repeated";
     BackendError::new(ErrorKind::TimedOut, Outcome::Unknown, message).with("file", path.display())
 }
 
@@ -66,7 +66,14 @@ fn translate(path: &Path, error: rusqlite::Error, outcome: Outcome) -> BackendEr
             (ErrorKind::Denied, "this user may not access the database file")
         }
         Some(ErrorCode::CannotOpen) => (ErrorKind::Denied, CANNOT_OPEN),
-        Some(ErrorCode::NotADatabase) => (ErrorKind::Corrupt, "the file is not an SQLite database"),
+        // The driver would say the same twice more.
+        Some(ErrorCode::NotADatabase) => {
+            return refused(
+                path,
+                ErrorKind::Corrupt,
+                "the file is not an SQLite database; choose another path",
+            );
+        }
         Some(ErrorCode::DatabaseCorrupt) => {
             (ErrorKind::Corrupt, "the database is damaged; `tenure doctor` says how to begin anew")
         }
@@ -105,7 +112,7 @@ pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> BackendError {
 
 /// There is no file and none can be made.
 pub(crate) fn cannot_make(path: &Path, error: std::io::Error) -> BackendError {
-    io(path, "the database file cannot be made; its directory must exist and be writable", error)
+    io(path, "cannot create the database file; its directory must exist and be writable", error)
 }
 
 /// The lock on the directory cannot be taken.
@@ -133,4 +140,4 @@ pub(crate) fn refused(path: &Path, kind: ErrorKind, message: impl Into<String>) 
 }
 
 const CANNOT_OPEN: &str =
-    "the database file cannot be opened; check that it and its directory are readable and writable";
+    "cannot open the database file; check that it and its directory are readable and writable";

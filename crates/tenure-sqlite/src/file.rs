@@ -45,7 +45,7 @@ impl FileFacts {
         match fs::metadata(path) {
             Ok(is) => Ok(Some(Self::from(&is))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(error::io(path, "the database file cannot be reached", e)),
+            Err(e) => Err(error::io(path, "cannot reach the database file", e)),
         }
     }
 }
@@ -185,7 +185,7 @@ pub(crate) fn refuse_second_worlds(path: &Path) -> Result<(), BackendError> {
                        one name";
         return Err(error::refused(path, ErrorKind::Invalid, message));
     }
-    if is_mounted(path).map_err(|e| error::io(path, "the database file cannot be reached", e))? {
+    if is_mounted(path).map_err(|e| error::io(path, "cannot reach the database file", e))? {
         let message = "the database file alone is mounted here (a container's volume), so its log would not be \
                        shared; mount its directory";
         return Err(error::refused(path, ErrorKind::Invalid, message));
@@ -250,7 +250,7 @@ pub(crate) fn remove_leftovers(path: &Path) -> Result<(), BackendError> {
         let stale = beside(path, part);
         match fs::remove_file(&stale) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(error::io(&stale, "what an older database left behind cannot be removed", e));
+                return Err(error::io(&stale, "cannot remove what an older database left behind", e));
             }
             _ => {}
         }

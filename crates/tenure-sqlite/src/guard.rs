@@ -75,7 +75,7 @@ impl GuardRecord {
         let text = match read_plain(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(error::io(&path, "the guard file cannot be read", e)),
+            Err(e) => return Err(error::io(&path, "cannot read the guard file", e)),
         };
         // What is wrong with it is not said: it may be a file of somebody else.
         serde_json::from_slice(&text).map(Some).map_err(|_| {
@@ -106,7 +106,7 @@ impl GuardRecord {
                 let _ = fs::remove_file(&draft);
             })
         };
-        put().map_err(|e| error::io(&path, "the guard file cannot be written", e))
+        put().map_err(|e| error::io(&path, "cannot write the guard file", e))
     }
 }
 

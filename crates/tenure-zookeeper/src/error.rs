@@ -84,7 +84,7 @@ fn judge(error: &Error) -> (ErrorKind, Outcome, &'static str) {
         Error::NoAuth => (
             Denied,
             NotApplied,
-            "this user lacks a right to the nodes of the lock; look at their ACLs and at the login",
+            "this user lacks a permission on the nodes of the lock; check their ACLs and the login",
         ),
         Error::AuthFailed => (Denied, NotApplied, "ZooKeeper refuses this login"),
         Error::InvalidAcl => {

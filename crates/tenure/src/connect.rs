@@ -206,15 +206,16 @@ fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     if let Some((feature, ..)) =
         STORES.iter().find(|(.., urls)| urls.iter().any(|url| self::scheme(url) == scheme))
     {
+        let needs = if *feature == "etcd" { " (needs protoc)" } else { "" };
         return ConfigError::of_url(format!(
-            "this build of tenure has no store for {scheme}: URLs; build it with the feature `{feature}`"
+            "this build has no {feature} support; rebuild with --features {feature}{needs}"
         ));
     }
     let known: Vec<&str> =
         STORES.iter().filter(|(_, is_built, _)| *is_built).flat_map(|(.., urls)| *urls).copied().collect();
     if known.is_empty() {
         let features: Vec<&str> = STORES.iter().map(|(feature, ..)| *feature).collect();
-        let what = "this build of tenure has no store; build it with one of the features";
+        let what = "this build has no store; rebuild with --features and one of";
         return ConfigError::of_url(format!("{what} {}", features.join(", ")));
     }
     let has_one = url.find(':').is_some_and(|at| at > 0);
@@ -238,11 +239,11 @@ mod tests {
     #[test]
     fn a_url_of_a_store_that_is_not_in_this_build_names_its_feature() {
         for (url, part) in [
-            ("sqlite:locks.db", "no store for sqlite: URLs; build it with the feature `sqlite`"),
-            ("memory:", "the feature `memory`"),
-            ("rediss-cluster://host", "the feature `redis`"),
-            ("postgresql://host/db", "the feature `postgres`"),
-            ("redlock:redis://a,redis://b,redis://c", "the feature `redlock`"),
+            ("sqlite:locks.db", "this build has no sqlite support; rebuild with --features sqlite"),
+            ("memory:", "--features memory"),
+            ("rediss-cluster://host", "--features redis"),
+            ("postgresql://host/db", "--features postgres"),
+            ("redlock:redis://a,redis://b,redis://c", "--features redlock"),
         ] {
             assert!(said(url).contains(part), "{}", said(url));
         }
@@ -254,7 +255,7 @@ mod tests {
         for (feature, is_built, urls) in STORES {
             for url in *urls {
                 let is_missing =
-                    backend(url, &host).is_err_and(|e| e.to_string().contains("this build of tenure"));
+                    backend(url, &host).is_err_and(|e| e.to_string().contains("this build has no"));
                 assert_eq!(is_missing, !is_built, "{feature}: {url}");
             }
         }
@@ -275,7 +276,7 @@ mod tests {
             etcd::Config::SCHEMES,
         ];
         for scheme in schemes.iter().copied().flatten() {
-            assert!(said(&format!("{scheme}://host")).contains("build it with the feature"), "{scheme}");
+            assert!(said(&format!("{scheme}://host")).contains("rebuild with --features"), "{scheme}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum ConfigError {
         parameter: Option<&'static str>,
     },
     /// A semaphore without a single slot.
-    #[error("a semaphore has at least one slot")]
+    #[error("a semaphore must have at least one slot")]
     NoSlots,
     /// More slots than the backend can ask for.
     #[error("a semaphore on {backend} has {most} slots at most")]
@@ -48,7 +48,7 @@ pub enum ConfigError {
     },
     /// A read lock on a backend that has other shared locks.
     #[error(
-        "{backend} has no read locks: several servers that each count readers would grant a writer beside them"
+        "{backend} has no read locks: servers that each count readers would grant a writer at the same time; use a mutex"
     )]
     NoReadLocks {
         /// Which backend.
@@ -63,7 +63,7 @@ pub enum ConfigError {
         why: &'static str,
     },
     /// An owner was chosen on a backend that gives each claim one of its own.
-    #[error("{backend} gives each claim an owner of its own; leave the owner out")]
+    #[error("{backend} chooses the owner of each claim; leave the owner out")]
     OwnerNotChosen {
         /// Which backend.
         backend: &'static str,
@@ -98,7 +98,7 @@ pub enum ConfigError {
         most: usize,
     },
     /// An interval that is zero, or too long.
-    #[error("an interval is 1 ms to 366 days")]
+    #[error("an interval must be 1 ms to 366 days")]
     IntervalOutOfRange,
     /// A memo that no store takes.
     #[error(transparent)]
@@ -143,13 +143,15 @@ pub enum AcquireError {
     Config(#[from] ConfigError),
     /// The store failed, for longer than our patience or for good. A store that missed only the last question of a caller who
     /// ran out of time has not failed: that is [`TimedOut`](Self::TimedOut).
-    #[error("the store of locks failed")]
+    #[error("the lock store failed")]
     Store(#[from] BackendError),
     /// The owner does not hold the lock that was to be attached to: the lease has expired, was broken or released, or never was.
-    #[error("this owner does not hold the lock; the lease has expired or was broken")]
+    #[error(
+        "this owner does not hold the lock; the lease has expired or was broken, or the owner or the name is wrong"
+    )]
     Gone,
     /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
-    #[error("the thread that renews leases cannot be started")]
+    #[error("cannot start the thread that renews leases; check the limits on processes and threads")]
     NoKeeper(#[source] Arc<io::Error>),
 }
 
@@ -177,8 +179,8 @@ impl fmt::Display for HeldBy<'_> {
         let Some(holder) = self.0 else { return Ok(()) };
         write!(f, ": held by {}", holder.who())?;
         match holder.expires_in {
-            Some(left) => write!(f, ", {left:.1?} left"),
-            None => f.write_str(", without an end"),
+            Some(left) => write!(f, ", expires in {left:.1?} unless renewed"),
+            None => f.write_str(", does not expire"),
         }
     }
 }
@@ -232,10 +234,10 @@ impl Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.cause {
-            Loss::Expired => "the lease was lost: it could not be renewed in time",
-            Loss::Taken => "the lease was lost: it was broken, or the store forgot it",
+            Loss::Expired => "the lease was lost: no renewal succeeded in time",
+            Loss::Taken => "the lease was lost: tenure break or unlock ended it, or the store lost its data",
             Loss::Forked => "the lease belongs to the process that this one was forked from",
-            Loss::MaxHold => "the lease was lost: it was held for as long as max_hold allows",
+            Loss::MaxHold => "the lease was lost: max_hold was reached",
             Loss::Released => "the lease was released by its guard",
         })
     }
@@ -251,7 +253,7 @@ pub enum ReleaseError {
     #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
     /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it in any case.
-    #[error("it is not known whether the lock was released; it is free after its ttl at the latest")]
+    #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
     Unknown(#[source] BackendError),
 }
 
@@ -267,7 +269,7 @@ pub enum HoldError {
     Lost(#[source] Lost),
     /// Of a job that is to run once per interval: the store was not told, so it may run again within the interval. With
     /// [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it has finished.
-    #[error("the run could not be counted: the job may run again within its interval")]
+    #[error("the run was not counted: the job may run again within its interval")]
     NotCounted(#[source] MemoError),
 }
 
@@ -296,10 +298,10 @@ pub enum MemoError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The lease was lost: the memo is not there.
-    #[error("the lease was lost before the memo was left")]
+    #[error("the lease was lost before the memo was stored")]
     Lost(#[source] Lost),
     /// The store failed. The memo may be there if the [outcome](BackendError::outcome) is unknown.
-    #[error("the memo could not be left")]
+    #[error("the memo was not stored")]
     Store(#[source] BackendError),
 }
 

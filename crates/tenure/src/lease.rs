@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tenure_core::{FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId};
+use tenure_core::{BackendError, FencingToken, LockName, Memo, Memos, Mode, Noted, OwnerId};
 
 use crate::{
     engine::{Engine, hold::HoldCell},
@@ -159,6 +159,11 @@ impl Lease {
     /// True if the last renewal failed: the lease holds, but may be about to be lost.
     pub fn is_renewal_failing(&self) -> bool {
         self.cell.is_at_risk()
+    }
+
+    /// What the last renewal failed with; `None` once one has succeeded again, and if the store has not answered yet.
+    pub fn renewal_error(&self) -> Option<BackendError> {
+        self.cell.failure()
     }
 
     /// How its renewals went so far: to choose a ttl by.

@@ -14,7 +14,7 @@ pub(crate) struct Invoices {
 pub(crate) enum Failure {
     #[error("{who} sends this invoice; ask again in a moment")]
     Busy { who: String },
-    #[error("the locks cannot be reached; nothing was sent")]
+    #[error("cannot reach the lock store; nothing was sent")]
     NotNow(#[source] AcquireError),
     #[error("another process may have gone on with this invoice; look before you send it again")]
     Uncertain(#[source] HoldError),

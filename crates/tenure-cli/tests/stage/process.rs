@@ -137,8 +137,8 @@ fn is_of_a_busy_machine(line: &str) -> bool {
     if line.contains(": the lease was gone when its release was repeated: ") {
         return true;
     }
-    let is_wait = line.contains(": waiting for ") || line.contains(" has not answered the release for ");
-    slowness() > 1 && is_wait && line.contains("; given up ")
+    let is_wait = line.contains(": waiting: ") || line.contains(" has not confirmed the release for ");
+    slowness() > 1 && is_wait && line.contains("; giving up ")
 }
 
 /// Whether a process lives; one that is dead but not reaped does not.

@@ -15,8 +15,8 @@ use std::{
 use foldhash::HashMap;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tenure_core::{
-    Audience, BoxFuture, ErrorKind, FencingToken, Grant, Host, Moment, OwnerId, ProcessId, Renewal, Timing,
-    WakeEvent, WakeStream, locked,
+    Audience, BackendError, BoxFuture, ErrorKind, FencingToken, Grant, Host, Moment, OwnerId, ProcessId,
+    Renewal, Timing, WakeEvent, WakeStream, locked,
 };
 use tokio::sync::Notify;
 use tracing::{Instrument, Span};
@@ -44,6 +44,8 @@ pub(crate) struct HoldCell {
     pid: u32,
     /// The program has asked for its owner; shared by all holders that it is passed on to.
     is_owner_exposed: Arc<AtomicBool>,
+    /// What the last renewal failed with, until one succeeds.
+    failure: Mutex<Option<BackendError>>,
     record: HoldRecord,
 }
 
@@ -60,7 +62,8 @@ impl HoldCell {
     ) -> Self {
         let hold = Mutex::new(Hold::new(until, grant.ttl, timing, cap, grant.token));
         let (due, news, pid) = (Mutex::default(), Notify::new(), std::process::id());
-        Self { grant, timing, hold, due, news, host, pid, is_owner_exposed: Arc::default(), record }
+        let (is_owner_exposed, failure) = (Arc::default(), Mutex::default());
+        Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record }
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -155,6 +158,11 @@ impl HoldCell {
         if self.is_ours() { self.hold().renewals() } else { Renewals::default() }
     }
 
+    /// What the last renewal failed with, if none has succeeded since.
+    pub(crate) fn failure(&self) -> Option<BackendError> {
+        if self.is_ours() { locked(&self.failure).clone() } else { None }
+    }
+
     pub(crate) fn is_at_risk(&self) -> bool {
         self.is_ours() && self.hold().is_at_risk()
     }
@@ -184,7 +192,8 @@ impl HoldCell {
         let (due, news, host) = (Mutex::default(), Notify::new(), self.host.clone());
         let (hold, is_owner_exposed) = (Mutex::new(hold), self.is_owner_exposed.clone());
         let (timing, pid, record) = (self.timing, self.pid, self.record.next());
-        Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, record })
+        let failure = Mutex::default();
+        Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, failure, record })
     }
 
     /// Believed no longer than until then, however often it is renewed.
@@ -366,7 +375,7 @@ async fn connect(store: &KeeperStore, host: &dyn Host, process: ProcessId) -> Fi
     match request(host, host.now(), Timing::default().request_timeout(), || store.backend()).await {
         Ok(backend) => Finished::Connected(Some(backend.wakes(process, Audience::Holders))),
         Err(error) => {
-            tracing::warn!(%error, "the store cannot be reached to renew leases");
+            tracing::warn!(%error, "cannot reach the store to renew leases");
             host.sleep_until(host.now() + RECONNECT).await;
             Finished::Connected(None)
         }
@@ -400,6 +409,7 @@ async fn renew(store: &KeeperStore, host: &dyn Host, batch: Vec<Arc<HoldCell>>) 
             record.span.in_scope(|| tracing::warn!(lock = %cell.grant().name, %error, "a renewal failed"));
         }
         record.end(&answer);
+        *locked(&cell.failure) = answer.as_ref().err().cloned();
         (cell, answer.ok())
     });
     Finished::Renewed(settled.collect())

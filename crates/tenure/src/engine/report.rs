@@ -101,8 +101,8 @@ impl SelfWait {
                     tracing::warn!(
                         %lock,
                         owner = holder.owner,
-                        "held by this process, by another task or by the one that waits; one that waits for itself waits for ever: \
-                         pass the `Lease` on instead"
+                        "held by this process already; if the same task is waiting, it deadlocks: pass the `Lease` on \
+                         instead"
                     );
                 }
             }

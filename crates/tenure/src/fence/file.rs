@@ -205,7 +205,7 @@ pub enum FileError {
 
 fn refuse_what_is_no_file(path: &Path) -> Result<(), FileError> {
     let found = absent_is_none(fs::symlink_metadata(path));
-    match found.map_err(|error| io_error("cannot be reached", path, error))? {
+    match found.map_err(|error| io_error("cannot be read", path, error))? {
         Some(found) if !found.is_file() => Err(FileError::NotAFile { path: path.to_owned() }),
         _ => Ok(()),
     }
@@ -235,7 +235,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 /// It may have become something else since it was looked at.
 fn is_plain(file: &File, path: &Path) -> Result<(), FileError> {
-    let found = file.metadata().map_err(|error| io_error("cannot be reached", path, error))?;
+    let found = file.metadata().map_err(|error| io_error("cannot be read", path, error))?;
     if found.is_file() { Ok(()) } else { Err(FileError::NotAFile { path: path.to_owned() }) }
 }
 
