@@ -31,9 +31,9 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// | `zookeeper://HOST,HOST/PATH` | `zookeeper` |
 /// | `etcd://HOST,HOST` | `etcd` |
 ///
-/// The README of each backend has its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and `@` as
-/// `%40`; or use the builder of the store. Nothing is sent yet where the backend can do without: a store that is down is
-/// found by the first request.
+/// The README of each backend lists its parameters. In a user or a password write `/` as `%2F`, `?` as `%3F` and
+/// `@` as `%40`, or use the builder of the store. Most backends send nothing yet: the first request then detects a
+/// store that is down.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,8 +43,8 @@ use crate::{error::ConfigError, host::TokioHost, locker::Locker};
 /// ```
 ///
 /// # Errors
-/// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this build; the
-/// message then says which feature is missing. Without a feature there is no store at all.
+/// [`ConfigError`] if the URL has settings that its store does not know, or names a store that is not in this
+/// build; the message names the missing feature. A build without a feature has no store.
 ///
 /// # Cancel safety
 /// Nothing is left behind.
@@ -52,7 +52,7 @@ pub async fn connect(url: &str) -> Result<Locker, ConfigError> {
     locker(|host| backend(url, host))
 }
 
-/// The locks of a backend that is made on the host of this process.
+/// The locks of a backend on the host of this process.
 pub(crate) fn locker(
     backend: impl FnOnce(&Arc<dyn Host>) -> Result<BackendHandle, ConfigError>,
 ) -> Result<Locker, ConfigError> {
@@ -86,7 +86,7 @@ pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, 
     }
 }
 
-/// The settings of a store, which a URL and a builder fill alike.
+/// The settings of a store, filled by a URL or by a builder.
 #[cfg(any(
     feature = "etcd",
     feature = "mysql",
@@ -96,13 +96,13 @@ pub(crate) fn backend(url: &str, host: &Arc<dyn Host>) -> Result<BackendHandle, 
     feature = "zookeeper"
 ))]
 pub(crate) trait StoreSettings: Sized {
-    /// Those of a URL.
+    /// The settings of a URL.
     fn read(url: &str) -> Result<Self, ConfigError>;
 
-    /// The URL that says the same.
+    /// The URL with the same settings.
     fn url(&self) -> Result<String, ConfigError>;
 
-    /// The store that they describe, if none of them is wrong.
+    /// The store with these settings, if all of them are valid.
     fn backend(self, host: &Arc<dyn Host>) -> Result<BackendHandle, ConfigError>;
 }
 
@@ -171,7 +171,7 @@ fn of_node(error: redis::ConfigError) -> ConfigError {
     ConfigError::of_url(format!("redlock: {error}"))
 }
 
-/// The stores: the feature that each of them is behind, whether this build has it, and its URLs.
+/// The stores: the feature of each, whether this build has it, and its URLs.
 const STORES: &[(&str, bool, &[&str])] = &[
     ("sqlite", cfg!(feature = "sqlite"), &["sqlite:PATH"]),
     (
@@ -202,7 +202,7 @@ const STORES: &[(&str, bool, &[&str])] = &[
 /// No store of this build takes the URL.
 fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let scheme = scheme(url);
-    // Only a scheme that is known is shown: what stands in its place may be a password.
+    // Shows only a known scheme, because unknown text may be a password.
     if let Some((feature, ..)) =
         STORES.iter().find(|(.., urls)| urls.iter().any(|url| self::scheme(url) == scheme))
     {
