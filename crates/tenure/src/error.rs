@@ -29,13 +29,8 @@ pub enum ConfigError {
         /// The parameter of its URL that raises it, if there is one.
         parameter: Option<&'static str>,
     },
-<<<<<<< HEAD
-    /// A semaphore without a single slot.
-    #[error("a semaphore must have at least one slot")]
-=======
     /// A semaphore without a slot.
-    #[error("a semaphore has at least one slot")]
->>>>>>> rustdoc
+    #[error("a semaphore must have at least one slot")]
     NoSlots,
     /// More slots than the backend allows.
     #[error("a semaphore on {backend} has {most} slots at most")]
@@ -67,13 +62,8 @@ pub enum ConfigError {
         /// Why not.
         why: &'static str,
     },
-<<<<<<< HEAD
-    /// An owner was chosen on a backend that gives each claim one of its own.
-    #[error("{backend} chooses the owner of each claim; leave the owner out")]
-=======
     /// An owner was chosen on a backend that makes a new owner for each claim.
-    #[error("{backend} gives each claim an owner of its own; leave the owner out")]
->>>>>>> rustdoc
+    #[error("{backend} chooses the owner of each claim; leave the owner out")]
     OwnerNotChosen {
         /// The backend.
         backend: &'static str,
@@ -151,30 +141,18 @@ pub enum AcquireError {
     /// The request is not valid; nothing was sent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-<<<<<<< HEAD
-    /// The store failed, for longer than our patience or for good. A store that missed only the last question of a caller who
-    /// ran out of time has not failed: that is [`TimedOut`](Self::TimedOut).
+    /// The store failed, for longer than the patience or with a permanent error. If only the last request before
+    /// the timeout stayed unanswered, the error is [`TimedOut`](Self::TimedOut).
     #[error("the lock store failed")]
     Store(#[from] BackendError),
-    /// The owner does not hold the lock that was to be attached to: the lease has expired, was broken or released, or never was.
+    /// The owner does not hold the lock to attach to: the lease has expired, was broken or released, or never
+    /// existed.
     #[error(
         "this owner does not hold the lock; the lease has expired or was broken, or the owner or the name is wrong"
     )]
     Gone,
-    /// This process cannot start the thread that renews leases, or it has ended. Nothing was asked of the store.
-    #[error("cannot start the thread that renews leases; check the limits on processes and threads")]
-=======
-    /// The store failed, for longer than the patience or with a permanent error. If only the last request before
-    /// the timeout stayed unanswered, the error is [`TimedOut`](Self::TimedOut).
-    #[error("the store of locks failed")]
-    Store(#[from] BackendError),
-    /// The owner does not hold the lock to attach to: the lease has expired, was broken or released, or never
-    /// existed.
-    #[error("this owner does not hold the lock; the lease has expired or was broken")]
-    Gone,
     /// This process cannot start the thread that renews leases, or the thread has ended. No request was sent.
-    #[error("the thread that renews leases cannot be started")]
->>>>>>> rustdoc
+    #[error("cannot start the thread that renews leases; check the limits on processes and threads")]
     NoKeeper(#[source] Arc<io::Error>),
 }
 
@@ -277,14 +255,9 @@ pub enum ReleaseError {
     /// It had ended before.
     #[error("the lease had ended before the release")]
     AlreadyLost(#[source] Lost),
-<<<<<<< HEAD
-    /// It could not be said whether the store heard of it. It is tried again in the background; the ttl ends it in any case.
-    #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
-=======
     /// It is not known whether the store received the release. It is repeated in the background; the ttl ends the
     /// lease in any case.
-    #[error("it is not known whether the lock was released; it is free after its ttl at the latest")]
->>>>>>> rustdoc
+    #[error("the store has not confirmed the release; the lock is free after its ttl at the latest")]
     Unknown(#[source] BackendError),
 }
 
@@ -300,16 +273,10 @@ pub enum HoldError {
     /// was discarded.
     #[error("the lease was lost before the work was done")]
     Lost(#[source] Lost),
-<<<<<<< HEAD
-    /// Of a job that is to run once per interval: the store was not told, so it may run again within the interval. With
-    /// [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it has finished.
-    #[error("the run was not counted: the job may run again within its interval")]
-=======
     /// The store did not record the run of a job that runs once per interval, so it may run again within the
     /// interval. With [`even_if_failed`](crate::once::RunOnce::even_if_failed) the work did not start; otherwise it
     /// has finished.
-    #[error("the run could not be counted: the job may run again within its interval")]
->>>>>>> rustdoc
+    #[error("the run was not counted: the job may run again within its interval")]
     NotCounted(#[source] MemoError),
 }
 
@@ -337,19 +304,11 @@ pub enum MemoError {
     /// The memo is not valid, or this store has no memos; nothing was sent.
     #[error(transparent)]
     Config(#[from] ConfigError),
-<<<<<<< HEAD
-    /// The lease was lost: the memo is not there.
+    /// The lease was lost: the memo was not stored.
     #[error("the lease was lost before the memo was stored")]
     Lost(#[source] Lost),
-    /// The store failed. The memo may be there if the [outcome](BackendError::outcome) is unknown.
-    #[error("the memo was not stored")]
-=======
-    /// The lease was lost: the memo was not stored.
-    #[error("the lease was lost before the memo was left")]
-    Lost(#[source] Lost),
     /// The store failed. The memo may have been stored if the [outcome](BackendError::outcome) is unknown.
-    #[error("the memo could not be left")]
->>>>>>> rustdoc
+    #[error("the memo was not stored")]
     Store(#[source] BackendError),
 }
 
