@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(crate) async fn doctor(global: &Global, args: &Doctor) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     if args.adopt {
         adopt(global, args, &locks).await?;
     }

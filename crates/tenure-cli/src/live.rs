@@ -41,7 +41,7 @@ struct Failing {
 }
 
 pub(crate) async fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let mut signals = Signals::listen()?;
     let mut watch = locks.watch_all(&args.prefix);
     let is_live = io::stdout().is_terminal() && !args.json;

@@ -17,6 +17,7 @@ mod processes;
 mod release;
 mod run;
 mod signals;
+mod sources;
 mod store;
 mod text;
 mod view;

@@ -54,14 +54,17 @@ pub(crate) fn json_list<T: Serialize>(values: &[T]) -> String {
 }
 
 pub(crate) async fn ls(global: &Global, args: &Ls) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "looking through the store").lasting(WALK);
     let views = question.answered(unhandled(), locks.list(&args.prefix)).await?;
     if args.json {
         print_exactly(&json_list(&views))?;
-    } else if !views.is_empty() {
+        return Ok(0);
+    }
+    if !views.is_empty() {
         print(&table(&views))?;
     }
+    store::tell_where(global, views.is_empty());
     Ok(0)
 }
 
@@ -100,7 +103,7 @@ pub(crate) fn lines(mut table: Table) -> String {
 }
 
 pub(crate) async fn show(global: &Global, args: &Show) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "looking at the lock").about(&args.name);
     let view = question.answered(unhandled(), locks.inspect(&args.name)).await?;
     if args.json {
@@ -133,7 +136,7 @@ fn text(view: &LockView) -> String {
 }
 
 pub(crate) async fn break_lock(global: &Global, args: &Break) -> Result<u8, Stop> {
-    let locks = store::connect(global).await?;
+    let locks = store::look(global).await?;
     let question = Question::new(global, "breaking the lock").about(&args.name);
     let robbed = question.answered(unhandled(), locks.force_release(&args.name)).await?;
     if global.quiet {

@@ -124,5 +124,7 @@ pub mod backend {
 pub mod command {
     pub use tenure_core::{Shown, Unstopped, shown, suspend};
 
+    #[cfg(feature = "sqlite")]
+    pub use crate::connect::sqlite::Volume;
     pub use crate::locker::this_process;
 }
