@@ -33,6 +33,7 @@ use tenure::{
 };
 
 use crate::{
+    death,
     exit::{self, Stop},
     nested,
     processes::{self, Family, Scope, raw},
@@ -55,11 +56,15 @@ pub(crate) struct Child {
     terminal: Option<Terminal>,
     /// We were asked to suspend (TSTP), and have passed that on to the command.
     stopping: bool,
+    /// We were suspended with it, and have passed on that we go on.
+    was_suspended: bool,
     /// It was sent HUP, because it waits for a terminal that it can never get.
     hung_up: bool,
     watcher: Watcher,
     /// The exit code, once it has ended.
     code: Option<u8>,
+    /// One of its processes may not be killed, and that was said.
+    is_out_of_reach: bool,
 }
 
 /// A change of the command.
@@ -101,8 +106,9 @@ impl Child {
         // Who was killed at the gate is found dead when we look.
         let _ = open.write_all(b".");
         let family = Family { command, tenure, watcher: watcher.pid(), scope, owner };
-        let (stopping, hung_up, code) = (false, false, None);
-        Ok(Self { family, terminal, stopping, hung_up, watcher, code })
+        let (stopping, was_suspended, hung_up) = (false, false, false);
+        let (code, is_out_of_reach) = (None, false);
+        Ok(Self { family, terminal, stopping, was_suspended, hung_up, watcher, code, is_out_of_reach })
     }
 
     /// What has changed since the last look.
@@ -112,7 +118,7 @@ impl Child {
         for _ in 0..MOST {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid.as_raw_pid() == self.family.command.as_raw() => {
-                    self.code = self.code.or_else(|| code(status));
+                    self.code = self.code.or_else(|| self.ended(status));
                     let why = status.stopping_signal().filter(|why| self.is_job_control(*why));
                     change = why.map_or(change, ChildChange::Suspended);
                 }
@@ -132,6 +138,17 @@ impl Child {
         self.code.map_or(change, ChildChange::Ended)
     }
 
+    /// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
+    fn ended(&self, status: WaitStatus) -> Option<u8> {
+        let signal = status.terminating_signal();
+        let code = status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + signal?))?;
+        // A program that handles Ctrl-C may end with the code of a death by it.
+        let is_key = signal.is_some() || self.terminal.is_some();
+        let key = Signal::try_from(code - i32::from(exit::SIGNAL)).ok().filter(|_| is_key);
+        key.inspect(|key| death::ended_by(*key, self.terminal.is_some()));
+        Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
+    }
+
     /// Or another process suspended the command and will continue it: then we continue as well.
     fn is_job_control(&self, why: i32) -> bool {
         self.terminal.is_some() || self.stopping || is_for_a_terminal(why)
@@ -144,9 +161,18 @@ impl Child {
         was_ended
     }
 
-    pub(crate) fn signal(&mut self, signal: Signal) {
-        self.stopping |= signal == Signal::SIGTSTP;
-        self.family.forward(signal);
+    /// Passes a signal on.
+    pub(crate) fn signal(&mut self, signal: i32) {
+        self.stopping |= signal == Signal::SIGTSTP as i32;
+        // The command has that one already, which ended our own suspension.
+        if signal == Signal::SIGCONT as i32 && std::mem::take(&mut self.was_suspended) {
+            return;
+        }
+        match (self.code, Signal::try_from(signal)) {
+            // All that is left is what it left, in its group and elsewhere.
+            (Some(_), Ok(signal)) => drop(self.family.signal(signal)),
+            _ => self.family.forward(signal),
+        }
     }
 
     /// The command is suspended: suspend ourselves as well, so that the shell gets its terminal. No renewal happens
@@ -177,6 +203,7 @@ impl Child {
     fn suspend_us(&mut self, was_asked: bool) {
         // Stops as TSTP does, which we listen to.
         let stop = Signal::SIGTTIN;
+        self.was_suspended = true;
         if was_asked {
             let _ = tenure::command::suspend(|| raise(stop));
         } else if let Some(terminal) = self.terminal.take() {
@@ -186,6 +213,8 @@ impl Child {
         } else if Terminal::in_foreground().is_none() {
             // As the system would have done to our group, had the command been in it.
             let _ = tenure::command::suspend(|| killpg(getpgrp(), stop));
+        } else {
+            self.was_suspended = false;
         }
     }
 
@@ -211,16 +240,19 @@ impl Child {
         while !self.is_gone() && !kill_at.is_over(TokioHost.now()) {
             pause(LOOK).await;
         }
-        let mut in_reach = true;
         while !self.is_gone() {
-            if !self.family.signal(Signal::SIGKILL) && in_reach {
-                in_reach = false;
-                exit::warn(
-                    "the command runs as another user and tenure may not kill it: it may still run when the next \
-                     holder starts",
-                );
-            }
+            self.kill();
             pause(LOOK).await;
+        }
+    }
+
+    /// Sends KILL to all processes.
+    pub(crate) fn kill(&mut self) {
+        if !self.family.signal(Signal::SIGKILL) && !std::mem::replace(&mut self.is_out_of_reach, true) {
+            exit::warn(
+                "the command runs as another user and tenure may not kill it: it may still run when the next \
+                 holder starts",
+            );
         }
     }
 
@@ -267,13 +299,6 @@ fn tokens(held: &Leases) -> String {
 
 fn is_for_a_terminal(why: i32) -> bool {
     [Signal::SIGTTIN, Signal::SIGTTOU].into_iter().any(|signal| signal as i32 == why)
-}
-
-/// The exit code of the command, or 128 plus the number of the signal that ended it, which may have no name.
-fn code(status: WaitStatus) -> Option<u8> {
-    let code =
-        status.exit_status().or_else(|| Some(i32::from(exit::SIGNAL) + status.terminating_signal()?))?;
-    Some(u8::try_from(code & 0xff).expect("BUG: masked to a byte"))
 }
 
 /// `__exec PARENT GATE KEYBOARD SIGNALS COMMAND ARG...`

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod child;
+mod death;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod drift;
@@ -19,6 +20,7 @@ mod run;
 mod signals;
 mod sources;
 mod store;
+mod supervisor;
 mod text;
 mod view;
 mod waiting;
@@ -37,11 +39,12 @@ use crate::{
 
 fn main() -> ExitCode {
     signals::block();
-    // The two inner verbs come first and stay away from everything else: they run between fork and exec of a child.
+    // The inner verbs come first and stay away from everything else: they run between fork and exec of a child, beside it, or last.
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next().as_deref().and_then(|verb| verb.to_str()) {
         Some(child::VERB) => return child::exec(arguments),
         Some(watcher::VERB) => return watcher::watch(arguments),
+        Some(death::VERB) => return death::die(arguments),
         _ => {}
     }
     panic::set_hook(Box::new(|why| exit::warn(&why.to_string().replace('\n', " "))));
@@ -98,10 +101,17 @@ fn main_loop(cli: Cli) -> ExitCode {
     });
     // A look-up of a name that hangs must not keep us: nothing that is left there matters any more.
     runtime.shutdown_background();
-    match done {
-        Ok(code) => ExitCode::from(code),
-        Err(stop) => exit::say(&stop),
+    let code = match done {
+        Ok(code) => code,
+        Err(stop) => {
+            exit::say(&stop);
+            stop.code()
+        }
+    };
+    if let Ok(ourselves) = processes::ourselves() {
+        death::die_if(code, &ourselves);
     }
+    ExitCode::from(code)
 }
 
 /// Its part that listens to signals panics where it gets no descriptors. So those are asked for before, and some more:

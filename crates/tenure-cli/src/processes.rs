@@ -16,7 +16,7 @@ use nix::{
     sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpgid, getpid, getsid},
 };
-use rustix::process::{WaitId, WaitIdOptions, WaitOptions, wait, waitid};
+use rustix::process::{WaitId, WaitIdOptions, WaitOptions, kill_process, kill_process_group, wait, waitid};
 
 use crate::{
     exit::{self, Stop},
@@ -49,8 +49,10 @@ pub(crate) struct Scope {
 
 impl Family {
     /// Passes a signal that we received on to the command's group, and to the command if it has left that group.
-    pub(crate) fn forward(&self, signal: Signal) {
-        let _ = killpg(self.command, signal);
+    pub(crate) fn forward(&self, signal: i32) {
+        if let (Some(group), Some(signal)) = (raw(self.command), numbered(signal)) {
+            let _ = kill_process_group(group, signal);
+        }
         if let Some(command) = self.command().filter(|process| process.group != self.command) {
             command.signal(signal);
         }
@@ -61,7 +63,7 @@ impl Family {
         let mut in_reach = killpg(self.command, signal) != Err(Errno::EPERM);
         let all = self.all().unwrap_or_else(|_| self.command().into_iter().collect());
         for process in all.iter().filter(|process| !process.is_dead && process.group != self.command) {
-            in_reach &= process.signal(signal);
+            in_reach &= process.signal(signal as i32);
         }
         in_reach
     }
@@ -246,15 +248,17 @@ impl Process {
     }
 
     /// Sends a signal to this process, and never to another one with the same pid. False if we may not.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let handle = open(self.pid);
+    pub(crate) fn signal(&self, signal: i32) -> bool {
+        let (handle, Some(pid), Some(signal)) = (open(self.pid), raw(self.pid), numbered(signal)) else {
+            return true;
+        };
         if Self::look(self.pid).is_none_or(|now| now.born != self.born) {
             return true;
         }
         match handle {
             Ok(Some(handle)) => send(&handle, signal),
             Ok(None) => true,
-            Err(()) => kill(self.pid, signal) != Err(Errno::EPERM),
+            Err(()) => kill_process(pid, signal) != Err(rustix::io::Errno::PERM),
         }
     }
 
@@ -361,6 +365,18 @@ pub(crate) fn raw(pid: Pid) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(pid.as_raw())
 }
 
+/// A signal that may have no name.
+#[cfg(target_os = "linux")]
+fn numbered(signal: i32) -> Option<rustix::process::Signal> {
+    use rustix_libc_wrappers::process::SignalExt as _;
+    rustix::process::Signal::from_raw(signal)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn numbered(signal: i32) -> Option<rustix::process::Signal> {
+    rustix::process::Signal::from_named_raw(signal)
+}
+
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
@@ -390,13 +406,12 @@ fn open(_pid: Pid) -> Result<Option<OwnedFd>, ()> {
 }
 
 #[cfg(target_os = "linux")]
-fn send(handle: &OwnedFd, signal: Signal) -> bool {
-    let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) else { return true };
+fn send(handle: &OwnedFd, signal: rustix::process::Signal) -> bool {
     rustix::process::pidfd_send_signal(handle, signal) != Err(rustix::io::Errno::PERM)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn send(_handle: &OwnedFd, _signal: Signal) -> bool {
+fn send(_handle: &OwnedFd, _signal: rustix::process::Signal) -> bool {
     true
 }
 

@@ -19,8 +19,10 @@ use crate::{
     processes::Scope,
     release::Release,
     signals::Signals,
-    store, text,
-    waiting::{BRIEF_PATIENCE, Budget, LONG, LockWait, Question, pause},
+    store,
+    supervisor::Supervisor,
+    text,
+    waiting::{BRIEF_PATIENCE, Budget, LEAVE_PATIENCE, LONG, LockWait, Question, pause},
     watcher::Deadline,
 };
 
@@ -49,9 +51,12 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
     let mut started = Started::new(global, &task, LockNames::only(args.name)).await?;
     started.refuse_nested().await?;
     let election = started.locks.election(started.wanted.name());
+    let (name, supervisor) = (started.wanted.name().to_string(), Supervisor::of_this_process());
+    supervisor.is_ready(&format!("campaigning for {name}"));
     loop {
         let guards = started.enter_for_ever().await?;
         let term = election.term(started.wanted.first(&guards));
+        supervisor.status(&format!("leading {name}, token {}", started.wanted.first(&guards).token()));
         term.announce().await;
         let proclaimed = async |signals: &mut Signals| match &args.proclaim {
             Some(text) => proclaim(global, &term, text, signals).await,
@@ -60,8 +65,12 @@ pub(crate) async fn lead(global: &Global, args: Lead) -> Result<u8, Stop> {
         match started.run(guards, proclaimed).await? {
             CommandEnd::Ended(code) => return Ok(code),
             CommandEnd::Lost(line) if started.signals.is_asked() => return Err(task.lost(line)),
-            CommandEnd::Lost(line) if !global.quiet => exit::warn(&format!("{line}. Campaigning again")),
-            CommandEnd::Lost(_) => {}
+            CommandEnd::Lost(line) => {
+                supervisor.status(&format!("campaigning again; {line}"));
+                if !global.quiet {
+                    exit::warn(&format!("{line}. Campaigning again"));
+                }
+            }
         }
     }
 }
@@ -95,7 +104,7 @@ impl<'a> Started<'a> {
         Scope::check(global.quiet)?;
         let locks = store::connect(global).await?;
         let (ttl, stopping) = task.durations(&locks.promises())?;
-        let (every, waited, signals) = (None, Duration::ZERO, Signals::listen()?);
+        let (every, waited, signals) = (None, Duration::ZERO, Signals::listen_for_command()?);
         Ok(Self { global, task, locks, wanted, every, stopping, ttl, waited, signals })
     }
 
@@ -431,6 +440,8 @@ impl LockedCommand<'_> {
         since: Moment,
         signals: &mut Signals,
     ) -> Result<CommandEnd, Stop> {
+        // What a second signal has killed is not waited for, but the store is for a moment.
+        let patience = if signals.is_insisted() { LEAVE_PATIENCE } else { BRIEF_PATIENCE };
         let counted = match self.every {
             Some(every) => every.ended(&self.first, (code, started), signals).await,
             None => Ok(()),
@@ -445,7 +456,7 @@ impl LockedCommand<'_> {
         self.say_how_it_went(since);
         let task = self.task;
         let lost = match stayed {
-            Ok(()) if is_silent => self.release.awaited(self.guard, BRIEF_PATIENCE, signals).await,
+            Ok(()) if is_silent => self.release.awaited(self.guard, patience, signals).await,
             Ok(()) => self.leave(signals).await,
             Err(lost) => {
                 let line = format!("{}: {lost}", self.lost_name());
@@ -523,12 +534,18 @@ impl LockedCommand<'_> {
                 ChildChange::Suspended(why) => child.suspend_with(why, &self.guard),
                 ChildChange::None => {}
             }
+            // Again and again, for what was started meanwhile. The lock stays held until all are gone.
+            if signals.is_insisted() {
+                child.kill();
+            }
             tokio::select! {
                 biased;
                 ending = self.guard.expires_within(self.stopping.margin()) => {
                     return Err(self.stop(child, ending).await);
                 }
-                signal = signals.next() => if let Some(signal) = signal { child.signal(signal) },
+                signal = signals.next() => if let Some(signal) = signal.filter(|_| !signals.is_insisted()) {
+                    child.signal(signal);
+                },
                 // Nobody tells us of a renewal, nor when the last of a group has gone.
                 () = pause(self.stopping.look) => {}
             }

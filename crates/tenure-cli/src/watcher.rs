@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     io::{self, ErrorKind, PipeReader, PipeWriter, Read, Stdin, Write, stdin, stdout},
     os::{fd::AsFd, unix::process::CommandExt},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode},
     time::Duration,
 };
 
@@ -144,6 +144,7 @@ impl WatcherProcess {
     fn start(before: &[ProcessKey], watched: Option<&Watched>) -> io::Result<Self> {
         let (inbox, mut line) = io::pipe()?;
         let (answer, mouth) = io::pipe()?;
+        let (_, nobody) = io::pipe()?;
         // It may be stopped, and then it neither reads nor answers: we never wait for it.
         fcntl(&line, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         fcntl(&answer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -159,7 +160,8 @@ impl WatcherProcess {
             .process_group(0)
             .stdin(inbox)
             .stdout(mouth)
-            .stderr(Stdio::null())
+            // Nobody reads it; `/dev/null` may be missing.
+            .stderr(nobody)
             .spawn()?;
         let pid = Pid::from_raw(i32::try_from(process.id()).expect("BUG: a pid is positive and fits"));
         Ok(Self { pid, line, answer, told: None })
@@ -369,7 +371,7 @@ fn kill_all(watched: &Watched) {
         let is_of_it = |process: &&processes::Process| !process.is_dead && carries_mark(process);
         let left: Vec<&processes::Process> = session.iter().filter(is_of_it).collect();
         for process in &left {
-            process.signal(Signal::SIGKILL);
+            process.signal(Signal::SIGKILL as i32);
         }
         if (left.is_empty() && orphans.is_gone()) || began.elapsed(TokioHost.now()) >= DYING {
             return;
