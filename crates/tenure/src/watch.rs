@@ -23,17 +23,17 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Locks as they change: made by [`Locker::watch`] and [`Locker::watch_all`].
 ///
-/// The store is asked once in a [period](Self::poll_interval), and what has changed since is reported: holders, their tokens, the
-/// queue, the fence. That a lease was renewed is no change. For people and programs that look on: a view may be old when it
-/// arrives, and is no reason to believe that one holds.
+/// The store is asked once in a [period](Self::poll_interval), and a lock is reported if its holders, their tokens or its queue
+/// have changed since. That a lease was renewed is no change, nor is a larger [fence](LockView::fence): some stores count the
+/// tokens of all locks together. For people and programs that look on: a view may be old when it arrives, and is no reason to
+/// believe that one holds.
 ///
 /// # What is not promised
 /// A memo that a holder leaves is no change: follow an election with its [`Observer`](crate::election::Observer). And a lock that is free
 /// again is reported without the memo that it may still have.
 ///
-/// What lasts less than the period may be missed: a lock that was acquired and released in between shows as a larger
-/// [fence](LockView::fence), and with [`Locker::watch_all`] not at all. A change is seen up to one period late, on every
-/// store: nothing is pushed here.
+/// What lasts less than the period may be missed, such as a lock that was acquired and released in between. A change is seen up
+/// to one period late, on every store: nothing is pushed here.
 ///
 /// # Example: to say who holds a lock
 /// ```
@@ -203,12 +203,12 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What of a view is no matter of time passing.
-fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>, FencingToken) {
+/// What of a view is neither a matter of time passing nor of other locks.
+fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>) {
     let holds = |held: &HolderView| (held.token, held.mode);
     let holders = view.holders.iter().map(|held| (held.owner.as_str(), holds(held))).collect();
     let queue = view.queue.iter().map(|waits: &WaiterView| waits.owner.as_str()).collect();
-    (holders, queue, view.fence)
+    (holders, queue)
 }
 
 type Holds<'a> = (&'a str, (Option<FencingToken>, Mode));
