@@ -23,17 +23,17 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Locks as they change: made by [`Locker::watch`] and [`Locker::watch_all`].
 ///
-/// The store is polled once per [period](Self::poll_interval), and changes are reported: holders, their tokens, the
-/// queue, the last token. A renewal is not a change. For people and for monitoring: a view may be out of date when
-/// it arrives, and does not prove that a process holds a lock.
+/// The store is polled once per [period](Self::poll_interval). A lock is reported if its holders, their tokens or its
+/// queue have changed since. A renewal is not a change, nor is a larger [fence](LockView::fence): some stores count the
+/// tokens of all locks together. For people and for monitoring: a view may be out of date when it arrives, and does not
+/// prove that a process holds a lock.
 ///
 /// # What is not promised
 /// A new memo is not a change: follow an election with its [`Observer`](crate::election::Observer). A lock that is
 /// free again is reported without the memo that it may still have.
 ///
-/// Changes shorter than the period may be missed. A lock that was acquired and released in between shows as a
-/// larger [last token](LockView::fence), and with [`Locker::watch_all`] not at all. On every store a change is
-/// reported up to one period late: nothing is pushed.
+/// Changes shorter than the period may be missed, such as a lock that was acquired and released in between. On every
+/// store a change is reported up to one period late: nothing is pushed.
 ///
 /// # Example: print the holder of a lock
 /// ```
@@ -203,12 +203,12 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The parts of a view that do not change as time passes.
-fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>, FencingToken) {
+/// The parts of a view that change neither as time passes nor with other locks.
+fn shape(view: &LockView) -> (Vec<Holds<'_>>, Vec<&str>) {
     let holds = |held: &HolderView| (held.token, held.mode);
     let holders = view.holders.iter().map(|held| (held.owner.as_str(), holds(held))).collect();
     let queue = view.queue.iter().map(|waits: &WaiterView| waits.owner.as_str()).collect();
-    (holders, queue, view.fence)
+    (holders, queue)
 }
 
 type Holds<'a> = (&'a str, (Option<FencingToken>, Mode));
