@@ -24,7 +24,13 @@ pub struct Form {
     pub example: &'static str,
     /// The settings behind the `?`.
     pub settings: &'static [&'static str],
+    /// Those of other programs.
+    pub foreign: &'static [Foreign],
 }
+
+/// A setting that other programs write into URLs of a store: its name, the values with which it changes nothing here
+/// (`*` is any), and what to do about others.
+pub struct Foreign(pub &'static str, pub &'static [&'static str], pub &'static str);
 
 /// A URL in its parts. Which hosts, path and settings make sense is the store's to say.
 pub struct Url<'a> {
@@ -67,7 +73,7 @@ impl Form {
             Some((login, hosts)) => (Some(read_login(login)?), hosts),
             None => (None, authority),
         };
-        let settings = settings(query, self.store, self.settings)?;
+        let settings = settings(query, self.store, (self.settings, self.foreign))?;
         Ok(Url { scheme: known, login, settings, hosts, path, example: self.example })
     }
 }
@@ -111,19 +117,23 @@ fn read_login(text: &str) -> Result<Login, UrlError> {
     Ok(Login { user, password: password.map(Secret::from) })
 }
 
-/// The settings behind the `?`, in their order and decoded, each by its name in `known`. `store` is whose they are.
+/// The settings behind the `?`, in their order and decoded, each by its name in `known`; of `foreign` ones nothing.
+/// `store` is whose they are.
 ///
 /// # Errors
 /// If one is not known, is no text, or has an `@`, which rather belongs to a login that was cut.
 pub fn settings(
     query: &str,
     store: &str,
-    known: &[&'static str],
+    (known, foreign): (&[&'static str], &[Foreign]),
 ) -> Result<Vec<(&'static str, String)>, UrlError> {
     let read = |(at, (key, value)): (usize, (&str, &str))| {
         // Only the value of a URL inside of a URL has it by right.
         if key.contains('@') || (value.contains('@') && key != "listen") {
             return Err(stray());
+        }
+        if let Some(foreign) = foreign.iter().find(|foreign| foreign.0 == key) {
+            return foreign.check(value).map(|()| None);
         }
         let Some(name) = known.iter().find(|name| **name == key) else {
             let known = known.join(", ");
@@ -133,9 +143,17 @@ pub fn settings(
                 "{store} does not know parameter {number} of the URL; it has {known}{hint}"
             )));
         };
-        Ok((*name, decode(value, name)?))
+        Ok(Some((*name, decode(value, name)?)))
     };
-    parameters(query).enumerate().map(read).collect()
+    parameters(query).enumerate().filter_map(|it| read(it).transpose()).collect()
+}
+
+impl Foreign {
+    fn check(&self, value: &str) -> Result<(), UrlError> {
+        let Self(name, harmless, remedy) = self;
+        let is_harmless = harmless.iter().any(|word| *word == "*" || word.eq_ignore_ascii_case(value));
+        if is_harmless { Ok(()) } else { Err(bad(format!("{name}= of the URL is not honoured: {remedy}"))) }
+    }
 }
 
 fn stray() -> UrlError {
@@ -377,15 +395,19 @@ mod tests {
     fn settings_are_pairs_in_their_order() {
         let pairs: Vec<_> = parameters("a=1&&b&c=x=y").collect();
         assert_eq!(pairs, [("a", "1"), ("b", ""), ("c", "x=y")]);
-        let read = |query| settings(query, "it", &["a", "b", "listen"]);
+        let read = |query| {
+            settings(query, "it", (&["a", "b", "listen"], &[Foreign("pool", &["1"], "leave it out")]))
+        };
         let listen = ("listen", "x://u@h".to_owned());
         assert_eq!(
             read("b=p%40%C3%BC&a&listen=x://u@h").unwrap(),
             [("b", "p@ü".into()), ("a", String::new()), listen]
         );
+        assert_eq!(read("pool=1&a=x").unwrap(), [("a", "x".into())]);
         let refused = |query| read(query).unwrap_err().to_string();
         assert_eq!(refused("a=%FF"), "a is not UTF-8");
         assert_eq!(refused("a=1&sesame=2"), "it does not know parameter 2 of the URL; it has a, b, listen");
+        assert_eq!(refused("pool=sesame"), "pool= of the URL is not honoured: leave it out");
         for cut in ["a=half@h", "half@h", "half@h=x"] {
             assert!(refused(cut).starts_with("an @ stands behind"), "{cut}");
         }

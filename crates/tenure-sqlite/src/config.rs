@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tenure_client::{
     durations::{CLAIM_TTL, written},
-    url::{bad, path_text, settings},
+    url::{Foreign, bad, path_text, settings},
 };
 use tenure_ledger::Rules;
 
@@ -42,7 +42,7 @@ impl Config {
             ));
         }
         let mut config = Self::new(path);
-        for (_, value) in settings(query, "sqlite", &[CLAIM_TTL.key])? {
+        for (_, value) in settings(query, "sqlite", (&[CLAIM_TTL.key], FOREIGN))? {
             config.rules.claim_ttl = CLAIM_TTL.read(&value)?;
         }
         config.validate()?;
@@ -78,6 +78,12 @@ impl Config {
         Self { path: std::path::absolute(&self.path).unwrap_or(self.path), ..self }
     }
 }
+
+const FOREIGN: &[Foreign] = &[
+    Foreign("mode", &["rwc"], "the file is opened for writing, and made if it is not there; leave it out"),
+    Foreign("cache", &["private"], "Tenure has its own connections; leave it out"),
+    Foreign("connection_limit", &["*"], ""),
+];
 
 #[cfg(test)]
 mod tests {

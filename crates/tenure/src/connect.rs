@@ -181,6 +181,10 @@ const STORES: &[(&str, bool, &[&str])] = &[
             "redis://HOST",
             "rediss://HOST",
             "redis+unix:///PATH",
+            "unix:///PATH",
+            "redis+socket:///PATH",
+            "valkey://HOST",
+            "valkeys://HOST",
             "redis-sentinel://HOST,HOST?master=NAME",
             "rediss-sentinel://HOST,HOST?master=NAME",
             "redis-cluster://HOST,HOST",
@@ -211,6 +215,16 @@ fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
             "this build has no {feature} support; rebuild with --features {feature}{needs}"
         ));
     }
+    if scheme == "jdbc" {
+        return ConfigError::of_url(
+            "this is a URL of JDBC; leave out jdbc: and write USER:PASSWORD@ before the host",
+        );
+    }
+    if let Some(plain) = of_a_driver(scheme) {
+        return ConfigError::of_url(format!(
+            "this URL names a driver of another program; begin it with {plain}://"
+        ));
+    }
     let known: Vec<&str> =
         STORES.iter().filter(|(_, is_built, _)| *is_built).flat_map(|(.., urls)| *urls).copied().collect();
     if known.is_empty() {
@@ -221,6 +235,13 @@ fn unknown(url: &str, _host: &Arc<dyn Host>) -> ConfigError {
     let has_one = url.find(':').is_some_and(|at| at > 0);
     let what = if has_one { "unknown URL scheme" } else { "a URL without a scheme" };
     ConfigError::of_url(format!("{what}; use one of: {}", known.join(", ")))
+}
+
+/// The scheme to write for one that names a driver too, as SQLAlchemy's do. What stands behind the `+` may be a password: no
+/// word of it is shown.
+fn of_a_driver(scheme: &str) -> Option<&'static str> {
+    let (base, _) = scheme.split_once('+')?;
+    ["postgresql", "postgres", "mysql", "mariadb", "rediss", "redis"].into_iter().find(|known| *known == base)
 }
 
 fn scheme(url: &str) -> &str {
@@ -246,6 +267,17 @@ mod tests {
             ("redlock:redis://a,redis://b,redis://c", "--features redlock"),
         ] {
             assert!(said(url).contains(part), "{}", said(url));
+        }
+    }
+
+    #[test]
+    fn a_url_of_another_program_is_told_how_to_begin() {
+        for (url, part) in [
+            ("postgresql+asyncpg://hunter2", "begin it with postgresql://"),
+            ("rediss+hunter2://h", "begin it with rediss://"),
+            ("jdbc:postgresql://hunter2", "leave out jdbc:"),
+        ] {
+            assert!(said(url).contains(part) && !said(url).contains("hunter2"), "{}", said(url));
         }
     }
 

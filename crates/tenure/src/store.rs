@@ -88,7 +88,7 @@ pub use etcd::EtcdStore;
 #[cfg(feature = "mysql")]
 pub use mysql::{MysqlStore, MysqlTls};
 #[cfg(feature = "postgres")]
-pub use postgres::{PostgresStore, PostgresTls};
+pub use postgres::{PostgresBinding, PostgresStore, PostgresTls};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 #[cfg(feature = "redlock")]

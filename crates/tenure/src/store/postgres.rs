@@ -8,7 +8,7 @@ use tenure_client::{
 };
 
 use crate::{
-    connect::postgres::{Config, Listen, TlsMode},
+    connect::postgres::{ChannelBinding, Config, Listen, TlsMode},
     store::described::{Described, is_described},
 };
 
@@ -46,6 +46,18 @@ pub enum PostgresTls {
     VerifyCa,
     /// TLS; the authority has signed the server's certificate, and the certificate is for this host.
     VerifyFull,
+}
+
+/// What `channel_binding` means to libpq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PostgresBinding {
+    /// Never.
+    Disable,
+    /// Where the server can.
+    Prefer,
+    /// Without it there is no login.
+    Require,
 }
 
 impl PostgresStore {
@@ -140,6 +152,26 @@ impl PostgresStore {
     #[must_use]
     pub fn ca(mut self, file: impl AsRef<Path>) -> Self {
         self.0.set(|config| config.ca = Some(file.as_ref().to_owned()));
+        self
+    }
+
+    /// Whether the login is bound to the channel of TLS. Default [`PostgresBinding::Prefer`].
+    #[must_use]
+    pub fn channel_binding(mut self, binding: PostgresBinding) -> Self {
+        let binding = match binding {
+            PostgresBinding::Disable => ChannelBinding::Disable,
+            PostgresBinding::Prefer => ChannelBinding::Prefer,
+            PostgresBinding::Require => ChannelBinding::Require,
+        };
+        self.0.set(|config| config.channel_binding = binding);
+        self
+    }
+
+    /// A file with passwords, one line for each `host:port:database:user:password`, read at each connect where no password is
+    /// set.
+    #[must_use]
+    pub fn passfile(mut self, file: impl AsRef<Path>) -> Self {
+        self.0.set(|config| config.passfile = Some(file.as_ref().to_owned()));
         self
     }
 

@@ -151,6 +151,10 @@ fn a_postgres_store_says_what_its_url_says() {
             "postgres://db.example?sslmode=verify-ca&sslrootcert=/ca",
         ),
         (at().ca("system").0.config, "postgres://db.example?sslrootcert=system"),
+        (
+            at().channel_binding(PostgresBinding::Require).passfile("/pgpass").0.config,
+            "postgres://db.example?channel_binding=require&passfile=/pgpass&keepalives=1&pgbouncer=true",
+        ),
         (PostgresStore::any_of(["a", "b:5"]).0.config, "postgres://a,b:5"),
         (PostgresStore::socket("/run/postgresql").port(7).0.config, "postgres://%2Frun%2Fpostgresql?port=7"),
         (
