@@ -159,7 +159,7 @@ impl HoldCell {
         self.is_ours() && self.hold().is_at_risk()
     }
 
-    /// Ends belief on purpose, and notifies the clones of the lease; returns the loss, if it came before.
+    /// Ends validity on purpose, and notifies the clones of the lease; returns the loss, if it came before.
     pub(crate) fn release(&self, now: Moment) -> Result<(), Lost> {
         let released = self.hold().release(now);
         self.news.notify_waiters();
@@ -186,7 +186,7 @@ impl HoldCell {
         Some(Self { grant, timing, hold, due, news, host, pid, is_owner_exposed, record })
     }
 
-    /// Not believed longer than until then, however often it is renewed.
+    /// Not valid beyond then, however often it is renewed.
     pub(crate) fn cap(&self, cap: Moment) {
         self.hold().cap_at(cap);
         self.news.notify_waiters();
@@ -204,12 +204,12 @@ impl HoldCell {
         self.hold().may_be_taken(now)
     }
 
-    /// Ends belief if it is kept idle; true if it must be released then.
+    /// Ends validity if it is kept idle; true if it must be released then.
     pub(crate) fn end_idle(&self, now: Moment) -> bool {
         self.hold().end_idle(now)
     }
 
-    /// Ends belief if no holder has taken it in time; true if it must be released then.
+    /// Ends validity if no holder has taken it in time; true if it must be released then.
     pub(crate) fn abandon(&self, now: Moment) -> bool {
         self.hold().abandon(now)
     }

@@ -76,7 +76,7 @@ struct World {
     returned: bool,
     failing_since: Option<Moment>,
     last: Option<Answer>,
-    /// Until when the last grant may be believed.
+    /// Until when the last grant is valid.
     until: Option<Moment>,
     too_late: u32,
     /// Claims that were sent after the deadline.

@@ -86,7 +86,7 @@ impl World {
         world
     }
 
-    /// The end of belief by the clock that does not step.
+    /// The end of validity by the clock that does not step.
     fn end(&self) -> Duration {
         let last = self.allowed.iter().map(|until| until.boot).max().unwrap();
         self.cap.map_or(last, |cap| last.min(cap.boot))
